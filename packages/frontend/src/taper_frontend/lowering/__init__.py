@@ -1,0 +1,21 @@
+"""ATen to ops: one handler per ATen op, registered with :func:`lowers`."""
+
+from __future__ import annotations
+
+from taper_frontend.lowering import (  # noqa: F401  (importing them registers their handlers)
+    attention,
+    creation,
+    elementwise,
+    indexing,
+    matmul,
+    norm,
+    reduce,
+    scatter,
+    shape,
+    sort,
+)
+from taper_frontend.lowering.context import Lowering
+from taper_frontend.lowering.lower import Lowered, lower
+from taper_frontend.lowering.registry import HANDLERS, lowers
+
+__all__ = ["HANDLERS", "Lowered", "Lowering", "lower", "lowers"]

@@ -1,0 +1,74 @@
+"""Attention."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+    from taper_runtime.ops.opdef import Shape
+
+
+@lowers("aten.scaled_dot_product_attention.default")
+def scaled_dot_product_attention(
+    ctx: Lowering,
+    q: str,
+    k: str,
+    v: str,
+    attn_mask: str | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> str:
+    """Attention over the last two dimensions; the others are heads and batch.
+
+    A rank of 3 is kept, every other becomes 4: ``[batch, heads, length, depth]``.
+    """
+    if dropout_p:
+        ctx.unsupported(f"expected dropout_p 0, got {dropout_p}; call eval() before export")
+    inputs = [q, k, v]
+    shapes = [ctx.shape(x) for x in inputs]
+    if not (len(shapes[0]) == 3 and len({shape[0] for shape in shapes}) == 1):
+        inputs, attn_mask = _as_rank_4(ctx, inputs, attn_mask)
+    if attn_mask is not None:
+        if ctx.dtype(attn_mask) != "bool":
+            attn_mask = ctx.cast(attn_mask, ctx.dtype(q))
+        inputs.append(attn_mask)
+    if scale is None:
+        scale = 1 / math.sqrt(shapes[0][-1])
+    y = ctx.emit("ATTENTION", inputs, scale=float(scale), causal=is_causal)
+    return ctx.reshape(y, ctx.output.shape)
+
+
+def _as_rank_4(
+    ctx: Lowering, inputs: Sequence[str], mask: str | None
+) -> tuple[list[str], str | None]:
+    """Reshape q, k, v and the mask to rank 4, broadcasting what the op does not broadcast."""
+    shapes = [(1,) * (3 - ctx.rank(x)) + ctx.shape(x) for x in inputs]
+    batch = np.broadcast_shapes(*(shape[:-3] for shape in shapes))
+    heads = [shape[-3] for shape in shapes]
+    kv_heads = max(heads[1:])
+    if set(heads[1:]) - {1, kv_heads} or (heads[0] % kv_heads and heads[0] != 1):
+        ctx.unsupported(f"expected heads that divide each other, got {heads}")
+    wanted = [max(heads[0], kv_heads), kv_heads, kv_heads]
+    folded = [
+        _fold(ctx, ctx.reshape(x, shape), (*batch, n, *shape[-2:]))
+        for x, shape, n in zip(inputs, shapes, wanted, strict=True)
+    ]
+    if mask is not None and ctx.rank(mask) > 3:
+        mask = _fold(ctx, mask, (*batch, *ctx.shape(mask)[-3:]))
+    return folded, mask
+
+
+def _fold(ctx: Lowering, x: str, shape: Shape) -> str:
+    """Broadcast to ``shape``, then make its batch dimensions one."""
+    return ctx.reshape(ctx.expand(x, shape), (math.prod(shape[:-3]), *shape[-3:]))

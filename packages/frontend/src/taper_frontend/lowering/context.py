@@ -1,0 +1,239 @@
+"""What a handler works with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from taper_runtime.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from torch.fx import Node
+
+    from taper_frontend.graph import Graph
+    from taper_runtime.ops.opdef import Shape, TensorType
+
+#: What an ATen argument that may be a tensor or a number arrives as.
+Operand = str | int | float | bool
+
+DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
+
+
+class Refusal(Exception):
+    """The node being lowered is not supported."""
+
+    def __init__(self, reason: str, category: str) -> None:
+        super().__init__(reason)
+        self.category = category
+
+
+class Lowering:
+    """Builds the graph for one ATen node at a time.
+
+    Attributes
+    ----------
+    graph : Graph
+    node : torch.fx.Node
+        What is being lowered, for what the arguments do not say.
+    """
+
+    node: Node
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._name = ""
+        self._source = ""
+        self._outputs: tuple[TensorType | None, ...] = ()
+        self._emitted: set[str] = set()
+
+    # -- what is lowered --------------------------------------------------------------------------
+
+    @property
+    def outputs(self) -> tuple[TensorType | None, ...]:
+        """What torch says the op's results are; None for a result that is no tensor."""
+        return self._outputs
+
+    @property
+    def output(self) -> TensorType:
+        """What torch says the op's first result is."""
+        first = self._outputs[0]
+        assert first is not None
+        return first
+
+    def type(self, tensor: str) -> TensorType:
+        """Return dtype and shape of a tensor of the graph."""
+        return self.graph.tensors[tensor].type
+
+    def dtype(self, tensor: str) -> str:
+        """Return the dtype of a tensor of the graph."""
+        return self.graph.tensors[tensor].dtype
+
+    def shape(self, tensor: str) -> Shape:
+        """Return the shape of a tensor of the graph."""
+        return self.graph.tensors[tensor].shape
+
+    def rank(self, tensor: str) -> int:
+        """Return the number of dimensions of a tensor of the graph."""
+        return len(self.graph.tensors[tensor].shape)
+
+    def axis(self, tensor: str, dim: int) -> int:
+        """Count ``dim`` from the front; a scalar has one dimension, as in torch."""
+        return dim % max(self.rank(tensor), 1)
+
+    # -- building ---------------------------------------------------------------------------------
+
+    def emit(self, op: str, inputs: Sequence[str], /, **attrs: Any) -> str:
+        """Add a node and return the name of its output."""
+        output = self.graph.add_node(
+            op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
+        )
+        self._emitted.add(output)
+        return output
+
+    def constant(self, value: torch.Tensor | np.ndarray) -> str:
+        """Add a constant; a tensor's values are copied, so the plan shares nothing with a model."""
+        name = f"{self._name}.constant"
+        if isinstance(value, torch.Tensor):
+            return add_tensor(self.graph, name, value)
+        return self.graph.add_constant(name, value)
+
+    def full(self, shape: Sequence[int], value: float, dtype: str) -> str:
+        """Return a tensor filled with ``value``."""
+        scalar = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)))
+        return self.expand(scalar, shape)
+
+    def cast(self, tensor: str, dtype: str) -> str:
+        """Return ``tensor`` in the given dtype; nothing is emitted where it has it."""
+        return tensor if self.dtype(tensor) == dtype else self.emit("CAST", [tensor], dtype=dtype)
+
+    def reshape(self, tensor: str, shape: Sequence[int]) -> str:
+        """Return ``tensor`` in the given shape (no -1); nothing is emitted where it has it."""
+        shape = tuple(shape)
+        if self.shape(tensor) == shape:
+            return tensor
+        return self.emit("RESHAPE", [tensor], shape=shape)
+
+    def at_least_1d(self, tensor: str) -> str:
+        """Return ``tensor``, a scalar as a vector of one element."""
+        return self.reshape(tensor, self.shape(tensor) or (1,))
+
+    def expand(self, tensor: str, shape: Sequence[int]) -> str:
+        """Broadcast ``tensor`` to the given shape; nothing is emitted where it has it."""
+        shape = tuple(shape)
+        return tensor if self.shape(tensor) == shape else self.emit("EXPAND", [tensor], shape=shape)
+
+    def permute(self, tensor: str, axes: Sequence[int]) -> str:
+        """Put the axes in the given order: TRANSPOSE where exactly two change place."""
+        moved = [axis for axis, source in enumerate(axes) if axis != source]
+        if not moved:
+            return tensor
+        if len(moved) == 2:
+            return self.emit("TRANSPOSE", [tensor], axis0=moved[0], axis1=moved[1])
+        return self.emit("PERMUTE", [tensor], axes=tuple(axes))
+
+    def slice(self, tensor: str, axis: int, start: int, stop: int, step: int = 1) -> str:
+        """Return part of ``tensor`` along one axis; nothing is emitted where it is the whole."""
+        if (start, stop, step) == (0, self.shape(tensor)[axis], 1):
+            return tensor
+        return self.emit("SLICE", [tensor], axis=axis, start=start, stop=stop, step=step)
+
+    def apply(self, op: str, *operands: Operand, dtype: str) -> str:
+        """Emit an elementwise op on operands of which one may be a number.
+
+        Parameters
+        ----------
+        op : str
+        *operands : str or number
+            In the op's order.
+        dtype : str
+            What the op computes in: tensors are cast and the number is converted to it, except a
+            bool condition of WHERE.
+        """
+        tensors = []
+        attrs: dict[str, Any] = {}
+        for index, operand in enumerate(operands):
+            if isinstance(operand, str):
+                is_condition = op == "WHERE" and index == 0
+                tensors.append(self.cast(operand, "bool" if is_condition else dtype))
+            elif attrs or len(operands) == 1:
+                tensors.append(self.full((), operand, dtype))
+            else:
+                attrs = {"scalar": convert_number(operand, dtype), "scalar_index": index}
+        return self.emit(op, tensors, **attrs)
+
+    def result_dtype(self, *operands: Operand) -> str:
+        """Return the dtype that torch's type promotion gives for two operands."""
+        values: list[Any] = [
+            torch.empty([1] * min(self.rank(x), 1), dtype=getattr(torch, self.dtype(x)))
+            if isinstance(x, str)
+            else x
+            for x in operands
+        ]
+        return DTYPE_NAMES[torch.result_type(*values)]
+
+    def compute(self) -> torch.Tensor:
+        """Return what the op gives; for ops of numbers only."""
+        result = self.node.target(*self.node.args, **self.node.kwargs)  # type: ignore[operator]
+        assert isinstance(result, torch.Tensor)
+        return result
+
+    def unsupported(self, reason: str, category: str = "op") -> NoReturn:
+        """Refuse the node.
+
+        Parameters
+        ----------
+        reason : str
+            What is not supported: what was expected and what was got.
+        category : str
+            One of :data:`taper_frontend.errors.CATEGORIES`.
+        """
+        raise Refusal(reason, category)
+
+    # -- for the walk -----------------------------------------------------------------------------
+
+    def begin(self, node: Node, outputs: Sequence[TensorType | None], source: str) -> None:
+        """Start on a node."""
+        self.node = node
+        self._name = node.name
+        self._source = source
+        self._outputs = tuple(outputs)
+        self._emitted = set()
+
+    def finish(self, results: Sequence[str | None]) -> list[str | None]:
+        """Name the results after the node; those that existed before keep their names."""
+        names: dict[str, str] = {}
+        for index, result in enumerate(results):
+            if result in self._emitted and result not in names:
+                name = self._name if len(results) == 1 else f"{self._name}.{index}"
+                names[result] = self._rename(result, name)
+        return [None if result is None else names.get(result, result) for result in results]
+
+    def _rename(self, tensor: str, name: str) -> str:
+        node = self.graph.nodes[tensor]
+        named = self.graph.add_node(node.op, node.inputs, node.attrs, name=name, source=node.source)
+        self.graph.replace_uses(tensor, named)
+        self.graph.remove_node(node)
+        return named
+
+
+def convert_number(value: float, dtype: str) -> int | float | bool:
+    """``value`` as the Python number that stands for an element of ``dtype``."""
+    if dtype == "bool":
+        return bool(value)
+    return int(value) if "int" in dtype else float(value)
+
+
+def add_tensor(graph: Graph, name: str, tensor: torch.Tensor) -> str:
+    """Add a copy of ``tensor`` as a constant of ``graph``."""
+    dtype = DTYPE_NAMES.get(tensor.dtype)
+    return graph.add_constant(name, to_numpy(tensor), dtype)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Copy a tensor to a C-contiguous array of the storage type of its dtype."""
+    values = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy()

@@ -1,0 +1,50 @@
+"""Tensors made from numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from taper_frontend.lowering.context import Lowering, Operand
+
+
+@lowers(
+    "aten.arange.start_step",
+    "aten.eye.default",
+    "aten.eye.m",
+    "aten.linspace.default",
+    "aten.scalar_tensor.default",
+    "aten.tril_indices.default",
+    "aten.triu_indices.default",
+)
+def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
+    """Make a constant of what torch computes."""
+    return ctx.constant(ctx.compute())
+
+
+@lowers("aten.full.default")
+def full(ctx: Lowering, size: list[int], fill_value: float, dtype: str | None = None) -> str:
+    """Fill a tensor with one value."""
+    return ctx.full(size, fill_value, ctx.output.dtype)
+
+
+@lowers("aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor")
+def full_like(ctx: Lowering, x: str, fill_value: Operand, dtype: str | None = None) -> str:
+    """Fill a tensor of the shape of ``x`` with one value."""
+    if isinstance(fill_value, str):
+        return ctx.expand(ctx.cast(fill_value, ctx.output.dtype), ctx.output.shape)
+    return ctx.full(ctx.output.shape, fill_value, ctx.output.dtype)
+
+
+@lowers(
+    "aten.empty.memory_format",
+    "aten.empty_permuted.default",
+    "aten.empty_strided.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+)
+def empty(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
+    """Give zeros, for any values would do."""
+    return ctx.full(ctx.output.shape, 0, ctx.output.dtype)

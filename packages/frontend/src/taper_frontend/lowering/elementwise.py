@@ -1,0 +1,273 @@
+"""Elementwise ops: arithmetic, comparisons, activations, casts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from taper_frontend.lowering.context import Lowering, Operand
+    from taper_frontend.lowering.registry import Handler
+
+#: ATen name of a unary op, overload ``default`` -> op, computed in the dtype of the result.
+_UNARY = {
+    "abs": "ABS",
+    "acos": "ACOS",
+    "acosh": "ACOSH",
+    "asin": "ASIN",
+    "asinh": "ASINH",
+    "atan": "ATAN",
+    "atanh": "ATANH",
+    "bitwise_not": "BITWISE_NOT",
+    "cos": "COS",
+    "cosh": "COSH",
+    "erf": "ERF",
+    "exp": "EXP",
+    "expm1": "EXPM1",
+    "hardsigmoid": "HARDSIGMOID",
+    "hardswish": "HARDSWISH",
+    "log": "LOG",
+    "log10": "LOG10",
+    "log1p": "LOG1P",
+    "log2": "LOG2",
+    "mish": "MISH",
+    "neg": "NEG",
+    "reciprocal": "RECIPROCAL",
+    "relu": "RELU",
+    "rsqrt": "RSQRT",
+    "sigmoid": "SIGMOID",
+    "sign": "SIGN",
+    "silu": "SILU",
+    "sin": "SIN",
+    "sinh": "SINH",
+    "sqrt": "SQRT",
+    "tan": "TAN",
+    "tanh": "TANH",
+}
+
+#: Unary ops that leave integers as they are.
+_ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND", "trunc": "TRUNC"}
+
+#: Unary predicates that no integer fulfils.
+_PREDICATES = {"isnan": "ISNAN", "isinf": "ISINF"}
+
+#: ATen overload of a binary op -> op, computed in the dtype of the result.
+_BINARY = {
+    "atan2.default": "ATAN2",
+    "bitwise_and.Scalar": "BITWISE_AND",
+    "bitwise_and.Tensor": "BITWISE_AND",
+    "bitwise_or.Scalar": "BITWISE_OR",
+    "bitwise_or.Tensor": "BITWISE_OR",
+    "bitwise_xor.Scalar": "BITWISE_XOR",
+    "bitwise_xor.Tensor": "BITWISE_XOR",
+    "div.Scalar": "DIV",
+    "div.Tensor": "DIV",
+    "fmod.Scalar": "FMOD",
+    "fmod.Tensor": "FMOD",
+    "maximum.default": "MAXIMUM",
+    "minimum.default": "MINIMUM",
+    "mul.Scalar": "MUL",
+    "mul.Tensor": "MUL",
+    "pow.Scalar": "POW",
+    "pow.Tensor_Tensor": "POW",
+    "remainder.Scalar": "REMAINDER",
+    "remainder.Scalar_Tensor": "REMAINDER",
+    "remainder.Tensor": "REMAINDER",
+}
+
+#: Exponents whose power torch computes as something simpler; all but 2 of floats only.
+_POWERS = {2: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT", -1: "RECIPROCAL"}
+
+_DIVISIONS = {None: "DIV", "floor": "FLOOR_DIV", "trunc": "TRUNC_DIV"}
+
+
+def is_float(dtype: str) -> bool:
+    """Whether elements of ``dtype`` are floating point numbers."""
+    return "float" in dtype
+
+
+def _unary(op: str) -> Handler:
+    return lambda ctx, x: ctx.apply(op, x, dtype=ctx.output.dtype)
+
+
+def _rounding(op: str) -> Handler:
+    return lambda ctx, x: ctx.emit(op, [x]) if is_float(ctx.dtype(x)) else x
+
+
+def _predicate(op: str) -> Handler:
+    def predicate(ctx: Lowering, x: str) -> str:
+        if is_float(ctx.dtype(x)):
+            return ctx.emit(op, [x])
+        return ctx.full(ctx.shape(x), False, "bool")
+
+    return predicate
+
+
+def _binary(op: str) -> Handler:
+    return lambda ctx, a, b: ctx.apply(op, a, b, dtype=ctx.output.dtype)
+
+
+def _comparison(op: str) -> Handler:
+    return lambda ctx, a, b: ctx.apply(op, a, b, dtype=ctx.result_dtype(a, b))
+
+
+def _logical(op: str) -> Handler:
+    return lambda ctx, *operands: ctx.apply(op, *operands, dtype="bool")
+
+
+for _aten, _op in _UNARY.items():
+    lowers(f"aten.{_aten}.default")(_unary(_op))
+for _aten, _op in _ROUNDING.items():
+    lowers(f"aten.{_aten}.default")(_rounding(_op))
+for _aten, _op in _PREDICATES.items():
+    lowers(f"aten.{_aten}.default")(_predicate(_op))
+for _aten, _op in _BINARY.items():
+    lowers(f"aten.{_aten}")(_binary(_op))
+for _op in ("EQ", "NE", "LT", "LE", "GT", "GE"):
+    lowers(f"aten.{_op.lower()}.Tensor", f"aten.{_op.lower()}.Scalar")(_comparison(_op))
+for _op in ("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR", "LOGICAL_NOT"):
+    lowers(f"aten.{_op.lower()}.default")(_logical(_op))
+
+
+@lowers("aten.add.Tensor", "aten.add.Scalar")
+def add(ctx: Lowering, a: Operand, b: Operand, alpha: float = 1) -> str:
+    """Compute ``a + alpha * b``."""
+    return ctx.apply("ADD", a, _scaled(ctx, b, alpha), dtype=ctx.output.dtype)
+
+
+@lowers("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(ctx: Lowering, a: Operand, b: Operand, alpha: float = 1) -> str:
+    """Compute ``a - alpha * b``."""
+    return ctx.apply("SUB", a, _scaled(ctx, b, alpha), dtype=ctx.output.dtype)
+
+
+def _scaled(ctx: Lowering, x: Operand, alpha: float) -> Operand:
+    if alpha == 1:
+        return x
+    return ctx.apply("MUL", x, alpha, dtype=ctx.output.dtype) if isinstance(x, str) else x * alpha
+
+
+@lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def div(ctx: Lowering, a: Operand, b: Operand, rounding_mode: str | None = None) -> str:
+    """Divide; round down, towards zero or not at all."""
+    return ctx.apply(_DIVISIONS[rounding_mode], a, b, dtype=ctx.output.dtype)
+
+
+@lowers("aten.pow.Tensor_Scalar")
+def pow_scalar(ctx: Lowering, x: str, exponent: float) -> str:
+    """Raise to a number."""
+    dtype = ctx.output.dtype
+    if exponent == 2 or (is_float(dtype) and exponent in _POWERS):
+        return ctx.apply(_POWERS[exponent], x, dtype=dtype)
+    return ctx.apply("POW", x, exponent, dtype=dtype)
+
+
+@lowers("aten.round.decimals")
+def round_decimals(ctx: Lowering, x: str, decimals: int) -> str:
+    """Round to a power of ten."""
+    dtype = ctx.output.dtype
+    if not is_float(dtype):
+        return x
+    scale, unscale = ("MUL", "DIV") if decimals > 0 else ("DIV", "MUL")
+    factor = 10.0 ** abs(decimals)
+    rounded = ctx.emit("ROUND", [ctx.apply(scale, x, factor, dtype=dtype)])
+    return ctx.apply(unscale, rounded, factor, dtype=dtype)
+
+
+@lowers("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
+def clamp(
+    ctx: Lowering, x: str, min_val: Operand | None = None, max_val: Operand | None = None
+) -> str:
+    """Limit from below and above; where the limits cross, the upper one wins."""
+    dtype = ctx.output.dtype
+    x = ctx.cast(x, dtype)
+    if min_val is not None:
+        x = ctx.apply("MAXIMUM", x, min_val, dtype=dtype)
+    if max_val is not None:
+        x = ctx.apply("MINIMUM", x, max_val, dtype=dtype)
+    return x
+
+
+@lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def where(ctx: Lowering, condition: str, a: Operand, b: Operand) -> str:
+    """Take ``a`` where the condition holds, else ``b``."""
+    return ctx.apply("WHERE", condition, a, b, dtype=ctx.output.dtype)
+
+
+@lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(ctx: Lowering, x: str, mask: str, value: Operand) -> str:
+    """Take ``value`` where the mask is set, else ``x``."""
+    return ctx.apply("WHERE", mask, value, x, dtype=ctx.output.dtype)
+
+
+@lowers("aten.gelu.default")
+def gelu(ctx: Lowering, x: str, approximate: str = "none") -> str:
+    """Compute GELU in its erf or its tanh form."""
+    return ctx.emit("GELU_TANH" if approximate == "tanh" else "GELU", [x])
+
+
+@lowers("aten.leaky_relu.default")
+def leaky_relu(ctx: Lowering, x: str, negative_slope: float = 0.01) -> str:
+    """Compute ``x`` where positive, else ``negative_slope * x``."""
+    return ctx.apply("LEAKY_RELU", x, negative_slope, dtype=ctx.output.dtype)
+
+
+@lowers("aten.elu.default")
+def elu(ctx: Lowering, x: str, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> str:
+    """Compute ``scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))``."""
+    dtype = ctx.output.dtype
+    if input_scale == 1:
+        y = ctx.apply("ELU", x, alpha, dtype=dtype)
+    else:
+        inner = ctx.emit("EXPM1", [ctx.apply("MUL", x, input_scale, dtype=dtype)])
+        negative = ctx.apply("MUL", inner, alpha, dtype=dtype)
+        positive = ctx.apply("GT", x, 0, dtype=dtype)
+        y = ctx.apply("WHERE", positive, x, negative, dtype=dtype)
+    return y if scale == 1 else ctx.apply("MUL", y, scale, dtype=dtype)
+
+
+@lowers("aten.softplus.default")
+def softplus(ctx: Lowering, x: str, beta: float = 1, threshold: float = 20) -> str:
+    """Compute ``log(1 + exp(beta * x)) / beta``; ``x`` where ``beta * x`` exceeds the threshold."""
+    if (beta, threshold) == (1, 20):
+        return ctx.emit("SOFTPLUS", [x])
+    dtype = ctx.output.dtype
+    scaled = ctx.apply("MUL", x, beta, dtype=dtype)
+    curve = ctx.emit("LOG1P", [ctx.emit("EXP", [scaled])])
+    curve = ctx.apply("DIV", curve, beta, dtype=dtype)
+    linear = ctx.apply("GT", scaled, threshold, dtype=dtype)
+    return ctx.apply("WHERE", linear, x, curve, dtype=dtype)
+
+
+@lowers("aten._to_copy.default")
+def to_copy(ctx: Lowering, x: str, dtype: str | None = None) -> str:
+    """Convert the dtype."""
+    return ctx.cast(x, dtype or ctx.dtype(x))
+
+
+@lowers("aten.copy.default")
+def copy(ctx: Lowering, x: str, src: str) -> str:
+    """Give ``src`` the type of ``x``."""
+    return ctx.expand(ctx.cast(src, ctx.dtype(x)), ctx.shape(x))
+
+
+@lowers(
+    "aten.alias.default",
+    "aten.clone.default",
+    "aten.contiguous.default",
+    "aten.detach.default",
+    "aten.lift_fresh_copy.default",
+)
+def identity(ctx: Lowering, x: str) -> str:
+    """Return ``x``: tensors are values, so a copy of one is the same."""
+    return x
+
+
+@lowers(
+    "aten._assert_async.msg",
+    "aten._assert_scalar.default",
+    "aten._assert_tensor_metadata.default",
+)
+def check(ctx: Lowering, *args: object, **kwargs: object) -> None:
+    """Emit nothing: a plan's inputs have one type, and a plan cannot raise a model's own errors."""

@@ -1,0 +1,126 @@
+"""Reading elements at given places."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+    from taper_runtime.ops.opdef import Shape
+
+INDEX_DTYPES = frozenset({"int64", "int32"})
+
+
+@lowers("aten.embedding.default")
+def embedding(
+    ctx: Lowering,
+    weight: str,
+    indices: str,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> str:
+    """Take rows of a table."""
+    return ctx.emit("EMBEDDING", [weight, indices])
+
+
+@lowers("aten.index_select.default")
+def index_select(ctx: Lowering, x: str, dim: int, index: str) -> str:
+    """Take elements of one axis at the places in a vector."""
+    y = ctx.emit(
+        "INDEX_SELECT", [ctx.at_least_1d(x), ctx.at_least_1d(index)], axis=ctx.axis(x, dim)
+    )
+    return ctx.reshape(y, ctx.output.shape)
+
+
+@lowers("aten.gather.default")
+def gather(ctx: Lowering, x: str, dim: int, index: str, *, sparse_grad: bool = False) -> str:
+    """Take, along one axis, the element each index names in its own line."""
+    inputs = [ctx.at_least_1d(x), ctx.at_least_1d(index)]
+    y = ctx.emit("GATHER", inputs, axis=ctx.axis(x, dim))
+    return ctx.reshape(y, ctx.output.shape)
+
+
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index(ctx: Lowering, x: str, indices: Sequence[str | None]) -> str:
+    """Take elements at the places that broadcast index tensors name together."""
+    located = locate(ctx, x, indices)
+    if located is None:
+        return x
+    y = ctx.emit("INDEX_SELECT", [located.source, located.places], axis=located.axis)
+    return ctx.reshape(y, ctx.output.shape)
+
+
+class Located(NamedTuple):
+    """Several index tensors turned into one.
+
+    Attributes
+    ----------
+    source : str
+        The indexed tensor, its indexed axes merged into one.
+    axis : int
+        The merged axis.
+    places : str
+        int32 or int64, of the shape the index tensors broadcast to: places on the merged axis.
+    order : tuple of int
+        How the axes of the indexed tensor were permuted before the merge.
+    """
+
+    source: str
+    axis: int
+    places: str
+    order: tuple[int, ...]
+
+
+def locate(ctx: Lowering, x: str, indices: Sequence[str | None]) -> Located | None:
+    """Merge the indexed axes of ``x`` into one, and the index tensors likewise.
+
+    Indexed axes that lie apart move to the front, which is where torch puts the result's axes too.
+    None if nothing is indexed.
+    """
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    if not given:
+        return None
+    for name in given.values():
+        if ctx.dtype(name) not in INDEX_DTYPES:
+            ctx.unsupported(f"expected indices int64 or int32, got {ctx.dtype(name)}", "dtype")
+    axes = list(given)
+    others = [axis for axis in range(ctx.rank(x)) if axis not in given]
+    first = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    order = (*others[:first], *axes, *others[first:])
+    moved = ctx.permute(x, order)
+    shape = ctx.shape(moved)
+    sizes = shape[first : first + len(axes)]
+    merged = (*shape[:first], math.prod(sizes), *shape[first + len(axes) :])
+    places = _merge(ctx, list(given.values()), sizes)
+    return Located(ctx.reshape(moved, merged), first, places, order)
+
+
+def _merge(ctx: Lowering, indices: Sequence[str], sizes: Shape) -> str:
+    """Return the places in the merged axis; where an index is out of range, so is the place."""
+    if len(indices) == 1:
+        return indices[0]
+    place = valid = ""
+    for name, size in zip(indices, sizes, strict=True):
+        index = ctx.cast(name, "int64")
+        negative = ctx.apply("LT", index, 0, dtype="int64")
+        wrapped = ctx.apply("ADD", index, size, dtype="int64")
+        index = ctx.apply("WHERE", negative, wrapped, index, dtype="int64")
+        inside = ctx.emit(
+            "LOGICAL_AND",
+            [
+                ctx.apply("GE", index, 0, dtype="int64"),
+                ctx.apply("LT", index, size, dtype="int64"),
+            ],
+        )
+        if not place:
+            place, valid = index, inside
+            continue
+        place = ctx.emit("ADD", [ctx.apply("MUL", place, size, dtype="int64"), index])
+        valid = ctx.emit("LOGICAL_AND", [valid, inside])
+    return ctx.apply("WHERE", valid, place, math.prod(sizes), dtype="int64")

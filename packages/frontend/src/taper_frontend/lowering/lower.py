@@ -1,0 +1,356 @@
+"""From an exported program to a graph: one handler call per ATen node."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
+
+from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
+from taper_frontend.graph import Graph
+from taper_frontend.lowering.context import DTYPE_NAMES, Lowering, Refusal, add_tensor
+from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.lowering.source import source_line
+from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InternalError, OpError
+from taper_runtime.ops.opdef import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.export import ExportedProgram
+    from torch.export.graph_signature import InputSpec, OutputSpec
+    from torch.fx import Node
+
+    from taper_frontend.lowering.registry import Handler
+
+#: Where a result lies is no matter of a plan.
+_PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
+
+_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl", "switch"})
+
+#: A refusal of tensors of these dtypes is not for their dtype.
+_ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
+
+_CONSTANT_KINDS = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
+
+_MUTATIONS = {
+    OutputKind.BUFFER_MUTATION: "buffer",
+    OutputKind.PARAMETER_MUTATION: "parameter",
+    OutputKind.USER_INPUT_MUTATION: "input",
+}
+
+
+class Lowered(NamedTuple):
+    """What lowering gives.
+
+    Attributes
+    ----------
+    graph : Graph
+    input_tree, output_tree : plain data
+        How the flat inputs and outputs nest; see :class:`taper_runtime.plan.plan.Plan`.
+    """
+
+    graph: Graph
+    input_tree: Tree
+    output_tree: Tree
+
+
+class _Poison:
+    """The value of what depends on something refused and has no type to go on with."""
+
+
+_POISON = _Poison()
+
+
+def lower(program: ExportedProgram) -> Lowered:
+    """Lower a captured program.
+
+    Inputs keep the names ``torch.export`` gave them, constants those of the module's state dict,
+    other tensors that of the FX node they come from. A tensor tied to several names becomes one
+    constant; a constant nobody reads becomes none. An output may be an input or a constant.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+        As :func:`taper_frontend.capture.capture` returns it.
+
+    Returns
+    -------
+    Lowered
+
+    Raises
+    ------
+    UnsupportedOpError
+        Listing everything in the program that cannot be lowered.
+    InternalError
+        If a handler gives another dtype or shape than torch.
+    """
+    return _Walk(program).run()
+
+
+class _Walk:
+    """One pass over the nodes of a program, collecting what is refused."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.program = program
+        self.graph = Graph()
+        self.context = Lowering(self.graph)
+        self.refused: list[UnsupportedNode] = []
+        # FX node name -> tensor name, tensor names of a multi-output node, plain value, or poison
+        self.values: dict[str, Any] = {}
+        self.constants: dict[str, InputSpec] = {}
+        self.tied: dict[tuple[Any, ...], str] = {}
+
+    def run(self) -> Lowered:
+        nodes = self.program.graph.nodes
+        placeholders = {node.name: node for node in nodes if node.op == "placeholder"}
+        input_leaves = [
+            leaf
+            for spec in self.program.graph_signature.input_specs
+            if (leaf := self._bind(spec, placeholders)) is not None
+        ]
+        for node in nodes:
+            if node.op == "call_function":
+                self.values[node.name] = self._lower(node)
+        results = [
+            leaf
+            for spec in self.program.graph_signature.output_specs
+            if (leaf := self._result(spec)) is not None
+        ]
+        if self.refused:
+            raise UnsupportedOpError(self.refused)
+        outputs = [name for kind, name in results if kind == "tensor"]
+        if _holds_poison(outputs):
+            raise InternalError("an output has no value though nothing was refused")
+        self.graph.set_outputs(outputs)
+        spec = self.program.call_spec
+        return Lowered(
+            self.graph,
+            describe_tree(spec.in_spec, input_leaves),
+            describe_tree(spec.out_spec, results),
+        )
+
+    # -- ends -------------------------------------------------------------------------------------
+
+    def _bind(self, spec: InputSpec, placeholders: dict[str, Node]) -> Tree | None:
+        """Give a placeholder its value; return its leaf if it is one of the user's inputs."""
+        arg = spec.arg
+        if spec.kind in _CONSTANT_KINDS:
+            self.constants[arg.name] = spec
+            return None
+        if isinstance(arg, ConstantArgument):
+            self.values[arg.name] = arg.value
+            return value_leaf(arg.value)
+        what = f"input {arg.name!r}"
+        self.values[arg.name] = _POISON
+        if isinstance(arg, SymIntArgument):
+            self._refuse(what, "dynamic shape", "it is an int that varies; give it as a constant")
+        elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
+            self._refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
+        else:
+            value = placeholders[arg.name].meta["val"]
+            for axis, size in enumerate(value.shape):
+                if not isinstance(size, int):
+                    self._refuse(what, "dynamic shape", f"dimension {axis} varies ({size})")
+            if reason := _refused_type(value):
+                self._refuse(what, "dtype", reason)
+            elif type_ := _type(value):
+                self.values[arg.name] = self.graph.add_input(arg.name, *type_)
+        return ["tensor", self.values[arg.name]]
+
+    def _result(self, spec: OutputSpec) -> Tree | None:
+        """Return the leaf of one of the user's outputs."""
+        arg = spec.arg
+        if spec.kind in _MUTATIONS:
+            what = f"{_MUTATIONS[spec.kind]} {spec.target!r}"
+            self._refuse(what, "mutation", "the model writes to it in forward")
+            return None
+        if isinstance(arg, ConstantArgument):
+            return value_leaf(arg.value)
+        if spec.kind != OutputKind.USER_OUTPUT or not isinstance(arg, TensorArgument):
+            kind = type(arg).__name__
+            self._refuse(f"output {arg.name!r}", "op", f"expected a tensor, got a {kind}")
+            return None
+        return ["tensor", self._value(arg.name)]
+
+    def _value(self, name: str) -> Any:
+        """Return what stands for an FX node; a constant enters the graph when first asked for."""
+        if name not in self.values:
+            self.values[name] = self._constant(self.constants[name])
+        return self.values[name]
+
+    def _constant(self, spec: InputSpec) -> str | _Poison:
+        name = spec.target or spec.arg.name
+        program = self.program
+        tensors = program.constants if name in program.constants else program.state_dict
+        tensor = tensors[name]
+        if reason := _refused_type(tensor):
+            self._refuse(f"{spec.kind.name.lower().replace('_', ' ')} {name!r}", "dtype", reason)
+            return _POISON
+        key = (
+            tensor.untyped_storage().data_ptr(),
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+        )
+        if key not in self.tied or not tensor.numel():
+            self.tied[key] = add_tensor(self.graph, name, tensor)
+        return self.tied[key]
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _lower(self, node: Node) -> Any:
+        """Lower one node; return its value."""
+        if node.target is operator.getitem:
+            return self._pick(node)
+        try:
+            args, kwargs = self._arguments(node)
+            handler = _find_handler(node)
+            if handler is None or _holds_poison([args, kwargs]) or not _is_static(node):
+                return _POISON
+            return self._call(handler, args, kwargs, node)
+        except Refusal as refusal:
+            category, reason = refusal.category, str(refusal)
+        except OpError as error:
+            dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}
+            category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
+        self._refuse(str(node.target), category, reason, source_line(node))
+        return self._stand_in(node)
+
+    def _pick(self, node: Node) -> Any:
+        """Return one result of a multi-output node."""
+        source, index = node.args
+        values = self._argument(source)
+        if values is _POISON or values[index] is not None:
+            return values if values is _POISON else values[index]
+        assert isinstance(source, torch.fx.Node)
+        self._refuse(str(source.target), "op", f"result {index} is not lowered", source_line(node))
+        return _POISON
+
+    def _call(self, handler: Handler, args: list[Any], kwargs: dict[str, Any], node: Node) -> Any:
+        """Call the handler of a node and check what it gives against what torch says."""
+        expected = _output_types(node)
+        self.context.begin(node, expected, source_line(node))
+        result: Any = handler(self.context, *args, **kwargs)
+        many = isinstance(node.meta.get("val"), list | tuple)
+        names = self.context.finish(list(result) if many else [result])
+        got = [None if name is None else self.graph.tensors[name].type for name in names]
+        if len(got) != len(expected) or any(
+            mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
+        ):
+            raise InternalError(f"{node.target} is lowered to {got}, torch gives {expected}")
+        return names if many else names[0]
+
+    def _arguments(self, node: Node) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a node as a handler gets them."""
+        return (
+            [self._argument(arg) for arg in node.args],
+            {k: self._argument(arg) for k, arg in node.kwargs.items() if k not in _PLACEMENT},
+        )
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            return _POISON if arg.op == "get_attr" else self._value(arg.name)
+        if isinstance(arg, list | tuple):
+            return [self._argument(item) for item in arg]
+        return DTYPE_NAMES.get(arg, arg) if isinstance(arg, torch.dtype) else arg
+
+    def _stand_in(self, node: Node) -> Any:
+        """Return inputs of the node's types, so that what follows it is looked at too."""
+        types = _output_types(node)
+        names = [_POISON if t is None else self.graph.add_input(node.name, *t) for t in types]
+        return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
+
+    def _refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
+        self.refused.append(UnsupportedNode(op, category, reason, source))
+
+
+def _find_handler(node: Node) -> Handler | None:
+    """Return the handler of a node, None where what it computes has been refused at its root.
+
+    Raises
+    ------
+    Refusal
+        If the node is of a kind that is not supported.
+    """
+    target = node.target
+    if isinstance(target, HigherOrderOperator):
+        flow = str(target) in _CONTROL_FLOW
+        mutates = str(target).startswith("auto_functionalized")
+        category = "control flow" if flow else "mutation" if mutates else "op"
+        raise Refusal("only straight-line programs of ATen ops are supported", category)
+    if str(target) == "aten._local_scalar_dense.default":
+        raise Refusal("a number is read out of a tensor", "data-dependent")
+    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+        return None
+    known = set[object]().union(*(_unbacked(source) for source in node.all_input_nodes))
+    if _unbacked(node) - known:
+        raise Refusal("the shape of the result depends on values", "data-dependent")
+    for value in _tensors([node]):
+        if reason := _refused_type(value):
+            raise Refusal(reason, "dtype")
+    if (handler := HANDLERS.get(str(target))) is not None:
+        return handler
+    if isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
+        raise Refusal(
+            "it draws random numbers; a layer in training mode? call eval() before export", "op"
+        )
+    raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
+
+
+def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
+    """Return the tensors that the nodes compute, as torch describes them."""
+    leaves = [leaf for node in nodes for leaf in tree_leaves(node.meta.get("val"))]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _unbacked(node: Node) -> set[Any]:
+    """Return the sizes in what the node computes that only values decide."""
+    return set(free_unbacked_symbols(node.meta.get("val")))
+
+
+def _is_static(node: Node) -> bool:
+    """Whether every tensor the node computes has a known shape."""
+    return all(_type(value) is not None for value in _tensors([node]))
+
+
+def _type(value: Any) -> TensorType | None:
+    """Return dtype and shape; None where it has none in a plan."""
+    if not isinstance(value, torch.Tensor) or _refused_type(value):
+        return None
+    shape = tuple(value.shape)
+    if not all(isinstance(size, int) for size in shape):
+        return None
+    return TensorType(DTYPE_NAMES[value.dtype], shape)
+
+
+def _output_types(node: Node) -> list[TensorType | None]:
+    value = node.meta.get("val")
+    return [_type(v) for v in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _refused_type(value: torch.Tensor) -> str:
+    """Return what is wrong with the type of a tensor, empty if nothing is."""
+    if value.layout != torch.strided:
+        return f"expected a dense tensor, got {value.layout}"
+    if value.dtype not in DTYPE_NAMES:
+        return f"expected one of {', '.join(DTYPES)}, got {value.dtype}"
+    return ""
+
+
+def _holds_poison(args: Any) -> bool:
+    return any(leaf is _POISON for leaf in tree_leaves(args))

@@ -1,0 +1,197 @@
+"""Writing elements at given places, as functions: the changed tensor is a new one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_frontend.lowering.elementwise import is_float
+from taper_frontend.lowering.indexing import locate
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+    from taper_runtime.ops.opdef import Shape
+
+_REDUCTIONS = {"sum": "sum", "prod": "prod", "mean": "sum", "amax": "amax", "amin": "amin"}
+
+
+@lowers("aten.scatter.src")
+def scatter(ctx: Lowering, x: str, dim: int, index: str, src: str) -> str:
+    """Write each element of ``src`` where ``index`` says, along one axis."""
+    return _scatter(ctx, x, dim, index, src, "none")
+
+
+@lowers("aten.scatter.value")
+def scatter_value(ctx: Lowering, x: str, dim: int, index: str, value: float) -> str:
+    """Write one value where ``index`` says, along one axis."""
+    src = ctx.full(ctx.shape(index), value, ctx.dtype(x))
+    return _scatter(ctx, x, dim, index, src, "none")
+
+
+@lowers("aten.scatter_add.default")
+def scatter_add(ctx: Lowering, x: str, dim: int, index: str, src: str) -> str:
+    """Add each element of ``src`` where ``index`` says, along one axis."""
+    return _scatter(ctx, x, dim, index, src, "sum")
+
+
+@lowers("aten.scatter_reduce.two")
+def scatter_reduce(
+    ctx: Lowering,
+    x: str,
+    dim: int,
+    index: str,
+    src: str,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> str:
+    """Combine the elements that ``index`` sends to the same place."""
+    dtype = ctx.dtype(x)
+    if not include_self:
+        start = ctx.full(ctx.shape(index), _neutral(reduce, dtype), dtype)
+        x = _scatter(ctx, x, dim, index, start, "none")
+    y = _scatter(ctx, x, dim, index, src, _REDUCTIONS[reduce])
+    if reduce != "mean":
+        return y
+    ones = ctx.full(ctx.shape(index), 1, dtype)
+    count = _scatter(ctx, ctx.full(ctx.shape(x), int(include_self), dtype), dim, index, ones, "sum")
+    count = ctx.apply("MAXIMUM", count, 1, dtype=dtype)
+    return ctx.emit("DIV" if is_float(dtype) else "FLOOR_DIV", [y, count])
+
+
+def _neutral(reduce: str, dtype: str) -> float:
+    """Return the value that ``reduce`` with another leaves as that."""
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    if dtype == "bool":
+        return reduce == "amin"
+    if is_float(dtype):
+        return -math.inf if reduce == "amax" else math.inf
+    limits = np.iinfo(dtype)
+    return int(limits.min if reduce == "amax" else limits.max)
+
+
+def _scatter(ctx: Lowering, x: str, dim: int, index: str, src: str, reduce: str) -> str:
+    """Emit SCATTER; ``src`` may be larger than ``index``."""
+    shape = ctx.shape(x)
+    axis = ctx.axis(x, dim)
+    x, index, src = (ctx.at_least_1d(tensor) for tensor in (x, index, src))
+    for i, size in enumerate(ctx.shape(index)):
+        src = ctx.slice(src, i, 0, size)
+    y = ctx.emit("SCATTER", [x, index, src], axis=axis, reduce=reduce)
+    return ctx.reshape(y, shape)
+
+
+@lowers("aten.index_put.default", "aten._unsafe_index_put.default")
+def index_put(
+    ctx: Lowering,
+    x: str,
+    indices: Sequence[str | None],
+    values: str,
+    accumulate: bool = False,
+) -> str:
+    """Write, or add, values at the places that broadcast index tensors name together."""
+    masks = [name for name in indices if name is not None and ctx.dtype(name) == "bool"]
+    if masks:
+        return _put_by_mask(ctx, x, indices, values, accumulate)
+    located = locate(ctx, x, indices)
+    if located is None:
+        values = ctx.expand(values, ctx.shape(x))
+        return ctx.emit("ADD", [x, values]) if accumulate else values
+    shape = ctx.shape(located.source)
+    before, after = shape[: located.axis], shape[located.axis + 1 :]
+    spot = ctx.shape(located.places)
+    count = math.prod(spot)
+    src = ctx.reshape(ctx.expand(values, (*before, *spot, *after)), (*before, count, *after))
+    index = ctx.reshape(located.places, (count, *[1] * len(after)))
+    index = ctx.expand(index, (*before, count, *after))
+    reduce = "sum" if accumulate else "none"
+    y = ctx.emit("SCATTER", [located.source, index, src], axis=located.axis, reduce=reduce)
+    y = ctx.reshape(y, [ctx.shape(x)[axis] for axis in located.order])
+    return ctx.permute(y, np.argsort(located.order).tolist())
+
+
+def _put_by_mask(
+    ctx: Lowering,
+    x: str,
+    indices: Sequence[str | None],
+    values: str,
+    accumulate: bool,
+) -> str:
+    """Write one value wherever a mask over some of the axes is set."""
+    (axis, mask), *more = [(i, name) for i, name in enumerate(indices) if name is not None]
+    if more or math.prod(ctx.shape(values)) != 1:
+        ctx.unsupported("a mask can only place one value: how many it needs depends on its own")
+    value = ctx.reshape(values, ())
+    if accumulate:
+        value = ctx.emit("ADD", [x, value])
+    shape: Shape = ctx.shape(mask) + (1,) * (ctx.rank(x) - axis - ctx.rank(mask))
+    return ctx.apply("WHERE", ctx.reshape(mask, shape), value, x, dtype=ctx.dtype(x))
+
+
+@lowers("aten.index_copy.default")
+def index_copy(ctx: Lowering, x: str, dim: int, index: str, source: str) -> str:
+    """Write slices of ``source`` at places of one axis."""
+    if not ctx.rank(x):
+        return source
+    axis = ctx.axis(x, dim)
+    return index_put(ctx, x, [*[None] * axis, ctx.at_least_1d(index)], source)
+
+
+@lowers("aten.slice_scatter.default")
+def slice_scatter(
+    ctx: Lowering,
+    x: str,
+    src: str,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> str:
+    """Replace a range of one axis."""
+    axis = ctx.axis(x, dim)
+    places = range(ctx.shape(x)[axis])[slice(start, end, step)]
+    return _replace(ctx, x, ctx.cast(src, ctx.dtype(x)), axis, places)
+
+
+@lowers("aten.select_scatter.default")
+def select_scatter(ctx: Lowering, x: str, src: str, dim: int, index: int) -> str:
+    """Replace one element of one axis."""
+    axis = ctx.axis(x, dim)
+    shape = ctx.shape(x)
+    src = ctx.reshape(src, (*shape[:axis], 1, *shape[axis + 1 :]))
+    return _replace(ctx, x, src, axis, range(shape[axis])[index:][:1])
+
+
+def _replace(ctx: Lowering, x: str, src: str, axis: int, places: range) -> str:
+    """Replace the given places of one axis by those of ``src``, in order."""
+    size = ctx.shape(x)[axis]
+    if not places:
+        return x
+    if places.step != 1:
+        choice = np.arange(size)
+        choice[places] = np.arange(size, size + len(places))
+        both = ctx.emit("CAT", [x, src], axis=axis)
+        return ctx.emit("INDEX_SELECT", [both, ctx.constant(choice)], axis=axis)
+    parts = [ctx.slice(x, axis, 0, places.start), src, ctx.slice(x, axis, places.stop, size)]
+    parts = [part for part in parts if ctx.shape(part)[axis]]
+    return ctx.emit("CAT", parts, axis=axis) if len(parts) > 1 else src
+
+
+@lowers("aten.masked_scatter.default")
+def masked_scatter(ctx: Lowering, x: str, mask: str, source: str) -> str:
+    """Replace the elements where the mask is set by those of ``source``, in order."""
+    shape, dtype = ctx.output.shape, ctx.dtype(x)
+    size = math.prod(shape)
+    mask = ctx.expand(mask, shape)
+    flat = ctx.reshape(ctx.cast(mask, "int64"), (size,))
+    rank = ctx.apply("SUB", ctx.emit("CUMSUM", [flat], axis=0), 1, dtype="int64")
+    rank = ctx.apply("MAXIMUM", rank, 0, dtype="int64")  # before the first: not read
+    pool = ctx.reshape(source, (math.prod(ctx.shape(source)),))
+    chosen = ctx.reshape(ctx.emit("INDEX_SELECT", [pool, rank], axis=0), shape)
+    return ctx.apply("WHERE", mask, chosen, x, dtype=dtype)

@@ -1,0 +1,167 @@
+"""Ops that move or repeat elements without computing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+
+
+@lowers(
+    "aten._unsafe_view.default",
+    "aten.squeeze.default",
+    "aten.squeeze.dim",
+    "aten.squeeze.dims",
+    "aten.unsqueeze.default",
+    "aten.view.default",
+)
+def reshape(ctx: Lowering, x: str, *_: object) -> str:
+    """Give the elements another shape; torch has worked out which."""
+    return ctx.reshape(x, ctx.output.shape)
+
+
+@lowers("aten.expand.default")
+def expand(ctx: Lowering, x: str, size: Sequence[int], *, implicit: bool = False) -> str:
+    """Repeat dimensions of size 1 and add leading ones."""
+    return ctx.expand(x, ctx.output.shape)
+
+
+@lowers("aten.permute.default")
+def permute(ctx: Lowering, x: str, dims: Sequence[int]) -> str:
+    """Reorder the axes."""
+    return ctx.permute(x, [ctx.axis(x, dim) for dim in dims])
+
+
+@lowers("aten.slice.Tensor")
+def slice_(
+    ctx: Lowering,
+    x: str,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> str:
+    """Take every ``step``-th element of a range of one axis."""
+    axis = ctx.axis(x, dim)
+    first, stop, step = slice(start, end, step).indices(ctx.shape(x)[axis])
+    return ctx.slice(x, axis, first, max(first, stop), step)
+
+
+@lowers("aten.select.int")
+def select(ctx: Lowering, x: str, dim: int, index: int) -> str:
+    """Take one element of one axis."""
+    axis = ctx.axis(x, dim)
+    index %= ctx.shape(x)[axis]
+    return ctx.reshape(ctx.slice(x, axis, index, index + 1), ctx.output.shape)
+
+
+@lowers("aten.split_with_sizes.default", "aten.split_with_sizes_copy.default")
+def split_with_sizes(ctx: Lowering, x: str, sizes: Sequence[int], dim: int = 0) -> list[str]:
+    """Cut one axis into consecutive parts."""
+    axis = ctx.axis(x, dim)
+    stops = np.cumsum(sizes).tolist()
+    return [ctx.slice(x, axis, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
+
+
+@lowers("aten.cat.default")
+def cat(ctx: Lowering, tensors: Sequence[str], dim: int = 0) -> str:
+    """Join along one axis; torch's legacy empty vectors take no part."""
+    dtype = ctx.output.dtype
+    parts = [ctx.cast(x, dtype) for x in tensors if ctx.shape(x) != (0,)] or [tensors[0]]
+    if len(parts) == 1:
+        return ctx.cast(parts[0], dtype)
+    return ctx.emit("CAT", parts, axis=ctx.axis(parts[0], dim))
+
+
+@lowers("aten.repeat.default")
+def repeat(ctx: Lowering, x: str, repeats: Sequence[int]) -> str:
+    """Lay copies of the tensor side by side along each axis."""
+    shape = (1,) * (len(repeats) - ctx.rank(x)) + ctx.shape(x)
+    spread = [n for size in shape for n in (1, size)]
+    full = [n for times, size in zip(repeats, shape, strict=True) for n in (times, size)]
+    if all(times == 1 for times in repeats):
+        return ctx.reshape(x, shape)
+    return ctx.reshape(ctx.expand(ctx.reshape(x, spread), full), ctx.output.shape)
+
+
+@lowers("aten.flip.default")
+def flip(ctx: Lowering, x: str, dims: Sequence[int]) -> str:
+    """Reverse axes."""
+    axes = sorted(ctx.axis(x, dim) for dim in dims)
+    return ctx.emit("FLIP", [x], axes=axes) if axes and ctx.rank(x) else x
+
+
+@lowers("aten.constant_pad_nd.default")
+def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0) -> str:
+    """Add a border of one value; a negative width takes elements away."""
+    for index in range(len(pad) // 2):
+        axis = ctx.rank(x) - 1 - index
+        before, after = pad[2 * index : 2 * index + 2]
+        size = ctx.shape(x)[axis]
+        x = ctx.slice(x, axis, max(-before, 0), size - max(-after, 0))
+        shape = ctx.shape(x)
+        border = [
+            ctx.full((*shape[:axis], width, *shape[axis + 1 :]), value, ctx.dtype(x))
+            if width > 0
+            else None
+            for width in (before, after)
+        ]
+        parts = [part for part in (border[0], x, border[1]) if part is not None]
+        if len(parts) > 1:
+            x = ctx.emit("CAT", parts, axis=axis)
+    return x
+
+
+@lowers("aten.diagonal.default")
+def diagonal(ctx: Lowering, x: str, offset: int = 0, dim1: int = 0, dim2: int = 1) -> str:
+    """Take the elements whose indices on two axes differ by ``offset``."""
+    return _pick(ctx, x, _positions(ctx, x).diagonal(offset, dim1, dim2))
+
+
+@lowers("aten.unfold.default")
+def unfold(ctx: Lowering, x: str, dimension: int, size: int, step: int) -> str:
+    """Lay windows of one axis along a new last axis."""
+    x = ctx.at_least_1d(x)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        _positions(ctx, x), size, axis=ctx.axis(x, dimension)
+    )
+    steps = [slice(None)] * windows.ndim
+    steps[ctx.axis(x, dimension)] = slice(None, None, step)
+    return _pick(ctx, x, windows[tuple(steps)])
+
+
+@lowers("aten.as_strided.default")
+def as_strided(
+    ctx: Lowering,
+    x: str,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> str:
+    """Take elements of a contiguous tensor by their place in memory."""
+    value = ctx.node.all_input_nodes[0].meta["val"]
+    if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
+        ctx.unsupported("expected a contiguous tensor with memory of its own, got a view")
+    grid = np.indices(tuple(size), sparse=True)
+    places = sum((g * s for g, s in zip(grid, stride, strict=True)), np.int64(storage_offset or 0))
+    return _pick(ctx, x, np.broadcast_to(places, tuple(size)))
+
+
+def _positions(ctx: Lowering, x: str) -> np.ndarray:
+    """Return the place of each element of ``x`` in its memory, in its shape."""
+    shape = ctx.shape(x)
+    return np.arange(math.prod(shape)).reshape(shape)
+
+
+def _pick(ctx: Lowering, x: str, positions: np.ndarray) -> str:
+    """Return the elements of ``x`` at the given places of its memory, in the shape of these."""
+    flat = ctx.reshape(x, (math.prod(ctx.shape(x)),))
+    return ctx.emit("INDEX_SELECT", [flat, ctx.constant(positions)], axis=0)

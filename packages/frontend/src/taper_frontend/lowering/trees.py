@@ -1,0 +1,84 @@
+"""How flat inputs and outputs nest, as plain data (the format is :class:`Plan`'s)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.errors import ExportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch.utils._pytree import TreeSpec
+
+Tree = list[Any]
+
+
+def describe_tree(spec: TreeSpec, leaves: Sequence[Tree]) -> Tree:
+    """Nest ``leaves`` as ``spec`` says.
+
+    Parameters
+    ----------
+    spec : TreeSpec
+    leaves : sequence
+        One ``["tensor", name]`` or ``["value", x]`` per leaf.
+
+    Returns
+    -------
+    list
+        Mappings (model outputs and data classes too, if they name their parts) as ``"dict"``, lists
+        as ``"list"``, other containers as ``"tuple"``.
+    """
+    return _describe(spec, iter(leaves))
+
+
+def _describe(spec: TreeSpec, leaves: Iterator[Tree]) -> Tree:
+    if spec.is_leaf():
+        return next(leaves)
+    children = [_describe(child, leaves) for child in spec.children()]
+    if spec.type is list:
+        return ["list", children]
+    keys = _keys(spec)
+    if keys is None:
+        return ["tuple", children]
+    return ["dict", [[key, child] for key, child in zip(keys, children, strict=True)]]
+
+
+def _keys(spec: TreeSpec) -> list[str | int] | None:
+    """Return the names of the children; None where they have none.
+
+    pytree keeps them in the context: a list of keys, or, for a defaultdict and for registered data
+    classes, a list with such a list inside.
+    """
+    contexts = [spec.context]
+    if isinstance(spec.context, list | tuple):
+        contexts += spec.context
+    for keys in contexts:
+        if (
+            isinstance(keys, list)
+            and len(keys) == spec.num_children
+            and all(isinstance(key, str | int) for key in keys)
+        ):
+            return keys
+    if isinstance(spec.type, type) and issubclass(spec.type, dict):
+        raise ExportError(
+            f"a {spec.type.__name__} among the inputs or outputs: expected keys str or int, "
+            f"got {spec.context!r}"
+        )
+    return None
+
+
+def value_leaf(value: Any) -> Tree:
+    """Return the leaf of something that is not a tensor.
+
+    Raises
+    ------
+    ExportError
+        If it is not plain data.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["value", value]
+    raise ExportError(
+        "an input or output: expected a tensor, None, bool, int, float or str, "
+        f"got {type(value).__name__}"
+    )

@@ -1,0 +1,68 @@
+"""Passes over the graph: each a callable ``(Graph) -> bool``, one file each."""
+
+from __future__ import annotations
+
+from taper_frontend.passes.absorb_causal_mask import absorb_causal_mask
+from taper_frontend.passes.absorb_into_matmul import absorb_into_matmul
+from taper_frontend.passes.absorb_output_transpose import absorb_output_transpose
+from taper_frontend.passes.absorb_repeated_heads import absorb_repeated_heads
+from taper_frontend.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
+from taper_frontend.passes.eliminate_dead_code import eliminate_dead_code
+from taper_frontend.passes.fold_constants import fold_constants
+from taper_frontend.passes.fuse_elementwise import fuse_elementwise
+from taper_frontend.passes.fuse_matmul_epilogues import fuse_matmul_epilogues
+from taper_frontend.passes.hoist_reshapes import hoist_reshapes
+from taper_frontend.passes.materialize_outputs import materialize_outputs
+from taper_frontend.passes.merge_parallel_matmuls import merge_parallel_matmuls
+from taper_frontend.passes.pack_weights import pack_weights
+from taper_frontend.passes.pipeline import (
+    Group,
+    Pass,
+    PassRecord,
+    run_pipeline,
+    run_until_stable,
+)
+from taper_frontend.passes.recognize_activations import recognize_activations
+from taper_frontend.passes.recognize_attention import recognize_attention
+from taper_frontend.passes.recognize_norms import recognize_norms
+from taper_frontend.passes.recognize_softmax import recognize_softmax
+from taper_frontend.passes.remove_noops import remove_noops
+from taper_frontend.passes.simplify_arithmetic import simplify_arithmetic
+
+__all__ = ["PIPELINE", "Group", "Pass", "PassRecord", "run_pipeline", "run_until_stable"]
+
+#: What :func:`taper_frontend.export` runs, in order. A list: copy it and change the copy.
+PIPELINE: list[Pass] = [
+    Group(
+        remove_noops,  # torch's casts, views and expands that do nothing hide every pattern below
+        simplify_arithmetic,  # one spelling for what can be spelled in several ways
+        absorb_into_matmul,  # before folding, which would store weights a second time, transposed
+        fold_constants,  # masks, positions, casts: what no input decides
+        eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
+        eliminate_dead_code,  # readers that nobody reads would count as consumers
+    ),
+    recognize_softmax,  # before attention, which is made of it
+    recognize_norms,
+    recognize_activations,  # before fusion: one good kernel instead of a dozen micro-ops
+    Group(
+        hoist_reshapes,  # bmm and addmm get their batch dimensions back
+        remove_noops,  # and the reshapes meet and cancel
+        absorb_into_matmul,  # scale factors that a reshape stood in front of
+        eliminate_common_subexpressions,  # reshapes hoisted twice
+    ),
+    recognize_attention,
+    Group(
+        fold_constants,  # masks that attention has put together
+        absorb_causal_mask,  # half the work, and no mask to read
+        absorb_repeated_heads,
+        remove_noops,
+        eliminate_common_subexpressions,
+    ),
+    absorb_output_transpose,  # the reshape after it becomes free
+    merge_parallel_matmuls,  # after attention, which reads the slices; before biases are epilogues
+    fuse_elementwise,
+    fuse_matmul_epilogues,  # what is left beside a product, as one program
+    pack_weights,  # last to touch weights
+    eliminate_dead_code,
+    materialize_outputs,  # the planner's condition
+]

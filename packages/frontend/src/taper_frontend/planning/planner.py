@@ -1,0 +1,131 @@
+"""Graph to Plan: fix the order, share memory, lay out the arena, freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from taper_runtime.executor import _native
+from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.plan.validate import validate
+
+from taper_frontend.graph.graph import Graph
+from taper_frontend.graph.node import Node
+from taper_frontend.planning.arena import Interval, lay_out, lower_bound
+from taper_frontend.planning.order import memory_order
+from taper_frontend.planning.sharing import Sharing
+
+
+def make_plan(
+    graph: Graph,
+    *,
+    samples: Mapping[str, np.ndarray] | None = None,
+    input_tree: Any = None,
+    output_tree: Any = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Plan a graph's execution.
+
+    Parameters
+    ----------
+    graph : Graph
+        Every graph output is produced by a node and stands once in ``graph.outputs``.
+    samples, input_tree, output_tree, metadata
+        Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
+        lower_bound, weights) and "fallbacks" (nodes without a native kernel).
+
+    Returns
+    -------
+    Plan
+        Valid by :func:`taper_runtime.plan.validate.validate`.
+    """
+    order = memory_order(graph)
+    sharing = Sharing(graph, order)
+    roots, root_intervals = _root_intervals(graph, sharing)
+    kernels = [_prepare(graph, sharing, node) for node in sharing.executed]
+    scratch_intervals = [
+        Interval(step, step, 0 if kernel is None else kernel.scratch_bytes)
+        for step, kernel in enumerate(kernels)
+    ]
+    intervals = [*root_intervals, *scratch_intervals]
+    offsets, arena_bytes = lay_out(intervals)
+    arena = dict(zip(roots, offsets, strict=False))
+    scratch = {
+        node.output: (offset, interval.nbytes) if interval.nbytes else (0, 0)
+        for node, offset, interval in zip(
+            sharing.executed, offsets[len(roots) :], scratch_intervals, strict=True
+        )
+    }
+    memory = {
+        "arena": arena_bytes,
+        "intermediates": sum(
+            graph.tensors[node.output].nbytes
+            for node in sharing.executed
+            if not graph.is_output(node.output)
+        ),
+        "lower_bound": lower_bound(intervals),
+        "weights": sum(array.nbytes for array in graph.constants.values()),
+    }
+    fallbacks = [
+        {"node": node.output, "op": node.op, "source": node.source}
+        for node, kernel in zip(sharing.executed, kernels, strict=True)
+        if kernel is None
+    ]
+    plan = Plan(
+        nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
+        tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
+        placements={name: sharing.placement(name, arena) for name in graph.tensors},
+        inputs=tuple(graph.inputs),
+        outputs=tuple(graph.outputs),
+        constants={n: np.ascontiguousarray(a).reshape(a.shape) for n, a in graph.constants.items()},
+        arena_bytes=arena_bytes,
+        samples=dict(samples or {}),
+        input_tree=input_tree,
+        output_tree=output_tree,
+        metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
+    )
+    validate(plan)
+    return plan
+
+
+def _root_intervals(graph: Graph, sharing: Sharing) -> tuple[list[str], list[Interval]]:
+    """Arena roots, and from which executed step to which each is needed."""
+    birth: dict[str, int] = {}
+    death: dict[str, int] = {}
+    for step, node in enumerate(sharing.executed):
+        for name in (node.output, *node.inputs):
+            group = sharing.group[name]
+            if not group.bound:
+                birth.setdefault(group.root, step)
+                death[group.root] = step
+    nbytes = {root: sharing.group[root].nbytes for root in birth}
+    return list(birth), [Interval(birth[r], death[r], nbytes[r]) for r in birth]
+
+
+def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode | None:
+    op = REGISTRY[node.op]
+    operands = [
+        (graph.tensors[name].dtype, graph.tensors[name].shape, sharing.inside[name][1])
+        for name in (*node.inputs, node.output)
+    ]
+    return _native.prepare(op, op.complete(node.attrs), operands[:-1], operands[-1])
+
+
+def _freeze(node: Node, scratch: tuple[int, int]) -> PlanNode:
+    defaults = {name: attr.default for name, attr in REGISTRY[node.op].attrs.items()}
+    complete = REGISTRY[node.op].complete(node.attrs)
+    attrs = {name: value for name, value in complete.items() if not _same(value, defaults[name])}
+    return PlanNode(node.op, tuple(node.inputs), node.output, attrs, scratch, node.source)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Equal and of one type: 0, 0.0 and False are different attrs."""
+    return type(value) is type(default) and bool(value == default)
+
+
+def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
+    if graph.is_output(spec.name):
+        return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
+    return spec

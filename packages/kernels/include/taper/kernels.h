@@ -1,0 +1,164 @@
+/*
+ * Taper kernels: the public C API.
+ *
+ * A kernel computes one node of a plan into memory it was given. It allocates nothing, keeps no
+ * state between calls and never aborts. Using one takes three steps:
+ *
+ *   1. describe the node: a taper_call with its input and output tensors (dtype, shape, strides;
+ *      data may still be NULL) and its attrs, laid out as the kernel's attr descriptors say;
+ *   2. taper_select() walks the candidates of the active ISA level in order of preference and
+ *      calls each one's prepare() until one accepts. prepare() looks at shapes only, fills
+ *      call->state (state_bytes, given by the caller) and says how much work there is: a number of
+ *      independent tasks, and scratch bytes per worker;
+ *   3. run(call, begin, end, scratch) computes tasks begin..end-1. Tasks write disjoint parts of
+ *      the output and never share a sum, so any split over any number of threads gives the same
+ *      bits.
+ *
+ * Between prepare() and run() only data pointers may change.
+ *
+ * Ops meet kernels by name: taper_kernel.op is the op's name in the plan, and the attr descriptors
+ * carry the names and types the op's definition must agree with.
+ */
+#ifndef TAPER_KERNELS_H
+#define TAPER_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "taper/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Nodes with a higher rank have no native kernel. */
+#define TAPER_MAX_RANK 8
+
+/* Buffers the caller provides for scratch are aligned to this; tensors need only be aligned to
+ * their element size. */
+#define TAPER_ALIGNMENT 64
+
+typedef enum taper_dtype {
+    TAPER_FLOAT32,
+    TAPER_FLOAT64,
+    TAPER_FLOAT16,
+    TAPER_BFLOAT16,
+    TAPER_INT64,
+    TAPER_INT32,
+    TAPER_INT16,
+    TAPER_INT8,
+    TAPER_UINT8,
+    TAPER_BOOL,
+    TAPER_DTYPE_COUNT
+} taper_dtype;
+
+/* "float32", ... as numpy spells it; NULL outside the enum. Other languages resolve codes by these
+ * names and never copy the enum. */
+const char *taper_dtype_name(int dtype);
+/* Bytes per element; 0 outside the enum. */
+size_t taper_dtype_size(int dtype);
+
+typedef struct taper_tensor {
+    void *data;
+    int64_t shape[TAPER_MAX_RANK];   /* [rank], each >= 0 */
+    int64_t strides[TAPER_MAX_RANK]; /* [rank], in elements; 0 where broadcast, may be negative */
+    int32_t rank;
+    int32_t dtype; /* taper_dtype */
+} taper_tensor;
+
+/* How an attr's value lies in a kernel's attr struct. */
+typedef enum taper_attr_type {
+    TAPER_ATTR_INT,     /* int64_t */
+    TAPER_ATTR_FLOAT,   /* double */
+    TAPER_ATTR_BOOL,    /* bool */
+    TAPER_ATTR_STRING,  /* const char * */
+    TAPER_ATTR_SCALAR,  /* taper_scalar */
+    TAPER_ATTR_INTS,    /* taper_ints */
+    TAPER_ATTR_STRINGS, /* taper_strings */
+    TAPER_ATTR_SCALARS, /* taper_scalars */
+    TAPER_ATTR_TYPE_COUNT
+} taper_attr_type;
+
+/* "int", "float", ..., "scalars"; NULL outside the enum. */
+const char *taper_attr_type_name(int type);
+
+/* A number whose dtype the tensor beside it decides: both readings of the same value. An integer
+ * beyond 2^53 is exact in `i` only; a fraction in `f` only (`i` is then truncated). */
+typedef struct taper_scalar {
+    double f;
+    int64_t i;
+} taper_scalar;
+
+typedef struct taper_ints {
+    const int64_t *data;
+    int64_t count;
+} taper_ints;
+
+typedef struct taper_strings {
+    const char *const *data;
+    int64_t count;
+} taper_strings;
+
+typedef struct taper_scalars {
+    const taper_scalar *data;
+    int64_t count;
+} taper_scalars;
+
+typedef struct taper_attr {
+    const char *name;
+    taper_attr_type type;
+    size_t offset; /* in the attr struct */
+} taper_attr;
+
+/* One node as its kernel sees it. */
+typedef struct taper_call {
+    const taper_tensor *inputs; /* [n_inputs] */
+    const taper_tensor *output;
+    const void *attrs; /* the kernel's attr struct */
+    void *state;       /* taper_kernel.state_bytes, aligned to TAPER_ALIGNMENT */
+    int32_t n_inputs;
+} taper_call;
+
+typedef struct taper_work {
+    int64_t tasks;        /* independent units of work; 0 for an empty output */
+    size_t scratch_bytes; /* each worker's own */
+} taper_work;
+
+typedef struct taper_kernel {
+    const char *name; /* "f32_matmul": what profiles and messages show */
+    const char *op;   /* "MATMUL" */
+    const taper_attr *attrs;
+    size_t n_attrs;
+    size_t attrs_bytes;
+    size_t state_bytes;
+    /* Reads dtypes, shapes, strides and attrs, never data. TAPER_UNSUPPORTED passes the node on to
+     * the next candidate. */
+    taper_status (*prepare)(const taper_call *call, taper_work *work);
+    /* Computes tasks [begin, end). The output may share memory with an input only where the op's
+     * definition allows computing in place. */
+    taper_status (*run)(const taper_call *call, int64_t begin, int64_t end, void *scratch);
+} taper_kernel;
+
+/* Chooses the ISA level: TAPER_ISA if set, else the best this CPU and OS support. Called by the
+ * functions below; calling it first lets a caller report TAPER_UNKNOWN_ISA with its own words. */
+taper_status taper_init(void);
+/* The active level ("avx512"), and the i-th level this build has and this CPU supports, best
+ * first; NULL past the end. */
+const char *taper_isa(void);
+const char *taper_isa_available(size_t i);
+
+/* The i-th kernel of the active level, in order of preference; NULL past the end. */
+const taper_kernel *taper_kernel_at(size_t i);
+/* First kernel at or after position *position for op; moves *position past it. NULL when none. */
+const taper_kernel *taper_kernel_next(const char *op, size_t *position);
+
+/* Upper bound of state_bytes and attrs_bytes over all kernels: lets a caller use one buffer for
+ * every candidate. */
+size_t taper_max_state_bytes(void);
+size_t taper_max_attrs_bytes(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* TAPER_KERNELS_H */

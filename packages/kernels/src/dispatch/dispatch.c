@@ -1,0 +1,144 @@
+/* The list of kernel tables, and the choice of the one that fits this CPU. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "isa/isa.h"
+#include "taper_config.h" /* TAPER_ISA_LIST, TAPER_FAMILY_LIST: meson writes it */
+
+#define TAPER_DECLARE_FAMILY(isa, family) extern const taper_family taper_##family##__##isa;
+#define TAPER_DECLARE_ISA(isa) TAPER_FAMILY_LIST(TAPER_DECLARE_FAMILY, isa)
+TAPER_ISA_LIST(TAPER_DECLARE_ISA)
+
+#define TAPER_FAMILY_ROW(isa, family) &taper_##family##__##isa,
+#define TAPER_ISA_TABLE(isa)                                                                       \
+    static const taper_family *const families_##isa[] = {TAPER_FAMILY_LIST(TAPER_FAMILY_ROW, isa)};
+TAPER_ISA_LIST(TAPER_ISA_TABLE)
+
+typedef struct level {
+    const char *name;
+    const taper_family *const *families;
+} level;
+
+#define TAPER_LEVEL_ROW(isa) {#isa, families_##isa},
+static const level levels[] = {TAPER_ISA_LIST(TAPER_LEVEL_ROW)}; /* best first */
+
+enum {
+    N_LEVELS = sizeof levels / sizeof levels[0],
+#define TAPER_COUNT_FAMILY(isa, family) +1
+    N_FAMILIES = 0 TAPER_FAMILY_LIST(TAPER_COUNT_FAMILY, any)
+};
+
+/* Written once with the same value by whoever comes first; reading it is a plain pointer load. */
+static const level *active;
+
+static const level *level_at(size_t i, const taper_cpuid *id) {
+    for (size_t l = 0; l < N_LEVELS; l++)
+        if (taper_cpu_has(id, levels[l].name) && i-- == 0)
+            return &levels[l];
+    return NULL;
+}
+
+taper_status taper_init(void) {
+    if (__atomic_load_n(&active, __ATOMIC_ACQUIRE))
+        return TAPER_OK;
+    const taper_cpuid id = taper_cpuid_read();
+    const char *forced = getenv("TAPER_ISA");
+    const level *chosen = NULL;
+    if (forced && *forced) {
+        for (size_t i = 0; (chosen = level_at(i, &id)) != NULL; i++)
+            if (strcmp(chosen->name, forced) == 0)
+                break;
+    } else {
+        chosen = level_at(0, &id);
+    }
+    if (!chosen)
+        return TAPER_UNKNOWN_ISA;
+    __atomic_store_n(&active, chosen, __ATOMIC_RELEASE);
+    return TAPER_OK;
+}
+
+const char *taper_isa(void) { return taper_init() == TAPER_OK ? active->name : NULL; }
+
+const char *taper_isa_available(size_t i) {
+    const taper_cpuid id = taper_cpuid_read();
+    const level *l = level_at(i, &id);
+    return l ? l->name : NULL;
+}
+
+const taper_kernel *taper_kernel_at(size_t i) {
+    if (taper_init() != TAPER_OK)
+        return NULL;
+    for (size_t f = 0; f < N_FAMILIES; f++) {
+        const taper_family *family = active->families[f];
+        if (i < family->count)
+            return &family->kernels[i];
+        i -= family->count;
+    }
+    return NULL;
+}
+
+const taper_kernel *taper_kernel_next(const char *op, size_t *position) {
+    const taper_kernel *kernel;
+    while ((kernel = taper_kernel_at((*position)++)) != NULL)
+        if (strcmp(kernel->op, op) == 0)
+            return kernel;
+    return NULL;
+}
+
+size_t taper_max_state_bytes(void) {
+    size_t max = 0;
+    const taper_kernel *kernel;
+    for (size_t i = 0; (kernel = taper_kernel_at(i)) != NULL; i++)
+        max = kernel->state_bytes > max ? kernel->state_bytes : max;
+    return max;
+}
+
+size_t taper_max_attrs_bytes(void) {
+    size_t max = 0;
+    const taper_kernel *kernel;
+    for (size_t i = 0; (kernel = taper_kernel_at(i)) != NULL; i++)
+        max = kernel->attrs_bytes > max ? kernel->attrs_bytes : max;
+    return max;
+}
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[TAPER_DTYPE_COUNT] = {
+    [TAPER_FLOAT32] = {"float32", 4}, [TAPER_FLOAT64] = {"float64", 8},
+    [TAPER_FLOAT16] = {"float16", 2}, [TAPER_BFLOAT16] = {"bfloat16", 2},
+    [TAPER_INT64] = {"int64", 8},     [TAPER_INT32] = {"int32", 4},
+    [TAPER_INT16] = {"int16", 2},     [TAPER_INT8] = {"int8", 1},
+    [TAPER_UINT8] = {"uint8", 1},     [TAPER_BOOL] = {"bool", 1},
+};
+
+const char *taper_dtype_name(int dtype) {
+    return dtype >= 0 && dtype < TAPER_DTYPE_COUNT ? dtypes[dtype].name : NULL;
+}
+
+size_t taper_dtype_size(int dtype) {
+    return dtype >= 0 && dtype < TAPER_DTYPE_COUNT ? dtypes[dtype].size : 0;
+}
+
+const char *taper_attr_type_name(int type) {
+    static const char *const names[TAPER_ATTR_TYPE_COUNT] = {
+        [TAPER_ATTR_INT] = "int",       [TAPER_ATTR_FLOAT] = "float",
+        [TAPER_ATTR_BOOL] = "bool",     [TAPER_ATTR_STRING] = "string",
+        [TAPER_ATTR_SCALAR] = "scalar", [TAPER_ATTR_INTS] = "ints",
+        [TAPER_ATTR_STRINGS] = "strings", [TAPER_ATTR_SCALARS] = "scalars",
+    };
+    return type >= 0 && type < TAPER_ATTR_TYPE_COUNT ? names[type] : NULL;
+}
+
+const char *taper_status_string(taper_status status) {
+    switch (status) {
+    case TAPER_OK: return "ok";
+    case TAPER_UNSUPPORTED: return "no kernel serves this node";
+    case TAPER_NO_MEMORY: return "out of memory";
+    case TAPER_BAD_INDEX: return "an index is outside the dimension it indexes";
+    case TAPER_BAD_ARGUMENT: return "an argument is outside its documented range";
+    case TAPER_UNKNOWN_ISA: return "TAPER_ISA names a level this build or this CPU does not have";
+    }
+    return "unknown status";
+}

@@ -1,0 +1,211 @@
+/*
+ * Reads at positions an index tensor holds: EMBEDDING and INDEX_SELECT copy whole rows, GATHER single
+ * elements. Elements are bytes: any dtype of size 1, 2, 4 or 8. An index outside the dimension ends
+ * the task with TAPER_BAD_INDEX before anything is read through it.
+ */
+#include <string.h>
+
+#include "common/bytes.h"
+#include "common/tensor.h"
+#include "gather/kernels.inc"
+#include "isa/isa.h"
+#include "simd/simd.h"
+
+TAPER_DEFINE_ATTRS(gather)
+
+/* A task's bytes of output: some microseconds, where handing over a task takes one. */
+enum { GATHER_TASK = 32768 };
+
+struct positions {
+    int64_t size; /* of the dimension they are in */
+    bool wrap;    /* [-size, 0) counts from the end */
+    bool is_int32;
+};
+
+static bool positions_prepare(struct positions *p, const taper_tensor *index, int64_t size,
+                              bool wrap) {
+    *p = (struct positions){size, wrap, index->dtype == TAPER_INT32};
+    return tensor_is(index, p->is_int32 ? TAPER_INT32 : TAPER_INT64, tensor_numel(index));
+}
+
+/* The i-th of data, or -1 when it is outside. */
+V_INLINE int64_t position_at(const struct positions *p, const void *data, int64_t i) {
+    int64_t at = p->is_int32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+    if (p->wrap && at < 0)
+        at += p->size;
+    return at >= 0 && at < p->size ? at : -1;
+}
+
+/* ---- EMBEDDING, INDEX_SELECT ---- */
+
+/* x [outer][size][row], index [count], output [outer][count][row]. */
+struct select_state {
+    struct positions positions;
+    int64_t outer, count;
+    int64_t row_bytes;
+    int64_t rows_per_task;
+};
+
+static taper_status select_prepare(const taper_call *call, int64_t axis, bool wrap,
+                                   taper_work *work) {
+    if (call->n_inputs != 2)
+        return TAPER_UNSUPPORTED;
+    const taper_tensor *x = &call->inputs[0], *index = &call->inputs[1];
+    const int64_t size = (int64_t)taper_dtype_size(x->dtype);
+    struct select_state *s = call->state;
+    if (size == 0 || axis < 0 || axis >= x->rank || !tensor_is_contiguous(x) ||
+        !positions_prepare(&s->positions, index, x->shape[axis], wrap))
+        return TAPER_UNSUPPORTED;
+    const int64_t row = tensor_count(x, axis + 1, x->rank);
+    s->outer = tensor_count(x, 0, axis);
+    s->count = tensor_numel(index);
+    s->row_bytes = row * size;
+    s->rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->row_bytes));
+    if (!tensor_is(call->output, (taper_dtype)x->dtype, s->outer * s->count * row))
+        return TAPER_UNSUPPORTED;
+    work->tasks = row ? i64_ceil_div(s->outer * s->count, s->rows_per_task) : 0;
+    work->scratch_bytes = 0;
+    return TAPER_OK;
+}
+
+static taper_status select_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    const struct select_state *s = call->state;
+    const uint8_t *x = call->inputs[0].data;
+    const void *index = call->inputs[1].data;
+    const int64_t first = begin * s->rows_per_task;
+    const int64_t last = i64_min(end * s->rows_per_task, s->outer * s->count);
+    uint8_t *y = (uint8_t *)call->output->data + first * s->row_bytes;
+    int64_t i = first % s->count;
+    (void)scratch;
+    x += first / s->count * s->positions.size * s->row_bytes;
+    for (int64_t r = first; r < last; r++, y += s->row_bytes) {
+        const int64_t at = position_at(&s->positions, index, i);
+        if (at < 0)
+            return TAPER_BAD_INDEX;
+        bytes_copy(y, x + at * s->row_bytes, s->row_bytes);
+        if (++i == s->count) {
+            i = 0;
+            x += s->positions.size * s->row_bytes;
+        }
+    }
+    return TAPER_OK;
+}
+
+static taper_status any_embedding_prepare(const taper_call *call, taper_work *work) {
+    return select_prepare(call, 0, false, work);
+}
+
+static taper_status any_index_select_prepare(const taper_call *call, taper_work *work) {
+    const struct gather_attrs *attrs = call->attrs;
+    return select_prepare(call, attrs->axis, true, work);
+}
+
+/* ---- GATHER ---- */
+
+/* Output and index have the same shape: columns, their last dimension, and an odometer of the
+ * others. x strides are in bytes, and 0 along the axis, where the position counts instead. */
+struct gather_state {
+    struct positions positions;
+    int64_t size; /* of an element */
+    int64_t axis_step;
+    int64_t elements, elements_per_task;
+    int64_t cols, col_step;
+    int32_t rank; /* of the odometer */
+    int64_t sizes[TAPER_MAX_RANK], steps[TAPER_MAX_RANK];
+};
+
+static taper_status any_gather_prepare(const taper_call *call, taper_work *work) {
+    const struct gather_attrs *attrs = call->attrs;
+    struct gather_state *s = call->state;
+    if (call->n_inputs != 2)
+        return TAPER_UNSUPPORTED;
+    const taper_tensor *x = &call->inputs[0], *index = &call->inputs[1];
+    const int64_t axis = attrs->axis;
+    s->size = (int64_t)taper_dtype_size(x->dtype);
+    /* torch takes a scalar for a tensor of one dimension and one element. */
+    if (s->size == 0 || index->rank != x->rank || axis < 0 || axis >= i64_max(1, x->rank) ||
+        !positions_prepare(&s->positions, index, x->rank ? x->shape[axis] : 1, true) ||
+        !tensor_is(call->output, (taper_dtype)x->dtype, tensor_numel(index)))
+        return TAPER_UNSUPPORTED;
+    s->axis_step = x->rank ? x->strides[axis] * s->size : 0;
+    s->elements = tensor_numel(index);
+    s->elements_per_task = GATHER_TASK / s->size;
+    s->cols = 1;
+    s->col_step = 0;
+    s->rank = 0;
+    for (int32_t d = 0; d < x->rank; d++) {
+        const int64_t step = d == axis ? 0 : x->strides[d] * s->size;
+        if (d != axis && index->shape[d] > x->shape[d])
+            return TAPER_UNSUPPORTED;
+        if (d == x->rank - 1) {
+            s->cols = index->shape[d];
+            s->col_step = step;
+        } else {
+            s->sizes[s->rank] = index->shape[d];
+            s->steps[s->rank++] = step;
+        }
+    }
+    work->tasks = i64_ceil_div(s->elements, s->elements_per_task);
+    work->scratch_bytes = 0;
+    return TAPER_OK;
+}
+
+/* Elements [begin, end) of the output; size is constant where this is inlined. */
+V_INLINE taper_status gather_elements(const struct gather_state *s, uint8_t *y, const uint8_t *x,
+                                      const void *index, int64_t begin, int64_t end,
+                                      const int64_t size) {
+    int64_t at_dim[TAPER_MAX_RANK];
+    int64_t row = begin / s->cols, col = begin % s->cols;
+    for (int32_t d = s->rank - 1; d >= 0; d--) {
+        at_dim[d] = row % s->sizes[d];
+        row /= s->sizes[d];
+        x += at_dim[d] * s->steps[d];
+    }
+    for (int64_t i = begin; i < end; col = 0) {
+        for (; col < s->cols && i < end; col++, i++) {
+            const int64_t at = position_at(&s->positions, index, i);
+            if (at < 0)
+                return TAPER_BAD_INDEX;
+            memcpy(y + i * size, x + at * s->axis_step + col * s->col_step, (size_t)size);
+        }
+        for (int32_t d = s->rank - 1; d >= 0; d--) {
+            x += s->steps[d];
+            if (++at_dim[d] < s->sizes[d])
+                break;
+            x -= at_dim[d] * s->steps[d];
+            at_dim[d] = 0;
+        }
+    }
+    return TAPER_OK;
+}
+
+static taper_status any_gather_run(const taper_call *call, int64_t begin, int64_t end,
+                                   void *scratch) {
+    const struct gather_state *s = call->state;
+    const uint8_t *x = call->inputs[0].data;
+    const void *index = call->inputs[1].data;
+    uint8_t *y = call->output->data;
+    const int64_t first = begin * s->elements_per_task;
+    const int64_t last = i64_min(end * s->elements_per_task, s->elements);
+    (void)scratch;
+    switch (s->size) {
+    case 1: return gather_elements(s, y, x, index, first, last, 1);
+    case 2: return gather_elements(s, y, x, index, first, last, 2);
+    case 4: return gather_elements(s, y, x, index, first, last, 4);
+    default: return gather_elements(s, y, x, index, first, last, 8);
+    }
+}
+
+/* ---- table ---- */
+
+#define any_embedding_run select_run
+#define any_index_select_run select_run
+
+static const taper_kernel gather_kernels[] = {
+#define TAPER_KERNEL_ROWS
+#include "gather/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_gather);
+const taper_family TAPER_ISA_SYM(taper_gather) = {gather_kernels, sizeof gather_kernels /
+                                                                      sizeof gather_kernels[0]};

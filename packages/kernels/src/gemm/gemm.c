@@ -1,0 +1,28 @@
+/*
+ * MATMUL in float32. shape.inl reduces every case of ranks, strides and batches to a batch of plain
+ * products C = A * B; matmul.inl chooses how B is read, splits the work and applies the epilogue to
+ * each block of C while it is in cache; gemm_f32.inl and dot_f32.inl compute blocks.
+ */
+#include <assert.h>
+
+#include "common/tensor.h"
+#include "gemm/kernels.inc"
+#include "isa/isa.h"
+#include "map/program.h"
+
+#include "gemm/dot_f32.inl"
+#include "gemm/gemm_f32.inl"
+
+TAPER_DEFINE_ATTRS(matmul)
+
+#include "gemm/shape.inl"
+
+#include "gemm/matmul.inl"
+
+#define TAPER_KERNEL_ROWS
+static const taper_kernel kernels[] = {
+#include "gemm/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_gemm);
+const taper_family TAPER_ISA_SYM(taper_gemm) = {kernels, sizeof kernels / sizeof kernels[0]};

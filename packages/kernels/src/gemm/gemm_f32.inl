@@ -1,0 +1,299 @@
+/*
+ * float32 GEMM blocks: C[m][n] (+)= alpha * A[m][k] * B[k][n].
+ *
+ * B comes in panels of 16 columns, [ceil(n/16)][k][16], zero beyond n: one cache line per k, the
+ * same bytes on every level. A micro-kernel computes a tile of some rows and some panels in
+ * registers. It adds the products of one element in order of k, whatever the tile: an element's bits
+ * do not depend on m, n or on the tiles around it.
+ */
+#ifndef TAPER_GEMM_F32_INL
+#define TAPER_GEMM_F32_INL
+
+#include <string.h>
+
+#include "common/tensor.h"
+#include "simd/simd.h"
+
+enum {
+    GEMM_NR = 16,              /* columns in a panel */
+    GEMM_NV = GEMM_NR / V_LEN, /* vectors in a panel */
+};
+
+/*
+ * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels fill the registers; GEMM_WIDE_MR rows or
+ * fewer take GEMM_WIDE_PANELS, for enough independent sums to cover the latency of an FMA. Every
+ * smaller number of rows has its own tile, as has a single panel at the right edge.
+ */
+#define GEMM_ROWS_1(X, panels) X(1, panels)
+#define GEMM_ROWS_2(X, panels) GEMM_ROWS_1(X, panels) X(2, panels)
+#define GEMM_ROWS_3(X, panels) GEMM_ROWS_2(X, panels) X(3, panels)
+#define GEMM_ROWS_6(X, panels) GEMM_ROWS_3(X, panels) X(4, panels) X(5, panels) X(6, panels)
+#define GEMM_ROWS_14(X, panels)                                                                    \
+    GEMM_ROWS_6(X, panels)                                                                         \
+    X(7, panels) X(8, panels) X(9, panels) X(10, panels) X(11, panels) X(12, panels) X(13, panels) \
+    X(14, panels)
+#if V_LEN == 16 /* 32 registers: 14 x 2 sums, 2 of B, 1 of A */
+enum { GEMM_MR = 14, GEMM_PANELS = 2, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4 };
+#define GEMM_EDGE_TILES(X) GEMM_ROWS_14(X, 1)
+#define GEMM_MAIN_TILES(X) GEMM_ROWS_14(X, 2)
+#define GEMM_WIDE_TILES(X) GEMM_ROWS_6(X, 4)
+#elif V_LEN == 8 /* 16 registers: 6 x 2 sums, 2 of B, 1 of A */
+enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2 };
+#define GEMM_MAIN_TILES(X) GEMM_ROWS_6(X, 1)
+#define GEMM_WIDE_TILES(X) GEMM_ROWS_2(X, 2)
+#elif V_REGISTERS == 32 /* 6 x 4 sums, 4 of B, 1 of A */
+enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2 };
+#define GEMM_MAIN_TILES(X) GEMM_ROWS_6(X, 1)
+#define GEMM_WIDE_TILES(X) GEMM_ROWS_1(X, 2)
+#else /* 16 registers: 3 x 4 sums, 3 of A, 1 of B */
+enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2 };
+#define GEMM_MAIN_TILES(X) GEMM_ROWS_3(X, 1)
+#define GEMM_WIDE_TILES(X) GEMM_ROWS_1(X, 2)
+#endif
+
+typedef enum gemm_b_form {
+    GEMM_B_PANELS, /* packed: [panels][k][16] */
+    GEMM_B_ROWS,   /* rows contiguous: read in place, but for a last panel that is not full */
+    GEMM_B_ANY     /* the panels of a tile are packed when their turn comes */
+} gemm_b_form;
+
+/* Operands of a block, and of a tile in it. */
+typedef struct gemm_block {
+    const float *a; /* A[i][k] at a[i * a_row_stride + k * a_k_stride] */
+    int64_t a_row_stride;
+    int64_t a_k_stride;
+    const float *b; /* B[k][16p + j] at b[p * b_panel_stride + k * b_k_stride + j * b_col_stride] */
+    int64_t b_panel_stride;
+    int64_t b_k_stride;
+    int64_t b_col_stride; /* 1 but for GEMM_B_ANY */
+    float *packed;        /* [GEMM_WIDE_PANELS][k][16], scratch, but for GEMM_B_PANELS */
+    int64_t k;
+    float *c; /* C[i][j] at c[i * ldc + j] */
+    int64_t ldc;
+    float alpha;
+    gemm_b_form b_form;
+    bool accumulate; /* C += rather than C = */
+} gemm_block;
+
+/* last: columns of C in the tile's last panel, 1 <= last <= 16. The k lines from `prefetch` on, a step
+ * apart, are brought to L2 meanwhile. */
+typedef void (*gemm_tile_fn)(const gemm_block *g, int64_t last, const float *prefetch,
+                             int64_t prefetch_step);
+
+V_INLINE void gemm_store(float *c, vf sum, vf alpha, bool accumulate, int64_t valid) {
+    if (valid >= V_LEN)
+        v_store(c, accumulate ? v_fma(alpha, sum, v_load(c)) : v_mul(alpha, sum));
+    else if (valid > 0)
+        v_store_n(c, accumulate ? v_fma(alpha, sum, v_load_n(c, valid)) : v_mul(alpha, sum), valid);
+}
+
+/* rows and panels are constants wherever this is inlined: the sums live in registers. */
+V_INLINE void gemm_tile(const gemm_block *g, int64_t last, const float *prefetch,
+                        int64_t prefetch_step, const int rows, const int panels) {
+    const int vectors = panels * GEMM_NV;
+    vf sum[GEMM_MR][GEMM_WIDE_PANELS * GEMM_NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++)
+            sum[i][v] = v_zero();
+
+    const int64_t row_stride = g->a_row_stride, panel_stride = g->b_panel_stride;
+    const float *a = g->a, *b = g->b;
+    for (int64_t k = g->k; k > 0; k--) {
+        vf bk[GEMM_WIDE_PANELS * GEMM_NV];
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++)
+            bk[v] = v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN);
+        __builtin_prefetch(prefetch, 0, 2);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            const vf ai = v_set1(a[i * row_stride]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++)
+                sum[i][v] = v_fma(ai, bk[v], sum[i][v]);
+        }
+        a += g->a_k_stride;
+        b += g->b_k_stride;
+        prefetch += prefetch_step;
+    }
+
+    const vf alpha = v_set1(g->alpha);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        float *c = g->c + i * g->ldc;
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) {
+            const int64_t valid = v / GEMM_NV == panels - 1 ? last - v % GEMM_NV * V_LEN : V_LEN;
+            gemm_store(c + v * V_LEN, sum[i][v], alpha, g->accumulate, valid);
+        }
+    }
+}
+
+#define GEMM_DEFINE_TILE(rows, panels)                                                             \
+    static void gemm_tile_##rows##x##panels(const gemm_block *g, int64_t last,                     \
+                                            const float *prefetch, int64_t prefetch_step) {        \
+        gemm_tile(g, last, prefetch, prefetch_step, rows, panels);                                 \
+    }
+#define GEMM_TILE_ROW(rows, panels) [rows] = gemm_tile_##rows##x##panels,
+GEMM_MAIN_TILES(GEMM_DEFINE_TILE)
+GEMM_WIDE_TILES(GEMM_DEFINE_TILE)
+static const gemm_tile_fn gemm_main_tiles[] = {GEMM_MAIN_TILES(GEMM_TILE_ROW)};
+static const gemm_tile_fn gemm_wide_tiles[] = {GEMM_WIDE_TILES(GEMM_TILE_ROW)};
+#ifdef GEMM_EDGE_TILES
+GEMM_EDGE_TILES(GEMM_DEFINE_TILE)
+static const gemm_tile_fn gemm_edge_tiles[] = {GEMM_EDGE_TILES(GEMM_TILE_ROW)};
+#else
+#define gemm_edge_tiles gemm_main_tiles
+#endif
+
+/* ---- packing ---- */
+
+/* to[c * to_stride + r] = from[r * from_stride + c] for r < rows <= V_LEN, c < cols <= V_LEN. */
+V_INLINE void gemm_transpose_tile(float *to, int64_t to_stride, const float *from,
+                                  int64_t from_stride, int64_t rows, int64_t cols) {
+    vf r[V_LEN];
+    if (rows == V_LEN && cols == V_LEN) {
+        for (int l = 0; l < V_LEN; l++)
+            r[l] = v_load(from + l * from_stride);
+        v_transpose(r);
+        for (int l = 0; l < V_LEN; l++)
+            v_store(to + l * to_stride, r[l]);
+    } else {
+        for (int64_t l = 0; l < rows; l++)
+            for (int64_t c = 0; c < cols; c++)
+                to[c * to_stride + l] = from[l * from_stride + c];
+    }
+}
+
+static inline __attribute__((unused)) void gemm_transpose(float *to, int64_t to_stride,
+                                                          const float *from, int64_t from_stride,
+                                                          int64_t rows, int64_t cols) {
+    for (int64_t c = 0; c < cols; c += V_LEN)
+        for (int64_t r = 0; r < rows; r += V_LEN)
+            gemm_transpose_tile(to + c * to_stride + r, to_stride, from + r * from_stride + c,
+                                from_stride, i64_min(V_LEN, rows - r), i64_min(V_LEN, cols - c));
+}
+
+/* to[r * to_stride + c] = from[r * row_stride + c * col_stride]. */
+static inline __attribute__((unused)) void gemm_copy(float *to, int64_t to_stride,
+                                                     const float *from, int64_t row_stride,
+                                                     int64_t col_stride, int64_t rows,
+                                                     int64_t cols) {
+    if (row_stride == 1 && col_stride != 1) {
+        gemm_transpose(to, to_stride, from, col_stride, cols, rows);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++, to += to_stride, from += row_stride) {
+        int64_t c = 0;
+        if (col_stride == 1)
+            for (; c + V_LEN <= cols; c += V_LEN)
+                v_store(to + c, v_load(from + c));
+        for (; c < cols; c++)
+            to[c] = from[c * col_stride];
+    }
+}
+
+/* Rows of two panels: a row of B gives two cache lines at once, the neighbours that are fetched
+ * together anyway. */
+static inline __attribute__((unused)) void gemm_pack_two_panels(float *packed, const float *b,
+                                                                int64_t k_stride, int64_t k) {
+    for (int64_t kk = 0; kk < k; kk++, packed += GEMM_NR, b += k_stride)
+        for (int v = 0; v < GEMM_NR; v += V_LEN) {
+            v_store(packed + v, v_load(b + v));
+            v_store(packed + k * GEMM_NR + v, v_load(b + GEMM_NR + v));
+        }
+}
+
+/* B[kk][j] at b[kk * k_stride + j * n_stride] -> packed [ceil(n/16)][k][16], zero beyond n. */
+static inline __attribute__((unused)) void gemm_f32_pack_b(float *packed, const float *b,
+                                                           int64_t k_stride, int64_t n_stride,
+                                                           int64_t k, int64_t n) {
+    int64_t j = 0;
+    if (n_stride == 1)
+        for (; j + 2 * GEMM_NR <= n; j += 2 * GEMM_NR, packed += 2 * k * GEMM_NR, b += 2 * GEMM_NR)
+            gemm_pack_two_panels(packed, b, k_stride, k);
+    for (; j < n; j += GEMM_NR, packed += k * GEMM_NR, b += GEMM_NR * n_stride) {
+        const int64_t width = i64_min(GEMM_NR, n - j);
+        if (width < GEMM_NR)
+            memset(packed, 0, (size_t)(k * GEMM_NR) * sizeof *packed);
+        gemm_copy(packed, GEMM_NR, b, k_stride, n_stride, k, width);
+    }
+}
+
+/* ---- blocks ---- */
+
+/* Computes the block's m rows and n columns; m, n, k >= 0. */
+static inline __attribute__((unused)) void gemm_block_run(const gemm_block *block, int64_t m,
+                                                          int64_t n) {
+    if (m <= 0)
+        return;
+    /* Lines of the panels that come next; none where a line is not a part of one panel. */
+    int64_t line_step = block->b_k_stride;
+    if (block->b_col_stride != 1)
+        line_step = block->b_col_stride == block->k && block->b_k_stride == 1 ? GEMM_NR : 0;
+    /* Tiles of equal height: 16 rows are 8 and 8, not 14 and 2. */
+    const int64_t tiles = i64_ceil_div(m, GEMM_MR);
+    for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
+        const int64_t left = i64_ceil_div(n - j, GEMM_NR);
+        const gemm_tile_fn *tile = gemm_edge_tiles;
+        panels = 1;
+        if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS) {
+            tile = gemm_wide_tiles;
+            panels = GEMM_WIDE_PANELS;
+        } else if (left >= GEMM_PANELS) {
+            tile = gemm_main_tiles;
+            panels = GEMM_PANELS;
+        }
+        const int64_t cols = i64_min(panels * GEMM_NR, n - j);
+        gemm_block g = *block;
+        g.b += j / GEMM_NR * g.b_panel_stride;
+        g.c += j;
+        const float *next = g.b + panels * g.b_panel_stride;
+        if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < panels * GEMM_NR)) {
+            gemm_f32_pack_b(g.packed, g.b, g.b_k_stride, g.b_col_stride, g.k, cols);
+            g.b = g.packed;
+            g.b_panel_stride = g.k * GEMM_NR;
+            g.b_k_stride = GEMM_NR;
+        }
+        for (int64_t t = 0; t < tiles; t++) {
+            const int64_t rows = (m + t) / tiles;
+            /* The panels that come next are in L3 or memory. The last tiles of these, which find
+             * theirs in L2 and leave the bus idle, fetch one each; the others what they just read. */
+            const int64_t fetch = panels - (tiles - t);
+            const bool fetches = tiles > 1 && fetch >= 0 && panels + fetch < left && line_step > 0;
+            tile[rows](&g, cols - (panels - 1) * GEMM_NR,
+                       fetches ? next + fetch * block->b_panel_stride : g.b,
+                       fetches ? line_step : g.b_k_stride);
+            g.a += rows * g.a_row_stride;
+            g.c += rows * g.ldc;
+        }
+    }
+}
+
+/*
+ * C[m][n] = alpha * A * B, or += with accumulate; m, n, k >= 0.
+ *   a         A[i][k] at a[i * a_row_stride + k * a_k_stride]
+ *   packed_b  [ceil(n/16)][k][16]
+ *   c         C[i][j] at c[i * ldc + j]
+ */
+static inline __attribute__((unused)) void
+gemm_f32_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row_stride,
+               int64_t a_k_stride, const float *packed_b, float alpha, float *c, int64_t ldc,
+               bool accumulate) {
+    const gemm_block block = {.a = a,
+                              .a_row_stride = a_row_stride,
+                              .a_k_stride = a_k_stride,
+                              .b = packed_b,
+                              .b_panel_stride = k * GEMM_NR,
+                              .b_k_stride = GEMM_NR,
+                              .b_col_stride = 1,
+                              .k = k,
+                              .c = c,
+                              .ldc = ldc,
+                              .alpha = alpha,
+                              .accumulate = accumulate};
+    gemm_block_run(&block, m, n);
+}
+
+#endif /* TAPER_GEMM_F32_INL */

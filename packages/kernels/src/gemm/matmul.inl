@@ -1,0 +1,265 @@
+/* The MATMUL kernel: how B is read, how the work is split, and the epilogue. */
+
+#define PROGRAM TAPER_ISA_SYM(taper_program_engine)
+
+enum {
+    /* Longer sums are added up in pieces through C: the rows of A and the panels of B that meet in a
+     * tile stay in L2. */
+    MATMUL_KC = 1024,
+    /* Where B is read in place: its rows side by side, and in long runs. */
+    MATMUL_ROWS_KC = 64,
+    MATMUL_MC = 140,  /* rows of A in scratch at once: with their KC, 0.6 MB of L2 */
+    MATMUL_PAD = 16,  /* floats after a row of A in scratch, so that rows spread over L1's sets */
+    MATMUL_NC = 512,  /* columns of C and of the epilogue at once */
+    MATMUL_COPY_NC = 128, /* columns that must use a copy of A for it to pay */
+    MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
+};
+
+struct matmul_state {
+    taper_program epilogue;
+    matmul_shape shape;
+    float alpha;
+    bool dot; /* by dot products: few rows, and the columns of B are contiguous */
+    gemm_b_form b_form; /* else */
+    /* Units of work, numbered [batch][column chunk][row chunk]; a task is some units in a row. */
+    int64_t row_chunk, row_chunks;
+    int64_t col_chunk, col_chunks;
+    int64_t units, units_per_task;
+    /* Scratch, in bytes from its start: A, B, then the epilogue's. */
+    size_t b_scratch, epilogue_scratch;
+};
+
+/* A rectangle of one product's C, computed in one go. */
+typedef struct matmul_part {
+    int64_t batch;
+    int64_t row, rows;
+    int64_t col, cols;
+} matmul_part;
+
+/* ---- prepare ---- */
+
+static void matmul_choose(struct matmul_state *state) {
+    const matmul_shape *s = &state->shape;
+    /* A dot product costs a few instructions for the sum over lanes; packing, a few for each vector
+     * of B. */
+    state->dot = !s->packed && s->b_k_stride == 1 && (s->m <= 2 || s->m * 32 <= s->k);
+    /* Packing pays when several tiles use it. */
+    state->b_form = s->packed                                       ? GEMM_B_PANELS
+                    : s->b_col_stride == 1 && s->m <= 2 * GEMM_MR ? GEMM_B_ROWS
+                                                                    : GEMM_B_ANY;
+}
+
+static int64_t matmul_round_up(int64_t n, int64_t to) { return i64_ceil_div(n, to) * to; }
+
+static void matmul_split(struct matmul_state *state) {
+    const matmul_shape *s = &state->shape;
+    /* Many rows are split too; where B is packed on the way, that is done again for each chunk. */
+    const int64_t tall = MATMUL_MC;
+    state->row_chunks = s->m > tall ? i64_ceil_div(s->m, tall / 2) : 1;
+    state->row_chunk = i64_ceil_div(s->m, state->row_chunks);
+    state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
+
+    /* In multiply-adds: writing an element and what the epilogue does to it; reading B. */
+    const int64_t element_cost = s->k + 8 + 6 * state->epilogue.cost;
+    const int64_t col_cost = state->row_chunk * element_cost + 16 * s->k;
+    const int64_t step = GEMM_NR * (s->m <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS);
+    const int64_t least = state->row_chunks > 1 ? MATMUL_COPY_NC : step;
+    int64_t cols = matmul_round_up(i64_ceil_div(MATMUL_TASK_COST, col_cost), step);
+    cols = i64_min(i64_max(cols, least), MATMUL_NC);
+    cols = matmul_round_up(i64_ceil_div(s->n, i64_ceil_div(s->n, cols)), step);
+    state->col_chunk = cols;
+    state->col_chunks = i64_ceil_div(s->n, cols);
+
+    int64_t batches = 1;
+    for (int32_t d = 0; d < s->batch_dims; d++)
+        batches *= s->batch[d].size;
+    state->units = batches * state->col_chunks * state->row_chunks;
+    state->units_per_task = i64_max(1, MATMUL_TASK_COST / (i64_min(cols, s->n) * col_cost));
+}
+
+/* Floats of scratch for A and for B. */
+static int64_t matmul_a_floats(const struct matmul_state *state) {
+    const matmul_shape *s = &state->shape;
+    if (state->dot)
+        return s->a_k_stride == 1 ? 0 : s->m * s->k;
+    if (s->m == 1 || state->b_form == GEMM_B_ROWS)
+        return 0;
+    return i64_min(s->m, MATMUL_MC) * (i64_min(s->k, MATMUL_KC) + MATMUL_PAD);
+}
+
+static int64_t matmul_b_floats(const struct matmul_state *state) {
+    if (state->dot || state->b_form == GEMM_B_PANELS)
+        return 0;
+    return GEMM_WIDE_PANELS * GEMM_NR *
+           i64_min(state->shape.k, state->b_form == GEMM_B_ROWS ? MATMUL_ROWS_KC : MATMUL_KC);
+}
+
+static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work) {
+    const struct matmul_attrs *attrs = call->attrs;
+    struct matmul_state *state = call->state;
+    if (call->n_inputs < 2 || !matmul_shape_of(&state->shape, call, attrs))
+        return TAPER_UNSUPPORTED;
+    const taper_status status =
+        PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
+                        call->inputs + 2, call->n_inputs - 2, call->output, true);
+    if (status != TAPER_OK)
+        return status;
+    if (tensor_numel(call->output) == 0) {
+        *work = (taper_work){0, 0};
+        return TAPER_OK;
+    }
+    state->alpha = (float)attrs->alpha;
+    matmul_choose(state);
+    matmul_split(state);
+
+    const int64_t floats = sizeof(float), line = TAPER_ALIGNMENT;
+    state->b_scratch = (size_t)matmul_round_up(matmul_a_floats(state) * floats, line);
+    state->epilogue_scratch =
+        state->b_scratch + (size_t)matmul_round_up(matmul_b_floats(state) * floats, line);
+    work->tasks = i64_ceil_div(state->units, state->units_per_task);
+    work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
+    return TAPER_OK;
+}
+
+/* ---- run ---- */
+
+static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, int64_t col,
+                            int64_t cols, char *scratch) {
+    const struct matmul_state *state = call->state;
+    const taper_program *p = &state->epilogue;
+    if (p->count == 0)
+        return;
+    const taper_tensor *extras = call->inputs + 2;
+    const int64_t n = state->shape.n;
+    float *c = call->output->data;
+    scratch += state->epilogue_scratch;
+    if (!state->shape.swapped) {
+        PROGRAM.run(p, extras, row, row + rows, col, col + cols, c + row * n + col, n, scratch);
+        return;
+    }
+    /* The program's rows are not ours: a run of our columns is a run of elements to it. */
+    for (int64_t r = row; r < row + rows; r++) {
+        for (int64_t e = r * n + col, end = e + cols; e < end;) {
+            const int64_t first = e / p->cols, c0 = e - first * p->cols;
+            const int64_t whole = c0 == 0 ? (end - e) / p->cols : 0;
+            const int64_t c1 = whole ? p->cols : i64_min(p->cols, c0 + end - e);
+            PROGRAM.run(p, extras, first, first + i64_max(1, whole), c0, c1, c + e, p->cols,
+                        scratch);
+            e += i64_max(1, whole) * (c1 - c0);
+        }
+    }
+}
+
+/* a, b: those of the part's batch. */
+static void matmul_tiles(const taper_call *call, const matmul_part *part, const float *a,
+                         const float *b, char *scratch) {
+    const struct matmul_state *state = call->state;
+    const matmul_shape *s = &state->shape;
+    const bool in_place = state->b_form == GEMM_B_ROWS;
+    const bool copy =
+        s->m > 1 && !in_place && (s->a_k_stride != 1 || part->cols >= MATMUL_COPY_NC);
+    gemm_block g = {.b_form = state->b_form,
+                    .b_panel_stride = GEMM_NR * s->b_col_stride,
+                    .b_k_stride = s->b_k_stride,
+                    .b_col_stride = s->b_col_stride,
+                    .packed = (float *)(scratch + state->b_scratch),
+                    .ldc = s->n,
+                    .alpha = state->alpha};
+    if (s->packed) {
+        g.b_panel_stride = GEMM_NR * s->k;
+        g.b_k_stride = GEMM_NR;
+        g.b_col_stride = 1;
+    }
+    b += part->col / GEMM_NR * g.b_panel_stride;
+
+    const int64_t blocks = i64_ceil_div(part->rows, MATMUL_MC);
+    int64_t row = part->row;
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t rows = (part->rows + block) / blocks, c_row = part->batch * s->m + row;
+        g.c = (float *)call->output->data + c_row * s->n + part->col;
+        int64_t k = 0;
+        do { /* once when there is nothing to add up: C is zero */
+            g.k = i64_min(in_place ? MATMUL_ROWS_KC : MATMUL_KC, s->k - k);
+            g.a = a + row * s->a_row_stride + k * s->a_k_stride;
+            g.a_row_stride = s->a_row_stride;
+            g.a_k_stride = s->a_k_stride;
+            g.b = b + k * g.b_k_stride;
+            g.accumulate = k > 0;
+            if (copy) {
+                g.a_row_stride = g.k + MATMUL_PAD;
+                g.a_k_stride = 1;
+                gemm_copy((float *)scratch, g.a_row_stride, g.a, s->a_row_stride, s->a_k_stride,
+                          rows, g.k);
+                g.a = (const float *)scratch;
+            }
+            gemm_block_run(&g, rows, part->cols);
+            k += g.k;
+        } while (k < s->k);
+        matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);
+        row += rows;
+    }
+}
+
+static void matmul_dot(const taper_call *call, const matmul_part *part, const float *a,
+                       const float *b, char *scratch) {
+    const struct matmul_state *state = call->state;
+    const matmul_shape *s = &state->shape;
+    dot_block d = {.a = a,
+                   .a_row_stride = s->a_row_stride,
+                   .b = b + part->col * s->b_col_stride,
+                   .b_col_stride = s->b_col_stride,
+                   .k = s->k,
+                   .c = (float *)call->output->data + part->batch * s->m * s->n + part->col,
+                   .ldc = s->n,
+                   .alpha = state->alpha};
+    if (s->a_k_stride != 1) {
+        gemm_copy((float *)scratch, s->k, a, s->a_row_stride, s->a_k_stride, s->m, s->k);
+        d.a = (const float *)scratch;
+        d.a_row_stride = s->k;
+    }
+    dot_block_run(&d, s->m, part->cols);
+    matmul_epilogue(call, part->batch * s->m, s->m, part->col, part->cols, scratch);
+}
+
+/* The largest part that begins at `unit` and ends before `last`: whole columns of row chunks, or some
+ * row chunks of one column chunk. Returns the unit after it. */
+static int64_t matmul_next_part(const struct matmul_state *state, int64_t unit, int64_t last,
+                                matmul_part *part) {
+    const matmul_shape *s = &state->shape;
+    const int64_t row = unit % state->row_chunks, col = unit / state->row_chunks % state->col_chunks;
+    int64_t row_units = i64_min(state->row_chunks - row, last - unit), col_units = 1;
+    if (row_units == state->row_chunks)
+        col_units = i64_max(1, i64_min(i64_min((last - unit) / row_units, state->col_chunks - col),
+                                       MATMUL_NC / state->col_chunk));
+    part->batch = unit / (state->row_chunks * state->col_chunks);
+    part->row = row * state->row_chunk;
+    part->rows = i64_min(row_units * state->row_chunk, s->m - part->row);
+    part->col = col * state->col_chunk;
+    part->cols = i64_min(col_units * state->col_chunk, s->n - part->col);
+    return unit + row_units * col_units;
+}
+
+static taper_status f32_matmul_run(const taper_call *call, int64_t begin, int64_t end,
+                                   void *scratch) {
+    const struct matmul_state *state = call->state;
+    const matmul_shape *s = &state->shape;
+    const int64_t last = i64_min(end * state->units_per_task, state->units);
+    for (int64_t unit = begin * state->units_per_task; unit < last;) {
+        matmul_part part;
+        unit = matmul_next_part(state, unit, last, &part);
+        const float *a = call->inputs[0].data, *b = call->inputs[1].data;
+        if (s->swapped) {
+            a = call->inputs[1].data;
+            b = call->inputs[0].data;
+        }
+        int64_t batch = part.batch;
+        for (int32_t d = s->batch_dims - 1; d >= 0; d--) {
+            const int64_t i = batch % s->batch[d].size;
+            batch /= s->batch[d].size;
+            a += i * s->batch[d].a_stride;
+            b += i * s->batch[d].b_stride;
+        }
+        (state->dot ? matmul_dot : matmul_tiles)(call, &part, a, b, scratch);
+    }
+    return TAPER_OK;
+}

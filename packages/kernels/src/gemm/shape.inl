@@ -1,0 +1,127 @@
+/*
+ * What a MATMUL node computes, as a batch of C[m][n] = A[m][k] * B[k][n]. C is the output itself,
+ * [batches][m][n] without gaps.
+ */
+
+typedef struct matmul_batch_dim {
+    int64_t size;
+    int64_t a_stride; /* in elements, 0 where the operand is broadcast */
+    int64_t b_stride;
+} matmul_batch_dim;
+
+typedef struct matmul_shape {
+    int64_t m, n, k;
+    int64_t a_row_stride, a_k_stride; /* in elements */
+    int64_t b_k_stride, b_col_stride; /* unless packed */
+    matmul_batch_dim batch[TAPER_MAX_RANK];
+    int32_t batch_dims;
+    bool packed;  /* B is [ceil(n/16)][k][16] */
+    bool swapped; /* A is the node's second operand, transposed, and B its first */
+} matmul_shape;
+
+/* Stride of batch dim d of `dims` in an operand with `own` batch dims, aligned at the right; false
+ * if it does not broadcast to size. */
+static bool matmul_batch_stride(const taper_tensor *t, int32_t own, int32_t d, int32_t dims,
+                                int64_t size, int64_t *stride) {
+    const int32_t i = d - (dims - own);
+    *stride = i < 0 || t->shape[i] == 1 ? 0 : t->strides[i];
+    return i < 0 || t->shape[i] == 1 || t->shape[i] == size;
+}
+
+static bool matmul_batch(matmul_shape *s, const taper_tensor *a, int32_t a_dims,
+                         const taper_tensor *b, int32_t b_dims, const taper_tensor *output) {
+    const int32_t dims = a_dims > b_dims ? a_dims : b_dims;
+    s->batch_dims = 0;
+    for (int32_t d = 0; d < dims; d++) {
+        matmul_batch_dim dim = {.size = output->shape[d]};
+        if (!matmul_batch_stride(a, a_dims, d, dims, dim.size, &dim.a_stride) ||
+            !matmul_batch_stride(b, b_dims, d, dims, dim.size, &dim.b_stride))
+            return false;
+        if (dim.size != 1)
+            s->batch[s->batch_dims++] = dim;
+    }
+    return true;
+}
+
+/* Batch dims that share B and continue the rows of A are rows: [b, m, k] x [k, n] is one product. */
+static void matmul_flatten(matmul_shape *s) {
+    for (; s->batch_dims > 0; s->batch_dims--) {
+        const matmul_batch_dim *dim = &s->batch[s->batch_dims - 1];
+        if (dim->b_stride != 0 || (s->m != 1 && dim->a_stride != s->m * s->a_row_stride))
+            break;
+        if (s->m == 1)
+            s->a_row_stride = dim->a_stride;
+        s->m *= dim->size;
+    }
+}
+
+/* One column: C is also [1][m], the product of B as a row by A transposed. */
+static void matmul_swap(matmul_shape *s) {
+    const matmul_shape from = *s;
+    s->m = 1;
+    s->n = from.m;
+    s->a_row_stride = 0;
+    s->a_k_stride = from.b_k_stride;
+    s->b_k_stride = from.a_k_stride;
+    s->b_col_stride = from.a_row_stride;
+    for (int32_t d = 0; d < s->batch_dims; d++) {
+        s->batch[d].a_stride = from.batch[d].b_stride;
+        s->batch[d].b_stride = from.batch[d].a_stride;
+    }
+    s->swapped = true;
+}
+
+/* false if the tensors are not those of a float32 MATMUL node. */
+static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
+                            const struct matmul_attrs *attrs) {
+    const taper_tensor *a = &call->inputs[0], *b = &call->inputs[1], *output = call->output;
+    if (a->dtype != TAPER_FLOAT32 || b->dtype != TAPER_FLOAT32 || output->dtype != TAPER_FLOAT32 ||
+        a->rank < 1 || b->rank < 1 || !tensor_is_contiguous(output))
+        return false;
+
+    *s = (matmul_shape){.m = 1, .n = 1, .packed = attrs->columns > 0};
+    const int32_t a_row = a->rank - 2, a_k = a->rank - 1;
+    if (a_row >= 0) {
+        s->m = a->shape[a_row];
+        s->a_row_stride = a->strides[a_row];
+    }
+    s->k = a->shape[a_k];
+    s->a_k_stride = a->strides[a_k];
+
+    int64_t k = b->shape[0];
+    if (s->packed) {
+        s->n = attrs->columns;
+        k = b->rank == 3 ? b->shape[1] : -1;
+        if (attrs->transpose_b || !tensor_is(b, TAPER_FLOAT32, i64_ceil_div(s->n, GEMM_NR) *
+                                                                   GEMM_NR * s->k))
+            return false;
+    } else if (b->rank == 1) {
+        s->b_k_stride = b->strides[0];
+    } else {
+        const int32_t b_col = b->rank - (attrs->transpose_b ? 2 : 1);
+        const int32_t b_k = b->rank - (attrs->transpose_b ? 1 : 2);
+        s->n = b->shape[b_col];
+        s->b_col_stride = b->strides[b_col];
+        k = b->shape[b_k];
+        s->b_k_stride = b->strides[b_k];
+    }
+
+    const int32_t a_dims = a_row > 0 ? a_row : 0;
+    const int32_t b_dims = s->packed || b->rank < 2 ? 0 : b->rank - 2;
+    int32_t rank = a_dims > b_dims ? a_dims : b_dims;
+    rank += (a->rank > 1) + (s->packed || b->rank > 1);
+    if (k != s->k || output->rank != rank || !matmul_batch(s, a, a_dims, b, b_dims, output))
+        return false;
+    int64_t numel = s->m * s->n;
+    for (int32_t d = 0; d < s->batch_dims; d++)
+        numel *= s->batch[d].size;
+    if (numel != tensor_numel(output))
+        return false;
+
+    matmul_flatten(s);
+    if (s->n == 1 && !s->packed) {
+        matmul_swap(s);
+        matmul_flatten(s);
+    }
+    return true;
+}

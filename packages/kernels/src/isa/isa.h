@@ -1,0 +1,62 @@
+/*
+ * The macros that know the ISA suffix. Every family's .c is compiled once per level with
+ * -DTAPER_ISA=<level>; such a translation unit holds only static functions and one exported table,
+ * so that no symbol compiled for a high level can be linked into a lower one.
+ */
+#ifndef TAPER_ISA_H
+#define TAPER_ISA_H
+
+#include "taper/kernels.h"
+
+#define TAPER_PASTE_(a, b) a##__##b
+#define TAPER_PASTE(a, b) TAPER_PASTE_(a, b)
+#define TAPER_ISA_SYM(name) TAPER_PASTE(name, TAPER_ISA)
+
+/* One family's table at one level. */
+typedef struct taper_family {
+    const taper_kernel *kernels;
+    size_t count;
+} taper_family;
+
+/*
+ * An attr list is written once, as
+ *     #define TAPER_ATTRS_softmax(A, id) A(id, axis, INT) A(id, log, BOOL)
+ * and TAPER_DEFINE_ATTRS(softmax) makes of it   struct softmax_attrs   and its descriptor array
+ * softmax_attr_list. Names and types must be those of the op's definition. A kernel without attrs
+ * uses TAPER_KERNEL0.
+ */
+#define TAPER_FIELD_INT int64_t
+#define TAPER_FIELD_FLOAT double
+#define TAPER_FIELD_BOOL bool
+#define TAPER_FIELD_STRING const char *
+#define TAPER_FIELD_SCALAR taper_scalar
+#define TAPER_FIELD_INTS taper_ints
+#define TAPER_FIELD_STRINGS taper_strings
+#define TAPER_FIELD_SCALARS taper_scalars
+#define TAPER_FIELD(id, name, type) TAPER_FIELD_##type name;
+#define TAPER_DESCRIBE(id, name, type)                                                             \
+    {#name, TAPER_ATTR_##type, offsetof(struct id##_attrs, name)},
+#define TAPER_DEFINE_ATTRS(id)                                                                     \
+    struct id##_attrs {                                                                            \
+        TAPER_ATTRS_##id(TAPER_FIELD, id)                                                          \
+    };                                                                                             \
+    static const taper_attr id##_attr_list[] = {TAPER_ATTRS_##id(TAPER_DESCRIBE, id)};
+
+/* One row of a table: name, op, attr list id, state struct, and <name>_prepare, <name>_run. */
+#define TAPER_KERNEL(name_, op_, attrs_id, state_type)                                             \
+    {.name = #name_,                                                                               \
+     .op = op_,                                                                                    \
+     .attrs = attrs_id##_attr_list,                                                                \
+     .n_attrs = sizeof attrs_id##_attr_list / sizeof attrs_id##_attr_list[0],                      \
+     .attrs_bytes = sizeof(struct attrs_id##_attrs),                                               \
+     .state_bytes = sizeof(state_type),                                                            \
+     .prepare = name_##_prepare,                                                                   \
+     .run = name_##_run},
+#define TAPER_KERNEL0(name_, op_, state_type)                                                      \
+    {.name = #name_,                                                                               \
+     .op = op_,                                                                                    \
+     .state_bytes = sizeof(state_type),                                                            \
+     .prepare = name_##_prepare,                                                                   \
+     .run = name_##_run},
+
+#endif /* TAPER_ISA_H */

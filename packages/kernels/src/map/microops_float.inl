@@ -1,0 +1,133 @@
+/*
+ * float32 micro-ops: on the vector layer, and the rare ones element by element through libm. In
+ * V_UNARY and V_BINARY `a` and `b` are vectors of the operands.
+ */
+
+/* One loop over whole vectors, and the tail; A and B say what an operand is at element i. */
+#define V_LOOP(A, B, expr)                                                                         \
+    {                                                                                              \
+        int64_t i = 0;                                                                             \
+        for (; i + V_LEN <= n; i += V_LEN) {                                                       \
+            const vf a = A(v_load(pa + i), a), b = B(v_load(pb + i), b);                           \
+            v_store(r + i, expr);                                                                  \
+        }                                                                                          \
+        if (i < n) {                                                                               \
+            const vf a = A(v_load_n(pa + i, n - i), a), b = B(v_load_n(pb + i, n - i), b);         \
+            v_store_n(r + i, expr, n - i);                                                         \
+        }                                                                                          \
+    }
+#define V_EACH(load, operand) load
+#define V_SAME(load, operand) operand##_same
+
+#define V_UNARY(name, expr)                                                                        \
+    static void name(void *out, const program_operand *in, int64_t n) {                            \
+        float *r = out;                                                                            \
+        const float *pa = in[0].data;                                                              \
+        int64_t i = 0;                                                                             \
+        for (; i + V_LEN <= n; i += V_LEN) {                                                       \
+            const vf a = v_load(pa + i);                                                           \
+            v_store(r + i, expr);                                                                  \
+        }                                                                                          \
+        if (i < n) {                                                                               \
+            const vf a = v_load_n(pa + i, n - i);                                                  \
+            v_store_n(r + i, expr, n - i);                                                         \
+        }                                                                                          \
+    }
+
+#define V_BINARY(name, expr)                                                                       \
+    static void name(void *out, const program_operand *in, int64_t n) {                            \
+        float *r = out;                                                                            \
+        const float *pa = in[0].data, *pb = in[1].data;                                            \
+        const vf a_same = v_set1(*pa), b_same = v_set1(*pb);                                       \
+        if (in[1].step == 0)                                                                       \
+            V_LOOP(V_EACH, V_SAME, expr)                                                           \
+        else if (in[0].step == 0)                                                                  \
+            V_LOOP(V_SAME, V_EACH, expr)                                                           \
+        else                                                                                       \
+            V_LOOP(V_EACH, V_EACH, expr)                                                           \
+    }
+
+V_UNARY(f32_neg, v_neg(a))
+V_UNARY(f32_abs, v_abs(a))
+V_UNARY(f32_square, v_mul(a, a))
+V_UNARY(f32_cube, v_mul(v_mul(a, a), a))
+V_UNARY(f32_ceil, v_ceil(a))
+V_UNARY(f32_floor, v_floor(a))
+V_UNARY(f32_round, v_round(a))
+V_UNARY(f32_trunc, v_trunc(a))
+V_UNARY(f32_sqrt, v_sqrt(a))
+V_UNARY(f32_rsqrt, v_div(v_set1(1.0f), v_sqrt(a)))
+V_UNARY(f32_reciprocal, v_div(v_set1(1.0f), a))
+V_UNARY(f32_exp, v_exp(a))
+V_UNARY(f32_expm1, v_expm1(a))
+V_UNARY(f32_log, v_log(a))
+V_UNARY(f32_log2, v_log2(a))
+V_UNARY(f32_log10, v_log10(a))
+V_UNARY(f32_log1p, v_log1p(a))
+V_UNARY(f32_sin, v_sin(a))
+V_UNARY(f32_cos, v_cos(a))
+V_UNARY(f32_tanh, v_tanh(a))
+V_UNARY(f32_erf, v_erf(a))
+V_UNARY(f32_sigmoid, v_sigmoid(a))
+V_UNARY(f32_silu, v_silu(a))
+V_UNARY(f32_gelu, v_gelu(a))
+V_UNARY(f32_gelu_tanh, v_gelu_tanh(a))
+V_UNARY(f32_mish, v_mish(a))
+V_UNARY(f32_softplus, v_softplus(a))
+/* NaN is the second operand of max and min, which they return. */
+V_INLINE vf v_hardsigmoid(vf x) { /* min(max(x + 3, 0), 6) / 6 */
+    const vf clamped = v_min(v_set1(6.0f), v_max(v_zero(), v_add(x, v_set1(3.0f))));
+    return v_mul(clamped, v_set1(1.0f / 6.0f));
+}
+V_UNARY(f32_relu, v_max(v_zero(), a))
+/* As torch: 0 for NaN. */
+V_UNARY(f32_sign, v_select(v_lt(v_zero(), a), v_set1(1.0f),
+                           v_select(v_lt(a, v_zero()), v_set1(-1.0f), v_zero())))
+V_UNARY(f32_hardsigmoid, v_hardsigmoid(a))
+V_UNARY(f32_hardswish, v_mul(a, v_hardsigmoid(a)))
+
+V_BINARY(f32_add, v_add(a, b))
+V_BINARY(f32_sub, v_sub(a, b))
+V_BINARY(f32_mul, v_mul(a, b))
+V_BINARY(f32_div, v_div(a, b))
+V_BINARY(f32_trunc_div, v_trunc(v_div(a, b)))
+V_BINARY(f32_maximum, v_max_nan(a, b))
+V_BINARY(f32_minimum, v_min_nan(a, b))
+V_BINARY(f32_leaky_relu, v_select(v_lt(v_zero(), a), a, v_mul(a, b)))
+V_BINARY(f32_elu, v_select(v_lt(a, v_zero()), v_mul(b, v_expm1(a)), a))
+
+/* ---- through libm ---- */
+
+static float remainder_sign_of_divisor(float a, float b) {
+    const float r = fmodf(a, b);
+    return r != 0.0f && (b < 0.0f) != (r < 0.0f) ? r + b : r;
+}
+
+/* As torch does it: from the remainder, so that it agrees with REMAINDER where a / b rounds up. */
+static float floor_div(float a, float b) {
+    if (b == 0.0f)
+        return a / b;
+    const float r = fmodf(a, b);
+    float quotient = (a - r) / b;
+    if (r != 0.0f && (b < 0.0f) != (r < 0.0f))
+        quotient -= 1.0f;
+    if (quotient == 0.0f)
+        return copysignf(0.0f, a / b);
+    const float whole = floorf(quotient);
+    return quotient - whole > 0.5f ? whole + 1.0f : whole;
+}
+
+C_UNARY(f32_tan, float, float, tanf(a))
+C_UNARY(f32_asin, float, float, asinf(a))
+C_UNARY(f32_acos, float, float, acosf(a))
+C_UNARY(f32_atan, float, float, atanf(a))
+C_UNARY(f32_sinh, float, float, sinhf(a))
+C_UNARY(f32_cosh, float, float, coshf(a))
+C_UNARY(f32_asinh, float, float, asinhf(a))
+C_UNARY(f32_acosh, float, float, acoshf(a))
+C_UNARY(f32_atanh, float, float, atanhf(a))
+C_BINARY(f32_pow, float, float, powf(a, b))
+C_BINARY(f32_atan2, float, float, atan2f(a, b))
+C_BINARY(f32_fmod, float, float, fmodf(a, b))
+C_BINARY(f32_remainder, float, float, remainder_sign_of_divisor(a, b))
+C_BINARY(f32_floor_div, float, float, floor_div(a, b))

@@ -1,0 +1,188 @@
+/*
+ * Micro-ops as plain C loops, which the compiler vectorises: integers, booleans (0 or 1), comparisons
+ * and conversions. `a` and `b` are elements of the operands.
+ */
+
+/* The output may be an operand: element i is read before it is written, so iterations stay
+ * independent. */
+#if defined(__clang__)
+#define C_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define C_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* One loop; A and B say what an operand is at element i. */
+#define C_LOOP(R, T, A, B, expr)                                                                   \
+    C_INDEPENDENT                                                                                  \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        const T a = A, b = B;                                                                      \
+        r[i] = (R)(expr);                                                                          \
+    }
+
+#define C_UNARY(name, R, T, expr)                                                                  \
+    static void name(void *out, const program_operand *in, int64_t n) {                            \
+        R *r = out;                                                                                \
+        const T *pa = in[0].data;                                                                  \
+        C_INDEPENDENT                                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const T a = pa[i];                                                                     \
+            r[i] = (R)(expr);                                                                      \
+        }                                                                                          \
+    }
+
+#define C_BINARY(name, R, T, expr)                                                                 \
+    static void name(void *out, const program_operand *in, int64_t n) {                            \
+        R *r = out;                                                                                \
+        const T *pa = in[0].data, *pb = in[1].data;                                                \
+        const T a_same = *pa, b_same = *pb;                                                        \
+        if (in[1].step == 0)                                                                       \
+            C_LOOP(R, T, pa[i], b_same, expr)                                                      \
+        else if (in[0].step == 0)                                                                  \
+            C_LOOP(R, T, a_same, pb[i], expr)                                                      \
+        else                                                                                       \
+            C_LOOP(R, T, pa[i], pb[i], expr)                                                       \
+    }
+
+/* WHERE: one condition for all elements picks an operand; else four loops. */
+#define C_WHERE(name, T)                                                                           \
+    static void name(void *out, const program_operand *in, int64_t n) {                            \
+        T *r = out;                                                                                \
+        const uint8_t *pc = in[0].data;                                                            \
+        const T *pa = in[1].data, *pb = in[2].data;                                                \
+        const T a_same = *pa, b_same = *pb;                                                        \
+        if (in[0].step == 0) {                                                                     \
+            const program_operand *picked = *pc ? &in[1] : &in[2];                                 \
+            const T *p = picked->data;                                                             \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                r[i] = p[i * picked->step];                                                        \
+        } else if (in[1].step == 0 && in[2].step == 0)                                             \
+            C_WHERE_LOOP(T, a_same, b_same)                                                        \
+        else if (in[1].step == 0)                                                                  \
+            C_WHERE_LOOP(T, a_same, pb[i])                                                         \
+        else if (in[2].step == 0)                                                                  \
+            C_WHERE_LOOP(T, pa[i], b_same)                                                         \
+        else                                                                                       \
+            C_WHERE_LOOP(T, pa[i], pb[i])                                                          \
+    }
+#define C_WHERE_LOOP(T, A, B)                                                                      \
+    C_INDEPENDENT                                                                                  \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        const T a = A, b = B;                                                                      \
+        r[i] = pc[i] ? a : b;                                                                      \
+    }
+
+C_WHERE(f32_where, float)
+C_WHERE(i64_where, int64_t)
+C_WHERE(i32_where, int32_t)
+C_WHERE(bool_where, uint8_t)
+
+/* ---- one body for both integer dtypes ---- */
+
+/* Arithmetic is done unsigned: it wraps, as the hardware's does. */
+#define U(x) ((uint64_t)(x))
+#define INT_UNARY(op, expr)                                                                        \
+    C_UNARY(i64_##op, int64_t, int64_t, expr)                                                      \
+    C_UNARY(i32_##op, int32_t, int32_t, expr)
+#define INT_BINARY(op, expr)                                                                       \
+    C_BINARY(i64_##op, int64_t, int64_t, expr)                                                     \
+    C_BINARY(i32_##op, int32_t, int32_t, expr)
+
+INT_UNARY(neg, U(0) - U(a))
+INT_UNARY(abs, a < 0 ? U(0) - U(a) : U(a))
+INT_UNARY(sign, (a > 0) - (a < 0))
+INT_UNARY(relu, a > 0 ? a : 0)
+INT_UNARY(square, U(a) * U(a))
+INT_UNARY(bitwise_not, ~a)
+INT_BINARY(add, U(a) + U(b))
+INT_BINARY(sub, U(a) - U(b))
+INT_BINARY(mul, U(a) * U(b))
+INT_BINARY(maximum, a > b ? a : b)
+INT_BINARY(minimum, a < b ? a : b)
+INT_BINARY(bitwise_and, a & b)
+INT_BINARY(bitwise_or, a | b)
+INT_BINARY(bitwise_xor, a ^ b)
+
+/* Division never traps: by zero it gives 0, and dividing the lowest integer by -1 wraps. */
+static inline int64_t int_div(int64_t a, int64_t b) {
+    return b == 0 ? 0 : b == -1 ? (int64_t)(U(0) - U(a)) : a / b;
+}
+static inline int64_t int_rem(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+static inline bool int_rounds_down(int64_t a, int64_t b) {
+    return int_rem(a, b) != 0 && (a < 0) != (b < 0);
+}
+static inline int64_t int_pow(int64_t a, int64_t b) {
+    if (b < 0) /* the exact result is a fraction but for these bases */
+        return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;
+    uint64_t result = 1, base = U(a);
+    for (; b; b >>= 1, base *= base)
+        result *= b & 1 ? base : 1;
+    return (int64_t)result;
+}
+
+INT_BINARY(trunc_div, int_div(a, b))
+INT_BINARY(floor_div, int_div(a, b) - int_rounds_down(a, b))
+INT_BINARY(fmod, int_rem(a, b))
+INT_BINARY(remainder, int_rem(a, b) + (int_rounds_down(a, b) ? b : 0))
+INT_BINARY(pow, int_pow(a, b))
+
+/* ---- booleans ---- */
+
+C_UNARY(bool_logical_not, uint8_t, uint8_t, a == 0)
+C_UNARY(bool_bitwise_not, uint8_t, uint8_t, a == 0)
+C_BINARY(bool_add, uint8_t, uint8_t, a | b)
+C_BINARY(bool_mul, uint8_t, uint8_t, a & b)
+C_BINARY(bool_bitwise_and, uint8_t, uint8_t, a & b)
+C_BINARY(bool_bitwise_or, uint8_t, uint8_t, a | b)
+C_BINARY(bool_bitwise_xor, uint8_t, uint8_t, a ^ b)
+
+/* ---- to bool ---- */
+
+C_UNARY(f32_isnan, uint8_t, float, a != a)
+C_UNARY(f32_isinf, uint8_t, float, fabsf(a) > FLT_MAX)
+C_UNARY(f32_logical_not, uint8_t, float, a == 0)
+C_UNARY(i64_logical_not, uint8_t, int64_t, a == 0)
+C_UNARY(i32_logical_not, uint8_t, int32_t, a == 0)
+
+#define COMPARISON(op, expr)                                                                       \
+    C_BINARY(f32_##op, uint8_t, float, expr)                                                       \
+    C_BINARY(i64_##op, uint8_t, int64_t, expr)                                                     \
+    C_BINARY(i32_##op, uint8_t, int32_t, expr)                                                     \
+    C_BINARY(bool_##op, uint8_t, uint8_t, expr)
+
+COMPARISON(eq, a == b)
+COMPARISON(ne, a != b)
+COMPARISON(lt, a < b)
+COMPARISON(le, a <= b)
+COMPARISON(gt, a > b)
+COMPARISON(ge, a >= b)
+COMPARISON(logical_and, (a != 0) & (b != 0))
+COMPARISON(logical_or, (a != 0) | (b != 0))
+COMPARISON(logical_xor, (a != 0) ^ (b != 0))
+
+/* ---- conversions ---- */
+
+/* Float to integer truncates; NaN and what is out of range give the lowest integer, as x86 does. */
+#define CONVERT(name, R, T) C_UNARY(name, R, T, a)
+#define CONVERT_CHECKED(name, R, T, lowest) C_UNARY(name, R, T, a >= lowest && a < -(lowest) ? (R)a : (R)lowest)
+#define LOWEST_I32 (-0x1p31f)
+#define LOWEST_I64 (-0x1p63f)
+#define CONVERSIONS(from, T)                                                                       \
+    CONVERT(f32_from_##from, float, T)                                                             \
+    CONVERT(f64_from_##from, double, T)                                                            \
+    C_UNARY(bool_from_##from, uint8_t, T, a != 0)
+
+CONVERSIONS(f32, float)
+CONVERSIONS(f64, double)
+CONVERSIONS(i64, int64_t)
+CONVERSIONS(i32, int32_t)
+CONVERSIONS(bool, uint8_t)
+CONVERT_CHECKED(i32_from_f32, int32_t, float, LOWEST_I32)
+CONVERT_CHECKED(i32_from_f64, int32_t, double, LOWEST_I32)
+CONVERT(i32_from_i64, int32_t, int64_t)
+CONVERT(i32_from_i32, int32_t, int32_t)
+CONVERT(i32_from_bool, int32_t, uint8_t)
+CONVERT_CHECKED(i64_from_f32, int64_t, float, LOWEST_I64)
+CONVERT_CHECKED(i64_from_f64, int64_t, double, LOWEST_I64)
+CONVERT(i64_from_i64, int64_t, int64_t)
+CONVERT(i64_from_i32, int64_t, int32_t)
+CONVERT(i64_from_bool, int64_t, uint8_t)

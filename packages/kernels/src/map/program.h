@@ -1,0 +1,112 @@
+/*
+ * Tile programs: a short list of elementwise micro-ops run tile by tile in L1. A MAP node is one; the
+ * epilogue of a matmul is one. This is the whole interface; the code is compiled once per level, in
+ * the map family, and other families of the same level reach it through one table:
+ *
+ *     #include "map/program.h"
+ *     #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
+ *
+ *     prepare():  taper_program *p = &state->epilogue;
+ *                 status = PROGRAM.prepare(p, &attrs->code, &attrs->args, &attrs->scalars,
+ *                                          &call->inputs[2], call->n_inputs - 2, call->output, true);
+ *                 work->scratch_bytes += p->scratch_bytes;
+ *     run():      if (p->count)
+ *                     PROGRAM.run(p, &call->inputs[2], r0, r1, c0, c1, block, ldc, scratch);
+ *
+ * The output is viewed as [R][C]: C its last dim (1 at rank 0), R the product of the others. In an
+ * epilogue (in_place) value 0 is the output block itself, float32, values 1.. are the tensors given,
+ * broadcast against the whole output, and the result replaces the block:
+ *
+ *     for r in [r0, r1), c in [c0, c1):
+ *         block[(r - r0) * ldc + c - c0] = program(block[same], tensors[0] at (r, c), ...)
+ *
+ * so `block` points at element (r0, c0), and may lie in the output (ldc = C) or in a buffer of the
+ * caller's that is copied out later. The split into blocks changes no bit, and neither does running
+ * the same program as a MAP node. Wide blocks (>= 128 columns) or whole rows (c0 = 0, c1 = C,
+ * ldc = C, any C) are the cheap ones: interpretation is paid once per 512 elements or row end.
+ */
+#ifndef TAPER_MAP_PROGRAM_H
+#define TAPER_MAP_PROGRAM_H
+
+#include "isa/isa.h"
+
+enum {
+    PROGRAM_MAX_INPUTS = 16,
+    PROGRAM_MAX_INSTRUCTIONS = 64,
+    PROGRAM_MAX_SCALARS = 64, /* different ones */
+    PROGRAM_MAX_ARITY = 3,
+    PROGRAM_TILE = 512, /* elements of a tile register */
+    PROGRAM_SLOTS = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS + PROGRAM_MAX_SCALARS
+};
+
+/* One operand of a micro-op: n consecutive elements (step 1) or one element standing for all (step
+ * 0). */
+typedef struct program_operand {
+    const void *data;
+    int64_t step;
+} program_operand;
+
+/* out[i] = op(in[0][i], ...) for i < n. Not every operand has step 0 unless n is 1. `out` may be an
+ * operand of the same element size, and otherwise overlaps none. */
+typedef void (*program_microop)(void *out, const program_operand *in, int64_t n);
+
+/* Values live in slots: inputs, then results, then scalars, each kind at a fixed base. */
+typedef struct program_instruction {
+    program_microop run;
+    int16_t operand[PROGRAM_MAX_ARITY]; /* slots */
+    int8_t arity;
+    int8_t reg; /* tile register of the result; the last instruction has none */
+} program_instruction;
+
+typedef union program_scalar {
+    float f32;
+    double f64;
+    int64_t i64;
+    int32_t i32;
+    uint8_t boolean;
+} program_scalar;
+
+typedef struct program_input {
+    int64_t strides[TAPER_MAX_RANK]; /* [outer dims], in elements */
+    int64_t col_stride;
+    int32_t size;   /* bytes per element */
+    int8_t gather;  /* its own tile register, -1 when it never needs one */
+    bool flat;      /* laid out as the output is, all rows one run */
+    bool every_row; /* the same in every row */
+} program_input;
+
+/* Filled by prepare, read by run; plain data, no pointer into itself. */
+typedef struct taper_program {
+    int64_t rows, cols; /* R and C */
+    int64_t sizes[TAPER_MAX_RANK]; /* [outer dims]: their product is R */
+    int64_t cost;                  /* per element, in units of one float32 addition */
+    size_t scratch_bytes;          /* aligned to TAPER_ALIGNMENT; each worker's own */
+    size_t register_bytes;
+    /* Bit j: result j is one element per row (uniform[0]) or in all (uniform[1]), computed once. */
+    uint64_t uniform[2];
+    int32_t count; /* instructions; 0: nothing to do */
+    int32_t n_inputs, n_scalars, n_registers;
+    int32_t outer; /* dims the rows are made of */
+    int32_t first; /* value number of the first tensor: 1 in an epilogue, else 0 */
+    int32_t output_size; /* bytes per element */
+    program_input inputs[PROGRAM_MAX_INPUTS];
+    program_scalar scalars[PROGRAM_MAX_SCALARS];
+    program_instruction code[PROGRAM_MAX_INSTRUCTIONS];
+} taper_program;
+
+typedef struct taper_program_table {
+    /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, or a tensor
+     * does not broadcast to the output. Without in_place the tensors are values 0.., and the dims of
+     * the [R][C] view are merged where every operand's strides allow: read rows and cols from p.
+     * An empty program is valid in place only, and does nothing. */
+    taper_status (*prepare)(taper_program *p, const taper_strings *code, const taper_ints *args,
+                            const taper_scalars *scalars, const taper_tensor *tensors,
+                            int32_t n_tensors, const taper_tensor *output, bool in_place);
+    /* `tensors` as given to prepare, now with data. Scratch may be NULL if scratch_bytes is 0. */
+    void (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
+                int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch);
+} taper_program_table;
+
+extern const taper_program_table TAPER_ISA_SYM(taper_program_engine);
+
+#endif /* TAPER_MAP_PROGRAM_H */

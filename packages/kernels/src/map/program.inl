@@ -1,0 +1,307 @@
+/*
+ * Preparing a tile program: strings and shapes become typed function pointers, slots and strides.
+ * Included by map.c; OTHER FAMILIES INCLUDE "map/program.h", whose comment is the interface.
+ */
+
+enum {
+    /* Rows shorter than this are run several to a tile where the block is contiguous: operands that
+     * are not laid out like the output are then copied to a tile register first. */
+    PROGRAM_FLAT_COLS = 128,
+    RESULT_SLOT = PROGRAM_MAX_INPUTS,
+    SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
+    ANY_DTYPE = -1
+};
+
+/* ---- shapes ---- */
+
+/* The input's strides over the output's dims, 0 where it is broadcast; false if it does not. */
+static bool broadcast_strides(const taper_tensor *t, const taper_tensor *output, int64_t *strides) {
+    const int32_t missing = output->rank - t->rank;
+    if (missing < 0)
+        return false;
+    for (int32_t d = 0; d < output->rank; d++) {
+        const int64_t size = d < missing ? 1 : t->shape[d - missing];
+        if (size != 1 && size != output->shape[d])
+            return false;
+        strides[d] = size == 1 ? 0 : t->strides[d - missing];
+    }
+    return true;
+}
+
+/* Dim d can join the dim before it when stepping over the whole of d is one step of that dim, for
+ * every operand. The output is contiguous and always agrees. */
+static bool merges(const taper_program *p, int32_t into, int32_t d, int64_t size) {
+    for (int32_t i = p->first; i < p->n_inputs; i++)
+        if (p->inputs[i].strides[into] != p->inputs[i].strides[d] * size)
+            return false;
+    return true;
+}
+
+static bool prepare_shape(taper_program *p, const taper_tensor *tensors,
+                          const taper_tensor *output) {
+    const int32_t rank = output->rank, last = p->first ? rank - 1 : rank;
+    if (rank < 0 || rank > TAPER_MAX_RANK)
+        return false;
+    for (int32_t i = p->first; i < p->n_inputs; i++)
+        if (!broadcast_strides(&tensors[i - p->first], output, p->inputs[i].strides))
+            return false;
+    int32_t n = 0;
+    for (int32_t d = 0; d < rank; d++) {
+        const int64_t size = output->shape[d];
+        if (d != last && size == 1)
+            continue;
+        const bool merge = n > 0 && d != last && merges(p, n - 1, d, size);
+        if (!merge)
+            p->sizes[n++] = 1;
+        p->sizes[n - 1] *= size;
+        for (int32_t i = p->first; i < p->n_inputs; i++)
+            p->inputs[i].strides[n - 1] = p->inputs[i].strides[d];
+    }
+    p->outer = n > 0 ? n - 1 : 0;
+    p->cols = n > 0 ? p->sizes[n - 1] : 1;
+    p->rows = 1;
+    for (int32_t d = 0; d < p->outer; d++)
+        p->rows *= p->sizes[d];
+    for (int32_t i = p->first; i < p->n_inputs; i++)
+        p->inputs[i].col_stride = n > 0 ? p->inputs[i].strides[n - 1] : 0;
+    return true;
+}
+
+static void prepare_input(const taper_program *p, program_input *in) {
+    int64_t contiguous = p->cols;
+    in->every_row = true;
+    in->flat = p->cols == 1 || in->col_stride == 1;
+    for (int32_t d = p->outer - 1; d >= 0; d--) {
+        in->every_row = in->every_row && in->strides[d] == 0;
+        in->flat = in->flat && in->strides[d] == contiguous;
+        contiguous *= p->sizes[d];
+    }
+}
+
+static bool is_one_element(const program_input *in) {
+    return in->every_row && in->col_stride == 0;
+}
+
+/* Whether some block can be run with several rows to a tile. */
+static bool may_be_flat(const taper_program *p) {
+    return p->rows > 1 && p->cols < PROGRAM_FLAT_COLS;
+}
+
+static bool needs_gather(const taper_program *p, const program_input *in) {
+    return (in->col_stride != 0 && in->col_stride != 1) ||
+           (may_be_flat(p) && !in->flat && !is_one_element(in));
+}
+
+/* ---- types ---- */
+
+static const microop *find_microop(const char *name) {
+    for (size_t i = 0; i < sizeof microops / sizeof microops[0]; i++)
+        if (strcmp(microops[i].name, name) == 0)
+            return &microops[i];
+    return NULL;
+}
+
+/* Whether the micro-op takes these operands (ANY_DTYPE: a scalar) and gives this result. */
+static bool microop_fits(const microop *op, const int *dtypes, int result) {
+    if (result != ANY_DTYPE && op->result != result)
+        return false;
+    for (int k = 0; k < op->arity; k++)
+        if (dtypes[k] != ANY_DTYPE && dtypes[k] != op->operand[k])
+            return false;
+    return true;
+}
+
+/* The first micro-op of op's name, op or after it, that fits. Rows of one name are adjacent. */
+static const microop *fitting_microop(const microop *op, const int *dtypes, int result) {
+    const microop *end = microops + sizeof microops / sizeof microops[0];
+    for (const char *name = op->name; op < end && strcmp(op->name, name) == 0; op++)
+        if (microop_fits(op, dtypes, result))
+            return op;
+    return NULL;
+}
+
+/* torch computes these powers by other means, exactly or nearly so. */
+static program_microop power_microop(double exponent) {
+    static const struct {
+        double exponent;
+        program_microop run;
+    } powers[] = {{2.0, f32_square}, {0.5, f32_sqrt},        {3.0, f32_cube},
+                  {1.0, f32_from_f32}, {-1.0, f32_reciprocal}, {-0.5, f32_rsqrt}};
+    for (size_t i = 0; i < sizeof powers / sizeof powers[0]; i++)
+        if (powers[i].exponent == exponent)
+            return powers[i].run;
+    return NULL;
+}
+
+/* The slot of a scalar read as dtype; -1 when there is no room. */
+static int scalar_slot(taper_program *p, taper_scalar scalar, int dtype) {
+    program_scalar typed = {.i64 = 0};
+    switch (dtype) {
+    case F32: typed.f32 = (float)scalar.f; break;
+    case F64: typed.f64 = scalar.f; break;
+    case I64: typed.i64 = scalar.i; break;
+    case I32: typed.i32 = (int32_t)scalar.i; break;
+    default: typed.boolean = scalar.f != 0.0 || scalar.i != 0; break;
+    }
+    for (int32_t s = 0; s < p->n_scalars; s++)
+        if (memcmp(&p->scalars[s], &typed, sizeof typed) == 0)
+            return SCALAR_SLOT + s;
+    if (p->n_scalars == PROGRAM_MAX_SCALARS)
+        return -1;
+    p->scalars[p->n_scalars] = typed;
+    return SCALAR_SLOT + p->n_scalars++;
+}
+
+/* Fills p->code except registers; dtypes[slot] are those of the inputs, and then of all values. */
+static bool prepare_code(taper_program *p, const taper_strings *code, const taper_ints *args,
+                         const taper_scalars *scalars, int output_dtype, int *dtypes) {
+    int64_t next = 0;
+    for (int32_t j = 0; j < p->count; j++) {
+        const microop *op = find_microop(code->data[j]);
+        if (!op || args->count - next < op->arity)
+            return false;
+        const int64_t *arg = args->data + next;
+        next += op->arity;
+        program_instruction *instruction = &p->code[j];
+        int operand_dtypes[PROGRAM_MAX_ARITY];
+        for (int k = 0; k < op->arity; k++) {
+            if (arg[k] >= p->n_inputs + j || arg[k] < -scalars->count)
+                return false;
+            const int64_t v = arg[k] < p->n_inputs ? arg[k] : arg[k] - p->n_inputs + RESULT_SLOT;
+            instruction->operand[k] = (int16_t)v;
+            operand_dtypes[k] = v < 0 ? ANY_DTYPE : dtypes[v];
+        }
+        op = fitting_microop(op, operand_dtypes, j == p->count - 1 ? output_dtype : ANY_DTYPE);
+        if (!op)
+            return false;
+        instruction->run = op->run;
+        instruction->arity = op->arity;
+        if (op->run == f32_pow && arg[1] < 0) {
+            const program_microop run = power_microop(scalars->data[-1 - arg[1]].f);
+            instruction->arity = run ? 1 : 2;
+            instruction->run = run ? run : f32_pow;
+        }
+        for (int k = 0; k < instruction->arity; k++) {
+            if (arg[k] < 0)
+                instruction->operand[k] =
+                    (int16_t)scalar_slot(p, scalars->data[-1 - arg[k]], op->operand[k]);
+            if (instruction->operand[k] < 0)
+                return false;
+        }
+        dtypes[RESULT_SLOT + j] = op->result;
+        p->cost += op->cost;
+    }
+    return next == args->count;
+}
+
+/* A result is uniform when all its operands are. */
+static uint64_t uniform_results(const taper_program *p, bool flat) {
+    bool uniform[PROGRAM_SLOTS];
+    for (int32_t i = 0; i < p->n_inputs; i++)
+        uniform[i] = flat ? is_one_element(&p->inputs[i]) : p->inputs[i].col_stride == 0;
+    for (int32_t s = SCALAR_SLOT; s < PROGRAM_SLOTS; s++)
+        uniform[s] = true;
+    uint64_t mask = 0;
+    for (int32_t j = 0; j < p->count; j++) {
+        uniform[RESULT_SLOT + j] = true;
+        for (int k = 0; k < p->code[j].arity; k++)
+            uniform[RESULT_SLOT + j] &= uniform[p->code[j].operand[k]];
+        mask |= (uint64_t)uniform[RESULT_SLOT + j] << j;
+    }
+    return mask;
+}
+
+/* ---- registers ---- */
+
+/* Whether result j may overwrite result o: same element size, and o is not one element that has to
+ * stand for all while j is written. */
+static bool may_overwrite(const taper_program *p, int32_t o, int32_t j, const int *dtypes) {
+    if (taper_dtype_size(dtypes[RESULT_SLOT + o]) != taper_dtype_size(dtypes[RESULT_SLOT + j]))
+        return false;
+    for (int mode = 0; mode < 2; mode++)
+        if ((p->uniform[mode] >> o & 1) != (p->uniform[mode] >> j & 1))
+            return false;
+    return true;
+}
+
+/* Linear scan: a register is free again after its value's last use. */
+static void prepare_registers(taper_program *p, const int *dtypes) {
+    int32_t last_use[PROGRAM_MAX_INSTRUCTIONS];
+    for (int32_t j = 0; j < p->count; j++) {
+        last_use[j] = j;
+        for (int k = 0; k < p->code[j].arity; k++) {
+            const int32_t o = p->code[j].operand[k] - RESULT_SLOT;
+            if (o >= 0 && o < PROGRAM_MAX_INSTRUCTIONS)
+                last_use[o] = j;
+        }
+    }
+    uint64_t used = 0; /* bit r: register r holds a value still needed */
+    for (int32_t j = 0; j < p->count - 1; j++) {
+        uint64_t taken = used;
+        for (int32_t o = 0; o < j; o++)
+            if (last_use[o] == j) {
+                used &= ~((uint64_t)1 << p->code[o].reg);
+                if (may_overwrite(p, o, j, dtypes))
+                    taken &= ~((uint64_t)1 << p->code[o].reg);
+            }
+        int8_t reg = 0;
+        while (taken >> reg & 1)
+            reg++;
+        p->code[j].reg = reg;
+        if (last_use[j] > j)
+            used |= (uint64_t)1 << reg;
+        if (reg >= p->n_registers)
+            p->n_registers = reg + 1;
+    }
+}
+
+static taper_status program_prepare(taper_program *p, const taper_strings *code,
+                                    const taper_ints *args, const taper_scalars *scalars,
+                                    const taper_tensor *tensors, int32_t n_tensors,
+                                    const taper_tensor *output, bool in_place) {
+    memset(p, 0, offsetof(taper_program, inputs));
+    p->first = in_place;
+    if (n_tensors < 0 || n_tensors + p->first > PROGRAM_MAX_INPUTS ||
+        code->count > PROGRAM_MAX_INSTRUCTIONS || (code->count == 0 && !in_place))
+        return TAPER_UNSUPPORTED;
+    p->n_inputs = n_tensors + p->first;
+    p->count = (int32_t)code->count;
+    p->output_size = (int32_t)taper_dtype_size(output->dtype);
+    if (!prepare_shape(p, tensors, output))
+        return TAPER_UNSUPPORTED;
+
+    int dtypes[PROGRAM_SLOTS];
+    for (int32_t i = 0; i < p->n_inputs; i++) {
+        program_input *in = &p->inputs[i];
+        if (i < p->first) { /* the block itself */
+            dtypes[i] = output->dtype;
+            *in = (program_input){.col_stride = 1, .flat = true, .gather = -1};
+            continue;
+        }
+        dtypes[i] = tensors[i - p->first].dtype;
+        in->size = (int32_t)taper_dtype_size(dtypes[i]);
+        prepare_input(p, in);
+    }
+    if (!prepare_code(p, code, args, scalars, output->dtype, dtypes))
+        return TAPER_UNSUPPORTED;
+    p->uniform[0] = uniform_results(p, false);
+    p->uniform[1] = uniform_results(p, true);
+    prepare_registers(p, dtypes);
+
+    size_t size = 0;
+    for (int32_t j = 0; j < p->count - 1; j++) {
+        const size_t bytes = taper_dtype_size(dtypes[RESULT_SLOT + j]);
+        size = bytes > size ? bytes : size;
+    }
+    for (int32_t i = p->first; i < p->n_inputs; i++) {
+        program_input *in = &p->inputs[i];
+        in->gather = -1;
+        if (needs_gather(p, in)) {
+            in->gather = (int8_t)p->n_registers++;
+            size = (size_t)in->size > size ? (size_t)in->size : size;
+        }
+    }
+    p->register_bytes = size * PROGRAM_TILE;
+    p->scratch_bytes = p->register_bytes * (size_t)p->n_registers;
+    return TAPER_OK;
+}

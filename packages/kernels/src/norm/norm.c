@@ -1,0 +1,162 @@
+/*
+ * LAYER_NORM and RMS_NORM: every row of the trailing dimensions is normalised by its own moments,
+ * then scaled by weight and shifted by bias. May run in place: a row is read before it is written.
+ */
+#include <math.h>
+
+#include "common/tensor.h"
+#include "isa/isa.h"
+#include "simd/rows.h"
+
+#define TAPER_ATTRS_layer_norm(A, id)                                                              \
+    A(id, dims, INT) A(id, eps, FLOAT) A(id, has_weight, BOOL) A(id, has_bias, BOOL)
+#define TAPER_ATTRS_rms_norm(A, id) A(id, dims, INT) A(id, eps, FLOAT)
+TAPER_DEFINE_ATTRS(layer_norm)
+TAPER_DEFINE_ATTRS(rms_norm)
+
+struct norm_state {
+    int64_t rows;
+    int64_t n; /* elements in a row */
+    int64_t rows_per_task;
+};
+
+/* Inputs after the first are weight and bias, one row each. */
+static taper_status norm_prepare(const taper_call *call, int64_t dims, taper_work *work) {
+    const taper_tensor *x = &call->inputs[0];
+    struct norm_state *s = call->state;
+    if (dims < 0 || dims > x->rank)
+        return TAPER_UNSUPPORTED;
+    s->rows = tensor_count(x, 0, x->rank - dims);
+    s->n = tensor_count(x, x->rank - dims, x->rank);
+    s->rows_per_task = rows_per_task(s->n);
+    if (!tensor_is(x, TAPER_FLOAT32, s->rows * s->n) ||
+        !tensor_is(call->output, TAPER_FLOAT32, s->rows * s->n))
+        return TAPER_UNSUPPORTED;
+    for (int32_t i = 1; i < call->n_inputs; i++)
+        if (!tensor_is(&call->inputs[i], TAPER_FLOAT32, s->n))
+            return TAPER_UNSUPPORTED;
+    work->tasks = s->n == 0 ? 0 : i64_ceil_div(s->rows, s->rows_per_task);
+    work->scratch_bytes = 0;
+    return TAPER_OK;
+}
+
+/* y = (x - center) * scale - shift, then times weight and plus bias where there are any. */
+typedef struct norm_row {
+    vf center;
+    vf scale;
+    vf shift;
+    const float *weight;
+    const float *bias;
+} norm_row;
+
+V_INLINE vf norm_vector(const norm_row *row, const bool centered, const bool weighted,
+                        const bool biased, vf x, vf weight, vf bias) {
+    vf y = centered ? v_fma(v_sub(x, row->center), row->scale, row->shift) : v_mul(x, row->scale);
+    if (weighted && biased)
+        return v_fma(y, weight, bias);
+    y = weighted ? v_mul(y, weight) : y;
+    return biased ? v_add(y, bias) : y;
+}
+
+V_INLINE void norm_write(const norm_row *row, const bool centered, const bool weighted,
+                         const bool biased, float *y, const float *x, int64_t n) {
+    int64_t i = 0;
+    for (; i + V_LEN <= n; i += V_LEN)
+        v_store(y + i, norm_vector(row, centered, weighted, biased, v_load(x + i),
+                                   weighted ? v_load(row->weight + i) : v_zero(),
+                                   biased ? v_load(row->bias + i) : v_zero()));
+    if (i < n)
+        v_store_n(y + i,
+                  norm_vector(row, centered, weighted, biased, v_load_n(x + i, n - i),
+                              weighted ? v_load_n(row->weight + i, n - i) : v_zero(),
+                              biased ? v_load_n(row->bias + i, n - i) : v_zero()),
+                  n - i);
+}
+
+V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row row, double eps,
+                              float *y, const float *x, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, x += n, y += n) {
+        /* The sum rounded to a float is near the mean; x minus it is nearly exact whatever the
+         * mean's size, and what it is off by comes out as the mean of the differences. */
+        const float center = (float)(row_fold(ROW_SUM, x, n) / (double)n);
+        const row_moments about = row_moments_about(center, x, n);
+        const double offset = about.first / (double)n;
+        const double variance = about.second / (double)n - offset * offset;
+        const double scale = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + eps);
+        row.center = v_set1(center);
+        row.scale = v_set1((float)scale);
+        row.shift = v_set1((float)(-offset * scale));
+        norm_write(&row, true, weighted, biased, y, x, n);
+    }
+}
+
+static taper_status f32_layer_norm_prepare(const taper_call *call, taper_work *work) {
+    const struct layer_norm_attrs *attrs = call->attrs;
+    if (call->n_inputs != 1 + attrs->has_weight + attrs->has_bias)
+        return TAPER_UNSUPPORTED;
+    return norm_prepare(call, attrs->dims, work);
+}
+
+static taper_status f32_layer_norm_run(const taper_call *call, int64_t begin, int64_t end,
+                                       void *scratch) {
+    const struct layer_norm_attrs *attrs = call->attrs;
+    const struct norm_state *s = call->state;
+    const bool weighted = attrs->has_weight, biased = attrs->has_bias;
+    const norm_row row = {.weight = weighted ? call->inputs[1].data : NULL,
+                          .bias = biased ? call->inputs[1 + weighted].data : NULL};
+    const int64_t first = begin * s->rows_per_task;
+    const int64_t rows = i64_min(end * s->rows_per_task, s->rows) - first;
+    const float *x = (const float *)call->inputs[0].data + first * s->n;
+    float *y = (float *)call->output->data + first * s->n;
+    (void)scratch;
+    if (weighted && biased)
+        layer_norm_rows(true, true, row, attrs->eps, y, x, rows, s->n);
+    else if (weighted)
+        layer_norm_rows(true, false, row, attrs->eps, y, x, rows, s->n);
+    else if (biased)
+        layer_norm_rows(false, true, row, attrs->eps, y, x, rows, s->n);
+    else
+        layer_norm_rows(false, false, row, attrs->eps, y, x, rows, s->n);
+    return TAPER_OK;
+}
+
+V_INLINE void rms_norm_rows(const bool weighted, norm_row row, double eps, float *y, const float *x,
+                            int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, x += n, y += n) {
+        const double mean_square = row_fold(ROW_SUM_SQUARES, x, n) / (double)n;
+        row.scale = v_set1((float)(1.0 / sqrt(mean_square + eps)));
+        norm_write(&row, false, weighted, false, y, x, n);
+    }
+}
+
+static taper_status f32_rms_norm_prepare(const taper_call *call, taper_work *work) {
+    const struct rms_norm_attrs *attrs = call->attrs;
+    if (call->n_inputs < 1 || call->n_inputs > 2)
+        return TAPER_UNSUPPORTED;
+    return norm_prepare(call, attrs->dims, work);
+}
+
+static taper_status f32_rms_norm_run(const taper_call *call, int64_t begin, int64_t end,
+                                     void *scratch) {
+    const struct rms_norm_attrs *attrs = call->attrs;
+    const struct norm_state *s = call->state;
+    const norm_row row = {.weight = call->n_inputs > 1 ? call->inputs[1].data : NULL};
+    const int64_t first = begin * s->rows_per_task;
+    const int64_t rows = i64_min(end * s->rows_per_task, s->rows) - first;
+    const float *x = (const float *)call->inputs[0].data + first * s->n;
+    float *y = (float *)call->output->data + first * s->n;
+    (void)scratch;
+    if (row.weight)
+        rms_norm_rows(true, row, attrs->eps, y, x, rows, s->n);
+    else
+        rms_norm_rows(false, row, attrs->eps, y, x, rows, s->n);
+    return TAPER_OK;
+}
+
+static const taper_kernel norm_kernels[] = {
+#include "norm/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_norm);
+const taper_family TAPER_ISA_SYM(taper_norm) = {norm_kernels,
+                                                sizeof norm_kernels / sizeof norm_kernels[0]};

@@ -1,0 +1,81 @@
+/* VAR: the mean first, then the squares of the distances from it, corrected for its rounding. */
+
+V_INLINE void var_columns(const struct reduce_state *s, const span *first, const span *second,
+                          const float *center, const float *x) {
+    const int64_t width = first->width, stride = s->spans.inner, n = s->spans.n;
+    for (int64_t begin = 0; begin < n; begin += PART_ROWS) {
+        const int64_t end = i64_min(begin + PART_ROWS, n);
+        for (int64_t j = 0; j < width; j += V_LEN) {
+            const int64_t lanes = i64_min(V_LEN, width - j);
+            const vf c = v_load_n(center + j, lanes);
+            vf d1 = v_zero(), d2 = v_zero();
+            for (int64_t r = begin; r < end; r++) {
+                const float *p = x + r * stride + j;
+                const vf d = v_sub(lanes == V_LEN ? v_load(p) : v_load_n(p, lanes), c);
+                d1 = v_add(d1, d);
+                d2 = v_fma(d, d, d2);
+            }
+            v_store(first->part + j, d1);
+            v_store(second->part + j, d2);
+        }
+        for (int64_t j = 0; j < width; j++) {
+            first->f64[j] += (double)first->part[j];
+            second->f64[j] += (double)second->part[j];
+        }
+    }
+}
+
+static taper_status f32_var_prepare(const taper_call *call, taper_work *work) {
+    const struct var_attrs *attrs = call->attrs;
+    const taper_tensor *x = &call->inputs[0];
+    struct reduce_state *s = call->state;
+    if (call->n_inputs != 1 || !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
+        !reduce_plan(s, x, &attrs->axes) ||
+        !tensor_is(call->output, TAPER_FLOAT32, s->spans.outer * s->spans.inner))
+        return TAPER_UNSUPPORTED;
+    s->divisor = fmax(0.0, (double)s->count - attrs->correction);
+    work->tasks = axis_tasks(&s->spans);
+    work->scratch_bytes = 2 * (size_t)s->spans.tile * sizeof(double) + 3 * PART_BYTES;
+    return TAPER_OK;
+}
+
+static taper_status f32_var_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    const struct reduce_state *s = call->state;
+    const int64_t tile = s->spans.tile;
+    const double count = (double)s->count;
+    float *part = (float *)((double *)scratch + 2 * tile);
+    span first = {.f64 = scratch, .part = part};
+    span second = {.f64 = first.f64 + tile, .part = part + (PART + V_LEN)};
+    float *center = part + 2 * (PART + V_LEN);
+    for (int64_t i = axis_first(&s->spans, begin); i < axis_last(&s->spans, end); i++) {
+        const axis_span at = axis_span_at(&s->spans, i);
+        const float *x = (const float *)call->inputs[0].data + span_offset(s, &at);
+        float *y = (float *)call->output->data + at.outer * s->spans.inner + at.column;
+        first.width = second.width = at.width;
+        f32_start(ROW_SUM, &first);
+        for (int64_t t = 0; t < s->reduced.count; t++)
+            (s->along_row ? f32_sum_rows : f32_sum_columns)(s, &first,
+                                                            x + loops_offset(&s->reduced, t));
+        for (int64_t j = 0; j < at.width; j++)
+            center[j] = (float)(first.f64[j] / count);
+
+        f32_start(ROW_SUM, &first);
+        f32_start(ROW_SUM, &second);
+        for (int64_t t = 0; t < s->reduced.count; t++) {
+            const float *p = x + loops_offset(&s->reduced, t);
+            for (int64_t j = 0; s->along_row && j < at.width; j++) {
+                const row_moments about =
+                    row_moments_about(center[j], p + j * s->spans.n, s->spans.n);
+                first.f64[j] += about.first;
+                second.f64[j] += about.second;
+            }
+            if (!s->along_row)
+                var_columns(s, &first, &second, center, p);
+        }
+        for (int64_t j = 0; j < at.width; j++) {
+            const double squares = second.f64[j] - first.f64[j] * first.f64[j] / count;
+            y[j] = (float)((squares < 0.0 ? 0.0 : squares) / s->divisor);
+        }
+    }
+    return TAPER_OK;
+}

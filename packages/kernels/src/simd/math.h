@@ -1,0 +1,257 @@
+/*
+ * Elementary functions over the vector layer, lane by lane: a lane's result never depends on its
+ * neighbours. Each states its largest error in units of float32's last place (ulp) against the exact
+ * value; tests/test_simd.c holds it to that on every level. NaN gives NaN; infinities, -0 and
+ * denormals give what C's libm gives.
+ */
+#ifndef TAPER_SIMD_MATH_H
+#define TAPER_SIMD_MATH_H
+
+#include <float.h>
+#include <math.h>
+
+#include "simd/simd.h"
+
+/* f of every lane: for arguments too rare to have a vector path. */
+static __attribute__((noinline, unused)) vf v_lanes(float (*f)(float), vf x) {
+    float lanes[V_LEN];
+    v_store(lanes, x);
+    for (int i = 0; i < V_LEN; i++)
+        lanes[i] = f(lanes[i]);
+    return v_load(lanes);
+}
+
+/* fast where usual, else f of the lane. */
+V_INLINE vf v_or_lanes(vm usual, vf fast, float (*f)(float), vf x) {
+    return vm_any(vm_not(usual)) ? v_select(usual, fast, v_lanes(f, x)) : fast;
+}
+
+/* ---- exponentials ---- */
+
+/* x = n ln 2 + r, n integral, |r| <= ln 2 / 2. ln 2 is in two parts, the first short enough that n
+ * times it is exact without a fused multiply-add too. */
+V_INLINE vf v_exp_reduce(vf x, vf *n) {
+    *n = v_round(v_mul(x, v_set1(0x1.715476p+0f)));
+    return v_fma(*n, v_set1(0x1.bd0106p-13f), v_fma(*n, v_set1(-0.693359375f), x));
+}
+
+/* (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2. */
+V_INLINE vf v_exp_tail(vf r) {
+    vf p = v_set1(0x1.6a4f72p-10f);
+    p = v_fma(p, r, v_set1(0x1.12398p-7f));
+    p = v_fma(p, r, v_set1(0x1.5558aep-5f));
+    p = v_fma(p, r, v_set1(0x1.555492p-3f));
+    return v_fma(p, r, v_set1(0x1.fffffcp-2f));
+}
+
+/* e^x for -104 <= x <= 89. */
+V_INLINE vf v_exp_bounded(vf x) {
+    vf n;
+    const vf r = v_exp_reduce(x, &n), one = v_set1(1.0f);
+    return v_ldexp(v_fma(v_fma(v_exp_tail(r), r, one), r, one), n);
+}
+
+/* e^x, 1.2 ulp. Denormal results are right; 0 below -103.97, infinity above 88.72. */
+V_INLINE vf v_exp(vf x) {
+    /* Beyond these the result is 0 or infinity whatever x is; NaN passes through both. */
+    return v_exp_bounded(v_max(v_set1(-104.0f), v_min(v_set1(89.0f), x)));
+}
+
+/* 2^n for integral n in [-126, 127]. */
+V_INLINE vf v_pow2(vf n) { return v_as_float(vi_shl(vi_add(v_to_int(n), vi_set1(127)), 23)); }
+
+/* e^x - 1 for -60 <= x <= 60, but +0 for -0; 2 ulp. */
+V_INLINE vf v_expm1_bounded(vf x) {
+    vf n;
+    const vf r = v_exp_reduce(x, &n), scale = v_pow2(n);
+    const vf m = v_fma(v_mul(r, r), v_exp_tail(r), r);
+    return v_fma(scale, m, v_sub(scale, v_set1(1.0f)));
+}
+
+/* e^x - 1, 2 ulp. */
+V_INLINE vf v_expm1(vf x) {
+    const vf near = v_expm1_bounded(v_max(v_set1(-60.0f), v_min(v_set1(60.0f), x)));
+    return v_select(v_lt(v_set1(60.0f), x), v_exp(x), v_copysign(near, x));
+}
+
+/* tanh(x), 2.5 ulp: (e^2|x| - 1) / (e^2|x| + 1), which is 1 from |x| = 9.1 on. */
+V_INLINE vf v_tanh(vf x) {
+    const vf m = v_expm1_bounded(v_min(v_set1(20.0f), v_add(v_abs(x), v_abs(x))));
+    return v_copysign(v_div(m, v_add(m, v_set1(2.0f))), x);
+}
+
+/* 1 / (1 + e^-x), 2.5 ulp, denormal results included: e^-|x| never overflows. */
+V_INLINE vf v_sigmoid(vf x) {
+    const vf one = v_set1(1.0f);
+    const vf e = v_exp_bounded(v_max(v_set1(-104.0f), v_neg(v_abs(x))));
+    return v_div(v_select(v_lt(x, v_zero()), e, one), v_add(one, e));
+}
+
+/* x sigmoid(x), 3 ulp. */
+V_INLINE vf v_silu(vf x) { return v_mul(x, v_sigmoid(x)); }
+
+/* ---- logarithms ---- */
+
+/* x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), for x > 0 neither denormal nor infinite. */
+V_INLINE vf v_log_reduce(vf x, vi *e) {
+    const vi bits = v_as_int(x);
+    *e = vi_sar(vi_sub(bits, vi_set1(0x3f3504f3)), 23);
+    return v_sub(v_as_float(vi_sub(bits, vi_shl(*e, 23))), v_set1(1.0f));
+}
+
+/* log(1 + f) - f for f as v_log_reduce gives it, plus `more`. */
+V_INLINE vf v_log_tail(vf f, vf more) {
+    vf p = v_set1(-0x1.38dc54p-4f);
+    p = v_fma(p, f, v_set1(0x1.056a7p-3f));
+    p = v_fma(p, f, v_set1(-0x1.0d8488p-3f));
+    p = v_fma(p, f, v_set1(0x1.22d7acp-3f));
+    p = v_fma(p, f, v_set1(-0x1.54721ap-3f));
+    p = v_fma(p, f, v_set1(0x1.99a028p-3f));
+    p = v_fma(p, f, v_set1(-0x1.000228p-2f));
+    p = v_fma(p, f, v_set1(0x1.555554p-2f));
+    return v_fma(v_fma(p, f, v_set1(-0.5f)), v_mul(f, f), more);
+}
+
+/* e ln 2 + log(1 + f). */
+V_INLINE vf v_log_join(vi e, vf f) {
+    const vf n = v_from_int(e);
+    return v_fma(n, v_set1(0.693359375f),
+                 v_add(f, v_log_tail(f, v_mul(n, v_set1(-0x1.bd0106p-13f)))));
+}
+
+V_INLINE vm v_is_normal_positive(vf x) {
+    return vm_and(v_le(v_set1(FLT_MIN), x), v_le(x, v_set1(FLT_MAX)));
+}
+
+/* log(x), 1 ulp. */
+V_INLINE vf v_log(vf x) {
+    vi e;
+    const vf f = v_log_reduce(x, &e);
+    return v_or_lanes(v_is_normal_positive(x), v_log_join(e, f), logf, x);
+}
+
+/* log2(x), 2.5 ulp; exact for powers of two. */
+V_INLINE vf v_log2(vf x) {
+    vi e;
+    const vf f = v_log_reduce(x, &e), y = v_add(f, v_log_tail(f, v_zero()));
+    return v_or_lanes(v_is_normal_positive(x), v_fma(y, v_set1(0x1.715476p+0f), v_from_int(e)),
+                      log2f, x);
+}
+
+/* log10(x), 2.5 ulp. */
+V_INLINE vf v_log10(vf x) {
+    vi e;
+    const vf f = v_log_reduce(x, &e), y = v_add(f, v_log_tail(f, v_zero()));
+    const vf n = v_from_int(e); /* log10(2) in two parts as in v_exp_reduce */
+    const vf low = v_fma(y, v_set1(0x1.bcb7b2p-2f), v_mul(n, v_set1(0x1.3509f8p-18f)));
+    return v_or_lanes(v_is_normal_positive(x), v_fma(n, v_set1(0x1.344p-2f), low), log10f, x);
+}
+
+/* log(1 + x), 1.5 ulp. */
+V_INLINE vf v_log1p(vf x) {
+    const vf one = v_set1(1.0f), u = v_add(one, x);
+    const vf lost = v_sub(x, v_sub(u, one)); /* what rounding took from u */
+    vi e;
+    vf f = v_log_reduce(u, &e);
+    f = v_add(f, v_mul(lost, v_as_float(vi_shl(vi_sub(vi_set1(127), e), 23))));
+    const vm usual = vm_and(v_lt(v_set1(-1.0f), x), v_le(x, v_set1(0x1p126f)));
+    return v_or_lanes(usual, v_copysign(v_log_join(e, f), x), log1pf, x);
+}
+
+/* log(1 + e^x), and x itself beyond 20; 2.5 ulp. */
+V_INLINE vf v_softplus(vf x) {
+    const vf limit = v_set1(20.0f);
+    return v_select(v_lt(limit, x), x, v_log1p(v_exp(v_min(limit, x))));
+}
+
+/* x tanh(log(1 + e^x)), 5 ulp: with n = (1 + e^x)^2 - 1 the hyperbolic tangent is n / (n + 2). */
+V_INLINE vf v_mish(vf x) {
+    const vf e = v_exp(v_min(v_set1(20.0f), x)), two = v_set1(2.0f);
+    const vf n = v_mul(e, v_add(e, two));
+    return v_mul(x, v_div(n, v_add(n, two)));
+}
+
+/* ---- error function ---- */
+
+/* erf(x), 1.5 ulp. */
+V_INLINE vf v_erf(vf x) {
+    /* Up to 0.92 an odd polynomial, beyond it 1 - e^-w(|x|), which is 1 from 3.92 on. */
+    const vf t = v_min(v_set1(4.0f), v_abs(x)), s = v_mul(x, x), one = v_set1(1.0f);
+    vf p = v_set1(0x1.4f1db2p-14f);
+    p = v_fma(p, s, v_set1(-0x1.a5fb1p-11f));
+    p = v_fma(p, s, v_set1(0x1.54492p-8f));
+    p = v_fma(p, s, v_set1(-0x1.b8011p-6f));
+    p = v_fma(p, s, v_set1(0x1.ce2d64p-4f));
+    p = v_fma(p, s, v_set1(-0x1.81274p-2f));
+    p = v_fma(p, s, v_set1(0x1.06eba8p-3f));
+    p = v_fma(p, x, x);
+    vf w = v_set1(-0x1.c0c42p-13f);
+    w = v_fma(w, t, v_set1(0x1.a564cap-9f));
+    w = v_fma(w, t, v_set1(-0x1.7707b6p-6f));
+    w = v_fma(w, t, v_set1(0x1.af271cp-4f));
+    w = v_fma(w, t, v_set1(0x1.457cdep-1f));
+    w = v_fma(w, t, v_set1(0x1.07328ap-3f));
+    w = v_fma(w, t, t);
+    const vf far = v_sub(one, v_exp_bounded(v_neg(w)));
+    return v_select(v_lt(v_set1(0.92f), t), v_copysign(far, x), p);
+}
+
+/* x (1 + erf(x / sqrt 2)) / 2, 4 ulp for x >= -2. Below, where the textbook form loses all digits to
+ * cancellation, the error grows to a relative 2^-18 at -6, and results under 1e-8 are rough. */
+V_INLINE vf v_gelu(vf x) {
+    /* The normal distribution's tail beyond t is e^-w(t) / 2; its complement is the other side. */
+    const vf t = v_abs(x), half = v_set1(0.5f);
+    vf w = v_set1(0x1.165558p-26f);
+    w = v_fma(w, t, v_set1(-0x1.0d353p-21f));
+    w = v_fma(w, t, v_set1(0x1.bd23f4p-18f));
+    w = v_fma(w, t, v_set1(-0x1.8f40b2p-15f));
+    w = v_fma(w, t, v_set1(0x1.717da2p-13f));
+    w = v_fma(w, t, v_set1(0x1.21041cp-15f));
+    w = v_fma(w, t, v_set1(-0x1.3e21f6p-8f));
+    w = v_fma(w, t, v_set1(0x1.29f8fep-5f));
+    w = v_fma(w, t, v_set1(0x1.45f09ap-2f));
+    w = v_fma(w, t, v_set1(0x1.98846cp-1f));
+    const vf tail = v_mul(half, v_exp_bounded(v_max(v_set1(-104.0f), v_neg(v_mul(w, t)))));
+    return v_mul(x, v_select(v_lt(x, v_zero()), tail, v_sub(v_set1(1.0f), tail)));
+}
+
+/* x (1 + tanh(u)) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+V_INLINE vf v_gelu_tanh(vf x) {
+    const vf inner = v_fma(v_mul(v_mul(x, x), v_set1(0.044715f)), x, x);
+    return v_mul(x, v_sigmoid(v_mul(v_set1(2 * 0x1.988454p-1f), inner)));
+}
+
+/* ---- trigonometry ---- */
+
+/* sin(x + quadrants pi / 2) for |x| <= 8192; 1.5 ulp. */
+V_INLINE vf v_sin_bounded(vf x, int quadrants) {
+    /* x = n pi / 2 + r; pi / 2 in four parts, n times the first three exact. */
+    const vf n = v_round(v_mul(x, v_set1(0x1.45f306p-1f)));
+    vf r = v_fma(n, v_set1(-0x1.92p+0f), x);
+    r = v_fma(n, v_set1(-0x1.fb4p-12f), r);
+    r = v_fma(n, v_set1(-0x1.444p-24f), r);
+    r = v_fma(n, v_set1(-0x1.68c234p-39f), r);
+    const vf s = v_mul(r, r), one = v_set1(1.0f);
+    vf sine = v_fma(v_set1(-0x1.9955bp-13f), s, v_set1(0x1.11077cp-7f));
+    sine = v_fma(v_mul(v_fma(sine, s, v_set1(-0x1.555546p-3f)), s), r, r);
+    vf cosine = v_fma(v_set1(0x1.99e904p-16f), s, v_set1(-0x1.6c0c2ap-10f));
+    cosine = v_fma(cosine, s, v_set1(0x1.55554ap-5f));
+    cosine = v_fma(v_fma(cosine, s, v_set1(-0.5f)), s, one);
+    /* Bit 0 of the quadrant picks the function, bit 1 the sign. */
+    const vi q = vi_add(v_to_int(n), vi_set1(quadrants));
+    const vm odd = v_lt(v_zero(), v_as_float(vi_shl(vi_and(q, vi_set1(1)), 24)));
+    return v_xor_sign(v_select(odd, cosine, sine), v_as_float(vi_shl(q, 30)));
+}
+
+/* sin(x), 1.5 ulp. */
+V_INLINE vf v_sin(vf x) {
+    const vf t = v_abs(x); /* keeps the sign of -0 */
+    return v_or_lanes(v_le(t, v_set1(8192.0f)), v_xor_sign(v_sin_bounded(t, 0), x), sinf, x);
+}
+
+/* cos(x), 1.5 ulp. */
+V_INLINE vf v_cos(vf x) {
+    return v_or_lanes(v_le(v_abs(x), v_set1(8192.0f)), v_sin_bounded(x, 1), cosf, x);
+}
+
+#endif /* TAPER_SIMD_MATH_H */

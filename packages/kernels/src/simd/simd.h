@@ -1,0 +1,71 @@
+/*
+ * The vector layer: one float vector type `vf` of V_LEN lanes, its int32 twin `vi` and a lane mask
+ * `vm`, with the same functions on every level. One header per level implements it:
+ *
+ *   simd_avx512.h 16 lanes, simd_avx2.h 8, simd_sse4.h 4, simd_neon.h 4, simd_scalar.h 4
+ *
+ * Rules: v_fma is one rounding on AVX2, AVX-512 and NEON and two on SSE4 and scalar; nothing else
+ * contracts (-ffp-contract=off). v_max and v_min return the second operand when either is NaN.
+ * Loads and stores need no alignment. *_n variants touch only the first n lanes, 0 <= n <= V_LEN,
+ * and fill the rest with zero. Reductions over lanes have one fixed order per level. v_transpose
+ * swaps r[i] lane j with r[j] lane i. V_REGISTERS is how many vector registers the level has.
+ *
+ * A vector's 16-byte parts: vi_load_parts takes part i from p + i * step (bytes); vi_zip_low_<bits>
+ * interleaves the elements of the lower 8 bytes of each part of a and b, vi_zip_high_<bits> those of
+ * the upper 8.
+ */
+#ifndef TAPER_SIMD_H
+#define TAPER_SIMD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define V_INLINE static inline __attribute__((always_inline, unused))
+
+#if defined(TAPER_SCALAR)
+#include "simd/simd_scalar.h"
+#elif defined(__AVX512F__)
+#include "simd/simd_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__)
+#include "simd/simd_avx2.h"
+#elif defined(__SSE4_1__)
+#include "simd/simd_sse4.h"
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#include "simd/simd_neon.h"
+#else
+#include "simd/simd_scalar.h"
+#endif
+
+/* What follows is the same on every level. */
+
+/* a * b + c with the product's sign flipped: c - a * b. */
+V_INLINE vf v_neg(vf a) { return v_xor_sign(a, v_set1(-0.0f)); }
+V_INLINE vf v_fnma(vf a, vf b, vf c) { return v_fma(v_neg(a), b, c); }
+V_INLINE vm v_isnan(vf a) { return v_unord(a, a); }
+
+/* max and min as torch has them: NaN if either operand is NaN. */
+V_INLINE vf v_max_nan(vf a, vf b) { return v_select(v_isnan(a), a, v_max(a, b)); }
+V_INLINE vf v_min_nan(vf a, vf b) { return v_select(v_isnan(a), a, v_min(a, b)); }
+
+/* The first n lanes, 0 <= n <= V_LEN; and a load of them with the rest taken from fill. */
+V_INLINE vm vm_first(int64_t n) {
+    static const float lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return v_lt(v_load(lane), v_set1((float)n));
+}
+V_INLINE vf v_load_fill(const float *p, int64_t n, vf fill) {
+    return v_select(vm_first(n), v_load_n(p, n), fill);
+}
+
+#if V_LEN < 16
+/* a * 2^n, rounded once, for integral n in [-250, 250] and a in [0.5, 2). AVX-512 has an instruction
+ * for it; here two factors, as 2^n alone may be out of range. */
+V_INLINE vf v_ldexp(vf a, vf n) {
+    const vi whole = v_to_int(n), half = vi_sar(whole, 1), bias = vi_set1(127);
+    const vf low = v_as_float(vi_shl(vi_add(half, bias), 23));
+    const vf high = v_as_float(vi_shl(vi_add(vi_sub(whole, half), bias), 23));
+    return v_mul(v_mul(a, low), high);
+}
+#endif
+
+#endif /* TAPER_SIMD_H */

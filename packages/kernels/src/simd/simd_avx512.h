@@ -1,0 +1,123 @@
+/* AVX-512 F+BW+DQ+VL: 16 lanes, masks in mask registers. */
+#include <immintrin.h>
+
+#define V_LEN 16
+#define V_REGISTERS 32
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+V_INLINE vm v_first_n(int64_t n) { return (vm)((1u << n) - 1u); }
+
+V_INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
+V_INLINE vf v_zero(void) { return _mm512_setzero_ps(); }
+V_INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+V_INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+V_INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first_n(n), p); }
+V_INLINE void v_store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, v_first_n(n), a); }
+
+V_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+V_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+V_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V_INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+V_INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+V_INLINE vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+V_INLINE vf v_abs(vf a) { return _mm512_abs_ps(a); }
+/* a with its sign flipped where sign has its sign bit set. */
+V_INLINE vf v_xor_sign(vf a, vf sign) {
+    return _mm512_xor_ps(a, _mm512_and_ps(sign, _mm512_set1_ps(-0.0f)));
+}
+/* magnitude of a, sign of sign. */
+V_INLINE vf v_copysign(vf a, vf sign) {
+    return _mm512_or_ps(_mm512_abs_ps(a), _mm512_and_ps(sign, _mm512_set1_ps(-0.0f)));
+}
+V_INLINE vf v_round(vf a) { /* to nearest, ties to even */
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+V_INLINE vf v_floor(vf a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+V_INLINE vf v_ceil(vf a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+}
+V_INLINE vf v_trunc(vf a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+}
+
+V_INLINE vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+V_INLINE vm v_le(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+V_INLINE vm v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+V_INLINE vm v_unord(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q); }
+V_INLINE vm vm_and(vm a, vm b) { return a & b; }
+V_INLINE vm vm_or(vm a, vm b) { return a | b; }
+V_INLINE vm vm_not(vm a) { return (vm)~a; }
+V_INLINE bool vm_any(vm a) { return a != 0; }
+V_INLINE vf v_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); } /* m ? a : b */
+
+V_INLINE vi v_as_int(vf a) { return _mm512_castps_si512(a); }
+V_INLINE vf v_as_float(vi a) { return _mm512_castsi512_ps(a); }
+V_INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+V_INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+V_INLINE void vi_store(int32_t *p, vi a) { _mm512_storeu_si512(p, a); }
+V_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+V_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+V_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+V_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+#define vi_shl(a, n) _mm512_slli_epi32(a, n)
+#define vi_shr(a, n) _mm512_srli_epi32(a, n)  /* logical */
+#define vi_sar(a, n) _mm512_srai_epi32(a, n)  /* arithmetic */
+V_INLINE vi v_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* to nearest even */
+V_INLINE vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
+
+V_INLINE vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^floor(n) */
+
+V_INLINE vi vi_load_parts(const void *p, int64_t step) {
+    const __m128i *a = p, *b = (const void *)((const char *)p + step);
+    const __m128i *c = (const void *)((const char *)p + 2 * step);
+    const __m128i *d = (const void *)((const char *)p + 3 * step);
+    vi r = _mm512_castsi128_si512(_mm_loadu_si128(a));
+    r = _mm512_inserti64x2(r, _mm_loadu_si128(b), 1);
+    r = _mm512_inserti64x2(r, _mm_loadu_si128(c), 2);
+    return _mm512_inserti64x2(r, _mm_loadu_si128(d), 3);
+}
+V_INLINE vi vi_zip_low_8(vi a, vi b) { return _mm512_unpacklo_epi8(a, b); }
+V_INLINE vi vi_zip_low_16(vi a, vi b) { return _mm512_unpacklo_epi16(a, b); }
+V_INLINE vi vi_zip_low_32(vi a, vi b) { return _mm512_unpacklo_epi32(a, b); }
+V_INLINE vi vi_zip_low_64(vi a, vi b) { return _mm512_unpacklo_epi64(a, b); }
+V_INLINE vi vi_zip_high_8(vi a, vi b) { return _mm512_unpackhi_epi8(a, b); }
+V_INLINE vi vi_zip_high_16(vi a, vi b) { return _mm512_unpackhi_epi16(a, b); }
+V_INLINE vi vi_zip_high_32(vi a, vi b) { return _mm512_unpackhi_epi32(a, b); }
+V_INLINE vi vi_zip_high_64(vi a, vi b) { return _mm512_unpackhi_epi64(a, b); }
+
+V_INLINE void v_transpose(vf r[V_LEN]) {
+    vf t[V_LEN];
+    for (int i = 0; i < 16; i += 2) { /* pairs of rows: 2x2 blocks */
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) { /* 4x4 blocks, one in each 128-bit lane */
+        const __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]);
+        const __m512d c = _mm512_castps_pd(t[i + 2]), d = _mm512_castps_pd(t[i + 3]);
+        r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+        r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+        r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+        r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+    for (int i = 0; i < 4; i++) { /* then the 4x4 blocks among themselves */
+        const vf a = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        const vf b = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        const vf c = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        const vf d = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+        t[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+        t[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        t[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+    for (int i = 0; i < 16; i++)
+        r[i] = t[i];
+}
+
+V_INLINE float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
+V_INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }

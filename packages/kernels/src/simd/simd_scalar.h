@@ -1,0 +1,142 @@
+/* Any CPU: 4 lanes as plain C, the reference the other levels are tested against. */
+#include <math.h>
+#include <string.h>
+
+#define V_LEN 4
+#define V_REGISTERS 16
+typedef struct {
+    float lane[4];
+} vf;
+typedef struct {
+    int32_t lane[4];
+} vi;
+typedef struct {
+    bool lane[4];
+} vm;
+
+#define V_EACH(T, expr)                                                                            \
+    T r;                                                                                           \
+    for (int i = 0; i < 4; i++)                                                                    \
+        r.lane[i] = (expr);                                                                        \
+    return r
+#define V_UNARY(name, expr)                                                                        \
+    V_INLINE vf name(vf va) { V_EACH(vf, expr); }
+#define A va.lane[i]
+#define B vb.lane[i]
+
+V_INLINE vf v_set1(float x) { V_EACH(vf, x); }
+V_INLINE vf v_zero(void) { V_EACH(vf, 0.0f); }
+V_INLINE vf v_load(const float *p) { V_EACH(vf, p[i]); }
+V_INLINE vf v_load_n(const float *p, int64_t n) { V_EACH(vf, i < n ? p[i] : 0.0f); }
+V_INLINE void v_store_n(float *p, vf va, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        p[i] = A;
+}
+V_INLINE void v_store(float *p, vf va) { v_store_n(p, va, 4); }
+
+V_INLINE vf v_add(vf va, vf vb) { V_EACH(vf, A + B); }
+V_INLINE vf v_sub(vf va, vf vb) { V_EACH(vf, A - B); }
+V_INLINE vf v_mul(vf va, vf vb) { V_EACH(vf, A * B); }
+V_INLINE vf v_div(vf va, vf vb) { V_EACH(vf, A / B); }
+V_INLINE vf v_fma(vf va, vf vb, vf vc) { V_EACH(vf, A * B + vc.lane[i]); }
+V_INLINE vf v_max(vf va, vf vb) { V_EACH(vf, A > B ? A : B); }
+V_INLINE vf v_min(vf va, vf vb) { V_EACH(vf, A < B ? A : B); }
+V_INLINE vf v_sqrt(vf va) { V_EACH(vf, sqrtf(A)); }
+V_INLINE vf v_abs(vf va) { V_EACH(vf, fabsf(A)); }
+V_INLINE vf v_copysign(vf va, vf vb) { V_EACH(vf, copysignf(A, B)); }
+V_INLINE vf v_round(vf va) { V_EACH(vf, nearbyintf(A)); }
+V_INLINE vf v_floor(vf va) { V_EACH(vf, floorf(A)); }
+V_INLINE vf v_ceil(vf va) { V_EACH(vf, ceilf(A)); }
+V_INLINE vf v_trunc(vf va) { V_EACH(vf, truncf(A)); }
+
+V_INLINE vm v_lt(vf va, vf vb) { V_EACH(vm, A < B); }
+V_INLINE vm v_le(vf va, vf vb) { V_EACH(vm, A <= B); }
+V_INLINE vm v_eq(vf va, vf vb) { V_EACH(vm, A == B); }
+V_INLINE vm v_unord(vf va, vf vb) { V_EACH(vm, isnan(A) || isnan(B)); }
+V_INLINE vm vm_and(vm va, vm vb) { V_EACH(vm, A && B); }
+V_INLINE vm vm_or(vm va, vm vb) { V_EACH(vm, A || B); }
+V_INLINE vm vm_not(vm va) { V_EACH(vm, !A); }
+V_INLINE bool vm_any(vm va) { return va.lane[0] || va.lane[1] || va.lane[2] || va.lane[3]; }
+V_INLINE vf v_select(vm m, vf va, vf vb) { V_EACH(vf, m.lane[i] ? A : B); }
+
+V_INLINE vi v_as_int(vf va) {
+    vi r;
+    memcpy(&r, &va, sizeof r);
+    return r;
+}
+V_INLINE vf v_as_float(vi va) {
+    vf r;
+    memcpy(&r, &va, sizeof r);
+    return r;
+}
+V_INLINE vi vi_set1(int32_t x) { V_EACH(vi, x); }
+V_INLINE vi vi_load(const int32_t *p) { V_EACH(vi, p[i]); }
+V_INLINE void vi_store(int32_t *p, vi a) { memcpy(p, &a, sizeof a); }
+/* Unsigned arithmetic: lanes wrap as the hardware's do. */
+V_INLINE vi vi_add(vi va, vi vb) { V_EACH(vi, (int32_t)((uint32_t)A + (uint32_t)B)); }
+V_INLINE vi vi_sub(vi va, vi vb) { V_EACH(vi, (int32_t)((uint32_t)A - (uint32_t)B)); }
+V_INLINE vi vi_and(vi va, vi vb) { V_EACH(vi, A & B); }
+V_INLINE vi vi_or(vi va, vi vb) { V_EACH(vi, A | B); }
+V_INLINE vi vi_shl(vi va, int n) { V_EACH(vi, (int32_t)((uint32_t)A << n)); }
+V_INLINE vi vi_shr(vi va, int n) { V_EACH(vi, (int32_t)((uint32_t)A >> n)); }
+V_INLINE vi vi_sar(vi va, int n) { V_EACH(vi, A >> n); }
+V_INLINE vf v_xor_sign(vf a, vf sign) {
+    const vi va = v_as_int(a), vb = vi_and(v_as_int(sign), vi_set1(INT32_MIN));
+    vi r;
+    for (int i = 0; i < 4; i++)
+        r.lane[i] = A ^ B;
+    return v_as_float(r);
+}
+/* Out of range gives INT32_MIN, as x86 does, and is not undefined. */
+V_INLINE vi v_to_int(vf va) {
+    V_EACH(vi, A >= -2147483648.0f && A < 2147483648.0f ? (int32_t)nearbyintf(A) : INT32_MIN);
+}
+V_INLINE vf v_from_int(vi va) { V_EACH(vf, (float)A); }
+
+V_INLINE vi vi_load_parts(const void *p, int64_t step) {
+    vi r;
+    (void)step;
+    memcpy(&r, p, sizeof r);
+    return r;
+}
+/* Elements of `bytes` bytes from a and b in turn, starting `from` bytes into each. */
+V_INLINE vi vi_zip(vi a, vi b, size_t bytes, size_t from) {
+    vi r;
+    for (size_t i = 0; i < 8; i += bytes) {
+        memcpy((char *)&r + 2 * i, (const char *)&a + from + i, bytes);
+        memcpy((char *)&r + 2 * i + bytes, (const char *)&b + from + i, bytes);
+    }
+    return r;
+}
+V_INLINE vi vi_zip_low_8(vi a, vi b) { return vi_zip(a, b, 1, 0); }
+V_INLINE vi vi_zip_low_16(vi a, vi b) { return vi_zip(a, b, 2, 0); }
+V_INLINE vi vi_zip_low_32(vi a, vi b) { return vi_zip(a, b, 4, 0); }
+V_INLINE vi vi_zip_low_64(vi a, vi b) { return vi_zip(a, b, 8, 0); }
+V_INLINE vi vi_zip_high_8(vi a, vi b) { return vi_zip(a, b, 1, 8); }
+V_INLINE vi vi_zip_high_16(vi a, vi b) { return vi_zip(a, b, 2, 8); }
+V_INLINE vi vi_zip_high_32(vi a, vi b) { return vi_zip(a, b, 4, 8); }
+V_INLINE vi vi_zip_high_64(vi a, vi b) { return vi_zip(a, b, 8, 8); }
+
+V_INLINE void v_transpose(vf r[V_LEN]) {
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++) {
+            const float swap = r[i].lane[j];
+            r[i].lane[j] = r[j].lane[i];
+            r[j].lane[i] = swap;
+        }
+}
+
+V_INLINE float v_sum(vf va) {
+    return (va.lane[0] + va.lane[2]) + (va.lane[1] + va.lane[3]);
+}
+V_INLINE float v_hmax(vf va) {
+    float r = va.lane[0];
+    for (int i = 1; i < 4; i++)
+        r = A > r ? A : r;
+    return r;
+}
+
+#undef V_EACH
+#undef V_UNARY
+#undef A
+#undef B

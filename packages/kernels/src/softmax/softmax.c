@@ -1,0 +1,166 @@
+/*
+ * SOFTMAX along any axis, and its logarithm. Three passes over data that stays in cache: the
+ * maximum, the exponentials and their sum, the scaling. A NaN, +inf or all -inf along the axis
+ * makes all of it NaN, as the arithmetic has it: x - max is NaN. May run in place.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/axis.h"
+#include "isa/isa.h"
+#include "simd/math.h"
+#include "simd/rows.h"
+
+#define TAPER_ATTRS_softmax(A, id) A(id, axis, INT) A(id, log, BOOL)
+TAPER_DEFINE_ATTRS(softmax)
+
+enum {
+    SPAN = 1 << 16,                  /* elements of x and of y that stay in L2 between the passes */
+    SUM_ROWS = 256,                  /* float sums across columns are at most this long */
+    COLUMNS = AXIS_MAX_TILE + V_LEN, /* length of the arrays below: whole vectors */
+};
+
+/* Scratch of a span of columns. */
+typedef struct softmax_columns {
+    double total[COLUMNS];
+    float max[COLUMNS];
+    float sum[COLUMNS]; /* of a block of rows; in the end, the factor or the logarithm */
+} softmax_columns;
+
+static taper_status f32_softmax_prepare(const taper_call *call, taper_work *work) {
+    const struct softmax_attrs *attrs = call->attrs;
+    const taper_tensor *x = &call->inputs[0];
+    axis_spans *s = call->state;
+    const bool scalar = x->rank == 0; /* the only axis of a scalar is 0 */
+    if (call->n_inputs != 1 || attrs->axis < 0 || attrs->axis >= x->rank + scalar ||
+        !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
+        !tensor_is(call->output, TAPER_FLOAT32, tensor_numel(x)))
+        return TAPER_UNSUPPORTED;
+    *s = axis_split(tensor_count(x, 0, attrs->axis), scalar ? 1 : x->shape[attrs->axis],
+                    tensor_count(x, attrs->axis + 1, x->rank), SPAN);
+    work->tasks = axis_tasks(s);
+    work->scratch_bytes = s->inner == 1 ? 0 : sizeof(softmax_columns);
+    return TAPER_OK;
+}
+
+/* The sum of e^(x - max) over n elements; with keep, y holds the addends. */
+V_INLINE double exp_row(const bool keep, float *y, const float *x, float max, int64_t n) {
+    const vf m = v_set1(max);
+    double total = 0.0;
+    for (int64_t begin = 0; begin < n; begin += ROW_BLOCK) {
+        const int64_t end = i64_min(begin + ROW_BLOCK, n);
+        vf sum[2] = {v_zero(), v_zero()};
+        int64_t i = begin;
+        for (; i + 2 * V_LEN <= end; i += 2 * V_LEN)
+            for (int u = 0; u < 2; u++) {
+                const vf e = v_exp(v_sub(v_load(x + i + u * V_LEN), m));
+                sum[u] = v_add(sum[u], e);
+                if (keep)
+                    v_store(y + i + u * V_LEN, e);
+            }
+        for (; i < end; i += V_LEN) {
+            const int64_t lanes = i64_min(V_LEN, end - i);
+            const vf e = v_exp(v_sub(v_load_fill(x + i, lanes, v_set1(-INFINITY)), m));
+            sum[0] = v_add(sum[0], v_select(vm_first(lanes), e, v_zero()));
+            if (keep)
+                v_store_n(y + i, e, lanes);
+        }
+        total += (double)v_sum(v_add(sum[0], sum[1]));
+    }
+    return total;
+}
+
+V_INLINE void softmax_row(const bool log_, float *y, const float *x, int64_t n) {
+    const float max = row_fold_block(ROW_MAX_NUMBER, x, n);
+    const double total = exp_row(!log_, y, x, max, n);
+    const vf m = v_set1(max), last = v_set1((float)(log_ ? log(total) : 1.0 / total));
+    int64_t i = 0;
+    for (; i + V_LEN <= n; i += V_LEN)
+        v_store(y + i, log_ ? v_sub(v_sub(v_load(x + i), m), last) : v_mul(v_load(y + i), last));
+    if (i < n)
+        v_store_n(y + i,
+                  log_ ? v_sub(v_sub(v_load_n(x + i, n - i), m), last)
+                       : v_mul(v_load_n(y + i, n - i), last),
+                  n - i);
+}
+
+V_INLINE vf load_lanes(const float *p, int64_t lanes) {
+    return lanes < V_LEN ? v_load_n(p, lanes) : v_load(p);
+}
+V_INLINE void store_lanes(float *p, vf a, int64_t lanes) {
+    if (lanes < V_LEN)
+        v_store_n(p, a, lanes);
+    else
+        v_store(p, a);
+}
+
+/* x, y: [n][stride], of which `width` columns. */
+V_INLINE void softmax_across(const bool log_, softmax_columns *c, float *y, const float *x,
+                             int64_t n, int64_t stride, int64_t width) {
+    for (int64_t j = 0; j < width; j += V_LEN)
+        v_store(c->max + j, v_set1(-INFINITY));
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t j = 0; j < width; j += V_LEN) {
+            const vf v = load_lanes(x + r * stride + j, width - j);
+            v_store(c->max + j, v_max(v, v_load(c->max + j)));
+        }
+
+    memset(c->total, 0, (size_t)width * sizeof *c->total);
+    for (int64_t begin = 0; begin < n; begin += SUM_ROWS) {
+        memset(c->sum, 0, (size_t)(width + V_LEN) * sizeof *c->sum);
+        for (int64_t r = begin; r < i64_min(begin + SUM_ROWS, n); r++)
+            for (int64_t j = 0; j < width; j += V_LEN) {
+                const int64_t at = r * stride + j;
+                const vf e = v_exp(v_sub(load_lanes(x + at, width - j), v_load(c->max + j)));
+                v_store(c->sum + j, v_add(e, v_load(c->sum + j)));
+                if (!log_)
+                    store_lanes(y + at, e, width - j);
+            }
+        for (int64_t j = 0; j < width; j++)
+            c->total[j] += (double)c->sum[j];
+    }
+
+    for (int64_t j = 0; j < width; j++)
+        c->sum[j] = (float)(log_ ? log(c->total[j]) : 1.0 / c->total[j]);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t j = 0; j < width; j += V_LEN) {
+            const int64_t at = r * stride + j, lanes = width - j;
+            const vf last = v_load(c->sum + j);
+            store_lanes(y + at,
+                        log_ ? v_sub(v_sub(load_lanes(x + at, lanes), v_load(c->max + j)), last)
+                             : v_mul(load_lanes(y + at, lanes), last),
+                        lanes);
+        }
+}
+
+V_INLINE void softmax_spans(const bool log_, const axis_spans *s, float *y, const float *x,
+                            int64_t first, int64_t last, softmax_columns *c) {
+    for (int64_t i = first; i < last; i++) {
+        const axis_span at = axis_span_at(s, i);
+        const int64_t offset = at.outer * s->n * s->inner + at.column;
+        if (s->inner == 1)
+            softmax_row(log_, y + offset, x + offset, s->n);
+        else
+            softmax_across(log_, c, y + offset, x + offset, s->n, s->inner, at.width);
+    }
+}
+
+static taper_status f32_softmax_run(const taper_call *call, int64_t begin, int64_t end,
+                                    void *scratch) {
+    const struct softmax_attrs *attrs = call->attrs;
+    const axis_spans *s = call->state;
+    const int64_t first = axis_first(s, begin), last = axis_last(s, end);
+    if (attrs->log)
+        softmax_spans(true, s, call->output->data, call->inputs[0].data, first, last, scratch);
+    else
+        softmax_spans(false, s, call->output->data, call->inputs[0].data, first, last, scratch);
+    return TAPER_OK;
+}
+
+static const taper_kernel softmax_kernels[] = {
+#include "softmax/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_softmax);
+const taper_family TAPER_ISA_SYM(taper_softmax) = {softmax_kernels, sizeof softmax_kernels /
+                                                                        sizeof softmax_kernels[0]};

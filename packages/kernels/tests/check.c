@@ -1,0 +1,478 @@
+#define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS, setenv, clock_gettime */
+#include "check.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+
+enum { BAND = 256, BAND_BYTE = 0xc5, POISON_BYTE = 0xab, MAX_MESSAGES = 8, MAX_WORKERS = 64 };
+
+/* ---- cases ---- */
+
+static struct {
+    const char *name;
+    size_t index; /* from 1, as TAP counts */
+    int failures;
+} running;
+
+void check_fail(const char *file, int line, const char *format, ...) {
+    if (running.failures++ >= MAX_MESSAGES)
+        return;
+    va_list args;
+    va_start(args, format);
+    printf("# %s:%d: ", file, line);
+    vprintf(format, args);
+    printf("\n");
+    va_end(args);
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+/* A kernel that runs into a guard page names its case before it dies. Only async-signal-safe calls. */
+static void on_fault(int sig) {
+    char line[256];
+    const int n = snprintf(line, sizeof line, "not ok %zu - %s # memory fault\n", running.index,
+                           running.name ? running.name : "?");
+    if (n > 0 && write(STDOUT_FILENO, line, (size_t)n) < 0)
+        _exit(2);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+#endif
+
+static bool level_available(const char *name) {
+    const char *level;
+    for (size_t i = 0; (level = taper_isa_available(i)) != NULL; i++)
+        if (strcmp(level, name) == 0)
+            return true;
+    return false;
+}
+
+int check_main(int argc, char **argv, const check_case *cases, size_t n_cases,
+               const check_case *benches, size_t n_benches) {
+    bool bench = false;
+    const char *isa = NULL, *filter = "";
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--bench") == 0)
+            bench = true;
+        else if (strcmp(argv[i], "--isa") == 0 && i + 1 < argc)
+            isa = argv[++i];
+        else if (argv[i][0] != '-')
+            filter = argv[i];
+        else {
+            fprintf(stderr, "usage: %s [--isa NAME] [--bench] [FILTER]\n", argv[0]);
+            return 2;
+        }
+    }
+    if (isa) {
+        if (!level_available(isa)) {
+            printf("1..0 # SKIP this CPU lacks %s\n", isa);
+            return 0;
+        }
+        setenv("TAPER_ISA", isa, 1);
+    }
+    if (taper_init() != TAPER_OK) {
+        printf("Bail out! %s\n", taper_status_string(taper_init()));
+        return 2;
+    }
+#if !defined(__SANITIZE_ADDRESS__)
+    signal(SIGSEGV, on_fault);
+    signal(SIGBUS, on_fault);
+#endif
+
+    const check_case *list = bench ? benches : cases;
+    const size_t n = bench ? n_benches : n_cases;
+    bool ok = true;
+    size_t selected = 0;
+    for (size_t i = 0; i < n; i++)
+        selected += strstr(list[i].name, filter) != NULL;
+    if (!bench)
+        printf("1..%zu\n", selected);
+    for (size_t i = 0; i < n; i++) {
+        if (!strstr(list[i].name, filter))
+            continue;
+        running.name = list[i].name;
+        running.index++;
+        running.failures = 0;
+        check_seed(1);
+        fflush(stdout);
+        list[i].run();
+        if (!bench)
+            printf("%s %zu - %s\n", running.failures ? "not ok" : "ok", running.index,
+                   running.name);
+        ok = ok && running.failures == 0;
+    }
+    return ok ? 0 : 1;
+}
+
+/* ---- guarded memory ---- */
+
+/* pages:  [... band ...][ data, bytes ][ gap ][ unmapped page ] */
+typedef struct block {
+    struct block *next;
+    uint8_t *pages, *data;
+    size_t mapped, bytes, gap;
+} block;
+static block *blocks;
+
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* gap: bytes between the data and the unmapped page. */
+static void *alloc_guarded(size_t bytes, size_t gap, int fill) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t usable = round_up(BAND + bytes + gap, page);
+    block *b = malloc(sizeof *b);
+    void *pages =
+        mmap(NULL, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!b || pages == MAP_FAILED || mprotect((uint8_t *)pages + usable, page, PROT_NONE) != 0) {
+        printf("Bail out! out of memory\n");
+        exit(2);
+    }
+    *b = (block){blocks, pages, (uint8_t *)pages + usable - gap - bytes, usable + page, bytes, gap};
+    blocks = b;
+    memset(b->data - BAND, BAND_BYTE, BAND);
+    memset(b->data, fill, bytes);
+    memset(b->data + bytes, BAND_BYTE, gap);
+    ASAN_POISON_MEMORY_REGION(b->data - BAND, BAND);
+    ASAN_POISON_MEMORY_REGION(b->data + bytes, gap);
+    return b->data;
+}
+
+void *check_alloc(size_t bytes, size_t misalign) {
+    const size_t gap = misalign ? round_up(bytes + misalign, 64) - bytes - misalign : 0;
+    return alloc_guarded(bytes, gap, 0xff);
+}
+
+static void *alloc_aligned(size_t bytes, int fill) {
+    return alloc_guarded(bytes, round_up(bytes, TAPER_ALIGNMENT) - bytes, fill);
+}
+
+static bool all_bytes(const uint8_t *p, size_t n, uint8_t value) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != value)
+            return false;
+    return true;
+}
+
+void check_free(void *p) {
+    block **link = &blocks;
+    while (*link && (*link)->data != p)
+        link = &(*link)->next;
+    block *b = *link;
+    if (!b) {
+        CHECK(!p, "check_free of a pointer check_alloc did not return");
+        return;
+    }
+    ASAN_UNPOISON_MEMORY_REGION(b->data - BAND, BAND);
+    ASAN_UNPOISON_MEMORY_REGION(b->data + b->bytes, b->gap);
+    CHECK(all_bytes(b->data - BAND, BAND, BAND_BYTE), "written before the start of a buffer");
+    CHECK(all_bytes(b->data + b->bytes, b->gap, BAND_BYTE), "written past the end of a buffer");
+    *link = b->next;
+    munmap(b->pages, b->mapped);
+    free(b);
+}
+
+/* ---- random numbers: splitmix64 ---- */
+
+static uint64_t random_state;
+
+void check_seed(uint64_t seed) { random_state = seed; }
+
+static uint64_t random_bits(void) {
+    uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+float check_uniform(float low, float high) {
+    return low + (high - low) * (float)(random_bits() >> 40) * 0x1p-24f;
+}
+
+int64_t check_int(int64_t low, int64_t high) {
+    return low + (int64_t)(random_bits() % ((uint64_t)(high - low) + 1));
+}
+
+void check_fill_uniform(float *p, int64_t n, float low, float high) {
+    for (int64_t i = 0; i < n; i++)
+        p[i] = check_uniform(low, high);
+}
+
+/* ---- numbers and tensors ---- */
+
+double check_ulp(float got, double want) {
+    if (isnan(got) || isnan(want))
+        return isnan(got) && isnan(want) ? 0 : HUGE_VAL;
+    if (isinf(want))
+        return (double)got == want ? 0 : HUGE_VAL;
+    const double past = 0x1p128;
+    const double g = fmin(fmax((double)got, -past), past), w = fmin(fmax(want, -past), past);
+    int exponent = w == 0 ? -126 : ilogb(w);
+    exponent = exponent < -126 ? -126 : exponent > 127 ? 127 : exponent;
+    return ldexp(fabs(g - w), 23 - exponent);
+}
+
+taper_tensor check_tensor(void *data, taper_dtype dtype, int rank, const int64_t *dims) {
+    taper_tensor t = {.data = data, .rank = rank, .dtype = dtype};
+    int64_t stride = 1;
+    for (int d = rank - 1; d >= 0; d--) {
+        t.shape[d] = dims[d];
+        t.strides[d] = stride;
+        stride *= dims[d] ? dims[d] : 1;
+    }
+    return t;
+}
+
+int64_t check_numel(const taper_tensor *t) {
+    int64_t n = 1;
+    for (int d = 0; d < t->rank; d++)
+        n *= t->shape[d];
+    return n;
+}
+
+/* ---- running one node ---- */
+
+typedef struct node {
+    const taper_kernel *kernel;
+    taper_tensor *inputs;
+    taper_tensor output;
+    taper_call call;
+    taper_work work;
+} node;
+
+static void check_descriptors(const taper_kernel *k) {
+    static const size_t sizes[TAPER_ATTR_TYPE_COUNT] = {
+        [TAPER_ATTR_INT] = sizeof(int64_t),        [TAPER_ATTR_FLOAT] = sizeof(double),
+        [TAPER_ATTR_BOOL] = sizeof(bool),          [TAPER_ATTR_STRING] = sizeof(const char *),
+        [TAPER_ATTR_SCALAR] = sizeof(taper_scalar), [TAPER_ATTR_INTS] = sizeof(taper_ints),
+        [TAPER_ATTR_STRINGS] = sizeof(taper_strings), [TAPER_ATTR_SCALARS] = sizeof(taper_scalars),
+    };
+    for (size_t i = 0; i < k->n_attrs; i++) {
+        const taper_attr *a = &k->attrs[i];
+        const bool known = a->type < TAPER_ATTR_TYPE_COUNT;
+        CHECK(known && a->offset + sizes[a->type] <= k->attrs_bytes,
+              "%s: attr %s lies outside the attr struct", k->name, a->name);
+    }
+}
+
+/* n->call.output points into *n: a node must not move after this. */
+static taper_status node_prepare(node *n, const char *op, const char *kernel_name,
+                                 const taper_tensor *inputs, int n_inputs,
+                                 const taper_tensor *output, const void *attrs) {
+    const size_t input_bytes = sizeof *inputs * (size_t)n_inputs;
+    n->inputs = alloc_guarded(input_bytes, 0, 0);
+    n->output = *output;
+    n->output.data = NULL;
+    for (int i = 0; i < n_inputs; i++) {
+        n->inputs[i] = inputs[i];
+        n->inputs[i].data = NULL;
+    }
+    size_t position = 0;
+    while ((n->kernel = taper_kernel_next(op, &position)) != NULL) {
+        if (kernel_name && strcmp(n->kernel->name, kernel_name) != 0)
+            continue;
+        check_descriptors(n->kernel);
+        n->work = (taper_work){-1, SIZE_MAX};
+        n->call = (taper_call){n->inputs, &n->output, attrs,
+                               alloc_aligned(n->kernel->state_bytes, POISON_BYTE), n_inputs};
+        const taper_status status = n->kernel->prepare(&n->call, &n->work);
+        if (status == TAPER_OK) {
+            CHECK(n->work.tasks >= 0 && n->work.scratch_bytes != SIZE_MAX,
+                  "%s: prepare accepted but did not fill work", n->kernel->name);
+            for (int i = 0; i < n_inputs; i++)
+                n->inputs[i].data = inputs[i].data;
+            n->output.data = output->data;
+            return TAPER_OK;
+        }
+        check_free(n->call.state);
+        if (status != TAPER_UNSUPPORTED) {
+            check_free(n->inputs);
+            return status;
+        }
+    }
+    check_free(n->inputs);
+    return TAPER_UNSUPPORTED;
+}
+
+static void node_free(node *n) {
+    check_free(n->call.state);
+    check_free(n->inputs);
+}
+
+/* What the threads of one check_run share: ranges [cuts[order[i]], cuts[order[i] + 1]), taken in
+ * turn. */
+typedef struct team {
+    const node *n;
+    const int64_t *cuts;
+    const int *order;
+    int n_ranges;
+    int next;   /* atomic */
+    int status; /* atomic; the first that is not TAPER_OK */
+} team;
+
+typedef struct worker {
+    team *team;
+    void *scratch;
+} worker;
+
+static void *worker_main(void *arg) {
+    const worker *w = arg;
+    team *t = w->team;
+    int i;
+    while ((i = __atomic_fetch_add(&t->next, 1, __ATOMIC_RELAXED)) < t->n_ranges) {
+        const int64_t *cut = &t->cuts[t->order[i]];
+        int ok = TAPER_OK;
+        const int status = (int)t->n->kernel->run(&t->n->call, cut[0], cut[1], w->scratch);
+        if (status != TAPER_OK)
+            __atomic_compare_exchange_n(&t->status, &ok, status, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static taper_status node_run(const node *n, int workers) {
+    enum { RANGES_EACH = 4 };
+    int64_t cuts[MAX_WORKERS * RANGES_EACH + 1];
+    int order[MAX_WORKERS * RANGES_EACH];
+    const int64_t tasks = n->work.tasks;
+    const int n_ranges = workers == 1 ? 1 : workers * RANGES_EACH;
+    cuts[0] = 0;
+    for (int i = 1; i < n_ranges; i++)
+        cuts[i] = check_int(0, tasks);
+    cuts[n_ranges] = tasks;
+    qsort(cuts, (size_t)n_ranges + 1, sizeof *cuts, by_value);
+    for (int i = 0; i < n_ranges; i++) { /* insertion shuffle */
+        const int j = (int)check_int(0, i);
+        order[i] = order[j];
+        order[j] = i;
+    }
+
+    team t = {n, cuts, order, n_ranges, 0, TAPER_OK};
+    worker each[MAX_WORKERS];
+    pthread_t threads[MAX_WORKERS];
+    for (int i = 0; i < workers; i++)
+        each[i] = (worker){&t, alloc_aligned(n->work.scratch_bytes, POISON_BYTE)};
+    int started = 1; /* the caller works too, and does it all where no thread can be had */
+    while (started < workers &&
+           pthread_create(&threads[started], NULL, worker_main, &each[started]) == 0)
+        started++;
+    worker_main(&each[0]);
+    for (int i = 1; i < started; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < workers; i++)
+        check_free(each[i].scratch);
+    return (taper_status)t.status;
+}
+
+taper_status check_run(const char *op, const char *kernel_name, const taper_tensor *inputs,
+                       int n_inputs, const taper_tensor *output, const void *attrs, int workers) {
+    node n;
+    CHECK(workers >= 1 && workers <= MAX_WORKERS, "workers: %d", workers);
+    taper_status status = node_prepare(&n, op, kernel_name, inputs, n_inputs, output, attrs);
+    if (status != TAPER_OK)
+        return status;
+    if (n.work.tasks > 0)
+        status = node_run(&n, workers);
+    node_free(&n);
+    return status;
+}
+
+void check_threads(const char *op, const char *kernel_name, const taper_tensor *inputs,
+                   int n_inputs, const taper_tensor *output, const void *attrs) {
+    const size_t bytes = (size_t)check_numel(output) * taper_dtype_size(output->dtype);
+    void *alone = check_alloc(bytes, 0);
+    for (int workers = 1; workers <= 3; workers++) {
+        memset(output->data, 0xff, bytes);
+        const taper_status status =
+            check_run(op, kernel_name, inputs, n_inputs, output, attrs, workers);
+        CHECK(status == TAPER_OK, "%s with %d workers: %s", op, workers,
+              taper_status_string(status));
+        if (workers == 1)
+            memcpy(alone, output->data, bytes);
+        CHECK(memcmp(alone, output->data, bytes) == 0, "%s: %d workers give other bits than one",
+              op, workers);
+    }
+    check_free(alone);
+}
+
+/* ---- timing ---- */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static int by_time(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void check_bench(const char *name, double flops, double bytes, void (*fn)(void *), void *arg) {
+    enum { MAX_SAMPLES = 1000 };
+    const double sample_ns = 2e4, budget_ns = 2e8; /* a sample is long against the clock's read */
+    static double samples[MAX_SAMPLES];
+    fn(arg); /* page faults, caches */
+    int64_t repeat = 1;
+    double took;
+    for (;; repeat *= 2) {
+        const double start = now();
+        for (int64_t i = 0; i < repeat; i++)
+            fn(arg);
+        took = now() - start;
+        if (took >= sample_ns)
+            break;
+    }
+    int n = 0;
+    for (const double end = now() + budget_ns; n < MAX_SAMPLES && (n < 3 || now() < end); n++) {
+        const double start = now();
+        for (int64_t i = 0; i < repeat; i++)
+            fn(arg);
+        samples[n] = (now() - start) / (double)repeat;
+    }
+    qsort(samples, (size_t)n, sizeof *samples, by_time);
+    printf("{\"name\": \"%s\", \"isa\": \"%s\", \"ns_min\": %.0f, \"ns_median\": %.0f, "
+           "\"gflops\": %.2f, \"gbs\": %.2f}\n",
+           name, taper_isa(), samples[0], samples[n / 2], flops / samples[0], bytes / samples[0]);
+    fflush(stdout);
+}
+
+typedef struct bench_arg {
+    const node *n;
+    void *scratch;
+} bench_arg;
+
+static void bench_node(void *arg) {
+    const bench_arg *b = arg;
+    b->n->kernel->run(&b->n->call, 0, b->n->work.tasks, b->scratch);
+}
+
+void check_bench_op(const char *name, const char *op, const char *kernel_name,
+                    const taper_tensor *inputs, int n_inputs, const taper_tensor *output,
+                    const void *attrs, double flops, double bytes) {
+    node n;
+    if (node_prepare(&n, op, kernel_name, inputs, n_inputs, output, attrs) != TAPER_OK) {
+        printf("{\"name\": \"%s\", \"isa\": \"%s\", \"error\": \"unsupported\"}\n", name,
+               taper_isa());
+        return;
+    }
+    bench_arg arg = {&n, alloc_aligned(n.work.scratch_bytes, POISON_BYTE)};
+    check_bench(name, flops, bytes, bench_node, &arg);
+    check_free(arg.scratch);
+    node_free(&n);
+}

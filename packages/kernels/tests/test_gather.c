@@ -1,0 +1,267 @@
+/* EMBEDDING, INDEX_SELECT and GATHER against element-by-element reads. */
+#include "check.h"
+#include "gather/kernels.inc"
+
+CHECK_ATTRS(gather)
+
+static const taper_dtype dtypes[] = {TAPER_BOOL, TAPER_INT16, TAPER_FLOAT32, TAPER_INT64};
+enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+static taper_tensor random_bytes(taper_dtype dtype, int rank, const int64_t *dims) {
+    taper_tensor t = check_tensor(NULL, dtype, rank, dims);
+    const size_t bytes = (size_t)check_numel(&t) * taper_dtype_size(dtype);
+    uint8_t *p = t.data = check_alloc(bytes, 0);
+    for (size_t i = 0; i < bytes; i++)
+        p[i] = (uint8_t)check_int(0, 255);
+    return t;
+}
+
+static void set_index(const taper_tensor *t, int64_t i, int64_t value) {
+    if (t->dtype == TAPER_INT32)
+        ((int32_t *)t->data)[i] = (int32_t)value;
+    else
+        ((int64_t *)t->data)[i] = value;
+}
+
+static int64_t get_index(const taper_tensor *t, int64_t i) {
+    return t->dtype == TAPER_INT32 ? ((int32_t *)t->data)[i] : ((int64_t *)t->data)[i];
+}
+
+static taper_tensor random_index(taper_dtype dtype, int rank, const int64_t *dims, int64_t low,
+                                 int64_t high) {
+    taper_tensor t = check_tensor(NULL, dtype, rank, dims);
+    const int64_t numel = check_numel(&t);
+    t.data = check_alloc((size_t)numel * taper_dtype_size(dtype), 0);
+    for (int64_t i = 0; i < numel; i++)
+        set_index(&t, i, check_int(low, high));
+    return t;
+}
+
+/* x [outer][size][row]: every op here is one of these copies, GATHER with row its own element. */
+static void expect_select(const char *op, const void *attrs, const taper_tensor *x, int axis,
+                          const taper_tensor *index) {
+    int64_t dims[TAPER_MAX_RANK], outer = 1, row = 1;
+    int rank = 0;
+    for (int d = 0; d < axis; d++)
+        outer *= dims[rank++] = x->shape[d];
+    for (int d = 0; d < index->rank; d++)
+        dims[rank++] = index->shape[d];
+    for (int d = axis + 1; d < x->rank; d++)
+        row *= dims[rank++] = x->shape[d];
+    taper_tensor y = check_tensor(NULL, (taper_dtype)x->dtype, rank, dims);
+    const int64_t size = (int64_t)taper_dtype_size(x->dtype), bytes = row * size;
+    const int64_t count = check_numel(index), n = x->shape[axis];
+    const taper_tensor inputs[] = {*x, *index};
+    for (int workers = 1; workers <= 3; workers++) {
+        y.data = check_alloc((size_t)(check_numel(&y) * size), workers == 2 ? (size_t)size : 0);
+        CHECK(check_run(op, NULL, inputs, 2, &y, attrs, workers) == TAPER_OK, "%s", op);
+        int64_t wrong = 0;
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t i = 0; i < count; i++) {
+                const int64_t value = get_index(index, i), at = value < 0 ? value + n : value;
+                wrong += memcmp((uint8_t *)y.data + (o * count + i) * bytes,
+                                (uint8_t *)x->data + (o * n + at) * bytes, (size_t)bytes) != 0;
+            }
+        CHECK(wrong == 0, "%s of %s, rows of %lld bytes: %lld wrong", op, taper_dtype_name(x->dtype),
+              (long long)bytes, (long long)wrong);
+        check_free(y.data);
+    }
+}
+
+/* Rows from one element to more than a task. */
+static void embedding(void) {
+    static const int64_t widths[] = {1, 2, 3, 5, 8, 15, 33, 64, 129, 384, 1000, 40000};
+    for (int t = 0; t < N_DTYPES; t++)
+        for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+            for (int narrow = 0; narrow < 2; narrow++) {
+                const int64_t dims[] = {11, widths[w]}, index_dims[] = {3, 7};
+                const taper_tensor x = random_bytes(dtypes[t], 2, dims);
+                const taper_tensor index =
+                    random_index(narrow ? TAPER_INT32 : TAPER_INT64, 2, index_dims, 0, 10);
+                expect_select("EMBEDDING", NULL, &x, 0, &index);
+                check_free(index.data);
+                check_free(x.data);
+            }
+}
+
+static void index_select(void) {
+    static const int64_t dims[] = {5, 9, 40};
+    for (int t = 0; t < N_DTYPES; t++)
+        for (int axis = 0; axis < 3; axis++)
+            for (int rank = 0; rank < 3; rank++) {
+                const struct gather_attrs attrs = {axis};
+                const int64_t index_dims[] = {13, 2}, n = dims[axis];
+                const taper_tensor x = random_bytes(dtypes[t], 3, dims);
+                const taper_tensor index =
+                    random_index(rank == 1 ? TAPER_INT32 : TAPER_INT64, rank, index_dims, -n, n - 1);
+                expect_select("INDEX_SELECT", &attrs, &x, axis, &index);
+                check_free(index.data);
+                check_free(x.data);
+            }
+}
+
+/* The index is no longer than x but along axis. reversed: x lies in memory first dimension last. */
+static void gather_random(taper_dtype dtype, int rank, int axis, int64_t longest, bool reversed) {
+    const struct gather_attrs attrs = {axis};
+    int64_t dims[TAPER_MAX_RANK] = {0}, index_dims[TAPER_MAX_RANK] = {0};
+    for (int d = 0; d < rank; d++) {
+        dims[d] = check_int(1, longest);
+        index_dims[d] = d == axis ? check_int(0, 2 * longest) : check_int(0, dims[d]);
+    }
+    taper_tensor x = random_bytes(dtype, rank, dims);
+    int64_t stride = 1;
+    for (int d = 0; d < rank && reversed; stride *= dims[d++])
+        x.strides[d] = stride;
+    const int64_t n = rank ? x.shape[axis] : 1;
+    const taper_tensor index =
+        random_index(longest % 2 ? TAPER_INT32 : TAPER_INT64, rank, index_dims, -n, n - 1);
+    const size_t size = taper_dtype_size(dtype);
+    const int64_t numel = check_numel(&index);
+    const taper_tensor inputs[] = {x, index};
+    taper_tensor y = check_tensor(NULL, dtype, rank, index_dims);
+    for (int workers = 1; workers <= 3; workers++) {
+        y.data = check_alloc((size_t)numel * size, workers == 2 ? size : 0);
+        CHECK(check_run("GATHER", NULL, inputs, 2, &y, &attrs, workers) == TAPER_OK, "GATHER");
+        int64_t at[TAPER_MAX_RANK] = {0}, wrong = 0;
+        for (int64_t i = 0; i < numel; i++) {
+            const int64_t value = get_index(&index, i);
+            int64_t from = 0;
+            for (int d = 0; d < rank; d++)
+                from += x.strides[d] * (d != axis ? at[d] : value < 0 ? value + n : value);
+            wrong += memcmp((uint8_t *)y.data + (size_t)i * size,
+                            (uint8_t *)x.data + (size_t)from * size, size) != 0;
+            for (int d = rank - 1; d >= 0 && ++at[d] == index_dims[d]; d--)
+                at[d] = 0;
+        }
+        CHECK(wrong == 0, "GATHER of %s, rank %d, axis %d: %lld wrong", taper_dtype_name(dtype),
+              rank, axis, (long long)wrong);
+        check_free(y.data);
+    }
+    check_free(index.data);
+    check_free(x.data);
+}
+
+static void gather(void) {
+    for (int t = 0; t < N_DTYPES; t++) {
+        gather_random(dtypes[t], 0, 0, 1, false);
+        gather_random(dtypes[t], 1, 0, 30001, false);
+        for (int rank = 1; rank <= 4; rank++)
+            for (int axis = 0; axis < rank; axis++)
+                for (int i = 0; i < 8; i++)
+                    gather_random(dtypes[t], rank, axis, rank > 2 ? 7 + i : 150, i % 3);
+    }
+}
+
+/* Every task may see the bad index; none reads or writes through it. */
+static void bad_index(void) {
+    static const int64_t dims[] = {6, 50}, bad[] = {6, -7, -1, INT32_MAX, INT32_MIN,
+                                                    INT64_MAX, INT64_MIN};
+    static const char *const ops[] = {"EMBEDDING", "INDEX_SELECT", "GATHER"};
+    const struct gather_attrs attrs = {0};
+    const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
+    for (int op = 0; op < 3; op++)
+        for (int narrow = 0; narrow < 2; narrow++)
+            for (int b = 0; b < (narrow ? 5 : 7); b++) {
+                const int64_t index_dims[] = {600, 50};
+                const int rank = op == 2 ? 2 : 1;
+                const taper_tensor index =
+                    random_index(narrow ? TAPER_INT32 : TAPER_INT64, rank, index_dims, 0, 5);
+                const taper_tensor inputs[] = {x, index};
+                taper_tensor y = check_tensor(NULL, TAPER_FLOAT32, 2, index_dims);
+                y.data = check_alloc((size_t)check_numel(&y) * 4, 0);
+                set_index(&index, check_int(0, check_numel(&index) - 1), bad[b]);
+                const bool ok = bad[b] == -1 && op > 0; /* counts from the end */
+                for (int workers = 1; workers <= 2; workers++)
+                    CHECK(check_run(ops[op], NULL, inputs, 2, &y, &attrs, workers) ==
+                              (ok ? TAPER_OK : TAPER_BAD_INDEX),
+                          "%s with index %lld of 6", ops[op], (long long)bad[b]);
+                check_free(y.data);
+                check_free(index.data);
+            }
+    check_free(x.data);
+}
+
+static void empty(void) {
+    static const int64_t dims[] = {6, 4}, none[] = {0}, no_rows[] = {0, 4}, no_cols[] = {6, 0};
+    static const int64_t some[] = {3};
+    const struct gather_attrs attrs = {0};
+    taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
+    taper_tensor index = random_index(TAPER_INT64, 1, none, 0, 0);
+    expect_select("EMBEDDING", NULL, &x, 0, &index);
+    expect_select("INDEX_SELECT", &attrs, &x, 0, &index);
+    check_free(index.data);
+    index = random_index(TAPER_INT64, 1, some, 0, 0);
+    x = check_tensor(x.data, TAPER_FLOAT32, 2, no_cols);
+    expect_select("EMBEDDING", NULL, &x, 0, &index);
+    x = check_tensor(x.data, TAPER_FLOAT32, 2, no_rows); /* no index is inside */
+    const taper_tensor inputs[] = {x, index};
+    const int64_t out[] = {3, 4};
+    const taper_tensor y = check_tensor(check_alloc(48, 0), TAPER_FLOAT32, 2, out);
+    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, NULL, 1) == TAPER_BAD_INDEX, "no rows");
+    check_free(y.data);
+    check_free(index.data);
+    check_free(x.data);
+}
+
+static void refused(void) {
+    static const int64_t dims[] = {4, 6}, one[] = {4};
+    const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
+    const taper_tensor floats = random_bytes(TAPER_FLOAT32, 1, one);
+    const struct gather_attrs outside = {2};
+    taper_tensor inputs[] = {x, floats};
+    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, NULL, 1) == TAPER_UNSUPPORTED, "float index");
+    CHECK(check_run("EMBEDDING", NULL, inputs, 1, &x, NULL, 1) == TAPER_UNSUPPORTED, "one input");
+    inputs[1] = random_index(TAPER_INT64, 1, one, 0, 3);
+    CHECK(check_run("INDEX_SELECT", NULL, inputs, 2, &x, &outside, 1) == TAPER_UNSUPPORTED, "axis");
+    CHECK(check_run("GATHER", NULL, inputs, 2, &x, &outside, 1) == TAPER_UNSUPPORTED, "axis");
+    inputs[0].strides[0] = 12;
+    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, NULL, 1) == TAPER_UNSUPPORTED, "strided");
+    check_free(inputs[1].data);
+    check_free(floats.data);
+    check_free(x.data);
+}
+
+/* ---- benchmarks ---- */
+
+static void time_rows(const char *name, const char *op, int64_t rows, int64_t width, int64_t count) {
+    const int64_t dims[] = {rows, width}, index_dims[] = {count}, out[] = {count, width};
+    const struct gather_attrs attrs = {0};
+    taper_tensor x = check_tensor(check_alloc((size_t)(rows * width) * 4, 0), TAPER_FLOAT32, 2, dims);
+    const taper_tensor index = random_index(TAPER_INT64, 1, index_dims, 0, rows - 1);
+    const taper_tensor inputs[] = {x, index};
+    taper_tensor y = check_tensor(check_alloc((size_t)(count * width) * 4, 0), TAPER_FLOAT32, 2, out);
+    check_bench_op(name, op, NULL, inputs, 2, &y, &attrs, 0, 8.0 * (double)(count * width));
+    check_free(y.data);
+    check_free(index.data);
+    check_free(x.data);
+}
+
+static void bench_rows(void) {
+    time_rows("embedding 30522x384, 128", "EMBEDDING", 30522, 384, 128);
+    time_rows("embedding 50257x768, 32", "EMBEDDING", 50257, 768, 32);
+    time_rows("embedding 1000x16, 4096", "EMBEDDING", 1000, 16, 4096);
+    time_rows("index_select 1000x1, 4096", "INDEX_SELECT", 1000, 1, 4096);
+}
+
+static void bench_gather(void) {
+    static const int64_t dims[] = {64, 1000}, index_dims[] = {64, 1000};
+    const struct gather_attrs attrs = {1};
+    const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
+    const taper_tensor index = random_index(TAPER_INT64, 2, index_dims, 0, 999);
+    const taper_tensor inputs[] = {x, index};
+    taper_tensor y = check_tensor(check_alloc(256000, 0), TAPER_FLOAT32, 2, index_dims);
+    check_bench_op("gather 64x1000", "GATHER", NULL, inputs, 2, &y, &attrs, 0, 16.0 * 64000);
+    check_free(y.data);
+    check_free(index.data);
+    check_free(x.data);
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"embedding", embedding}, {"index_select", index_select}, {"gather", gather},
+        {"bad_index", bad_index}, {"empty", empty},               {"refused", refused},
+    };
+    static const check_case benches[] = {{"rows", bench_rows}, {"gather", bench_gather}};
+    return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], benches,
+                      sizeof benches / sizeof benches[0]);
+}

@@ -1,0 +1,653 @@
+/* MATMUL against sums in double. A node is drawn from a few sizes and layouts, computed, and each
+ * element compared within the rounding error its own products allow. */
+#include "check.h"
+#include "gemm/kernels.inc"
+
+#include <math.h>
+
+CHECK_ATTRS(matmul)
+
+enum { MAX_EXTRAS = 3 };
+
+/* How a tensor lies in memory. */
+typedef enum layout {
+    ROWS,     /* contiguous */
+    COLUMNS,  /* the last two dims swapped */
+    STRIDED,  /* any order of dims, with gaps, steps backwards and broadcasts */
+    MISALIGNED /* contiguous, 4 bytes off a cache line */
+} layout;
+
+typedef struct operand {
+    int rank;
+    int64_t dims[TAPER_MAX_RANK];
+    layout layout;
+} operand;
+
+/* An epilogue: the program, and what it computes. */
+typedef struct epilogue {
+    const char *code[4];
+    int64_t n_code;
+    int64_t args[8];
+    int64_t n_args;
+    double (*reference)(double x, const double *extras);
+} epilogue;
+
+static double apply_none(double x, const double *extras) {
+    (void)extras;
+    return x;
+}
+static double apply_add(double x, const double *extras) { return x + extras[0]; }
+static double apply_relu(double x, const double *extras) {
+    (void)extras;
+    return x > 0 || isnan(x) ? x : 0;
+}
+/* A chain that reads its block, two extras and a scalar, one of them twice. */
+static double apply_chain(double x, const double *extras) {
+    const double y = x + extras[0];
+    return y * 0.5 * (1 + erf(y * 0.70710678118654752)) * 3 + extras[1];
+}
+static const taper_scalar three = {3.0, 3};
+static const epilogue none = {{NULL}, 0, {0}, 0, apply_none};
+static const epilogue add = {{"ADD"}, 1, {0, 1}, 2, apply_add};
+static const epilogue relu = {{"RELU"}, 1, {0}, 1, apply_relu};
+static const epilogue chain = {
+    {"ADD", "GELU", "MUL", "ADD"}, 4, {0, 1, 3, 4, -1, 5, 2}, 7, apply_chain};
+
+typedef struct product {
+    operand a, b;
+    bool transpose_b;
+    bool packed;  /* B is given packed; b says what it is before */
+    double alpha; /* 0: 1 */
+    const epilogue *epilogue; /* NULL: none */
+    operand extras[MAX_EXTRAS];
+    int n_extras;
+} product;
+
+/* The tensors of a product. b is B before packing. */
+typedef struct tensors {
+    taper_tensor inputs[2 + MAX_EXTRAS], b, output;
+    void *memory[4 + MAX_EXTRAS];
+    int n_memory;
+    struct matmul_attrs attrs;
+} tensors;
+
+static float *keep(tensors *t, int64_t n, size_t misalign) {
+    float *p = check_alloc((size_t)n * sizeof(float), misalign);
+    t->memory[t->n_memory++] = p;
+    return p;
+}
+
+static taper_tensor make_operand(tensors *t, const operand *o) {
+    taper_tensor x = check_tensor(NULL, TAPER_FLOAT32, o->rank, o->dims);
+    int64_t numel = 1, offset = 0;
+    int order[TAPER_MAX_RANK] = {0};
+    for (int d = 0; d < o->rank; d++) {
+        const int other = o->layout == STRIDED ? (int)check_int(0, d) : d;
+        order[d] = order[other];
+        order[other] = d;
+    }
+    if (o->layout == COLUMNS && o->rank > 1) {
+        order[o->rank - 2] = o->rank - 1;
+        order[o->rank - 1] = o->rank - 2;
+    }
+    for (int i = o->rank - 1; i >= 0; i--) {
+        const int d = order[i];
+        const int64_t kind = o->layout == STRIDED ? check_int(0, 5) : 5;
+        const int64_t step = kind == 0 ? 0 : kind == 1 ? 3 : kind == 2 ? -1 : 1;
+        if (o->dims[d] > 1 && step < 0)
+            offset += (o->dims[d] - 1) * numel;
+        x.strides[d] = step * numel;
+        numel *= o->dims[d] == 0 ? 0
+                 : step == 0     ? 1
+                                 : (o->dims[d] - 1) * (step < 0 ? -step : step) + 1;
+    }
+    float *p = keep(t, numel, o->layout == MISALIGNED ? 4 : 0);
+    check_fill_uniform(p, numel, -1, 1);
+    x.data = p + offset;
+    return x;
+}
+
+/* b: [K, N] -> [ceil(N/16)][K][16], zero beyond N. */
+static taper_tensor pack(tensors *t, const taper_tensor *b, bool transposed, layout l) {
+    const int n_dim = transposed ? 0 : 1;
+    const int64_t k = b->shape[1 - n_dim], n = b->shape[n_dim], panels = (n + 15) / 16;
+    float *p = keep(t, panels * k * 16, l == MISALIGNED ? 4 : 0);
+    for (int64_t i = 0; i < panels * k * 16; i++) {
+        const int64_t column = i / (k * 16) * 16 + i % 16, row = i / 16 % k;
+        p[i] = column < n ? ((const float *)b->data)[row * b->strides[1 - n_dim] +
+                                                     column * b->strides[n_dim]]
+                          : 0.0f;
+    }
+    return check_tensor(p, TAPER_FLOAT32, 3, (int64_t[]){panels, k, 16});
+}
+
+static tensors make(const product *p) {
+    tensors t = {.n_memory = 0};
+    t.inputs[0] = make_operand(&t, &p->a);
+    t.inputs[1] = t.b = make_operand(&t, &p->b);
+    const int n_dim = p->b.rank - (p->transpose_b ? 2 : 1);
+    if (p->packed)
+        t.inputs[1] = pack(&t, &t.b, p->transpose_b, p->b.layout);
+    for (int i = 0; i < p->n_extras; i++)
+        t.inputs[2 + i] = make_operand(&t, &p->extras[i]);
+
+    const int a_batch = p->a.rank > 2 ? p->a.rank - 2 : 0;
+    const int b_batch = p->b.rank > 2 ? p->b.rank - 2 : 0;
+    int64_t dims[TAPER_MAX_RANK];
+    int rank = 0;
+    for (int d = a_batch > b_batch ? a_batch : b_batch; d > 0; d--) {
+        const int64_t da = d <= a_batch ? p->a.dims[a_batch - d] : 1;
+        const int64_t db = d <= b_batch ? p->b.dims[b_batch - d] : 1;
+        dims[rank++] = da == 1 ? db : da;
+    }
+    if (p->a.rank > 1)
+        dims[rank++] = p->a.dims[p->a.rank - 2];
+    if (p->b.rank > 1)
+        dims[rank++] = p->b.dims[n_dim];
+    t.output = check_tensor(NULL, TAPER_FLOAT32, rank, dims);
+    t.output.data = keep(&t, check_numel(&t.output), p->a.layout == MISALIGNED ? 4 : 0);
+
+    const epilogue *e = p->epilogue ? p->epilogue : &none;
+    t.attrs = (struct matmul_attrs){.alpha = p->alpha != 0 ? p->alpha : 1,
+                                    .transpose_b = p->transpose_b && !p->packed,
+                                    .columns = p->packed ? p->b.dims[n_dim] : 0,
+                                    .code = {e->code, e->n_code},
+                                    .args = {e->args, e->n_args},
+                                    .scalars = {&three, 1}};
+    return t;
+}
+
+static void release(tensors *t) {
+    for (int i = 0; i < t->n_memory; i++)
+        check_free(t->memory[i]);
+}
+
+static taper_status run(tensors *t, const product *p, int workers) {
+    return check_run("MATMUL", NULL, t->inputs, 2 + p->n_extras, &t->output, &t->attrs, workers);
+}
+
+/* Element of x at the output's index, broadcast; the output's last `skip` dims are not batch dims. */
+static const float *broadcast_at(const taper_tensor *x, int x_dims, const int64_t *index, int dims) {
+    int64_t at = 0;
+    for (int d = 0; d < x_dims; d++)
+        at += x->shape[d] == 1 ? 0 : index[dims - x_dims + d] * x->strides[d];
+    return (const float *)x->data + at;
+}
+
+static void compare(const tensors *t, const product *p) {
+    const taper_tensor *a = &t->inputs[0], *b = &t->b, *c = &t->output;
+    const epilogue *e = p->epilogue ? p->epilogue : &none;
+    const bool a_matrix = a->rank > 1, b_matrix = b->rank > 1;
+    const int batch = c->rank - a_matrix - b_matrix;
+    const int b_col = b->rank - (p->transpose_b ? 2 : 1), b_k = b->rank - (p->transpose_b ? 1 : 2);
+    const int64_t k = a->shape[a->rank - 1], a_k_stride = a->strides[a->rank - 1];
+    const int64_t b_k_stride = b->strides[b_matrix ? b_k : 0];
+    const int64_t numel = check_numel(c);
+    for (int64_t i = 0; i < numel; i++) {
+        int64_t index[TAPER_MAX_RANK];
+        for (int64_t d = c->rank - 1, rest = i; d >= 0; rest /= c->shape[d--])
+            index[d] = rest % c->shape[d];
+        const float *pa = broadcast_at(a, a_matrix ? a->rank - 2 : 0, index, batch);
+        const float *pb = broadcast_at(b, b_matrix ? b->rank - 2 : 0, index, batch);
+        pa += a_matrix ? index[batch] * a->strides[a->rank - 2] : 0;
+        pb += b_matrix ? index[c->rank - 1] * b->strides[b_col] : 0;
+        double sum = 0, size = 0, extras[MAX_EXTRAS];
+        for (int64_t kk = 0; kk < k; kk++) {
+            const double x = (double)pa[kk * a_k_stride] * (double)pb[kk * b_k_stride];
+            sum += x;
+            size += fabs(x);
+        }
+        for (int x = 0; x < p->n_extras; x++)
+            extras[x] = *broadcast_at(&t->inputs[2 + x], t->inputs[2 + x].rank, index, c->rank);
+        const double want = e->reference(t->attrs.alpha * sum, extras);
+        /* Roundings of k products go in all directions; the epilogues have slopes below 4 and
+         * values below 4 * (size + 2). */
+        const double bound =
+            0x1p-24 * ((8 + 2 * sqrt((double)k)) * fabs(t->attrs.alpha) * size * 4 + 32);
+        const float got = ((const float *)c->data)[i];
+        const bool ok = isnan(want)          ? isnan(got)
+                        : isinf((float)want) ? got == (float)want
+                                             : fabs(got - want) <= bound;
+        CHECK(ok, "element %lld of %lld, k %lld: got %.9g, want %.9g, bound %.3g", (long long)i,
+              (long long)numel, (long long)k, got, want, bound);
+        if (!ok)
+            return;
+    }
+}
+
+static void check_product(const product *p) {
+    tensors t = make(p);
+    const taper_status status = run(&t, p, 1);
+    CHECK(status == TAPER_OK, "%s", taper_status_string(status));
+    if (status == TAPER_OK)
+        compare(&t, p);
+    release(&t);
+}
+
+static product matrices(int64_t m, int64_t n, int64_t k) {
+    return (product){.a = {2, {m, k}, ROWS}, .b = {2, {k, n}, ROWS}};
+}
+
+static void transpose(product *p) {
+    const int64_t k = p->b.dims[p->b.rank - 2];
+    p->b.dims[p->b.rank - 2] = p->b.dims[p->b.rank - 1];
+    p->b.dims[p->b.rank - 1] = k;
+    p->transpose_b = true;
+}
+
+/* Every way B can be given. */
+static void check_ways(product p) {
+    check_product(&p);
+    p.packed = p.b.dims[1] > 0; /* columns = 0 says not packed */
+    check_product(&p);
+    p.packed = false;
+    transpose(&p);
+    check_product(&p);
+}
+
+/* ---- sizes ---- */
+
+static void every_m_remainder(void) {
+    static const int64_t ns[] = {1, 17, 40, 64}, ks[] = {1, 16, 37};
+    for (int64_t m = 1; m <= 30; m++)
+        for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
+            for (size_t k = 0; k < sizeof ks / sizeof *ks; k++)
+                check_ways(matrices(m, ns[j], ks[k]));
+}
+
+static void every_n_tail(void) {
+    static const int64_t ms[] = {1, 3, 15};
+    for (int64_t n = 1; n <= 82; n++)
+        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+            check_ways(matrices(ms[i], n, 9));
+}
+
+static void every_k_tail(void) {
+    static const int64_t ms[] = {1, 2, 13, 31};
+    for (int64_t k = 0; k <= 49; k++)
+        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+            check_ways(matrices(ms[i], 35, k));
+}
+
+static void long_k(void) {
+    static const int64_t ks[] = {1023, 1024, 1025, 2049, 5000};
+    for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
+        check_ways(matrices(1, 40, ks[k]));
+        check_ways(matrices(5, 33, ks[k]));
+        check_ways(matrices(20, 17, ks[k]));
+    }
+}
+
+static void many_rows(void) {
+    static const int64_t ms[] = {139, 140, 141, 280, 281, 1000};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        check_ways(matrices(ms[i], 33, 11));
+        check_ways(matrices(ms[i], 140, 5));
+    }
+}
+
+static void many_columns(void) {
+    static const int64_t ms[] = {1, 7, 16, 150};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        check_ways(matrices(ms[i], 511, 20));
+        check_ways(matrices(ms[i], 1100, 20));
+    }
+}
+
+static void empty(void) {
+    check_ways(matrices(0, 5, 3));
+    check_ways(matrices(5, 0, 3));
+    check_ways(matrices(0, 0, 0));
+    check_product(&(product){.a = {3, {0, 2, 3}, ROWS}, .b = {2, {3, 4}, ROWS}});
+    check_product(&(product){.a = {1, {0}, ROWS}, .b = {1, {0}, ROWS}});
+    /* Nothing to add up is zero, and the epilogue still runs. */
+    for (int64_t m = 1; m < 20; m += 6) {
+        product p = matrices(m, 21, 0);
+        p.epilogue = &add;
+        p.extras[p.n_extras++] = (operand){1, {21}, ROWS};
+        check_ways(p);
+    }
+}
+
+/* ---- ranks, batches, layouts ---- */
+
+static void ranks_and_batches(void) {
+    static const struct {
+        operand a, b;
+    } cases[] = {
+        {{1, {7}, ROWS}, {1, {7}, ROWS}},
+        {{1, {7}, ROWS}, {2, {7, 20}, ROWS}},
+        {{2, {20, 7}, ROWS}, {1, {7}, ROWS}},
+        {{2, {40, 70}, COLUMNS}, {1, {70}, ROWS}},
+        {{1, {7}, ROWS}, {3, {3, 7, 20}, ROWS}},
+        {{3, {3, 5, 7}, ROWS}, {1, {7}, ROWS}},
+        {{4, {2, 3, 5, 7}, ROWS}, {1, {7}, STRIDED}},
+        {{3, {3, 5, 7}, ROWS}, {2, {7, 20}, ROWS}},
+        {{4, {2, 3, 5, 7}, ROWS}, {2, {7, 20}, ROWS}},
+        {{3, {3, 5, 7}, ROWS}, {3, {3, 7, 20}, ROWS}},
+        {{3, {3, 1, 7}, ROWS}, {3, {3, 7, 20}, ROWS}},
+        {{3, {3, 5, 7}, ROWS}, {3, {3, 7, 1}, ROWS}},
+        {{2, {5, 7}, ROWS}, {3, {3, 7, 1}, ROWS}},
+        {{2, {5, 7}, ROWS}, {3, {3, 7, 4}, ROWS}},
+        {{3, {1, 5, 7}, ROWS}, {3, {3, 7, 20}, ROWS}},
+        {{3, {3, 5, 7}, ROWS}, {3, {1, 7, 20}, ROWS}},
+        {{4, {2, 1, 5, 7}, ROWS}, {4, {1, 3, 7, 20}, ROWS}},
+        {{4, {2, 3, 5, 7}, ROWS}, {3, {3, 7, 20}, ROWS}},
+        {{3, {3, 5, 7}, ROWS}, {4, {2, 3, 7, 20}, ROWS}},
+        {{4, {2, 3, 5, 7}, ROWS}, {4, {2, 1, 7, 20}, ROWS}},
+        {{5, {2, 1, 2, 3, 4}, ROWS}, {6, {2, 1, 3, 2, 4, 5}, ROWS}},
+        {{8, {1, 2, 1, 2, 1, 2, 3, 4}, ROWS}, {2, {4, 5}, ROWS}},
+        {{4, {40, 12, 20, 16}, ROWS}, {4, {40, 12, 16, 20}, ROWS}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        product p = {.a = cases[i].a, .b = cases[i].b};
+        check_product(&p);
+        p.epilogue = &relu;
+        check_product(&p);
+        if (p.b.rank > 1) {
+            transpose(&p);
+            check_product(&p);
+        }
+    }
+}
+
+/* Batches of A that are not one run of rows, times the one B: packed, it serves them all. */
+static void shared_b(void) {
+    for (int repeat = 0; repeat < 40; repeat++) {
+        product p = {.a = {4, {2, 3, 5, 7}, STRIDED}, .b = {2, {7, 20}, ROWS}};
+        check_ways(p);
+        p.a.dims[2] = 1;
+        check_ways(p);
+    }
+}
+
+static void strided(void) {
+    for (int repeat = 0; repeat < 300; repeat++) {
+        product p = {
+            .a = {3, {check_int(1, 3), check_int(1, 20), check_int(1, 40)}, (layout)check_int(0, 2)},
+            .alpha = check_int(0, 1) ? 0.125 : 0};
+        p.b = (operand){3, {p.a.dims[0], p.a.dims[2], check_int(1, 70)}, (layout)check_int(0, 2)};
+        if (check_int(0, 3) == 0)
+            p.b.dims[2] = 1;
+        if (check_int(0, 1))
+            transpose(&p);
+        check_product(&p);
+    }
+    product p = matrices(40, 150, 300); /* transposed A, copied by transposing */
+    p.a.layout = COLUMNS;
+    check_ways(p);
+}
+
+static void misaligned(void) {
+    static const int64_t ms[] = {1, 5, 33};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        product p = matrices(ms[i], 150, 35);
+        p.a.layout = p.b.layout = MISALIGNED;
+        check_ways(p);
+    }
+}
+
+static void alpha(void) {
+    for (int64_t m = 1; m < 40; m += 6) {
+        product p = matrices(m, 40, 1500);
+        p.alpha = -0.37;
+        check_ways(p);
+    }
+}
+
+/* ---- epilogues ---- */
+
+static void bias_and_residual(void) {
+    static const int64_t ms[] = {1, 6, 16, 150};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        const int64_t m = ms[i], n = 133;
+        const operand extras[] = {{1, {n}, ROWS},       {2, {m, n}, ROWS},   {2, {m, 1}, ROWS},
+                                  {1, {1}, ROWS},       {0, {0}, ROWS},      {2, {m, n}, COLUMNS},
+                                  {2, {m, n}, STRIDED}, {2, {1, n}, STRIDED}};
+        for (size_t e = 0; e < sizeof extras / sizeof *extras; e++) {
+            product p = matrices(m, n, 24);
+            p.epilogue = &add;
+            p.extras[p.n_extras++] = extras[e];
+            check_ways(p);
+        }
+    }
+}
+
+static void epilogue_chain(void) {
+    static const int64_t ms[] = {1, 4, 20, 300};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        product p = matrices(ms[i], 700, 20);
+        p.epilogue = &chain;
+        p.extras[p.n_extras++] = (operand){1, {700}, ROWS};
+        p.extras[p.n_extras++] = (operand){2, {ms[i], 700}, ROWS};
+        check_ways(p);
+    }
+}
+
+static void epilogue_over_batches(void) {
+    product p = {.a = {3, {3, 5, 7}, ROWS}, .b = {3, {3, 7, 20}, ROWS}, .epilogue = &add};
+    p.n_extras = 1;
+    p.extras[0] = (operand){3, {3, 1, 20}, ROWS};
+    check_product(&p);
+    p.extras[0] = (operand){3, {1, 5, 1}, ROWS};
+    check_product(&p);
+    p.b = (operand){2, {7, 20}, ROWS};
+    check_product(&p);
+    p.packed = true;
+    check_product(&p);
+    p.packed = false;
+    /* One column: computed as a row. */
+    p.b = (operand){2, {7, 1}, ROWS};
+    check_product(&p);
+    p.extras[0] = (operand){3, {3, 5, 1}, STRIDED};
+    check_product(&p);
+    p.b = (operand){1, {7}, ROWS};
+    p.extras[0] = (operand){2, {3, 5}, STRIDED};
+    check_product(&p);
+    p.extras[0] = (operand){2, {3, 1}, ROWS};
+    check_product(&p);
+    p.a = (operand){3, {40, 50, 70}, ROWS};
+    p.b = (operand){1, {70}, ROWS};
+    p.extras[0] = (operand){1, {50}, ROWS};
+    check_product(&p);
+    p.a = (operand){2, {5, 7}, ROWS};
+    p.b = (operand){3, {3, 7, 1}, ROWS};
+    p.extras[0] = (operand){3, {3, 1, 1}, ROWS};
+    check_product(&p);
+}
+
+/* ---- values ---- */
+
+/* NaN and infinity reach their row or column and nothing else, above all not from a panel's zeros. */
+static void special_values(void) {
+    static const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 3e38f};
+    static const int64_t ms[] = {1, 3, 17};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+            for (int way = 0; way < 3; way++) {
+                product p = matrices(ms[i], 21, 19);
+                if (way == 2)
+                    transpose(&p);
+                tensors t = make(&p);
+                ((float *)t.inputs[0].data)[check_int(0, ms[i] * 19 - 1)] = values[v];
+                ((float *)t.inputs[1].data)[check_int(0, 21 * 19 - 1)] = values[v];
+                if (way == 1) {
+                    t.attrs.columns = 21;
+                    t.inputs[1] = pack(&t, &t.b, false, ROWS);
+                }
+                CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+                compare(&t, &p);
+                release(&t);
+            }
+}
+
+/* A row's bits do not depend on the rows around it. */
+static void rows_independent(void) {
+    product all = matrices(64, 100, 1300);
+    all.packed = true;
+    tensors whole = make(&all);
+    CHECK(run(&whole, &all, 1) == TAPER_OK, "not run");
+    float *c = check_alloc(sizeof(float) * 64 * 100, 0);
+    for (int64_t m = 1; m < 64; m++) {
+        tensors t = whole;
+        t.inputs[0].shape[0] = m;
+        t.output = check_tensor(c, TAPER_FLOAT32, 2, (int64_t[]){m, 100});
+        CHECK(run(&t, &all, 1) == TAPER_OK, "not run");
+        CHECK(memcmp(c, whole.output.data, (size_t)(m * 100) * sizeof *c) == 0,
+              "%lld rows give other bits than 64", (long long)m);
+    }
+    check_free(c);
+    release(&whole);
+}
+
+static void threads_same_bits(void) {
+    static const struct {
+        int64_t m, n, k;
+    } sizes[] = {{1, 2000, 600}, {3, 1500, 300}, {13, 700, 400}, {64, 600, 300}, {500, 400, 200},
+                 {300, 1100, 70}, {1000, 40, 1100}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int way = 0; way < 3; way++) {
+            product p = matrices(sizes[i].m, sizes[i].n, sizes[i].k);
+            p.packed = way == 1;
+            if (way == 2)
+                transpose(&p);
+            p.epilogue = &chain;
+            p.extras[p.n_extras++] = (operand){1, {sizes[i].n}, ROWS};
+            p.extras[p.n_extras++] = (operand){2, {sizes[i].m, sizes[i].n}, ROWS};
+            tensors t = make(&p);
+            check_threads("MATMUL", NULL, t.inputs, 4, &t.output, &t.attrs);
+            release(&t);
+        }
+    product p = {.a = {3, {60, 30, 40}, ROWS}, .b = {3, {60, 40, 50}, COLUMNS}};
+    tensors t = make(&p);
+    check_threads("MATMUL", NULL, t.inputs, 2, &t.output, &t.attrs);
+    release(&t);
+}
+
+static void unsupported(void) {
+    product p = matrices(4, 20, 6);
+    p.packed = true;
+    tensors t = make(&p);
+    t.inputs[0].dtype = TAPER_FLOAT64;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "float64");
+    t.inputs[0].dtype = TAPER_FLOAT32;
+    t.attrs.columns = 40;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "fewer panels than columns need");
+    t.attrs.columns = 20;
+    t.attrs.transpose_b = true;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "packed and transposed");
+    t.attrs.transpose_b = false;
+    t.inputs[0].shape[1] = 5;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "another k");
+    t.inputs[0].shape[1] = 6;
+    t.output.strides[0] = 21;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "output with gaps");
+    release(&t);
+}
+
+/* ---- benchmarks ---- */
+
+static void bench_product(const char *name, product p) {
+    tensors t = make(&p);
+    const double flops = 2.0 * (double)check_numel(&t.output) * (double)p.a.dims[p.a.rank - 1];
+    double bytes = 4.0 * (double)check_numel(&t.output);
+    for (int i = 0; i < 2 + p.n_extras; i++)
+        bytes += 4.0 * (double)check_numel(&t.inputs[i]);
+    check_bench_op(name, "MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs, flops,
+                   bytes);
+    release(&t);
+}
+
+static void bench_packed(void) {
+    static const int64_t sizes[][3] = {
+        {1024, 1024, 1024}, {128, 512, 512},   {32, 512, 512},  {16, 512, 512},  {8, 512, 512},
+        {4, 512, 512},      {2, 512, 512},     {1, 512, 512},   {1, 2048, 2048}, {4, 2048, 2048},
+        {16, 2048, 2048},   {128, 3072, 768},  {128, 768, 3072}, {512, 768, 768}, {64, 64, 64},
+        {256, 384, 384},    {1000, 1000, 1000}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char name[64];
+        product p = matrices(sizes[i][0], sizes[i][1], sizes[i][2]);
+        p.packed = true;
+        snprintf(name, sizeof name, "packed_%dx%dx%d", (int)sizes[i][0], (int)sizes[i][1],
+                 (int)sizes[i][2]);
+        bench_product(name, p);
+    }
+}
+
+static void bench_unpacked(void) {
+    static const int64_t sizes[][3] = {{1, 2048, 2048}, {1, 50257, 768}, {4, 2048, 2048},
+                                       {8, 1024, 1024}, {16, 512, 512},  {128, 512, 512},
+                                       {1024, 1024, 1024}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int way = 0; way < 2; way++) {
+            char name[64];
+            product p = matrices(sizes[i][0], sizes[i][1], sizes[i][2]);
+            if (way == 1)
+                transpose(&p);
+            snprintf(name, sizeof name, "%s_%dx%dx%d", way ? "transposed" : "unpacked",
+                     (int)sizes[i][0], (int)sizes[i][1], (int)sizes[i][2]);
+            bench_product(name, p);
+        }
+}
+
+static void bench_batched(void) {
+    product p = {.a = {4, {1, 12, 128, 64}, ROWS}, .b = {4, {1, 12, 64, 128}, ROWS}};
+    transpose(&p);
+    bench_product("scores_12x128x128x64", p);
+    p = (product){.a = {4, {1, 12, 128, 128}, ROWS}, .b = {4, {1, 12, 128, 64}, ROWS}};
+    bench_product("values_12x128x64x128", p);
+    p = (product){.a = {3, {64, 1, 64}, ROWS}, .b = {3, {64, 64, 256}, ROWS}};
+    bench_product("rows_64x1x256x64", p);
+    p = (product){.a = {2, {4096, 768}, ROWS}, .b = {1, {768}, ROWS}};
+    bench_product("vector_4096x768", p);
+}
+
+static void bench_epilogues(void) {
+    static const int64_t sizes[][3] = {{1, 2048, 512}, {32, 2048, 512}, {128, 3072, 768}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int way = 0; way < 3; way++) {
+            static const char *const names[] = {"plain", "bias", "bias_gelu_residual"};
+            char name[64];
+            product p = matrices(sizes[i][0], sizes[i][1], sizes[i][2]);
+            p.packed = true;
+            p.epilogue = way == 0 ? NULL : way == 1 ? &add : &chain;
+            p.n_extras = way;
+            p.extras[0] = (operand){1, {sizes[i][1]}, ROWS};
+            p.extras[1] = (operand){2, {sizes[i][0], sizes[i][1]}, ROWS};
+            snprintf(name, sizeof name, "%s_%dx%dx%d", names[way], (int)sizes[i][0],
+                     (int)sizes[i][1], (int)sizes[i][2]);
+            bench_product(name, p);
+        }
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"every_m_remainder", every_m_remainder},
+        {"every_n_tail", every_n_tail},
+        {"every_k_tail", every_k_tail},
+        {"long_k", long_k},
+        {"many_rows", many_rows},
+        {"many_columns", many_columns},
+        {"empty", empty},
+        {"ranks_and_batches", ranks_and_batches},
+        {"shared_b", shared_b},
+        {"strided", strided},
+        {"misaligned", misaligned},
+        {"alpha", alpha},
+        {"bias_and_residual", bias_and_residual},
+        {"epilogue_chain", epilogue_chain},
+        {"epilogue_over_batches", epilogue_over_batches},
+        {"special_values", special_values},
+        {"rows_independent", rows_independent},
+        {"threads_same_bits", threads_same_bits},
+        {"unsupported", unsupported},
+    };
+    static const check_case benches[] = {
+        {"packed", bench_packed},
+        {"unpacked", bench_unpacked},
+        {"batched", bench_batched},
+        {"epilogues", bench_epilogues},
+    };
+    return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
+                      sizeof benches / sizeof *benches);
+}

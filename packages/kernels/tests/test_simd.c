@@ -1,0 +1,389 @@
+/*
+ * The vector layer against plain C lane by lane, and the functions of simd/math.h against double.
+ * Compiled once per level, and once more with the scalar header, whatever level runs.
+ */
+#include "check.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "simd/math.h"
+#include "simd/simd.h"
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+static const float specials[] = {0.0f,     -0.0f,    1.0f,  -1.0f,    0.5f,      -0.5f,  1.5f,
+                                 2.5f,     -2.5f,    3.7f,  -3.2f,    INFINITY,  -INFINITY, NAN,
+                                 FLT_MIN,  -FLT_MIN, 1e-45f, -1e-45f, FLT_MAX,   -FLT_MAX,
+                                 8388609.f, 1e-20f,  3e9f,  -1e10f};
+enum { PAIRS = COUNT(specials) * COUNT(specials) };
+
+static bool same(float a, float b) {
+    return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* ---- the layer ---- */
+
+/* Pair i of the specials in every lane from i on, so that lanes differ. */
+static void pair(int i, float *a, float *b) {
+    for (int l = 0; l < V_LEN; l++) {
+        a[l] = specials[(size_t)(i + l) % COUNT(specials)];
+        b[l] = specials[(size_t)(i + l) / COUNT(specials) % COUNT(specials)];
+    }
+}
+
+#define CHECK_LANES(name, vector, scalar)                                                          \
+    for (int i = 0; i < PAIRS; i++) {                                                              \
+        float a[V_LEN], b[V_LEN], got[V_LEN];                                                      \
+        pair(i, a, b);                                                                             \
+        const vf va = v_load(a), vb = v_load(b);                                                   \
+        (void)va, (void)vb;                                                                        \
+        v_store(got, vector);                                                                      \
+        for (int l = 0; l < V_LEN; l++) {                                                          \
+            const float x = a[l], y = b[l];                                                        \
+            (void)y;                                                                               \
+            CHECK(same(got[l], scalar), "%s(%g, %g) = %g", name, (double)x, (double)y,             \
+                  (double)got[l]);                                                                 \
+        }                                                                                          \
+    }
+
+static void arithmetic(void) {
+    CHECK_LANES("v_add", v_add(va, vb), x + y)
+    CHECK_LANES("v_sub", v_sub(va, vb), x - y)
+    CHECK_LANES("v_mul", v_mul(va, vb), x * y)
+    CHECK_LANES("v_div", v_div(va, vb), x / y)
+    CHECK_LANES("v_max", v_max(va, vb), x > y ? x : y)
+    CHECK_LANES("v_min", v_min(va, vb), x < y ? x : y)
+    CHECK_LANES("v_max_nan", v_max_nan(va, vb), isnan(x) ? x : x > y ? x : y)
+    CHECK_LANES("v_min_nan", v_min_nan(va, vb), isnan(x) ? x : x < y ? x : y)
+    CHECK_LANES("v_sqrt", v_sqrt(va), sqrtf(x))
+    CHECK_LANES("v_abs", v_abs(va), fabsf(x))
+    CHECK_LANES("v_neg", v_neg(va), -x)
+    CHECK_LANES("v_xor_sign", v_xor_sign(va, vb), signbit(y) ? -x : x)
+    CHECK_LANES("v_copysign", v_copysign(va, vb), copysignf(x, y))
+    CHECK_LANES("v_round", v_round(va), rintf(x))
+    CHECK_LANES("v_floor", v_floor(va), floorf(x))
+    CHECK_LANES("v_ceil", v_ceil(va), ceilf(x))
+    CHECK_LANES("v_trunc", v_trunc(va), truncf(x))
+    CHECK_LANES("v_set1", v_set1(a[0]), a[0])
+    CHECK_LANES("v_zero", v_zero(), 0.0f)
+}
+
+/* Fused or not, as the level says. */
+static void multiply_add(void) {
+#if V_LEN > 4 || (defined(__aarch64__) && !defined(TAPER_SCALAR))
+#define MULTIPLY_ADD(x, y, z) fmaf(x, y, z)
+#else
+#define MULTIPLY_ADD(x, y, z) ((x) * (y) + (z))
+#endif
+    CHECK_LANES("v_fma", v_fma(va, vb, v_set1(0.1f)), MULTIPLY_ADD(x, y, 0.1f))
+    CHECK_LANES("v_fnma", v_fnma(va, vb, v_set1(0.1f)), MULTIPLY_ADD(-x, y, 0.1f))
+    for (int i = 0; i < 1000; i++) {
+        const float x = check_uniform(-1, 1), y = check_uniform(-1, 1), z = check_uniform(-1, 1);
+        float got[V_LEN];
+        v_store(got, v_fma(v_set1(x), v_set1(y), v_set1(z)));
+        CHECK(got[V_LEN - 1] == MULTIPLY_ADD(x, y, z), "v_fma of random operands");
+    }
+}
+
+static void masks(void) {
+#define PICK(mask) v_select(mask, va, vb)
+    CHECK_LANES("v_lt", PICK(v_lt(va, vb)), x < y ? x : y)
+    CHECK_LANES("v_le", PICK(v_le(va, vb)), x <= y ? x : y)
+    CHECK_LANES("v_eq", PICK(v_eq(va, vb)), x == y ? x : y)
+    CHECK_LANES("v_unord", PICK(v_unord(va, vb)), isnan(x) || isnan(y) ? x : y)
+    CHECK_LANES("v_isnan", PICK(v_isnan(va)), isnan(x) ? x : y)
+    CHECK_LANES("vm_not", PICK(vm_not(v_lt(va, vb))), x < y ? y : x)
+    CHECK_LANES("vm_and", PICK(vm_and(v_lt(va, vb), v_lt(vb, v_zero()))), x < y && y < 0 ? x : y)
+    CHECK_LANES("vm_or", PICK(vm_or(v_lt(va, vb), v_lt(vb, v_zero()))), x < y || y < 0 ? x : y)
+    for (int lane = -1; lane < V_LEN; lane++) {
+        float a[V_LEN] = {0};
+        if (lane >= 0)
+            a[lane] = 1;
+        CHECK(vm_any(v_lt(v_zero(), v_load(a))) == (lane >= 0), "vm_any of lane %d", lane);
+    }
+    for (int n = 0; n <= V_LEN; n++)
+        CHECK_LANES("vm_first", PICK(vm_first(n)), l < n ? x : y)
+}
+
+/* Not a byte beyond the n elements is touched: the rest lies in an unmapped page. */
+static void partial_loads_and_stores(void) {
+    for (int n = 0; n <= V_LEN; n++) {
+        float *in = check_alloc((size_t)n * sizeof(float), 0), lanes[V_LEN];
+        float *out = check_alloc((size_t)n * sizeof(float), 0);
+        check_fill_uniform(in, n, -1, 1);
+        v_store(lanes, v_load_n(in, n));
+        for (int l = 0; l < V_LEN; l++)
+            CHECK(same(lanes[l], l < n ? in[l] : 0.0f), "v_load_n of %d, lane %d", n, l);
+        v_store(lanes, v_load_fill(in, n, v_set1(7)));
+        for (int l = 0; l < V_LEN; l++)
+            CHECK(same(lanes[l], l < n ? in[l] : 7.0f), "v_load_fill of %d, lane %d", n, l);
+        for (int l = 0; l < V_LEN; l++)
+            lanes[l] = (float)l;
+        v_store_n(out, v_load(lanes), n);
+        for (int l = 0; l < n; l++)
+            CHECK(out[l] == (float)l, "v_store_n of %d, lane %d", n, l);
+        check_free(in);
+        check_free(out);
+    }
+}
+
+#define CHECK_INT_LANES(name, vector, scalar)                                                      \
+    for (size_t i = 0; i < COUNT(ints); i++) {                                                     \
+        int32_t a[V_LEN], b[V_LEN], got[V_LEN];                                                    \
+        for (int l = 0; l < V_LEN; l++) {                                                          \
+            a[l] = ints[(i + (size_t)l) % COUNT(ints)];                                            \
+            b[l] = ints[(i * 3 + (size_t)l) % COUNT(ints)];                                        \
+        }                                                                                          \
+        const vi va = vi_load(a), vb = vi_load(b);                                                 \
+        (void)va, (void)vb;                                                                        \
+        vi_store(got, vector);                                                                     \
+        for (int l = 0; l < V_LEN; l++) {                                                          \
+            const uint32_t x = (uint32_t)a[l], y = (uint32_t)b[l];                                 \
+            (void)x, (void)y;                                                                      \
+            CHECK((uint32_t)got[l] == (uint32_t)(scalar), "%s(%d, %d) = %d", name, a[l], b[l],     \
+                  got[l]);                                                                         \
+        }                                                                                          \
+    }
+
+static void integers(void) {
+    static const int32_t ints[] = {0, 1, -1, 5, -7, 1 << 30, INT32_MAX, INT32_MIN, 123456, -99999};
+    CHECK_INT_LANES("vi_set1", vi_set1(-3), -3)
+    CHECK_INT_LANES("vi_add", vi_add(va, vb), x + y)
+    CHECK_INT_LANES("vi_sub", vi_sub(va, vb), x - y)
+    CHECK_INT_LANES("vi_and", vi_and(va, vb), x & y)
+    CHECK_INT_LANES("vi_or", vi_or(va, vb), x | y)
+    CHECK_INT_LANES("vi_shl", vi_shl(va, 5), x << 5)
+    CHECK_INT_LANES("vi_shr", vi_shr(va, 5), x >> 5)
+    CHECK_INT_LANES("vi_sar", vi_sar(va, 5), (int32_t)x >> 5)
+    CHECK_INT_LANES("v_as_int", v_as_int(v_as_float(va)), x)
+    CHECK_INT_LANES("v_from_int", v_to_int(v_mul(v_from_int(va), v_set1(0x1p-10f))),
+                    (int32_t)rint((float)(int32_t)x * 0x1p-10))
+}
+
+/* Halves go to the even neighbour. */
+static void to_int(void) {
+    for (float x = -9; x <= 9; x += 0.25f) {
+        int32_t got[V_LEN];
+        vi_store(got, v_to_int(v_set1(x)));
+        CHECK(got[0] == (int32_t)rintf(x) && got[V_LEN - 1] == got[0], "v_to_int(%g)", (double)x);
+    }
+}
+
+/* a * 2^n rounds once, into the denormals too. */
+static void ldexp_rounds_once(void) {
+    for (int n = -250; n <= 250; n++)
+        for (int i = 0; i < 20; i++) {
+            const float a = check_uniform(0.5f, 1.999f);
+            float got[V_LEN];
+            v_store(got, v_ldexp(v_set1(a), v_set1((float)n)));
+            CHECK(got[0] == ldexpf(a, n), "%a * 2^%d = %a", (double)a, n, (double)got[0]);
+        }
+}
+
+static void lane_reductions(void) {
+    for (int i = 0; i < 100; i++) {
+        float a[V_LEN], max = -INFINITY;
+        double sum = 0;
+        check_fill_uniform(a, V_LEN, -1, 1);
+        for (int l = 0; l < V_LEN; l++) {
+            sum += a[l];
+            max = a[l] > max ? a[l] : max;
+        }
+        CHECK(fabs(v_sum(v_load(a)) - sum) <= V_LEN * 0x1p-24, "v_sum");
+        CHECK(v_hmax(v_load(a)) == max, "v_hmax");
+    }
+}
+
+/* Bytes of 16-byte parts, numbered: a from 0, b from 100. */
+#define CHECK_ZIP(bits)                                                                            \
+    for (int p = 0; p < (int)sizeof(vi); p += 16)                                                  \
+        for (int k = 0; k < 16; k++) {                                                             \
+            const int bytes = (bits) / 8, element = k / bytes, from = element / 2 * bytes;         \
+            const int at = p + from + k % bytes, other = element % 2 ? 100 : 0;                    \
+            vi_store((int32_t *)low, vi_zip_low_##bits(a, b));                                     \
+            vi_store((int32_t *)high, vi_zip_high_##bits(a, b));                                   \
+            CHECK(low[p + k] == at + other, "vi_zip_low_%d, byte %d", bits, p + k);                \
+            CHECK(high[p + k] == at + 8 + other, "vi_zip_high_%d, byte %d", bits, p + k);          \
+        }
+
+static void zips(void) {
+    _Alignas(64) uint8_t a_bytes[sizeof(vi)], b_bytes[sizeof(vi)], low[sizeof(vi)], high[sizeof(vi)];
+    for (size_t i = 0; i < sizeof(vi); i++) {
+        a_bytes[i] = (uint8_t)i;
+        b_bytes[i] = (uint8_t)(i + 100);
+    }
+    const vi a = vi_load((const int32_t *)a_bytes), b = vi_load((const int32_t *)b_bytes);
+    CHECK_ZIP(8)
+    CHECK_ZIP(16)
+    CHECK_ZIP(32)
+    CHECK_ZIP(64)
+}
+
+static void transpose(void) {
+    vf r[V_LEN];
+    for (int i = 0; i < V_LEN; i++) {
+        float lanes[V_LEN];
+        for (int l = 0; l < V_LEN; l++)
+            lanes[l] = (float)(i * V_LEN + l);
+        r[i] = v_load(lanes);
+    }
+    v_transpose(r);
+    for (int i = 0; i < V_LEN; i++) {
+        float lanes[V_LEN];
+        v_store(lanes, r[i]);
+        for (int l = 0; l < V_LEN; l++)
+            CHECK(lanes[l] == (float)(l * V_LEN + i), "row %d, lane %d", i, l);
+    }
+}
+
+/* ---- functions ---- */
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double silu(double x) { return x / (1 + exp(-x)); }
+static double gelu(double x) { return x * (0.5 * erfc(-x * 0.70710678118654752440)); }
+static double gelu_tanh(double x) {
+    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+static double softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
+static double mish(double x) { return x * tanh(log1p(exp(x))); }
+
+/* Bounds as math.h states them. `absolute`: an error this small is right wherever it is. */
+#define FUNCTIONS(X)                                                                               \
+    X(v_exp, exp, 1.2, 0)                                                                          \
+    X(v_expm1, expm1, 2, 0)                                                                        \
+    X(v_log, log, 1, 0)                                                                            \
+    X(v_log2, log2, 2.5, 0)                                                                        \
+    X(v_log10, log10, 2.5, 0)                                                                      \
+    X(v_log1p, log1p, 1.5, 0)                                                                      \
+    X(v_sin, sin, 2, 0)                                                                            \
+    X(v_cos, cos, 2, 0)                                                                            \
+    X(v_tanh, tanh, 2.5, 0)                                                                        \
+    X(v_erf, erf, 1.5, 0)                                                                          \
+    X(v_sigmoid, sigmoid, 2.5, 0)                                                                  \
+    X(v_silu, silu, 3, 1e-35)                                                                      \
+    X(v_gelu, gelu, 8, 0x1p-25)                                                                    \
+    X(v_gelu_tanh, gelu_tanh, 8, 0x1p-25)                                                          \
+    X(v_softplus, softplus, 2.5, 0)                                                                \
+    X(v_mish, mish, 5, 1e-35)
+
+#define WRAP(f, want, ulp, absolute)                                                               \
+    static void apply_##f(float *y, const float *x, int64_t n) {                                   \
+        for (int64_t i = 0; i < n; i += V_LEN)                                                     \
+            v_store(y + i, f(v_load(x + i)));                                                      \
+    }
+FUNCTIONS(WRAP)
+
+static const struct function {
+    const char *name;
+    void (*apply)(float *y, const float *x, int64_t n);
+    double (*want)(double);
+    double ulp, absolute;
+} functions[] = {
+#define FUNCTION_ROW(f, want, ulp, absolute) {#f, apply_##f, want, ulp, absolute},
+    FUNCTIONS(FUNCTION_ROW)};
+
+static void check_values(const struct function *f, const float *x, int64_t n) {
+    float y[64];
+    f->apply(y, x, n);
+    for (int64_t i = 0; i < n; i++) {
+        const double want = f->want(x[i]);
+        const bool close = check_ulp(y[i], want) <= f->ulp ||
+                           (isfinite(want) && fabs(y[i] - want) <= f->absolute);
+        CHECK(close && (want != 0 || y[i] != 0 || !signbit(y[i]) == !signbit(want)),
+              "%s(%a) = %.9g, not %.9g: %.2f ulp", f->name, (double)x[i], (double)y[i], want,
+              check_ulp(y[i], want));
+    }
+}
+
+/* A sweep over all bit patterns: signs, exponents, NaNs, denormals. */
+static void functions_everywhere(void) {
+    for (size_t k = 0; k < COUNT(functions); k++)
+        for (uint64_t bits = 0; bits < UINT64_C(1) << 32;) {
+            float x[64];
+            for (size_t i = 0; i < COUNT(x); i++, bits += 20011) {
+                const uint32_t pattern = (uint32_t)bits;
+                memcpy(&x[i], &pattern, sizeof x[i]);
+            }
+            check_values(&functions[k], x, COUNT(x));
+        }
+}
+
+/* Where networks live, and just around the points where code paths meet. */
+static void functions_near(void) {
+    static const float joints[] = {0, 1, 20, 60, 88.72f, 103.97f, 104, 89, 0.92f, 4, 9.1f, 0.34657f,
+                                   1.41421f, 0.70711f, FLT_MIN, 1.5708f, 3.14159f, 8192};
+    for (size_t k = 0; k < COUNT(functions); k++) {
+        float x[64];
+        for (int round = 0; round < 3000; round++) {
+            check_fill_uniform(x, COUNT(x), -12, 12);
+            check_values(&functions[k], x, COUNT(x));
+        }
+        for (size_t j = 0; j < 2 * COUNT(joints); j++) {
+            float at = joints[j / 2] * (j % 2 ? -1.0f : 1.0f);
+            for (int i = 0; i < 32; i++)
+                at = nextafterf(at, -INFINITY);
+            for (size_t i = 0; i < COUNT(x); i++, at = nextafterf(at, INFINITY))
+                x[i] = at;
+            check_values(&functions[k], x, COUNT(x));
+        }
+    }
+}
+
+/* A lane's bits do not depend on its neighbours, rare or common. */
+static void lanes_are_independent(void) {
+    for (size_t k = 0; k < COUNT(functions); k++)
+        for (int i = 0; i < PAIRS; i++) {
+            float x[64], alone[64], y[64], unused[64];
+            pair(i, x, unused);
+            functions[k].apply(y, x, V_LEN);
+            for (int l = 0; l < V_LEN; l++) {
+                float same_x[64];
+                for (int m = 0; m < V_LEN; m++)
+                    same_x[m] = x[l];
+                functions[k].apply(alone, same_x, V_LEN);
+                CHECK(same(alone[0], y[l]), "%s(%g)", functions[k].name, (double)x[l]);
+            }
+        }
+}
+
+/* ---- benches ---- */
+
+enum { BENCH_N = 4096 };
+static float bench_x[BENCH_N], bench_y[BENCH_N];
+
+static void run_function(void *arg) {
+    const struct function *f = arg;
+    f->apply(bench_y, bench_x, BENCH_N);
+}
+
+static void bench_functions(void) {
+    check_fill_uniform(bench_x, BENCH_N, 0.1f, 4);
+    for (size_t k = 0; k < COUNT(functions); k++) {
+        struct function f = functions[k];
+        char name[64];
+        snprintf(name, sizeof name, "%s 4096", f.name);
+        check_bench(name, BENCH_N, 8.0 * BENCH_N, run_function, &f);
+    }
+}
+
+extern const check_case level_cases[], level_benches[];
+extern const size_t level_n_cases, level_n_benches;
+const check_case level_cases[] = {
+    {"arithmetic", arithmetic},
+    {"multiply_add", multiply_add},
+    {"masks", masks},
+    {"partial_loads_and_stores", partial_loads_and_stores},
+    {"integers", integers},
+    {"to_int", to_int},
+    {"ldexp_rounds_once", ldexp_rounds_once},
+    {"lane_reductions", lane_reductions},
+    {"zips", zips},
+    {"transpose", transpose},
+    {"functions_everywhere", functions_everywhere},
+    {"functions_near", functions_near},
+    {"lanes_are_independent", lanes_are_independent},
+};
+const size_t level_n_cases = COUNT(level_cases);
+const check_case level_benches[] = {{"functions", bench_functions}};
+const size_t level_n_benches = COUNT(level_benches);

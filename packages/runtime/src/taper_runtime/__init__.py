@@ -1,0 +1,33 @@
+"""Runs exported PyTorch models on CPUs with numpy and one small native library.
+
+>>> session = taper_runtime.InferenceSession("model.taper")
+>>> outputs = session.run(None, {"x": x})
+"""
+
+from taper_runtime.errors import (
+    InputError,
+    InternalError,
+    OpError,
+    PlanFormatError,
+    TaperError,
+    UnsupportedOpError,
+)
+from taper_runtime.format.reader import load
+from taper_runtime.plan.plan import Plan
+from taper_runtime.session import InferenceSession, NodeArg, SessionOptions
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "InferenceSession",
+    "InputError",
+    "InternalError",
+    "NodeArg",
+    "OpError",
+    "Plan",
+    "PlanFormatError",
+    "SessionOptions",
+    "TaperError",
+    "UnsupportedOpError",
+    "load",
+]

@@ -1,0 +1,157 @@
+"""The ``taper`` command. The frontend adds ``export`` through an entry point where installed.
+
+Exit codes: 0 done; 1 the model, plan or input is at fault; 2 the command line is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError, TaperError
+from taper_runtime.plan.plan import Plan, TensorSpec
+from taper_runtime.report import describe_plan
+from taper_runtime.session import InferenceSession, SessionOptions
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="taper", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for point in entry_points(group="taper.commands"):
+        point.load()(commands)
+    _add_inspect(commands)
+    _add_run(commands)
+    _add_bench(commands)
+    _add_profile(commands)
+    args = parser.parse_args(argv)
+    try:
+        args.command(args)
+    except (TaperError, OSError) as error:
+        print(f"taper: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+Commands = argparse._SubParsersAction  # the only name argparse has for it
+
+
+def _add_inspect(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("inspect", help="show a plan: nodes, shapes, memory, report")
+    parser.add_argument("plan", type=Path)
+    parser.set_defaults(command=_inspect)
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    from taper_runtime.format.reader import load
+
+    print(describe_plan(load(args.plan)))
+
+
+def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("run", help="run a plan on .npy inputs")
+    parser.add_argument("plan", type=Path)
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input; those left out take the plan's sample",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE.npz", help="where outputs go")
+    _add_session_options(parser)
+    parser.set_defaults(command=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    session = _session(args)
+    feed = _sample_feed(session.plan)
+    for assignment in args.input:
+        name, separator, path = assignment.partition("=")
+        if not separator:
+            raise InputError(f"--input {assignment!r}: expected NAME=FILE.npy")
+        try:
+            feed[name] = np.load(path, allow_pickle=False)
+        except ValueError as error:
+            raise InputError(f"--input {name}: {path} is no .npy array: {error}") from None
+    outputs = dict(zip(session.plan.outputs, session.run(None, feed), strict=True))
+    if args.output:
+        np.savez(args.output, **outputs)
+    for name, array in outputs.items():
+        print(f"{name}: {array.dtype}{list(array.shape)}")
+        print(np.array2string(array, threshold=20, edgeitems=3))
+
+
+def _add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("bench", help="time a plan on its sample inputs")
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--runs", type=int, default=100, help="timed runs (default 100)")
+    _add_session_options(parser)
+    parser.set_defaults(command=_bench)
+
+
+def _bench(args: argparse.Namespace) -> None:
+    begin = time.perf_counter()
+    session = _session(args)
+    opened = time.perf_counter() - begin
+    feed = _sample_feed(session.plan)
+    times = []
+    for _ in range(max(args.runs, 1)):
+        begin = time.perf_counter()
+        session.run(None, feed)
+        times.append(time.perf_counter() - begin)
+    print(
+        f"open {1e3 * opened:.2f} ms, first run {1e3 * times[0]:.3f} ms, then "
+        f"min {1e3 * min(times):.3f} ms, median {1e3 * statistics.median(times):.3f} ms "
+        f"over {len(times)} runs"
+    )
+
+
+def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("profile", help="time every node of a plan")
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--runs", type=int, default=20, help="timed runs (default 20)")
+    parser.set_defaults(command=_profile)
+
+
+def _profile(args: argparse.Namespace) -> None:
+    from taper_runtime.profile import profile_plan
+
+    session = InferenceSession(args.plan)
+    print(profile_plan(session.plan, _sample_feed(session.plan), runs=max(args.runs, 1)))
+
+
+def _add_session_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strict-native", action="store_true", help="refuse numpy fallbacks")
+    parser.add_argument("--executor", default="compiled", choices=("compiled", "interpreted"))
+
+
+def _session(args: argparse.Namespace) -> InferenceSession:
+    options = SessionOptions()
+    options.strict_native = args.strict_native
+    options.executor = args.executor
+    return InferenceSession(args.plan, options)
+
+
+def _sample_feed(plan: Plan) -> dict[str, np.ndarray]:
+    """The inputs the plan was exported with; zeros where it carries none."""
+    return {
+        name: plan.samples[name] if name in plan.samples else _zeros(plan.tensors[name])
+        for name in plan.inputs
+    }
+
+
+def _zeros(spec: TensorSpec) -> np.ndarray:
+    return np.zeros(spec.shape, DTYPES[spec.dtype].storage)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

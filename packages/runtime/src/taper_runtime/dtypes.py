@@ -1,0 +1,42 @@
+"""Element types: one table of names, numpy storage types and safetensors codes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class DType(NamedTuple):
+    """How elements of one dtype are stored.
+
+    Attributes
+    ----------
+    storage : numpy.dtype
+        The numpy type of an array holding such elements. numpy has no bfloat16: its bits are kept
+        as uint16.
+    code : str
+        The name in a safetensors header.
+    """
+
+    storage: np.dtype
+    code: str
+
+    @property
+    def size(self) -> int:
+        """Bytes per element."""
+        return self.storage.itemsize
+
+
+DTYPES: dict[str, DType] = {
+    "float64": DType(np.dtype(np.float64), "F64"),
+    "float32": DType(np.dtype(np.float32), "F32"),
+    "float16": DType(np.dtype(np.float16), "F16"),
+    "bfloat16": DType(np.dtype(np.uint16), "BF16"),
+    "int64": DType(np.dtype(np.int64), "I64"),
+    "int32": DType(np.dtype(np.int32), "I32"),
+    "int16": DType(np.dtype(np.int16), "I16"),
+    "int8": DType(np.dtype(np.int8), "I8"),
+    "uint8": DType(np.dtype(np.uint8), "U8"),
+    "bool": DType(np.dtype(np.bool_), "BOOL"),
+}

@@ -1,0 +1,79 @@
+"""The executor for serving: every pointer resolved once, one call into C per run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from taper_runtime.executor import _native
+from taper_runtime.executor.executor import Executor, definition, operand, refuse
+from taper_runtime.plan.plan import Plan, PlanNode
+
+
+class CompiledExecutor(Executor):
+    """Nodes as an array of steps with resolved pointers; ``run`` is one call without the GIL.
+
+    Nodes without a native kernel split the array: numpy computes them between two calls.
+    """
+
+    def __init__(self, program: _native.Program, steps: list[tuple[PlanNode, str]]) -> None:
+        #: Native steps in order, each with its kernel's name.
+        self.steps = steps
+        self.run = program.run  # type: ignore[method-assign]  # no Python frame on the hot path
+        self.profile = program.profile
+
+    @classmethod
+    def compile(cls, plan: Plan, *, strict_native: bool = False) -> CompiledExecutor:
+        """See :meth:`Executor.compile`."""
+        constants = {name: i for i, name in enumerate(plan.constants)}
+        bound = {name: i for i, name in enumerate((*plan.inputs, *plan.outputs))}
+        program = _native.Program(
+            [plan.tensors[name] for name in plan.inputs],
+            [plan.tensors[name] for name in plan.outputs],
+            plan.arena_bytes,
+            list(plan.constants.values()),
+        )
+
+        def place(name: str) -> tuple[int, int, int]:
+            """(kind, index, byte offset) of a tensor's first element."""
+            placement = plan.placements[name]
+            root = plan.placements[placement.root]
+            if placement.root in bound:
+                return _native.BOUND, bound[placement.root], placement.offset
+            if placement.root in constants:
+                return _native.CONSTANT, constants[placement.root], placement.offset
+            inside = 0 if placement.root == name else placement.offset
+            return _native.ARENA, 0, root.offset + inside
+
+        steps: list[tuple[PlanNode, str]] = []
+        fallbacks: list[PlanNode] = []
+        for node in plan.nodes:
+            if not plan.is_executed(node):
+                continue
+            op, attrs = definition(node)
+            names = (*node.inputs, node.output)
+            types = [operand(plan, name) for name in names]
+            prepared = _native.prepare(op, attrs, types[:-1], types[-1])
+            if prepared is not None:
+                steps.append((node, prepared.kernel_name))
+                label = f"{node.output} ({node.op})"
+                program.add_native(prepared, [place(n) for n in names], node.scratch, label)
+            else:
+                fallbacks.append(node)
+                evaluate = _bind_attrs(op.evaluate, attrs)
+                operands = [(*place(n), *t) for n, t in zip(names, types, strict=True)]
+                program.add_numpy(evaluate, operands)
+        if strict_native:
+            refuse(fallbacks)
+        return cls(program, steps)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """See :meth:`Executor.run`."""
+        raise NotImplementedError  # replaced by the program's own in __init__
+
+
+def _bind_attrs(
+    evaluate: Callable[..., np.ndarray], attrs: dict[str, object]
+) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+    return lambda arrays: evaluate(arrays, attrs)

@@ -1,0 +1,66 @@
+"""What an executor is, and the one the session uses by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from taper_runtime.errors import UnsupportedOpError
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import OpDef
+from taper_runtime.plan.plan import Plan, PlanNode
+
+
+class Executor(ABC):
+    """Runs one plan. Made by ``compile``, after which ``run`` may be called from many threads."""
+
+    @classmethod
+    @abstractmethod
+    def compile(cls, plan: Plan, *, strict_native: bool = False) -> Executor:
+        """Prepare ``plan`` for running.
+
+        Parameters
+        ----------
+        plan : Plan
+            Valid: loaded from a file or checked by ``validate``.
+        strict_native : bool
+            Refuse nodes that no native kernel serves instead of computing them with numpy.
+
+        Raises
+        ------
+        UnsupportedOpError
+            With ``strict_native``, listing every node without a native kernel.
+        """
+
+    @abstractmethod
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """One inference: arrays in the order of ``plan.inputs`` to fresh ones of ``plan.outputs``.
+
+        Raises
+        ------
+        InputError
+            If an array does not fit the plan.
+        """
+
+
+def operand(plan: Plan, name: str) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """dtype, shape and strides (elements) of a tensor as a kernel sees it."""
+    spec = plan.tensors[name]
+    return spec.dtype, spec.shape, plan.placements[name].strides
+
+
+def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
+    """The node's op and its attrs with defaults filled in."""
+    op = REGISTRY[node.op]
+    return op, op.complete(node.attrs)
+
+
+def refuse(nodes: Sequence[PlanNode]) -> None:
+    """Raise for nodes without a native kernel, if there are any."""
+    if nodes:
+        lines = [f"  {n.output} = {n.op}({', '.join(n.inputs)})  {n.source}" for n in nodes]
+        raise UnsupportedOpError(
+            "strict_native=True, but no native kernel serves\n" + "\n".join(lines)
+        )

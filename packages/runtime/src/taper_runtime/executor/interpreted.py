@@ -1,0 +1,114 @@
+"""The executor for looking inside: a Python loop in which every root has memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.executor import _native
+from taper_runtime.executor.executor import Executor, definition, operand, refuse
+from taper_runtime.executor.inputs import check_input
+from taper_runtime.plan.plan import Plan, PlanNode
+
+#: Computes a node: fills the output array (last) from the inputs.
+Step = Callable[[Sequence[np.ndarray], np.ndarray], None]
+#: Makes the step for a node, or None where this backend does not serve it.
+Backend = Callable[[Plan, PlanNode], Step | None]
+
+
+def native_backend(plan: Plan, node: PlanNode) -> Step | None:
+    """The kernels the compiled executor runs too."""
+    op, attrs = definition(node)
+    prepared = _native.prepare(
+        op, attrs, [operand(plan, name) for name in node.inputs], operand(plan, node.output)
+    )
+    return None if prepared is None else prepared.run
+
+
+def numpy_backend(plan: Plan, node: PlanNode) -> Step:
+    """The op's own evaluator: serves every node."""
+    op, attrs = definition(node)
+
+    def step(inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
+        output[...] = op.evaluate(inputs, attrs)
+
+    return step
+
+
+class InterpretedExecutor(Executor):
+    """Node by node over a chain of backends; the first that serves a node computes it.
+
+    Every intermediate stays readable until the run ends (see :meth:`trace`): for debugging, and for
+    ablation with another ``backends`` chain.
+    """
+
+    #: In order of preference.
+    backends: tuple[Backend, ...] = (native_backend, numpy_backend)
+
+    def __init__(self, plan: Plan, steps: list[tuple[PlanNode, Step]]) -> None:
+        self._plan = plan
+        self._steps = steps
+
+    @classmethod
+    def compile(cls, plan: Plan, *, strict_native: bool = False) -> InterpretedExecutor:
+        """See :meth:`Executor.compile`."""
+        steps = []
+        fallbacks = []
+        for node in filter(plan.is_executed, plan.nodes):
+            made = ((backend, backend(plan, node)) for backend in cls.backends)
+            backend, step = next((b, s) for b, s in made if s is not None)
+            steps.append((node, step))
+            if backend is not native_backend:
+                fallbacks.append(node)
+        if strict_native:
+            refuse(fallbacks)
+        return cls(plan, steps)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """See :meth:`Executor.run`."""
+        memory = self._bind(inputs)
+        for _ in self._execute(memory):
+            pass
+        return [self._array(memory, name) for name in self._plan.outputs]
+
+    def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, np.ndarray]]:
+        """Run, yielding each executed node with its output before the next one runs.
+
+        The array is the live memory: a later node may compute in place over it.
+        """
+        return self._execute(self._bind(inputs))
+
+    def _bind(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Memory of every root, as bytes."""
+        plan = self._plan
+        memory = {name: _as_bytes(array) for name, array in plan.constants.items()}
+        for name, array in zip(plan.inputs, inputs, strict=True):
+            memory[name] = _as_bytes(check_input(plan.tensors[name], array))
+        for name, placement in plan.placements.items():
+            if placement.root == name and name not in memory:
+                memory[name] = np.empty(plan.tensors[name].nbytes, np.uint8)
+        return memory
+
+    def _execute(self, memory: dict[str, np.ndarray]) -> Iterator[tuple[PlanNode, np.ndarray]]:
+        for node, step in self._steps:
+            output = self._array(memory, node.output)
+            step([self._array(memory, name) for name in node.inputs], output)
+            yield node, output
+
+    def _array(self, memory: dict[str, np.ndarray], name: str) -> np.ndarray:
+        spec = self._plan.tensors[name]
+        placement = self._plan.placements[name]
+        storage = DTYPES[spec.dtype].storage
+        return np.ndarray(
+            spec.shape,
+            storage,
+            memory[placement.root],
+            0 if placement.root == name else placement.offset,
+            [stride * storage.itemsize for stride in placement.strides],
+        )
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)

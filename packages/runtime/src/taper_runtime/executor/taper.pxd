@@ -1,0 +1,96 @@
+"""The kernel library's C API, as packages/kernels/include/taper/*.h declares it."""
+from libc.stdint cimport int32_t, int64_t
+
+
+cdef extern from "taper/status.h" nogil:
+    ctypedef enum taper_status:
+        TAPER_OK
+        TAPER_UNSUPPORTED
+        TAPER_BAD_INDEX
+        TAPER_UNKNOWN_ISA
+
+    const char *taper_status_string(taper_status status)
+
+
+cdef extern from "taper/kernels.h" nogil:
+    enum: TAPER_MAX_RANK
+    enum: TAPER_ALIGNMENT
+
+    const char *taper_dtype_name(int dtype)
+
+    ctypedef struct taper_tensor:
+        void *data
+        int64_t *shape
+        int64_t *strides
+        int32_t rank
+        int32_t dtype
+
+    ctypedef enum taper_attr_type:
+        TAPER_ATTR_INT
+        TAPER_ATTR_FLOAT
+        TAPER_ATTR_BOOL
+        TAPER_ATTR_STRING
+        TAPER_ATTR_SCALAR
+        TAPER_ATTR_INTS
+        TAPER_ATTR_STRINGS
+        TAPER_ATTR_SCALARS
+
+    const char *taper_attr_type_name(int type)
+
+    ctypedef struct taper_scalar:
+        double f
+        int64_t i
+
+    ctypedef struct taper_ints:
+        const int64_t *data
+        int64_t count
+
+    ctypedef struct taper_strings:
+        const char *const *data
+        int64_t count
+
+    ctypedef struct taper_scalars:
+        const taper_scalar *data
+        int64_t count
+
+    ctypedef struct taper_attr:
+        const char *name
+        taper_attr_type type
+        size_t offset
+
+    ctypedef struct taper_call:
+        const taper_tensor *inputs
+        const taper_tensor *output
+        const void *attrs
+        void *state
+        int32_t n_inputs
+
+    ctypedef struct taper_work:
+        int64_t tasks
+        size_t scratch_bytes
+
+    ctypedef struct taper_kernel:
+        const char *name
+        const char *op
+        const taper_attr *attrs
+        size_t n_attrs
+        size_t attrs_bytes
+        size_t state_bytes
+        taper_status (*prepare)(const taper_call *call, taper_work *work)
+        taper_status (*run)(const taper_call *call, int64_t begin, int64_t end, void *scratch)
+
+    taper_status taper_init()
+    const char *taper_isa()
+    const char *taper_isa_available(size_t i)
+    const taper_kernel *taper_kernel_at(size_t i)
+    const taper_kernel *taper_kernel_next(const char *op, size_t *position)
+
+
+cdef extern from "taper/run.h" nogil:
+    ctypedef struct taper_step:
+        const taper_kernel *kernel
+        taper_call call
+        taper_work work
+        void *scratch
+
+    taper_status taper_run(const taper_step *steps, int64_t count, int64_t *failed, int64_t *ns)

@@ -1,0 +1,202 @@
+"""The outer layer of a plan file: a safetensors header, checked to the last byte.
+
+Eight bytes of header length (unsigned, little-endian), that many bytes of JSON, then the data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.plan.checks import (
+    ALIGNMENT,
+    METADATA_NAME,
+    check_type,
+    describe,
+    fail,
+    is_size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from mmap import mmap
+
+    from taper_runtime.ops.opdef import Shape, TensorType
+
+#: safetensors' own limit.
+MAX_HEADER_BYTES = 100_000_000
+
+_LENGTH_BYTES = 8
+_DTYPES_BY_CODE = {dtype.code: name for name, dtype in DTYPES.items()}
+
+
+class Entry(NamedTuple):
+    """One tensor of the file."""
+
+    dtype: str
+    shape: Shape
+    start: int  # bytes from the start of the file
+
+
+class Container(NamedTuple):
+    """What a header says."""
+
+    metadata: dict[str, str]
+    entries: dict[str, Entry]
+
+
+def parse_json(text: str, field: str) -> Any:
+    """Parse strict JSON: no duplicate keys, no NaN or Infinity, no lone surrogates.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming ``field``.
+    """
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_unique_keys, parse_float=_finite, parse_constant=_finite
+        )
+        if "\\u" in text:  # the only source of surrogates, which cannot be encoded
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise PlanFormatError(field, "nested too deeply") from None
+    except UnicodeEncodeError:
+        raise PlanFormatError(field, "a string has a lone surrogate") from None
+    except ValueError as error:
+        raise PlanFormatError(field, f"expected JSON: {error}") from None
+    return value
+
+
+def dump_json(value: Any) -> str:
+    """Return ``value`` as strict JSON without needless spaces."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    items = dict(pairs)
+    if len(items) < len(pairs):
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"duplicate key {describe(key)}")
+            seen.add(key)
+    return items
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def parse_header(buffer: bytes | mmap) -> Container:
+    """Read and check the header of a whole file.
+
+    Raises
+    ------
+    PlanFormatError
+        If anything in the header, or the file's length, is not as docs/format.md says.
+    """
+    if len(buffer) < _LENGTH_BYTES:
+        fail("header.length", f"expected {_LENGTH_BYTES} bytes at least in the file", len(buffer))
+    length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
+    data = _LENGTH_BYTES + length
+    if length > MAX_HEADER_BYTES:
+        fail("header.length", f"expected at most {MAX_HEADER_BYTES}", length)
+    if data > len(buffer):
+        fail("header.length", f"expected a header within the file's {len(buffer)} bytes", length)
+    try:
+        text = buffer[_LENGTH_BYTES:data].decode()
+    except UnicodeDecodeError as error:
+        raise PlanFormatError("header", f"expected UTF-8: {error.reason}") from None
+    if not text.startswith("{"):
+        fail("header", "expected '{' first", text[:1])
+    header = parse_json(text, "header")
+
+    metadata = header.pop(METADATA_NAME, None)
+    if type(metadata) is not dict:
+        fail(f"header.{METADATA_NAME}", "expected an object", metadata)
+    for key, value in metadata.items():
+        if type(value) is not str:
+            fail(f"header.{METADATA_NAME}.{key}", "expected a string", value)
+    return Container(metadata, _parse_entries(header, data, len(buffer)))
+
+
+def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Entry]:
+    """Check that the tensors fill the bytes from ``data`` to ``end`` one after the other."""
+    entries = {}
+    spans = []
+    for name, info in header.items():
+        field = f"header[{describe(name)}]"
+        if type(info) is not dict or info.keys() != {"dtype", "shape", "data_offsets"}:
+            fail(field, "expected an object of dtype, shape and data_offsets", info)
+        code, shape, offsets = info["dtype"], info["shape"], info["data_offsets"]
+        if type(code) is not str or code not in _DTYPES_BY_CODE:
+            fail(f"{field}.dtype", f"expected one of {', '.join(_DTYPES_BY_CODE)}", code)
+        if type(shape) is not list:
+            fail(f"{field}.shape", "expected an array of sizes", shape)
+        dtype, shape = _DTYPES_BY_CODE[code], tuple(shape)
+        check_type(dtype, shape, field)
+        if type(offsets) is not list or len(offsets) != 2 or not all(map(is_size, offsets)):
+            fail(f"{field}.data_offsets", "expected two offsets >= 0", offsets)
+        start, stop = offsets
+        nbytes = math.prod(shape) * DTYPES[dtype].size
+        if stop - start != nbytes:
+            fail(
+                f"{field}.data_offsets", f"expected {nbytes} bytes by dtype and shape", stop - start
+            )
+        entries[name] = Entry(dtype, shape, data + start)
+        spans.append((start, stop, field))
+    filled = 0
+    for start, stop, field in sorted(spans):
+        if start != filled:
+            what = "an overlap" if start < filled else "a hole"
+            raise PlanFormatError(f"{field}.data_offsets", f"{what} between {start} and {filled}")
+        if data + stop > end:
+            fail(f"{field}.data_offsets", f"expected an end within {end - data} data bytes", stop)
+        filled = stop
+    if data + filled != end:
+        fail("data", f"expected {filled} bytes after the header", end - data)
+    return entries
+
+
+def make_header(
+    metadata: Mapping[str, str], types: Mapping[str, TensorType]
+) -> tuple[bytes, list[str]]:
+    """Lay a file out.
+
+    Returns
+    -------
+    bytes
+        Everything before the data, padded to a multiple of 64 bytes.
+    list of str
+        The order in which the tensors' bytes follow, without gaps. Sizes that are multiples of 64
+        come first, then wide items before narrow ones: so the former are all aligned to 64 bytes,
+        the latter to their itemsize.
+    """
+
+    def rank(name: str) -> tuple[bool, int, str]:
+        dtype, nbytes = types[name].dtype, types[name].nbytes
+        return nbytes % ALIGNMENT != 0, -DTYPES[dtype].size, name
+
+    order = sorted(types, key=rank)
+    header: dict[str, Any] = {METADATA_NAME: metadata}
+    stop = 0
+    for name in order:
+        dtype, shape = types[name]
+        start, stop = stop, stop + types[name].nbytes
+        header[name] = {
+            "dtype": DTYPES[dtype].code,
+            "shape": shape,
+            "data_offsets": [start, stop],
+        }
+    text = dump_json(header).encode()
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % ALIGNMENT)
+    if len(text) > MAX_HEADER_BYTES:
+        fail("header.length", f"expected at most {MAX_HEADER_BYTES}", len(text))
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, order

@@ -1,0 +1,75 @@
+"""Plain data in JSON: None, bool, 64-bit int, float, str, lists and dicts by str.
+
+JSON has no Infinity and no NaN: such a float is written as an object with the one key "float".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from taper_runtime.plan.checks import MAX_DEPTH, check_text, fail
+
+_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_FLOAT_KEYS = {"float"}
+
+
+def to_json(value: Any, field: str, depth: int = 0) -> Any:
+    """Return what :func:`from_json` turns back to ``value`` (a tuple comes back as a list).
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the part of ``field`` that is not plain data.
+    """
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": str(value)}
+    if type(value) in (list, tuple, dict):
+        if depth == MAX_DEPTH:
+            fail(field, f"expected at most {MAX_DEPTH} levels", value)
+        if type(value) is not dict:
+            return [to_json(v, f"{field}[{i}]", depth + 1) for i, v in enumerate(value)]
+        for key in value:
+            check_text(key, f"{field}.{key}")
+        if value.keys() == _FLOAT_KEYS:
+            fail(field, "expected another key than 'float' alone, which spells a number", value)
+        return {key: to_json(value[key], f"{field}.{key}", depth + 1) for key in sorted(value)}
+    _check_scalar(value, field)
+    return value
+
+
+def from_json(value: Any, field: str, depth: int = 0) -> Any:
+    """Return the plain data that JSON ``value`` stands for.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the part of ``field`` that breaks a limit.
+    """
+    if type(value) in (list, dict):
+        if depth == MAX_DEPTH:
+            fail(field, f"expected at most {MAX_DEPTH} levels", value)
+        if type(value) is list:
+            return [from_json(v, f"{field}[{i}]", depth + 1) for i, v in enumerate(value)]
+        if value.keys() == _FLOAT_KEYS:
+            return _parse_float(value["float"], f"{field}.float")
+        return {key: from_json(v, f"{field}.{key}", depth + 1) for key, v in value.items()}
+    if type(value) is not float:
+        _check_scalar(value, field)
+    return value
+
+
+def _parse_float(text: Any, field: str) -> float:
+    if type(text) is not str or text not in _FLOATS:
+        fail(field, f"expected one of {', '.join(_FLOATS)}", text)
+    return _FLOATS[text]
+
+
+def _check_scalar(value: object, field: str) -> None:
+    if type(value) is int:
+        if not -(2**63) <= value < 2**63:
+            fail(field, "expected a signed 64-bit integer", value)
+    elif type(value) is str:
+        check_text(value, field)
+    elif value is not None and type(value) is not bool:
+        fail(field, "expected plain data", value)

@@ -1,0 +1,164 @@
+"""File -> Plan."""
+
+from __future__ import annotations
+
+import os
+from mmap import ACCESS_READ, mmap
+from typing import Any
+
+import numpy as np
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.format import FORMAT, FORMAT_VERSION
+from taper_runtime.format.container import Entry, parse_header, parse_json
+from taper_runtime.format.plain import from_json
+from taper_runtime.plan.checks import ALIGNMENT, METADATA_NAME, SAMPLE_PREFIX, fail, tensor_field
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.validate import validate
+
+_PLAN_KEYS = frozenset(
+    {
+        "format_version", "inputs", "outputs", "arena_bytes", "nodes", "tensors",
+        "input_tree", "output_tree", "metadata",
+    }
+)  # fmt: skip
+_NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "scratch", "source"})
+_TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
+
+
+def load(path: str | os.PathLike[str]) -> Plan:
+    """Open the plan file at ``path``.
+
+    The file is mapped, not read: constants are read-only views of it, whose pages the system loads
+    when they are used and shares between processes. The mapping lives as long as one of them. The
+    file may be deleted or replaced meanwhile, but not changed in place.
+
+    Raises
+    ------
+    PlanFormatError
+        If the file is not a valid plan file of this version.
+    OSError
+        If it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return loads(b"")  # which no system maps
+        return loads(mmap(file.fileno(), 0, access=ACCESS_READ))
+
+
+def loads(buffer: bytes | mmap) -> Plan:
+    """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
+
+    Raises
+    ------
+    PlanFormatError
+        As :func:`load`.
+    """
+    metadata, entries = parse_header(buffer)
+    field = f"header.{METADATA_NAME}"
+    if metadata.get("format") != FORMAT:
+        fail(f"{field}.format", f"expected {FORMAT!r}", metadata.get("format"))
+    if "plan" not in metadata:
+        fail(f"{field}.plan", "expected a plan as JSON", None)
+    constants, samples = {}, {}
+    for name, entry in entries.items():
+        array = _map_array(buffer, entry)
+        if name.startswith(SAMPLE_PREFIX):
+            samples[name.removeprefix(SAMPLE_PREFIX)] = array
+        else:
+            constants[name] = array
+    plan = _from_document(parse_json(metadata["plan"], "plan"), constants, samples)
+    validate(plan)
+    return plan
+
+
+def _map_array(buffer: bytes | mmap, entry: Entry) -> np.ndarray:
+    """View an entry's bytes, or copy them where another tool left them unaligned."""
+    storage = DTYPES[entry.dtype].storage
+    array = np.ndarray(entry.shape, storage, buffer, entry.start)
+    boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
+    if _misalignment(array, boundary) == 0:
+        return array
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
+    copy = np.ndarray(entry.shape, storage, room, start)
+    copy[...] = array
+    copy.flags.writeable = False
+    return copy
+
+
+def _misalignment(array: np.ndarray, boundary: int) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address % boundary
+
+
+def _from_document(
+    document: Any, constants: dict[str, np.ndarray], samples: dict[str, np.ndarray]
+) -> Plan:
+    """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
+    if type(document) is not dict:
+        fail("plan", "expected an object", document)
+    version = document.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        fail("plan.format_version", f"expected {FORMAT_VERSION}", version)
+    _check_object(document, _PLAN_KEYS, "plan")
+    if type(document["tensors"]) is not dict:
+        fail("plan.tensors", "expected an object", document["tensors"])
+    tensors, placements = {}, {}
+    for name, item in document["tensors"].items():
+        field = tensor_field(name)
+        _check_object(item, _TENSOR_KEYS, field)
+        shape, strides = _tuple(item, "shape", field), _tuple(item, "strides", field)
+        tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"])
+        placements[name] = Placement(item["root"], item["offset"], strides)
+    metadata = from_json(document["metadata"], "plan.metadata")
+    if type(metadata) is not dict:
+        fail("plan.metadata", "expected an object", metadata)
+    return Plan(
+        nodes=tuple(
+            _node(item, f"plan.nodes[{step}]")
+            for step, item in enumerate(_tuple(document, "nodes", "plan"))
+        ),
+        tensors=tensors,
+        placements=placements,
+        inputs=_tuple(document, "inputs", "plan"),
+        outputs=_tuple(document, "outputs", "plan"),
+        constants=constants,
+        arena_bytes=document["arena_bytes"],
+        samples=samples,
+        input_tree=from_json(document["input_tree"], "plan.input_tree"),
+        output_tree=from_json(document["output_tree"], "plan.output_tree"),
+        metadata=metadata,
+    )
+
+
+def _node(item: Any, field: str) -> PlanNode:
+    _check_object(item, _NODE_KEYS, field)
+    attrs = from_json(item["attrs"], f"{field}.attrs")
+    if type(attrs) is not dict:
+        fail(f"{field}.attrs", "expected an object", attrs)
+    return PlanNode(
+        op=item["op"],
+        inputs=_tuple(item, "inputs", field),
+        output=item["output"],
+        attrs={name: tuple(v) if type(v) is list else v for name, v in attrs.items()},
+        scratch=_tuple(item, "scratch", field),
+        source=item["source"],
+    )
+
+
+def _check_object(value: Any, keys: frozenset[str], field: str) -> None:
+    """Check that ``value`` is an object with exactly these keys."""
+    if type(value) is not dict:
+        fail(field, "expected an object", value)
+    if value.keys() != keys:
+        key = min(value.keys() ^ keys)
+        problem = f"is no key of format version {FORMAT_VERSION}" if key in value else "is missing"
+        raise PlanFormatError(f"{field}.{key}", problem)
+
+
+def _tuple(item: dict[str, Any], key: str, field: str) -> tuple[Any, ...]:
+    if type(item[key]) is not list:
+        fail(f"{field}.{key}", "expected an array", item[key])
+    return tuple(item[key])

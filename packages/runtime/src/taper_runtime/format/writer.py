@@ -1,0 +1,93 @@
+"""Plan -> file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.format import FORMAT, FORMAT_VERSION
+from taper_runtime.format.container import dump_json, make_header
+from taper_runtime.format.plain import to_json
+from taper_runtime.plan.checks import SAMPLE_PREFIX
+from taper_runtime.plan.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+
+    from taper_runtime.plan.plan import Plan
+
+
+def save(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write ``plan`` to ``path`` atomically: another process sees the old file or the new one.
+
+    Equal plans give equal bytes.
+
+    Raises
+    ------
+    PlanFormatError
+        If the plan is not valid, or its attrs, trees or metadata are not plain data.
+    OSError
+        If the file cannot be written. A file at ``path`` is then as it was.
+    """
+    validate(plan)
+    arrays = {**plan.constants, **{SAMPLE_PREFIX + name: a for name, a in plan.samples.items()}}
+    types = {name: plan.tensors[name.removeprefix(SAMPLE_PREFIX)].type for name in arrays}
+    metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
+    header, order = make_header(metadata, types)
+    _replace(os.fspath(path), header, (arrays[name] for name in order))
+
+
+def _replace(path: str, header: bytes, arrays: Iterable[np.ndarray]) -> None:
+    temporary = f"{path}.{os.urandom(8).hex()}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(header)
+            for array in arrays:
+                file.write(array.reshape(-1).view("u1").data)  # contiguous, so never a copy
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def to_document(plan: Plan) -> dict[str, Any]:
+    """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
+    tensors = {}
+    for name in sorted(plan.tensors):
+        spec, placement = plan.tensors[name], plan.placements[name]
+        tensors[name] = {
+            "dtype": spec.dtype,
+            "shape": spec.shape,
+            "role": spec.role,
+            "root": placement.root,
+            "offset": placement.offset,
+            "strides": placement.strides,
+        }
+    nodes = [
+        {
+            "op": node.op,
+            "inputs": node.inputs,
+            "output": node.output,
+            "attrs": to_json(dict(node.attrs), f"plan.nodes[{step}].attrs"),
+            "scratch": node.scratch,
+            "source": node.source,
+        }
+        for step, node in enumerate(plan.nodes)
+    ]
+    return {
+        "format_version": FORMAT_VERSION,
+        "inputs": plan.inputs,
+        "outputs": plan.outputs,
+        "arena_bytes": plan.arena_bytes,
+        "nodes": nodes,
+        "tensors": tensors,
+        "input_tree": to_json(plan.input_tree, "plan.input_tree"),
+        "output_tree": to_json(plan.output_tree, "plan.output_tree"),
+        "metadata": to_json(dict(plan.metadata), "plan.metadata"),
+    }

@@ -1,0 +1,193 @@
+"""What an op is: the record every op of the registry fills in.
+
+An :class:`OpDef` owns the meaning of an op: its attrs, its shape and dtype rule, a numpy evaluator
+that is both the reference and the fallback, how its output may share memory with an input, what it
+costs. Lowering, passes, planner, loader, executors and tests all read it; nothing repeats it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import OpError
+
+Shape = tuple[int, ...]
+Attrs = Mapping[str, Any]
+
+
+class TensorType(NamedTuple):
+    """dtype and shape of a tensor: what shape inference maps to what."""
+
+    dtype: str
+    shape: Shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the contiguous tensor."""
+        return self.size * DTYPES[self.dtype].size
+
+
+class View(NamedTuple):
+    """Where a tensor lies inside another's memory."""
+
+    offset: int  # elements from the start of the viewed tensor
+    strides: Shape  # elements
+
+
+class Cost(NamedTuple):
+    """Work of one node, for the profiler's roofline and for thread counts."""
+
+    flops: int
+    bytes: int
+
+
+#: attr type name -> does this plain value have it? The names are those of the kernel descriptors.
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "int": lambda v: type(v) is int and -(2**63) <= v < 2**63,
+    "float": lambda v: type(v) in (int, float),
+    "bool": lambda v: type(v) is bool,
+    "string": lambda v: type(v) is str,
+    "scalar": lambda v: type(v) in (float, bool) or _CHECKS["int"](v),
+    "ints": lambda v: type(v) in (tuple, list) and all(map(_CHECKS["int"], v)),
+    "strings": lambda v: type(v) in (tuple, list) and all(map(_CHECKS["string"], v)),
+    "scalars": lambda v: type(v) in (tuple, list) and all(map(_CHECKS["scalar"], v)),
+}
+
+REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """Type and default of one attr. ``type`` is a key of the kernel descriptors' type names."""
+
+    type: str
+    default: Any = REQUIRED
+
+    def accepts(self, value: Any) -> bool:
+        """Whether ``value`` is plain data of this attr's type."""
+        return _CHECKS[self.type](value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One test case: arrays in, attrs, and whether a native kernel is expected to serve it."""
+
+    inputs: Sequence[np.ndarray]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    native: bool = True
+
+
+Infer = Callable[[Sequence[TensorType], Attrs], TensorType]
+Evaluate = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
+ViewRule = Callable[[Shape, Shape, Attrs], View | None]
+CostRule = Callable[[Sequence[TensorType], TensorType, Attrs], Cost]
+
+#: ``OpDef.strided`` of an op that takes any strides on every input.
+ALL_INPUTS = -1
+
+
+def _streaming_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """One flop per output element; every tensor read or written once."""
+    return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """Definition of one op.
+
+    Parameters
+    ----------
+    name : str
+        Upper case, the name in plans and of the kernels that serve it.
+    doc : str
+        One paragraph: what it computes.
+    inputs : tuple of int
+        Fewest and most inputs.
+    infer : callable
+        ``(input types, attrs) -> output type``. Raises :class:`OpError` on anything the op does not
+        allow, attr values included: it is what stands between a plan file and a kernel. ``attrs``
+        is complete (defaults filled in).
+    evaluate : callable
+        ``(arrays, attrs) -> array`` in numpy, of the inferred type. The meaning of the op.
+    attrs : mapping of str to Attr
+    view : callable, optional
+        ``(input shape, input strides, attrs) -> View`` of the output inside input 0, or None where
+        strides cannot express it. Only ops that move no values have one.
+    inplace : tuple of int
+        Inputs whose memory the output may take over when shape and dtype are equal.
+    strided : tuple of int
+        Inputs every native kernel of the op takes with any strides; ``(ALL_INPUTS,)`` for all.
+        The others must be contiguous.
+    cost : callable
+    native : bool
+        Whether native kernels exist (for the dtypes they list). Ops without only feed folding, or
+        run through ``evaluate``.
+    samples : callable
+        ``() -> iterable of Sample``, small, covering every attr and every special case.
+    """
+
+    name: str
+    doc: str
+    inputs: tuple[int, int]
+    infer: Infer
+    evaluate: Evaluate
+    samples: Callable[[], Iterable[Sample]]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    view: ViewRule | None = None
+    inplace: tuple[int, ...] = ()
+    strided: tuple[int, ...] = ()
+    cost: CostRule = _streaming_cost
+    native: bool = True
+
+    def complete(self, attrs: Attrs) -> dict[str, Any]:
+        """``attrs`` with defaults filled in, names and types checked.
+
+        Raises
+        ------
+        OpError
+            On an unknown, missing or wrongly typed attr.
+        """
+        unknown = attrs.keys() - self.attrs.keys()
+        if unknown:
+            raise OpError(f"{self.name} has no attr {sorted(unknown)[0]!r}; it has {sorted(self.attrs)}")
+        full = {}
+        for name, attr in self.attrs.items():
+            value = attrs.get(name, attr.default)
+            if value is REQUIRED:
+                raise OpError(f"{self.name} needs attr {name!r} ({attr.type})")
+            if not attr.accepts(value):
+                raise OpError(f"{self.name}.{name}: expected {attr.type}, got {value!r}")
+            full[name] = tuple(value) if isinstance(value, list) else value
+        return full
+
+    def infer_type(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        """Output type for these inputs; raises :class:`OpError` where the op does not allow them."""
+        low, high = self.inputs
+        if not low <= len(inputs) <= high:
+            raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
+        return self.infer(inputs, self.complete(attrs))
+
+    def takes_strided(self, index: int) -> bool:
+        """Whether input ``index`` may have any strides."""
+        return ALL_INPUTS in self.strided or index in self.strided
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    """Row-major strides in elements."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))

@@ -1,0 +1,1 @@
+"""The plan: what the frontend hands to the runtime, as frozen plain data."""

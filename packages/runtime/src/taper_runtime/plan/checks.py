@@ -1,0 +1,82 @@
+"""Limits of a plan, and the checks of single values that its checkers share."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import PlanFormatError
+
+#: Boundary of everything in the arena, and of constants whose size is a multiple of it: one cache
+#: line, and the widest vector.
+ALIGNMENT = 64
+
+#: numpy 1 holds no more dims.
+MAX_RANK = 32
+
+#: Of one tensor, a zero dim counted as one: more than a process can address. Any byte stride or
+#: offset inside a tensor then fits a signed 64-bit integer.
+MAX_TENSOR_BYTES = 2**48
+
+MAX_ARENA_BYTES = 2**40
+
+#: The name that a safetensors header keeps for itself.
+METADATA_NAME = "__metadata__"
+
+#: Samples stand beside the constants in the file, under this prefix.
+SAMPLE_PREFIX = "sample/"
+
+#: Arrays and objects inside each other in attrs, trees and metadata.
+MAX_DEPTH = 100
+
+
+def describe(value: object) -> str:
+    """``value`` for an error message: short, printable, never recursive."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "an array"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def tensor_field(name: object) -> str:
+    """Path of a tensor in a plan file."""
+    return f"plan.tensors[{describe(name)}]"
+
+
+def fail(field: str, expected: str, got: object) -> NoReturn:
+    """Raise :class:`PlanFormatError` with what was expected and what was got."""
+    raise PlanFormatError(field, f"{expected}, got {describe(got)}")
+
+
+def is_size(value: object) -> bool:
+    """Whether ``value`` is an integer (a bool is none) and not negative."""
+    return type(value) is int and value >= 0
+
+
+def check_text(value: object, field: str) -> None:
+    """Check that ``value`` is a string that UTF-8 can express: one without lone surrogates."""
+    if type(value) is not str:
+        fail(field, "expected a string", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        fail(field, "expected a string without lone surrogates", value)
+
+
+def check_type(dtype: object, shape: object, field: str) -> None:
+    """Check that ``dtype`` is known and ``shape`` a tuple of sizes within the limits."""
+    if type(dtype) is not str or dtype not in DTYPES:
+        fail(f"{field}.dtype", f"expected one of {', '.join(DTYPES)}", dtype)
+    if type(shape) is not tuple:
+        fail(f"{field}.shape", "expected an array of sizes", shape)
+    if len(shape) > MAX_RANK:
+        fail(f"{field}.shape", f"expected at most {MAX_RANK} dims", len(shape))
+    nbytes = DTYPES[dtype].size
+    for size in shape:
+        if type(size) is not int or size < 0:
+            fail(f"{field}.shape", "expected sizes >= 0", size)
+        nbytes *= size or 1
+    if nbytes > MAX_TENSOR_BYTES:
+        fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", nbytes)

@@ -1,0 +1,261 @@
+"""The memory half of the plan checker: where tensors lie, and that nothing live is overwritten.
+
+A root owns its bytes from the first node that writes one of its tensors to the last that reads one.
+So two questions are enough: does a node overwrite, inside one root, what is still read; and do two
+roots, or a root and a scratch, overlap in the arena while both are alive?
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.checks import ALIGNMENT, fail, is_size, tensor_field
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+
+
+class _Extent(NamedTuple):
+    """Bytes from the first to the last element of a tensor, counted in its root."""
+
+    start: int
+    stop: int
+
+    def overlaps(self, other: _Extent) -> bool:
+        return max(self.start, other.start) < min(self.stop, other.stop)
+
+
+def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
+    """Check all placements and scratch of a plan whose tensors and nodes are right otherwise.
+
+    Parameters
+    ----------
+    plan : Plan
+    last_read : mapping of str to int
+        The last step that reads each tensor: -1 for none, beyond the last step for an output.
+
+    Raises
+    ------
+    PlanFormatError
+    """
+    extents = _check_placements(plan)
+    written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
+    for step, node in enumerate(plan.nodes):
+        mates = written[plan.placements[node.output].root]
+        if plan.is_executed(node):
+            _check_executed(plan, node, extents, f"plan.nodes[{step}]")
+            mates[:] = [name for name in mates if last_read[name] >= step]
+            for name in mates:
+                if extents[name].overlaps(extents[node.output]) and not (
+                    last_read[name] == step and _is_in_place(plan, node, name, extents)
+                ):
+                    _fail_overwrite(plan, node, name, last_read[name])
+        else:
+            _check_view(plan, node, f"plan.nodes[{step}]")
+        mates.append(node.output)
+    _check_arena(plan, last_read)
+
+
+def _check_placements(plan: Plan) -> dict[str, _Extent]:
+    """Check that every tensor lies inside memory it may have; return where in its root."""
+    extents = {}
+    for name, spec in plan.tensors.items():
+        field = tensor_field(name)
+        placement = plan.placements.get(name)
+        if placement is None:
+            raise PlanFormatError(field, "has no placement")
+        root, strides = placement.root, placement.strides
+        if type(root) is not str or root not in plan.tensors or root not in plan.placements:
+            fail(f"{field}.root", "expected a tensor's name", root)
+        if plan.placements[root].root != root:
+            raise PlanFormatError(f"{field}.root", f"{root!r} is not a root itself")
+        if not is_size(placement.offset):
+            fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
+        if type(strides) is not tuple or not all(type(stride) is int for stride in strides):
+            fail(f"{field}.strides", "expected an array of integers", strides)
+        if len(strides) != len(spec.shape):
+            fail(f"{field}.strides", f"expected {len(spec.shape)}, one per dim", len(strides))
+        extents[name] = (_check_root if root == name else _check_inside)(plan, spec, field)
+    for name in plan.placements:
+        if name not in plan.tensors:
+            raise PlanFormatError(tensor_field(name), "is placed, but there is no such tensor")
+    return extents
+
+
+def _check_root(plan: Plan, spec: TensorSpec, field: str) -> _Extent:
+    offset = plan.placements[spec.name].offset
+    _check_row_major(plan, spec, field)
+    if spec.role != "intermediate":
+        if offset != 0:
+            fail(f"{field}.offset", f"expected 0, for an {spec.role} is bound", offset)
+    else:
+        _check_in_arena(plan, offset, spec.nbytes, f"{field}.offset")
+    return _Extent(0, spec.nbytes)
+
+
+def _check_inside(plan: Plan, spec: TensorSpec, field: str) -> _Extent:
+    """Check a tensor that lies in another's memory."""
+    placement = plan.placements[spec.name]
+    root = plan.tensors[placement.root]
+    itemsize = DTYPES[spec.dtype].size
+    if spec.role != "intermediate":
+        fail(f"{field}.root", f"expected itself, for an {spec.role} is bound", root.name)
+    if placement.offset % itemsize:
+        fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
+    if root.role != "intermediate" and itemsize > DTYPES[root.dtype].size:
+        # The caller's array is aligned for its own dtype only.
+        fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
+    start = stop = placement.offset
+    if spec.nbytes:
+        for size, stride in zip(spec.shape, placement.strides, strict=True):
+            reach = (size - 1) * stride * itemsize
+            start, stop = start + min(reach, 0), stop + max(reach, 0)
+        stop += itemsize
+    if start < 0 or stop > root.nbytes:
+        raise PlanFormatError(
+            f"{field}.offset",
+            f"spans bytes {start} to {stop} of {root.name!r}, which has {root.nbytes}",
+        )
+    return _Extent(start, stop)
+
+
+def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
+    strides = plan.placements[spec.name].strides
+    expected = contiguous_strides(spec.shape)
+    if strides != expected:
+        raise PlanFormatError(
+            f"{field}.strides", f"expected row-major {list(expected)}, got {list(strides)}"
+        )
+
+
+def _check_in_arena(plan: Plan, offset: int, nbytes: int, field: str) -> None:
+    if offset % ALIGNMENT:
+        fail(field, f"expected a multiple of {ALIGNMENT} bytes", offset)
+    if offset + nbytes > plan.arena_bytes:
+        fail(field, f"expected to end within the arena's {plan.arena_bytes} bytes", offset + nbytes)
+
+
+def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], field: str) -> None:
+    """Check a node's scratch, that its inputs lie as its op takes them, and its output's root."""
+    if [is_size(value) for value in node.scratch] != [True, True]:
+        fail(f"{field}.scratch", "expected an offset and bytes, both >= 0", node.scratch)
+    _check_in_arena(plan, *node.scratch, f"{field}.scratch")
+    op = REGISTRY[node.op]
+    for index, name in enumerate(node.inputs):
+        placement = plan.placements[name]
+        if (
+            placement.root != name  # a root is contiguous
+            and not op.takes_strided(index)
+            and not placement.is_contiguous(plan.tensors[name].shape)
+        ):
+            raise PlanFormatError(
+                f"{field}.inputs[{index}]", f"{node.op} takes it contiguous, which {name!r} is not"
+            )
+    field = tensor_field(node.output)
+    _check_row_major(plan, plan.tensors[node.output], field)
+    root = plan.tensors[plan.placements[node.output].root]
+    if root.role in ("input", "constant"):
+        fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
+    if root.name == node.output or root.role == "output":
+        return
+    if not any(_is_in_place(plan, node, name, extents) for name in node.inputs):
+        fail(f"{field}.root", f"expected itself, as {node.op} is not in place", root.name)
+
+
+def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _Extent]) -> bool:
+    """Whether the op allows its output over its input ``name``, and the two lie exactly so."""
+    inplace = REGISTRY[node.op].inplace
+    positions = [index for index, read in enumerate(node.inputs) if read == name]
+    return (
+        bool(positions)
+        and all(index in inplace for index in positions)
+        and plan.tensors[name].type == plan.tensors[node.output].type
+        and plan.placements[name].root == plan.placements[node.output].root
+        and plan.placements[name].is_contiguous(plan.tensors[name].shape)
+        and extents[name] == extents[node.output]
+    )
+
+
+def _fail_overwrite(plan: Plan, node: PlanNode, name: str, last_read: int) -> None:
+    reader = f"node {last_read} reads it" if last_read < len(plan.nodes) else "it is an output"
+    raise PlanFormatError(
+        f"{tensor_field(node.output)}.root", f"{node.op} overwrites {name!r}, but {reader}"
+    )
+
+
+def _check_view(plan: Plan, node: PlanNode, field: str) -> None:
+    """Check that a node that is not executed lies where its op's view rule puts it."""
+    op = REGISTRY[node.op]
+    assert op.view is not None  # else it is executed
+    if node.scratch != (0, 0):
+        fail(f"{field}.scratch", "expected [0, 0], as a view computes nothing", node.scratch)
+    source, name = node.inputs[0], node.output
+    field = tensor_field(name)
+    spec = plan.tensors[source]
+    view = op.view(spec.shape, plan.placements[source].strides, op.complete(node.attrs))
+    if view is None:
+        fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
+    offset = _offset_in_root(plan, source) + view.offset * DTYPES[spec.dtype].size
+    if _offset_in_root(plan, name) != offset:
+        fail(
+            f"{field}.offset",
+            f"expected {offset} in {source!r}'s root",
+            _offset_in_root(plan, name),
+        )
+    strides = plan.placements[name].strides
+    if strides != tuple(view.strides):
+        raise PlanFormatError(
+            f"{field}.strides", f"expected {list(view.strides)}, got {list(strides)}"
+        )
+
+
+def _offset_in_root(plan: Plan, name: str) -> int:
+    placement = plan.placements[name]
+    return 0 if placement.root == name else placement.offset
+
+
+def _check_arena(plan: Plan, last_read: Mapping[str, int]) -> None:
+    """Check that roots and scratch that are alive at the same step are apart in the arena."""
+    birth: dict[str, int] = {}
+    death: dict[str, int] = {}
+    for step, node in enumerate(plan.nodes):
+        root = plan.tensors[plan.placements[node.output].root]
+        if root.role == "intermediate" and root.nbytes:
+            birth.setdefault(root.name, step)
+            death[root.name] = max(death.get(root.name, 0), step, last_read[node.output])
+    dying = defaultdict[int, list[str]](list)
+    for name, step in death.items():
+        dying[step].append(name)
+
+    alive: list[tuple[int, int, str]] = []  # start, stop and name of roots: apart, in order
+    for step, node in enumerate(plan.nodes):
+        name = plan.placements[node.output].root
+        if birth.get(name) == step:
+            start = plan.placements[name].offset
+            stop = start + plan.tensors[name].nbytes
+            index = _find_gap(alive, start, stop, f"{tensor_field(name)}.offset")
+            alive.insert(index, (start, stop, name))
+        start, nbytes = node.scratch
+        if nbytes:
+            _find_gap(alive, start, start + nbytes, f"plan.nodes[{step}].scratch")
+        for name in dying[step]:
+            del alive[bisect_left(alive, (plan.placements[name].offset,))]
+
+
+def _find_gap(alive: list[tuple[int, int, str]], start: int, stop: int, field: str) -> int:
+    """Return where ``[start, stop)`` belongs in ``alive``, or raise if it overlaps a neighbour."""
+    index = bisect_left(alive, (start, stop, ""))
+    for other_start, other_stop, root in alive[max(index - 1, 0) : index + 1]:
+        if max(start, other_start) < min(stop, other_stop):
+            raise PlanFormatError(
+                field, f"bytes {start} to {stop} of the arena hold {root!r}, which is still read"
+            )
+    return index

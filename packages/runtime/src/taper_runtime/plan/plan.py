@@ -1,0 +1,148 @@
+"""The plan as data: nodes in execution order, tensors, and where each tensor lies in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import Shape, TensorType, contiguous_strides
+
+#: Roles of a tensor. "state" (lives across runs) is reserved for mutated buffers.
+ROLES = ("input", "output", "constant", "state", "intermediate")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, type and role of one tensor."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    role: str
+
+    @property
+    def type(self) -> TensorType:
+        """dtype and shape."""
+        return TensorType(self.dtype, self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the contiguous tensor."""
+        return self.type.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a tensor lies.
+
+    A tensor is its own root (``root`` is its name) or lies inside another tensor's memory. Roots
+    with role input, output or constant are bound to the caller's arrays or the file; other roots
+    lie in the arena at ``offset``.
+
+    Attributes
+    ----------
+    root : str
+        The tensor that owns the memory.
+    offset : int
+        Bytes: into the arena for an intermediate that is its own root, into the root's memory for
+        a tensor that is not; 0 for a bound root.
+    strides : tuple of int
+        Elements.
+    """
+
+    root: str
+    offset: int
+    strides: Shape
+
+    def is_contiguous(self, shape: Shape) -> bool:
+        """Whether the elements of ``shape`` lie row-major without gaps."""
+        expected = contiguous_strides(shape)
+        return all(
+            size <= 1 or got == want
+            for size, got, want in zip(shape, self.strides, expected, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """One step: an op from the registry over named tensors.
+
+    Attributes
+    ----------
+    attrs : mapping
+        Plain data; attrs equal to the op's defaults are left out.
+    scratch : tuple of int
+        Offset and bytes of one worker's scratch in the arena; ``(0, 0)`` for none.
+    source : str
+        The user's source line, empty where unknown.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    scratch: tuple[int, int] = (0, 0)
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A model ready to run: frozen plain data, nothing executable.
+
+    Attributes
+    ----------
+    nodes : tuple of PlanNode
+        In execution order. A node whose op has a view rule and whose output shares its first
+        input's root is not executed: the placement is its result.
+    tensors : mapping of str to TensorSpec
+    placements : mapping of str to Placement
+        For every tensor.
+    inputs, outputs : tuple of str
+        In the order of the module's flattened arguments and results. An output is a tensor of role
+        output; the same name may stand there twice.
+    constants : mapping of str to numpy.ndarray
+        One C-contiguous array per tensor of role constant (views of the mapped file after a load).
+    arena_bytes : int
+    samples : mapping of str to numpy.ndarray
+        Example inputs by input name, those the model was exported with; may be empty.
+    input_tree, output_tree : plain data
+        How the flat inputs and outputs nest in the module's signature: ``["tensor", name]``,
+        ``["list", [..]]``, ``["tuple", [..]]``, ``["dict", [[key, tree], ..]]``, ``["value", x]``.
+    metadata : mapping
+        The export report and what else a reader may show; never read to run.
+    """
+
+    nodes: tuple[PlanNode, ...]
+    tensors: Mapping[str, TensorSpec]
+    placements: Mapping[str, Placement]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, np.ndarray]
+    arena_bytes: int
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict)
+    input_tree: Any = None
+    output_tree: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_executed(self, node: PlanNode) -> bool:
+        """Whether a run computes this node; False where it is only a view of its input."""
+        if REGISTRY[node.op].view is None:
+            return True
+        return self.placements[node.output].root != self.placements[node.inputs[0]].root
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to ``path`` as one ``.taper`` file, atomically.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written; an existing file at ``path`` is then untouched.
+        """
+        from taper_runtime.format.writer import save
+
+        save(self, path)

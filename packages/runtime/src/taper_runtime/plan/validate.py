@@ -1,0 +1,209 @@
+"""What a valid plan is: the one checker, run by the loader, by the planner and before a save.
+
+A plan that passes can at worst compute a wrong answer: every tensor lies inside its memory, every
+node gets what its op accepts, and nothing is overwritten that is read later. Errors name fields as
+the file does (docs/format.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import REQUIRED
+from taper_runtime.plan.checks import (
+    MAX_ARENA_BYTES,
+    METADATA_NAME,
+    SAMPLE_PREFIX,
+    check_text,
+    check_type,
+    describe,
+    fail,
+    is_size,
+    tensor_field,
+)
+from taper_runtime.plan.memory import check_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from taper_runtime.ops.opdef import Attrs, OpDef
+    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+
+#: "state" is reserved: no plan of this version has one.
+_ROLES = ("input", "output", "constant", "intermediate")
+
+_NEVER = -1
+_FOREVER = 2**63
+
+
+def validate(plan: Plan) -> None:
+    """Check every rule of a valid plan.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the first field that breaks a rule.
+    """
+    if not is_size(plan.arena_bytes) or plan.arena_bytes > MAX_ARENA_BYTES:
+        fail("plan.arena_bytes", f"expected 0 to {MAX_ARENA_BYTES}", plan.arena_bytes)
+    for name, spec in plan.tensors.items():
+        _check_spec(name, spec)
+    _check_signature(plan.inputs, plan.tensors, "input")
+    _check_signature(plan.outputs, plan.tensors, "output")
+    _check_constants(plan)
+    _check_samples(plan)
+    check_memory(plan, _check_nodes(plan))
+    _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
+    _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
+
+
+def _check_spec(name: object, spec: TensorSpec) -> None:
+    field = tensor_field(name)
+    check_text(name, field)
+    if spec.name != name or not spec.name:
+        fail(field, "expected the name of the tensor", spec.name)
+    check_type(spec.dtype, spec.shape, field)
+    if spec.role not in _ROLES:
+        fail(f"{field}.role", f"expected one of {', '.join(_ROLES)}", spec.role)
+    if spec.role == "constant" and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
+        raise PlanFormatError(field, "the file keeps this name for itself: rename the constant")
+
+
+def _check_signature(names: Sequence[object], tensors: Mapping[str, TensorSpec], role: str) -> None:
+    """Check that ``names`` are the tensors of ``role``; only an output may stand there twice."""
+    seen = set()
+    for index, name in enumerate(names):
+        field = f"plan.{role}s[{index}]"
+        if type(name) is not str or name not in tensors or tensors[name].role != role:
+            fail(field, f"expected a tensor of role {role}", name)
+        if role == "input" and name in seen:
+            fail(field, "expected every input once", name)
+        seen.add(name)
+    for name, spec in tensors.items():
+        if spec.role == role and name not in seen:
+            raise PlanFormatError(f"{tensor_field(name)}.role", f"{role}, but not in plan.{role}s")
+
+
+def _check_constants(plan: Plan) -> None:
+    for name, spec in plan.tensors.items():
+        if spec.role == "constant" and name not in plan.constants:
+            raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
+    for name, array in plan.constants.items():
+        field = tensor_field(name)
+        if name not in plan.tensors or plan.tensors[name].role != "constant":
+            raise PlanFormatError(field, "expected no data, as it is no constant")
+        _check_array(array, plan.tensors[name], field)
+
+
+def _check_samples(plan: Plan) -> None:
+    for name, array in plan.samples.items():
+        field = f"plan.samples[{describe(name)}]"
+        if name not in plan.inputs:
+            raise PlanFormatError(field, "expected the name of an input")
+        _check_array(array, plan.tensors[name], field)
+
+
+def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
+    """Check that ``array`` has the type of ``spec`` and can be read by its address."""
+    if array.dtype != DTYPES[spec.dtype].storage:
+        fail(f"{field}.dtype", f"expected data of the tensor's {spec.dtype}", str(array.dtype))
+    if array.shape != spec.shape:
+        raise PlanFormatError(
+            f"{field}.shape", f"the tensor's is {list(spec.shape)}, its data's {list(array.shape)}"
+        )
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        raise PlanFormatError(field, "expected C-contiguous, aligned data")
+    if spec.dtype == "bool" and array.view("u1").max(initial=0) > 1:
+        raise PlanFormatError(field, "expected only bytes 0 and 1 in the data of a bool tensor")
+
+
+def _check_nodes(plan: Plan) -> dict[str, int]:
+    """Check every node's op, tensors and attrs; return the last step that reads each tensor."""
+    tensors = plan.tensors
+    last_read = dict.fromkeys(tensors, _NEVER)
+    defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
+    for step, node in enumerate(plan.nodes):
+        field = f"plan.nodes[{step}]"
+        if type(node.op) is not str or node.op not in REGISTRY:
+            fail(f"{field}.op", "expected a registered op", node.op)
+        check_text(node.source, f"{field}.source")
+        for index, name in enumerate(node.inputs):
+            if type(name) is not str or name not in tensors:
+                fail(f"{field}.inputs[{index}]", "expected the name of a tensor", name)
+            if name not in defined:
+                fail(f"{field}.inputs[{index}]", "expected a tensor that has its value", name)
+            last_read[name] = step
+        if type(node.output) is not str or node.output not in tensors:
+            fail(f"{field}.output", "expected the name of a tensor", node.output)
+        if node.output in defined:
+            fail(f"{field}.output", "expected a tensor without a value yet", node.output)
+        _check_types(plan, node, field)
+        defined.add(node.output)
+    for name, spec in tensors.items():
+        if name not in defined:
+            raise PlanFormatError(tensor_field(name), "expected a node that produces it")
+        if spec.role == "output":
+            last_read[name] = _FOREVER
+    return last_read
+
+
+def _check_types(plan: Plan, node: PlanNode, field: str) -> None:
+    """Check that the op takes these inputs and attrs and gives the output as declared."""
+    op = REGISTRY[node.op]
+    try:
+        inferred = op.infer_type([plan.tensors[name].type for name in node.inputs], node.attrs)
+    except OpError as error:
+        raise PlanFormatError(field + _attr_at_fault(op, node.attrs), str(error)) from error
+    declared = plan.tensors[node.output].type
+    if inferred != declared:
+        raise PlanFormatError(
+            f"{field}.output",
+            f"{node.op} gives {inferred.dtype}{list(inferred.shape)}, but {node.output!r} is "
+            f"declared {declared.dtype}{list(declared.shape)}",
+        )
+
+
+def _attr_at_fault(op: OpDef, attrs: Attrs) -> str:
+    """Path of the first attr that is unknown, missing or of the wrong type; else empty."""
+    for name, value in attrs.items():
+        if name not in op.attrs or not op.attrs[name].accepts(value):
+            return f".attrs.{name}"
+    for name, attr in op.attrs.items():
+        if name not in attrs and attr.default is REQUIRED:
+            return f".attrs.{name}"
+    return ""
+
+
+def _check_tree(tree: Any, names: Sequence[str], field: str) -> None:
+    """Check how flat tensors nest; None stands for a signature that nobody recorded."""
+    if tree is not None:
+        _check_branch(tree, frozenset(names), field)
+
+
+def _check_branch(tree: Any, names: frozenset[str], field: str) -> None:
+    if type(tree) not in (list, tuple) or len(tree) != 2:
+        fail(field, "expected a kind and its content", tree)
+    kind, content = tree
+    if kind == "tensor":
+        if type(content) is not str or content not in names:
+            fail(f"{field}[1]", "expected the name of an input or output", content)
+    elif kind in ("list", "tuple", "dict"):
+        if type(content) not in (list, tuple):
+            fail(f"{field}[1]", "expected an array", content)
+        for index, item in enumerate(content):
+            where = f"{field}[1][{index}]"
+            if kind == "dict":
+                if type(item) not in (list, tuple) or len(item) != 2:
+                    fail(where, "expected a key and a tree", item)
+                key, item = item
+                if type(key) not in (str, int, float, bool, type(None)):
+                    fail(f"{where}[0]", "expected a plain key", key)
+                where = f"{where}[1]"
+            _check_branch(item, names, where)
+    elif kind != "value":
+        fail(f"{field}[0]", "expected tensor, list, tuple, dict or value", kind)

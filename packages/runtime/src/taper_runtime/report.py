@@ -1,0 +1,84 @@
+"""A plan in words: what ``taper inspect`` and ``taper export`` print."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from taper_runtime.plan.plan import Plan, TensorSpec
+
+
+def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
+    """Inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
+    lines = [f"input   {_describe(plan.tensors[name])}" for name in plan.inputs]
+    lines += [f"output  {_describe(plan.tensors[name])}" for name in plan.outputs]
+    lines += ["", *_describe_memory(plan), "", *_describe_export(plan)]
+    if nodes:
+        lines += ["", *_describe_nodes(plan)]
+    return "\n".join(lines)
+
+
+def _describe(spec: TensorSpec) -> str:
+    return f"{spec.name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def _describe_memory(plan: Plan) -> list[str]:
+    weights = sum(array.nbytes for array in plan.constants.values())
+    lines = [f"weights {_size(weights)}, arena {_size(plan.arena_bytes)}"]
+    memory = plan.metadata.get("memory")
+    if isinstance(memory, dict):
+        lines[0] += (
+            f" (lower bound {_size(memory.get('lower_bound', 0))}, "
+            f"intermediates {_size(memory.get('intermediates', 0))})"
+        )
+    return lines
+
+
+def _describe_export(plan: Plan) -> list[str]:
+    metadata = plan.metadata
+    executed = sum(map(plan.is_executed, plan.nodes))
+    lines = [f"{len(plan.nodes)} nodes, {executed} executed, the others are views"]
+    if "producer" in metadata:
+        lines.append(f"exported by {metadata['producer']}")
+    lines += [
+        f"  {record['name']}: {record['before']} -> {record['after']} nodes"
+        for record in metadata.get("passes", ())
+    ]
+    verified = metadata.get("verified")
+    if verified:
+        lines.append(
+            f"verified on {verified['trials']} inputs: largest difference "
+            f"{verified['max_error']:.1e}, relative {verified['relative_error']:.1e}"
+        )
+    fallbacks = metadata.get("fallbacks", ())
+    if fallbacks:
+        lines.append(f"{len(fallbacks)} nodes without a native kernel, computed by numpy:")
+        lines += [f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks]
+    else:
+        lines.append("every node has a native kernel")
+    return lines
+
+
+def _describe_nodes(plan: Plan) -> list[str]:
+    lines = []
+    for node in plan.nodes:
+        spec = plan.tensors[node.output]
+        shape = f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+        attrs = "".join(f" {name}={_short(value)}" for name, value in node.attrs.items())
+        kind = "" if plan.is_executed(node) else " (view)"
+        lines.append(
+            f"{node.output}: {shape} = {node.op}({', '.join(node.inputs)}){attrs}{kind}"
+        )
+    counts = Counter(node.op for node in plan.nodes)
+    lines += ["", "  ".join(f"{op} {count}" for op, count in counts.most_common())]
+    return lines
+
+
+def _short(value: object) -> str:
+    text = str(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _size(nbytes: int) -> str:
+    if nbytes < 1_000_000:
+        return f"{nbytes / 1e3:.1f} kB"
+    return f"{nbytes / 1e6:.1f} MB"

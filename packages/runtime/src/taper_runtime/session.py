@@ -1,0 +1,147 @@
+"""The session: ONNX Runtime's interface, name for name, over a plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from taper_runtime.errors import InputError
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Executor
+from taper_runtime.executor.interpreted import InterpretedExecutor
+from taper_runtime.format.reader import load
+from taper_runtime.plan.plan import Plan, TensorSpec
+
+#: ONNX Runtime's spelling of element types where it differs from numpy's.
+_ONNX_TYPES = {"float32": "float", "float64": "double"}
+_EXECUTORS: dict[str, type[Executor]] = {
+    "compiled": CompiledExecutor,
+    "interpreted": InterpretedExecutor,
+}
+
+
+class NodeArg(NamedTuple):
+    """One input or output of a session.
+
+    Attributes
+    ----------
+    name : str
+    shape : list of int
+    type : str
+        As ONNX Runtime spells it: ``"tensor(float)"``, ``"tensor(int64)"``.
+    """
+
+    name: str
+    shape: list[int]
+    type: str
+
+
+class SessionOptions:
+    """Options of a session.
+
+    Attributes
+    ----------
+    strict_native : bool
+        Refuse plans with nodes that only numpy can compute.
+    executor : str
+        ``"compiled"``, or ``"interpreted"`` for debugging.
+    """
+
+    def __init__(self) -> None:
+        self.strict_native = False
+        self.executor = "compiled"
+
+
+class InferenceSession:
+    """A plan, ready to run.
+
+    Parameters
+    ----------
+    path_or_plan : path or Plan
+        A ``.taper`` file, or a plan just exported.
+    sess_options : SessionOptions, optional
+
+    Raises
+    ------
+    PlanFormatError
+        If the file is not a valid plan.
+    UnsupportedOpError
+        With ``strict_native``, if a node has no native kernel.
+    """
+
+    def __init__(
+        self,
+        path_or_plan: str | os.PathLike[str] | Plan,
+        sess_options: SessionOptions | None = None,
+    ) -> None:
+        options = sess_options or SessionOptions()
+        if options.executor not in _EXECUTORS:
+            raise InputError(
+                f"executor: expected one of {sorted(_EXECUTORS)}, got {options.executor!r}"
+            )
+        self.plan = path_or_plan if isinstance(path_or_plan, Plan) else load(path_or_plan)
+        self._executor = _EXECUTORS[options.executor].compile(
+            self.plan, strict_native=options.strict_native
+        )
+        self._inputs = self.plan.inputs
+        self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Inputs in the order of the module's flattened arguments."""
+        return [_describe(self.plan.tensors[name]) for name in self.plan.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Outputs in the order of the module's flattened results."""
+        return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """One inference. Safe to call from many threads at once; the GIL is released.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            Which outputs to return, None for all in order.
+        input_feed : mapping of str to numpy.ndarray
+            One array per input, of exactly its dtype and shape. Arrays that are not C-contiguous
+            are copied; nothing is converted.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Fresh arrays.
+
+        Raises
+        ------
+        InputError
+            On a missing, unknown or unfit input, or an unknown output name.
+        """
+        try:
+            arrays = [input_feed[name] for name in self._inputs]
+        except KeyError as error:
+            raise InputError(
+                f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
+                f"got {sorted(input_feed)}"
+            ) from None
+        if len(input_feed) != len(arrays):
+            unknown = sorted(input_feed.keys() - set(self._inputs))
+            raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
+        outputs = self._executor.run(arrays)
+        if output_names is None:
+            return outputs
+        try:
+            return [outputs[self._output_index[name]] for name in output_names]
+        except KeyError as error:
+            raise InputError(
+                f"unknown output {error.args[0]!r}; expected some of {list(self.plan.outputs)}"
+            ) from None
+
+
+def _describe(spec: TensorSpec) -> NodeArg:
+    return NodeArg(
+        spec.name, list(spec.shape), f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})"
+    )

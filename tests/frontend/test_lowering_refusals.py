@@ -1,0 +1,192 @@
+"""What lowering refuses: everything at once, by op, reason and the user's line."""
+
+from __future__ import annotations
+
+import pytest
+import taper_runtime.errors
+import torch
+from lowering import Call, lower_model
+from taper_frontend.capture import capture
+from taper_frontend.errors import CATEGORIES, ExportError, UnsupportedOpError
+from taper_frontend.lowering import lower, lowers
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+def refusals(model, *args, **kwargs):
+    with pytest.raises(UnsupportedOpError) as caught:
+        lower_model(model, *args, **kwargs)
+    nodes = caught.value.nodes
+    assert {node.category for node in nodes} <= set(CATEGORIES)
+    assert all(node.reason for node in nodes)
+    for node in nodes:
+        assert node.op in str(caught.value)
+        assert node.source in str(caught.value)
+    return nodes
+
+
+def test_error_belongs_to_both_families():
+    assert issubclass(UnsupportedOpError, ExportError)
+    assert issubclass(UnsupportedOpError, taper_runtime.errors.UnsupportedOpError)
+
+
+def test_all_nodes_are_listed_with_op_reason_and_line():
+    class Special(torch.nn.Module):
+        def forward(self, x):
+            a = torch.lgamma(x)
+            b = torch.erfinv(a + 1)
+            return torch.nn.functional.logsigmoid(torch.cos(b)) + torch.digamma(x)
+
+    first, second, third = refusals(Special(), X)
+    assert [n.op for n in (first, second, third)] == [
+        "aten.lgamma.default",
+        "aten.erfinv.default",
+        "aten.digamma.default",
+    ]
+    assert {n.category for n in (first, second, third)} == {"op"}
+    assert first.source.startswith("test_lowering_refusals.py:")
+    assert first.source.endswith("in forward: a = torch.lgamma(x)")
+    assert second.source.endswith("in forward: b = torch.erfinv(a + 1)")
+
+
+def test_equal_lines_are_printed_once_but_all_kept():
+    def model(x):
+        for _ in range(3):
+            x = torch.lgamma(x)
+        return x
+
+    with pytest.raises(UnsupportedOpError, match="3 unsupported nodes") as caught:
+        lower_model(model, X)
+    assert len(caught.value.nodes) == 3
+    assert str(caught.value).count("aten.lgamma.default") == 1
+
+
+def test_complex_dtype():
+    nodes = refusals(lambda x: torch.fft.fft(x).abs() + torch.lgamma(x), X)
+    assert [(n.op, n.category) for n in nodes][0] == ("aten._fft_r2c.default", "dtype")
+    assert "complex64" in nodes[0].reason
+    assert nodes[-1].op == "aten.lgamma.default"
+
+
+def test_complex_input_and_parameter():
+    class Weighted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4, dtype=torch.complex64))
+
+        def forward(self, x, z):
+            return (z * self.weight).real + x
+
+    nodes = refusals(Weighted(), X, X.to(torch.complex64))
+    assert ("input 'z'", "dtype") in {(n.op, n.category) for n in nodes}
+    assert ("parameter 'weight'", "dtype") in {(n.op, n.category) for n in nodes}
+
+
+def test_sparse_input():
+    nodes = refusals(lambda x: x.to_dense() + 1, X.to_sparse())
+    assert nodes[0].category == "dtype"
+    assert "dense" in nodes[0].reason
+
+
+def test_dynamic_shape():
+    n = torch.export.Dim("n")
+    program = capture(Call(lambda x: x.reshape(-1) + x.shape[0]), (X,), dynamic_shapes=[({0: n},)])
+    with pytest.raises(UnsupportedOpError) as caught:
+        lower(program)
+    (node,) = caught.value.nodes
+    assert node.category == "dynamic shape"
+    assert node.op == "input 'args_0'"
+    assert "dimension 0" in node.reason
+
+
+def test_buffer_mutation():
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("steps", torch.zeros(()))
+
+        def forward(self, x):
+            self.steps += 1
+            return x + self.steps
+
+    (node,) = refusals(Counter(), X)
+    assert (node.op, node.category) == ("buffer 'steps'", "mutation")
+
+
+def test_input_mutation():
+    (node,) = refusals(lambda x: x.add_(1), X.clone())
+    assert (node.op, node.category) == ("input 'args_0'", "mutation")
+
+
+def test_training_mode_batch_norm():
+    nodes = refusals(torch.nn.BatchNorm1d(4).train(), X)
+    assert "mutation" in {n.category for n in nodes}
+
+
+def test_control_flow():
+    def model(x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    (node,) = refusals(model, X)
+    assert (node.op, node.category) == ("cond", "control flow")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: torch.nonzero(x),
+        lambda x: x[x > 0] * 2,
+        lambda x: x * x.sum().item(),
+        lambda x: torch.masked_select(x, x > 0),
+        lambda x: torch.unique(x),
+    ],
+)
+def test_data_dependent(model):
+    nodes = refusals(model, X)
+    assert {n.category for n in nodes} == {"data-dependent"}
+
+
+def test_mask_that_places_several_values():
+    def model(x, mask, values):
+        y = x.clone()
+        y[mask] = values
+        return y
+
+    mask = torch.tensor([True, False, True])
+    (node,) = refusals(model, X, mask, torch.zeros(2, 4))
+    assert node.op == "aten.index_put.default"
+
+
+def test_dropout_in_training_mode_says_eval():
+    for net in (torch.nn.Dropout(0.5).train(), Call(lambda x: torch.rand_like(x) + x)):
+        (node,) = refusals(net, X)
+        assert "eval()" in node.reason
+
+
+def test_attention_with_dropout():
+    def model(x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+
+    (node,) = refusals(model, X[None])
+    assert "dropout_p" in node.reason
+
+
+def test_dtype_an_op_does_not_take_is_a_dtype_refusal():
+    (node,) = refusals(lambda x: torch.softmax(x, 1), X.to(torch.bfloat16))
+    assert node.category == "dtype"
+
+
+def test_custom_op_without_handler():
+    @torch.library.custom_op("taper_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    (node,) = refusals(lambda x: twice(x), X)
+    assert node.op == "taper_test.twice.default"
+    assert "adding-an-op.md" in node.reason
+
+
+def test_a_target_has_one_handler():
+    with pytest.raises(ValueError, match=r"aten.exp.default has a handler already"):
+        lowers("aten.exp.default")(lambda ctx, x: x)

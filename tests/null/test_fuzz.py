@@ -1,0 +1,173 @@
+"""Files broken at random: whatever loads is valid, everything else is refused as such."""
+
+import copy
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plan_files import PlanFile, pack, small_file
+from plan_oracle import Machine
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.format.container import dump_json
+from taper_runtime.format.reader import loads
+from taper_runtime.format.writer import to_document
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType, contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+
+fuzz = settings(
+    max_examples=400,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+@pytest.fixture(scope="module")
+def blob():
+    return small_file()
+
+
+def load_or_refuse(blob):
+    """What loads has to prove itself by running on marked memory."""
+    try:
+        plan = loads(blob)
+    except PlanFormatError:
+        return
+    if plan.arena_bytes <= 2**16:
+        Machine(plan).run()
+
+
+@fuzz
+@given(data=st.data())
+def test_flipped_bytes(blob, data):
+    broken = bytearray(blob)
+    for _ in range(data.draw(st.integers(1, 4))):
+        broken[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
+    load_or_refuse(bytes(broken))
+
+
+@fuzz
+@given(junk=st.binary(max_size=200))
+def test_junk(junk):
+    load_or_refuse(junk)
+    load_or_refuse(len(junk).to_bytes(8, "little") + junk)
+    load_or_refuse((len(junk) + 2).to_bytes(8, "little") + b"{" + junk + b"}")
+
+
+def paths(value, path=()):
+    """Every place in a JSON value."""
+    if path:
+        yield path
+    items = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    for key in items:
+        yield from paths(value[key], (*path, key))
+
+
+def look_up(value, path):
+    for key in path:
+        value = value[key]
+    return value
+
+
+wild = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-9, 9),
+    st.sampled_from([64, 128, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, -(2**63), 10**400]),
+    st.floats(),
+    st.text(max_size=3),
+    st.sampled_from("xwbhrstuy"),
+    st.just([]),
+    st.just({}),
+    st.lists(st.integers(-2, 9), max_size=3),
+)
+
+
+@fuzz
+@given(data=st.data())
+def test_mutated_json(blob, data):
+    file = PlanFile(blob)
+    for _ in range(data.draw(st.integers(1, 3))):
+        root = data.draw(st.sampled_from([file.plan, file.plan, file.plan, file.header]))
+        places = list(paths(root))
+        *parents, key = data.draw(st.sampled_from(places))
+        holder = look_up(root, parents)
+        how = data.draw(st.sampled_from(["replace", "copy", "remove", "add", "nudge"]))
+        if how == "replace":
+            holder[key] = data.draw(wild)
+        elif how == "copy":
+            holder[key] = copy.deepcopy(look_up(root, data.draw(st.sampled_from(places))))
+        elif how == "remove":
+            del holder[key]
+        elif how == "add" and isinstance(holder, list):
+            holder.insert(key, data.draw(wild))
+        elif how == "nudge" and type(holder[key]) is int:
+            holder[key] += data.draw(st.sampled_from([-64, -1, 1, 4, 64]))
+    load_or_refuse(file.pack())
+
+
+@fuzz
+@given(data=st.data())
+def test_mutated_placements(blob, data):
+    """Mostly plausible placements, some of them valid."""
+    file = PlanFile(blob)
+    for name in data.draw(st.sets(st.sampled_from("hrstu"), max_size=3)):
+        tensor = file.plan["tensors"][name]
+        tensor["root"] = data.draw(st.sampled_from(["h", "t", "y", name]))
+        tensor["offset"] = data.draw(st.sampled_from([0, 16, 64, 128]))
+    for node in file.plan["nodes"]:
+        if data.draw(st.integers(0, 4)) == 0:
+            node["scratch"] = [data.draw(st.sampled_from([0, 64, 128])), 64]
+    load_or_refuse(file.pack())
+
+
+def single_node(op, sample):
+    """A plan that is one sample of an op."""
+    specs, placements = {}, {}
+    types = [TensorType(str(array.dtype), array.shape) for array in sample.inputs]
+    named = {f"x{i}": (t, "input") for i, t in enumerate(types)}
+    named["y"] = op.infer_type(types, sample.attrs), "output"
+    for name, (tensor_type, role) in named.items():
+        specs[name] = TensorSpec(name, *tensor_type, role)
+        placements[name] = Placement(name, 0, contiguous_strides(tensor_type.shape))
+    inputs = tuple(named)[:-1]
+    node = PlanNode(op.name, inputs, "y", sample.attrs)
+    return Plan((node,), specs, placements, inputs, ("y",), {}, 0)
+
+
+sizes = st.sampled_from([-1, 0, 1, 2, 3, 7, 2**31, 2**40, 2**62])
+attr_values = st.one_of(
+    sizes, st.lists(sizes, max_size=5), wild, st.lists(st.sampled_from(["ADD", "EXP", "NONE"]))
+)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+@settings(fuzz, max_examples=40)
+@given(data=st.data())
+def test_mutated_nodes(name, data):
+    """An op's type rule stands between the file and the kernel: it may only refuse."""
+    op = REGISTRY[name]
+    sample = data.draw(st.sampled_from(list(op.samples())))
+    plan = json.loads(dump_json(to_document(single_node(op, sample))))
+    node, tensors = plan["nodes"][0], plan["tensors"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        what = data.draw(st.sampled_from(["attr", "shape", "dtype", "inputs"]))
+        target = tensors[data.draw(st.sampled_from(sorted(tensors)))]
+        if what == "attr" and op.attrs:
+            node["attrs"][data.draw(st.sampled_from(sorted(op.attrs)))] = data.draw(attr_values)
+        elif what == "shape":
+            shape = data.draw(st.lists(sizes.filter(lambda size: size >= 0), max_size=5))
+            target.update(shape=shape, strides=list(contiguous_strides(tuple(shape))))
+        elif what == "dtype":
+            target["dtype"] = data.draw(st.sampled_from(sorted(DTYPES)))
+        elif what == "inputs":
+            node["inputs"] = data.draw(st.lists(st.sampled_from(plan["inputs"]), max_size=5))
+    with suppress(PlanFormatError):
+        loads(pack(json.dumps({"__metadata__": {"format": "taper", "plan": json.dumps(plan)}})))

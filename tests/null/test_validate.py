@@ -1,0 +1,337 @@
+"""The plan checker on plans in memory: it accepts what works and refuses what does not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plan_files import small_plan
+from plan_oracle import Machine, MemoryFault
+from plan_strategies import plans
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.validate import validate
+
+bounded = settings(
+    max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def build(nodes, tensors, arena_bytes=0, **constants):
+    """A plan from node tuples and ``name=(role, shape[, root[, offset[, strides]]])``."""
+    specs, placements = {}, {}
+    for name, (role, shape, *place) in tensors.items():
+        dtype, role = role.split() if " " in role else ("float32", role)
+        root, offset, strides = (*place, *(name, 0, contiguous_strides(shape))[len(place) :])
+        specs[name] = TensorSpec(name, dtype, shape, role)
+        placements[name] = Placement(root, offset, strides)
+    return Plan(
+        nodes=tuple(PlanNode(*node) for node in nodes),
+        tensors=specs,
+        placements=placements,
+        inputs=tuple(name for name, spec in specs.items() if spec.role == "input"),
+        outputs=tuple(name for name, spec in specs.items() if spec.role == "output"),
+        constants=constants,
+        arena_bytes=arena_bytes,
+    )
+
+
+def refused(plan):
+    with pytest.raises(PlanFormatError) as caught:
+        validate(plan)
+    return caught.value.field
+
+
+def place(plan, name, **changes):
+    placements = dict(plan.placements)
+    placements[name] = replace(placements[name], **changes)
+    return replace(plan, placements=placements)
+
+
+def test_small_plan_is_valid_and_runs():
+    validate(small_plan())
+    Machine(small_plan()).run()
+
+
+def test_the_empty_plan_is_valid():
+    validate(build([], {}))
+
+
+@bounded
+@given(plan=plans())
+def test_valid_plans_are_accepted(plan):
+    """By the checker, and by the machine that stands in for the truth."""
+    validate(plan)
+    Machine(plan).run()
+
+
+@bounded
+@given(plan=plans(), data=st.data())
+def test_accepted_plans_keep_to_their_memory(plan, data):
+    """Plans moved around at random: whatever the checker accepts works on marked memory."""
+    placements = dict(plan.placements)
+    arena_bytes = data.draw(st.sampled_from([plan.arena_bytes, 256, 64, 0]))
+    movable = [n for n, spec in plan.tensors.items() if spec.role == "intermediate"]
+    if movable:
+        for name in data.draw(st.lists(st.sampled_from(movable), min_size=1, max_size=3)):
+            root = data.draw(st.sampled_from([name, placements[name].root, *plan.tensors]))
+            offset = data.draw(st.sampled_from([0, 4, 64, 128, 192]))
+            placements[name] = replace(placements[name], root=root, offset=offset)
+    nodes = list(plan.nodes)
+    if nodes:
+        step = data.draw(st.integers(0, len(nodes) - 1))
+        scratch = data.draw(st.sampled_from([(0, 0), (0, 64), (64, 4), (128, 64)]))
+        nodes[step] = replace(nodes[step], scratch=scratch)
+    moved = replace(plan, placements=placements, nodes=tuple(nodes), arena_bytes=arena_bytes)
+    try:
+        validate(moved)
+    except PlanFormatError:
+        return
+    Machine(moved).run()
+
+
+@bounded
+@given(data=st.data())
+def test_the_machine_and_the_checker_agree_on_the_arena(data):
+    """Where nothing is shared, a plan is refused if and only if it goes wrong."""
+    count = data.draw(st.integers(2, 6))
+    offsets = st.sampled_from([0, 64, 128, 192])
+    tensors = {"x": ("input", (8,))}
+    nodes = []
+    for index in range(count):
+        sources = st.sampled_from(list(tensors))
+        nodes.append(("ADD", (data.draw(sources), data.draw(sources)), f"t{index}"))
+        tensors[f"t{index}"] = ("intermediate", (8,), f"t{index}", data.draw(offsets))
+    nodes.append(("ADD", ("x", f"t{count - 1}"), "y"))
+    plan = build(nodes, tensors | {"y": ("output", (8,))}, 256)
+    try:
+        Machine(plan).run()
+    except MemoryFault:
+        assert refused(plan).endswith(".offset")
+    else:
+        read = {name for node in plan.nodes for name in node.inputs}
+        if all(name in read for name in tensors):  # a tensor nobody reads may not be hit either
+            validate(plan)
+
+
+CHAIN = {"x": ("input", (8,)), "a": ("intermediate", (8,)), "y": ("output", (8,))}
+
+
+def test_in_place_over_a_root():
+    tensors = CHAIN | {"b": ("intermediate", (8,), "a")}
+    validate(build([("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("NEG", ("b",), "y")], tensors, 64))
+
+
+def test_in_place_over_both_operands():
+    tensors = CHAIN | {"b": ("intermediate", (8,), "a")}
+    nodes = [("NEG", ("x",), "a"), ("MUL", ("a", "a"), "b"), ("NEG", ("b",), "y")]
+    validate(build(nodes, tensors, 64))
+
+
+def test_in_place_over_what_is_read_later():
+    tensors = CHAIN | {"b": ("intermediate", (8,), "a")}
+    nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("ADD", ("a", "b"), "y")]
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+
+
+def test_in_place_beside_another_view_of_the_same_memory():
+    """MUL reads `f`, which is `a` backwards, from where it writes."""
+    nodes = [
+        ("NEG", ("x",), "a"),
+        ("PERMUTE", ("a",), "p", {"axes": (1, 0)}),
+        ("MUL", ("a", "p"), "b"),
+        ("NEG", ("b",), "y"),
+    ]
+    tensors = {
+        "x": ("input", (3, 3)),
+        "a": ("intermediate", (3, 3)),
+        "p": ("intermediate", (3, 3), "a", 0, (1, 3)),
+        "b": ("intermediate", (3, 3), "a"),
+        "y": ("output", (3, 3)),
+    }
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+
+
+def test_in_place_over_another_dtype():
+    nodes = [("NEG", ("x",), "a"), ("LT", ("a", "a"), "b"), ("LOGICAL_NOT", ("b",), "y")]
+    tensors = CHAIN | {"b": ("bool intermediate", (8,), "a"), "y": ("bool output", (8,))}
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+
+
+def test_in_place_over_a_broadcast_operand():
+    nodes = [("NEG", ("x",), "a"), ("ADD", ("a", "z"), "b"), ("NEG", ("b",), "y")]
+    tensors = {
+        "x": ("input", (1, 8)),
+        "z": ("input", (2, 8)),
+        "a": ("intermediate", (1, 8)),
+        "b": ("intermediate", (2, 8), "a"),
+        "y": ("output", (2, 8)),
+    }
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].offset"
+
+
+def test_in_place_over_a_part_of_a_root():
+    """The first half of `a` is overwritten while its second half waits."""
+    nodes = [
+        ("NEG", ("x",), "a"),
+        ("SLICE", ("a",), "p", {"axis": 0, "start": 0, "stop": 4}),
+        ("SLICE", ("a",), "q", {"axis": 0, "start": 4, "stop": 8}),
+        ("NEG", ("p",), "b"),
+        ("ADD", ("b", "q"), "y"),
+    ]
+    tensors = CHAIN | {
+        "p": ("intermediate", (4,), "a"),
+        "q": ("intermediate", (4,), "a", 16),
+        "b": ("intermediate", (4,), "a"),
+        "y": ("output", (4,)),
+    }
+    plan = build(nodes, tensors, 64)
+    validate(plan)
+    Machine(plan).run()
+    nodes[4] = ("ADD", ("b", "p"), "y")
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+
+
+def test_a_chain_in_the_memory_of_an_output():
+    tensors = CHAIN | {"a": ("intermediate", (8,), "y"), "b": ("intermediate", (8,), "y")}
+    nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("NEG", ("b",), "y")]
+    validate(build(nodes, tensors))
+
+
+def test_an_output_written_over():
+    tensors = CHAIN | {"a": ("intermediate", (8,), "y"), "z": ("output", (8,))}
+    nodes = [("NEG", ("x",), "y"), ("NEG", ("x",), "a"), ("NEG", ("a",), "z")]
+    assert refused(build(nodes, tensors)) == "plan.tensors['a'].root"
+
+
+def test_an_output_that_is_a_view_of_what_lies_in_it():
+    """Reshaping costs nothing for outputs either: the node before writes to the output."""
+    nodes = [("NEG", ("x",), "a"), ("RESHAPE", ("a",), "y", {"shape": (2, 4)})]
+    plan = build(nodes, CHAIN | {"a": ("intermediate", (8,), "y"), "y": ("output", (2, 4))})
+    validate(plan)
+    Machine(plan).run()
+    assert not plan.is_executed(plan.nodes[1])
+
+
+def test_wide_items_in_a_narrow_output():
+    """The caller's bool array need not be aligned for floats."""
+    nodes = [("NEG", ("x",), "a"), ("LT", ("a", "x"), "y")]
+    tensors = CHAIN | {"a": ("intermediate", (2,), "y"), "x": ("input", (2,))}
+    tensors["y"] = ("bool output", (2,))
+    nodes[1] = ("LT", ("a", "x"), "y")
+    tensors["z"] = ("bool output", (2, 8))
+    tensors["a"] = ("intermediate", (2,), "z")
+    plan = build([*nodes, ("LT", ("w", "w"), "z")], tensors | {"w": ("input", (2, 8))})
+    assert refused(plan) == "plan.tensors['a'].root"
+
+
+def test_a_view_of_an_input_and_of_a_constant():
+    nodes = [
+        ("PERMUTE", ("x",), "p", {"axes": (1, 0)}),
+        ("PERMUTE", ("c",), "q", {"axes": (1, 0)}),
+        ("ADD", ("p", "q"), "y"),
+    ]
+    tensors = {
+        "x": ("input", (2, 3)),
+        "c": ("constant", (2, 3)),
+        "p": ("intermediate", (3, 2), "x", 0, (1, 3)),
+        "q": ("intermediate", (3, 2), "c", 0, (1, 3)),
+        "y": ("output", (3, 2)),
+    }
+    validate(build(nodes, tensors, c=np.zeros((2, 3), np.float32)))
+
+
+def test_a_view_that_strides_cannot_express():
+    nodes = [
+        ("PERMUTE", ("x",), "p", {"axes": (1, 0)}),
+        ("RESHAPE", ("p",), "r", {"shape": (6,)}),
+        ("NEG", ("r",), "y"),
+    ]
+    tensors = {
+        "x": ("input", (2, 3)),
+        "p": ("intermediate", (3, 2), "x", 0, (1, 3)),
+        "r": ("intermediate", (6,), "x"),
+        "y": ("output", (6,)),
+    }
+    assert refused(build(nodes, tensors)) == "plan.tensors['r'].root"
+
+
+def test_roots_may_follow_each_other_in_the_arena():
+    nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("NEG", ("b",), "c"), ("NEG", ("c",), "y")]
+    tensors = CHAIN | {
+        "b": ("intermediate", (8,), "b", 64),
+        "c": ("intermediate", (8,), "c", 0),
+    }
+    validate(build(nodes, tensors, 128))
+
+
+def test_a_root_lives_as_long_as_a_view_of_it():
+    """`a` is last read by the view, the view by the last node: `c` must not come in between."""
+    nodes = [
+        ("NEG", ("x",), "a"),
+        ("RESHAPE", ("a",), "v", {"shape": (8,)}),
+        ("NEG", ("x",), "c"),
+        ("ADD", ("v", "c"), "y"),
+    ]
+    tensors = CHAIN | {"v": ("intermediate", (8,), "a"), "c": ("intermediate", (8,))}
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['c'].offset"
+    validate(place(build(nodes, tensors, 128), "c", offset=64))
+
+
+def test_a_tensor_that_nobody_reads_still_has_memory():
+    nodes = [("NEG", ("x",), "a"), ("NEG", ("x",), "b"), ("NEG", ("a",), "y")]
+    plan = build(nodes, CHAIN | {"b": ("intermediate", (8,))}, 128)
+    assert refused(plan) == "plan.tensors['b'].offset"
+    validate(place(plan, "b", offset=64))
+
+
+def test_scratch_may_lie_where_nothing_lives():
+    nodes = [("NEG", ("x",), "a", {}, (64, 64)), ("NEG", ("a",), "y", {}, (64, 1))]
+    validate(build(nodes, CHAIN, 128))
+    nodes[1] = ("NEG", ("a",), "y", {}, (0, 1))
+    assert refused(build(nodes, CHAIN, 128)) == "plan.nodes[1].scratch"
+
+
+def test_empty_tensors_share_any_byte():
+    nodes = [("NEG", ("x",), "a"), ("NEG", ("x",), "b"), ("ADD", ("a", "b"), "y")]
+    tensors = {name: (role, (0, 3)) for name, (role, _) in CHAIN.items()}
+    validate(build(nodes, tensors | {"b": ("intermediate", (0, 3))}))
+
+
+def test_an_output_may_stand_twice():
+    plan = build([("NEG", ("x",), "y")], {"x": ("input", (2,)), "y": ("output", (2,))})
+    validate(replace(plan, outputs=("y", "y")))
+
+
+def test_constants_must_be_contiguous():
+    tensors = {"c": ("constant", (4, 2))}
+    good = np.zeros((4, 2), np.float32)
+    validate(build([], tensors, c=good))
+    assert refused(build([], tensors, c=np.zeros((2, 4), np.float32).T)) == "plan.tensors['c']"
+
+
+def test_constants_must_be_in_native_byte_order():
+    swapped = np.zeros((2,), np.dtype(np.float32).newbyteorder())
+    assert refused(build([], {"c": ("constant", (2,))}, c=swapped)) == "plan.tensors['c'].dtype"
+
+
+def test_a_placement_is_missing():
+    plan = small_plan()
+    placements = dict(plan.placements)
+    del placements["t"]
+    assert refused(replace(plan, placements=placements)) == "plan.tensors['t']"
+
+
+def test_a_placement_too_many():
+    plan = small_plan()
+    placements = plan.placements | {"z": Placement("z", 0, ())}
+    assert refused(replace(plan, placements=placements)) == "plan.tensors['z']"
+
+
+def test_a_spec_under_another_name():
+    plan = small_plan()
+    tensors = plan.tensors | {"t": replace(plan.tensors["t"], name="z")}
+    assert refused(replace(plan, tensors=tensors)) == "plan.tensors['t']"

@@ -1,0 +1,121 @@
+"""Every native kernel against its op's numpy evaluator, on every sample of the registry."""
+
+import numpy as np
+import pytest
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.executor import _native
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import contiguous_strides
+
+NAMES = {dtype.storage: name for name, dtype in DTYPES.items() if name != "bfloat16"}
+
+#: Micro-ops whose float32 result float64 does not reproduce exactly, in units of the last place.
+ULPS = 8
+
+
+def operand(array):
+    strides = [stride // array.itemsize for stride in array.strides]
+    return NAMES[array.dtype], array.shape, strides
+
+
+def prepare(op, sample, output):
+    types = [operand(array) for array in sample.inputs]
+    return _native.prepare(op, op.complete(sample.attrs), types, operand(output))
+
+
+def assert_equal(got, want, op):
+    assert got.dtype == want.dtype
+    if got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, want)
+        return
+    # Relative to the magnitudes that went into the result: sums may cancel.
+    finite = np.abs(want[np.isfinite(want)])
+    scale = max(float(finite.max(initial=0.0)), 1e-3)
+    rtol = 1e-5
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=scale * 2e-6, err_msg=op.name)
+
+
+@pytest.mark.parametrize("op", [op for op in REGISTRY.values() if op.native], ids=lambda op: op.name)
+def test_kernel_agrees_with_evaluator(op):
+    served = 0
+    for sample in op.samples():
+        attrs = op.complete(sample.attrs)
+        want = op.evaluate(sample.inputs, attrs)
+        got = np.full_like(want, 1)
+        node = prepare(op, sample, got)
+        if not sample.native:
+            continue
+        shapes = [array.shape for array in sample.inputs]
+        assert node is not None, f"{op.name} {sample.attrs} {shapes}: no kernel"
+        node.run(sample.inputs, got)
+        assert_equal(got, want, op)
+        served += 1
+    assert served > 0
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in REGISTRY.values() if op.native and op.strided], ids=lambda op: op.name
+)
+def test_kernel_reads_strides(op):
+    """Inputs the op calls strided: each is given as every other element of a larger array."""
+    served = 0
+    for sample in op.samples():
+        if not sample.native or not any(array.ndim for array in sample.inputs):
+            continue
+        spread = []
+        for index, array in enumerate(sample.inputs):
+            if array.ndim and op.takes_strided(index):
+                wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 1), array.dtype)
+                view = wide[..., 1::2]
+                view[...] = array
+                spread.append(view)
+            else:
+                spread.append(array)
+        attrs = op.complete(sample.attrs)
+        want = op.evaluate(sample.inputs, attrs)
+        got = np.empty_like(want)
+        types = [operand(array) for array in spread]
+        if attrs.get("columns"):
+            types[1] = operand(sample.inputs[1])  # packed panels are constants: never strided
+            spread[1] = sample.inputs[1]
+        node = _native.prepare(op, attrs, types, operand(got))
+        assert node is not None, f"{op.name} {sample.attrs}: no kernel for {types}"
+        node.run(spread, got)
+        assert_equal(got, want, op)
+        served += 1
+    assert served > 0
+
+
+@pytest.mark.parametrize("op", [op for op in REGISTRY.values() if op.inplace], ids=lambda o: o.name)
+def test_kernel_computes_in_place(op):
+    """The output over an input of its type gives the same bits as memory of its own."""
+    for sample in op.samples():
+        attrs = op.complete(sample.attrs)
+        if not sample.native:
+            continue
+        apart = np.empty_like(op.evaluate(sample.inputs, attrs))
+        node = prepare(op, sample, apart)
+        node.run(sample.inputs, apart)
+        for index in op.inplace:
+            if index >= len(sample.inputs):
+                break
+            array = sample.inputs[index]
+            if array.shape != apart.shape or array.dtype != apart.dtype:
+                continue
+            over = array.copy()
+            node.run([over if i == index else x for i, x in enumerate(sample.inputs)], over)
+            np.testing.assert_array_equal(
+                over.view(np.uint8) if over.ndim else over, apart.view(np.uint8) if apart.ndim else apart
+            )
+
+
+def test_every_kernel_has_an_op():
+    for name, op, attrs in _native.list_kernels():
+        assert op in REGISTRY, name
+        assert attrs == {key: attr.type for key, attr in REGISTRY[op].attrs.items()}, name
+
+
+def test_every_native_op_has_a_kernel():
+    with_kernels = {op for _, op, _ in _native.list_kernels()}
+    assert with_kernels == {op.name for op in REGISTRY.values() if op.native}

@@ -1,0 +1,56 @@
+"""Lower small models and compare what their graphs mean with what torch computes."""
+
+from __future__ import annotations
+
+import torch
+from taper_frontend.capture import capture
+from taper_frontend.graph import evaluate
+from taper_frontend.lowering import lower
+from taper_frontend.lowering.context import to_numpy
+
+torch.set_num_threads(1)
+
+
+class Call(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
+def lower_model(model, *args, **kwargs):
+    """Capture and lower a module or a function."""
+    module = model if isinstance(model, torch.nn.Module) else Call(model)
+    return lower(capture(module, args, kwargs))
+
+
+def tensors_in(values):
+    return [x for x in torch.utils._pytree.tree_leaves(values) if isinstance(x, torch.Tensor)]
+
+
+def evaluate_graph(graph, tensors):
+    """Outputs of ``graph``, in order, for inputs in order."""
+    inputs = {name: to_numpy(x) for name, x in zip(graph.inputs, tensors, strict=True)}
+    results = evaluate(graph, inputs)
+    return [torch.from_numpy(results[name].copy()) for name in graph.outputs]
+
+
+def check_lowering(model, *args, rtol=None, atol=None, **kwargs):
+    """Compare the lowered graph's outputs with the model's; return the graph."""
+    graph = lower_model(model, *args, **kwargs).graph
+    graph.verify()
+    got = evaluate_graph(graph, tensors_in([args, kwargs]))
+    with torch.no_grad():
+        want = tensors_in(model(*args, **kwargs))
+    assert len(got) == len(want)
+    for mine, torchs in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, torchs, rtol=rtol, atol=atol, equal_nan=True)
+    return graph
+
+
+def ops_of(graph):
+    return [node.op for node in graph.order()]

@@ -1,0 +1,295 @@
+"""Attacks on the file of plan_files.small_plan that change a single place in it."""
+
+GONE = object()
+
+#: field at fault -> attack -> place in the file and what an attacker puts there.
+EDITS = {
+    "header.__metadata__": {
+        "metadata_is_a_string": ("header.__metadata__", "taper"),
+    },
+    "header.__metadata__.format": {
+        "another_format": ("header.__metadata__.format", "pt"),
+        "no_format": ("header.__metadata__.format", GONE),
+    },
+    "header.__metadata__.note": {
+        "metadata_with_a_number": ("header.__metadata__.note", 1),
+    },
+    "header['w']": {
+        "tensor_is_an_array": ("header.w", []),
+        "tensor_with_an_extra_key": ("header.w.crc", 0),
+        "tensor_without_a_dtype": ("header.w.dtype", GONE),
+    },
+    "header['w'].dtype": {
+        "unknown_dtype_code": ("header.w.dtype", "F8_E4M3"),
+        "dtype_code_is_an_array": ("header.w.dtype", ["F32"]),
+    },
+    "header['w'].shape": {
+        "shape_is_a_string": ("header.w.shape", "48"),
+        "shape_of_floats": ("header.w.shape", [4.0, 8.0]),
+        "shape_with_a_bool": ("header.w.shape", [32, True]),
+        "negative_dims": ("header.w.shape", [-4, -8]),
+        "dims_whose_product_overflows": ("header.w.shape", [2**33, 2**33]),
+        "huge_dim_behind_a_zero": ("header.w.shape", [0, 2**62, 2**62]),
+        "too_many_dims": ("header.w.shape", [4, 8] + [1] * 31),
+        "million_dims": ("header.w.shape", [2**63] * 1_000_000),
+    },
+    "header['w'].data_offsets": {
+        "size_that_contradicts_the_shape": ("header.w.shape", [4, 4]),
+        "size_that_contradicts_the_dtype": ("header.w.dtype", "F64"),
+        "offsets_reversed": ("header.w.data_offsets", [128, 0]),
+        "negative_offsets": ("header.w.data_offsets", [-128, 0]),
+        "three_offsets": ("header.w.data_offsets", [0, 64, 128]),
+        "offset_is_a_bool": ("header.w.data_offsets", [False, 128]),
+        "offset_is_a_float": ("header.w.data_offsets", [0, 128.0]),
+    },
+    "header['sample/x'].data_offsets": {
+        "overlapping_tensors": ("header.sample/x.data_offsets", [64, 96]),
+    },
+    "plan.tensors['extra']": {
+        "tensor_that_the_plan_does_not_know": (
+            "header.extra",
+            {"dtype": "U8", "shape": [0], "data_offsets": [196, 196]},
+        ),
+    },
+    "plan.tensors['w'].shape": {
+        "data_of_another_shape": ("header.w.shape", [8, 4]),
+    },
+    "plan.tensors['w'].dtype": {
+        "data_of_another_dtype": ("header.w.dtype", "I32"),
+    },
+    "plan.samples['x'].shape": {
+        "sample_of_another_shape": ("header.sample/x.shape", [8]),
+    },
+    "plan.samples['x'].dtype": {
+        "sample_of_another_dtype": ("header.sample/x.dtype", "I32"),
+    },
+    "plan": {
+        "lone_surrogate_in_the_plan": ("plan.metadata.name", "\udfff"),
+        "lone_surrogate_in_a_key": ("plan.\ud8ab", 1),
+    },
+    "plan.format_version": {
+        "no_version": ("plan.format_version", GONE),
+        "version_is_true": ("plan.format_version", True),
+        "version_is_a_float": ("plan.format_version", 1.0),
+    },
+    "plan.nodes": {
+        "no_nodes": ("plan.nodes", GONE),
+    },
+    "plan.hook": {
+        "unknown_key": ("plan.hook", "os.system"),
+    },
+    "plan.tensors": {
+        "tensors_in_an_array": ("plan.tensors", []),
+    },
+    "plan.inputs": {
+        "inputs_is_a_string": ("plan.inputs", "x"),
+    },
+    "plan.metadata": {
+        "metadata_is_an_array": ("plan.metadata", []),
+    },
+    "plan.metadata.n": {
+        "metadata_with_a_huge_integer": ("plan.metadata.n", 2**64),
+    },
+    "plan.metadata.e.float": {
+        "float_that_is_none": ("plan.metadata.e", {"float": "Infinity"}),
+    },
+    "plan.arena_bytes": {
+        "negative_arena": ("plan.arena_bytes", -64),
+        "arena_is_a_bool": ("plan.arena_bytes", False),
+        "arena_is_a_float": ("plan.arena_bytes", 192.0),
+        "arena_larger_than_memory": ("plan.arena_bytes", 2**62),
+        "arena_that_overflows": ("plan.arena_bytes", 2**64 + 192),
+    },
+    "plan.inputs[1]": {
+        "input_twice": ("plan.inputs", ["x", "x"]),
+    },
+    "plan.inputs[0]": {
+        "input_that_is_a_constant": ("plan.inputs", ["w"]),
+        "input_is_an_object": ("plan.inputs", [{}]),
+    },
+    "plan.tensors['x'].role": {
+        "input_left_out": ("plan.inputs", []),
+    },
+    "plan.outputs[1]": {
+        "output_that_is_no_tensor": ("plan.outputs", ["y", "z"]),
+    },
+    "plan.tensors['y'].role": {
+        "output_left_out": ("plan.outputs", []),
+    },
+    "plan.input_tree[0]": {
+        "tree_of_another_kind": ("plan.input_tree", ["module", "x"]),
+    },
+    "plan.input_tree[1][0][1]": {
+        "tree_that_names_no_input": ("plan.input_tree", ["tuple", [["tensor", "y"]]]),
+    },
+    "plan.input_tree[1][0]": {
+        "dict_tree_without_a_key": ("plan.input_tree", ["dict", [["tensor"]]]),
+    },
+    "plan.input_tree[1][0][0]": {
+        "dict_tree_with_an_array_as_key": ("plan.input_tree", ["dict", [[[], ["value", 1]]]]),
+    },
+    "plan.input_tree[1]": {
+        "list_tree_of_an_object": ("plan.input_tree", ["list", {}]),
+    },
+    "plan.output_tree": {
+        "tree_is_a_string": ("plan.output_tree", "tensor"),
+    },
+    "plan.tensors['h']": {
+        "tensor_is_a_string": ("plan.tensors.h", "h"),
+    },
+    "plan.tensors['h'].role": {
+        "tensor_without_a_role": ("plan.tensors.h.role", GONE),
+        "unknown_role": ("plan.tensors.h.role", "weight"),
+        "reserved_role": ("plan.tensors.h.role", "state"),
+        "role_is_an_array": ("plan.tensors.h.role", []),
+    },
+    "plan.tensors['h'].address": {
+        "tensor_with_an_address": ("plan.tensors.h.address", 0),
+    },
+    "plan.tensors['h'].dtype": {
+        "unknown_dtype": ("plan.tensors.h.dtype", "float128"),
+        "dtype_is_null": ("plan.tensors.h.dtype", None),
+    },
+    "plan.tensors['h'].shape": {
+        "shape_with_a_name": ("plan.tensors.h.shape", [2, "n"]),
+        "shape_is_null": ("plan.tensors.h.shape", None),
+        "tensor_of_negative_size": ("plan.tensors.h.shape", [2, -8]),
+        "tensor_that_overflows": ("plan.tensors.h.shape", [2**32, 2**32]),
+    },
+    "plan.tensors['r'].root": {
+        "root_that_is_no_tensor": ("plan.tensors.r.root", "heap"),
+        "root_is_a_number": ("plan.tensors.r.root", 0),
+    },
+    "plan.tensors['h'].root": {
+        "roots_in_a_circle": ("plan.tensors.h.root", "r"),
+    },
+    "plan.tensors['x'].root": {
+        "input_inside_a_constant": ("plan.tensors.x.root", "w"),
+    },
+    "plan.tensors['y'].root": {
+        "output_inside_the_arena": ("plan.tensors.y.root", "t"),
+    },
+    "plan.tensors['w'].root": {
+        "constant_inside_the_arena": ("plan.tensors.w.root", "h"),
+    },
+    "plan.tensors['x'].offset": {
+        "input_at_an_offset": ("plan.tensors.x.offset", 64),
+    },
+    "plan.tensors['h'].offset": {
+        "negative_offset": ("plan.tensors.h.offset", -64),
+        "offset_is_true": ("plan.tensors.h.offset", True),
+        "unaligned_root": ("plan.tensors.h.offset", 32),
+    },
+    "plan.tensors['t'].offset": {
+        "arena_too_small": ("plan.arena_bytes", 95),
+        "root_outside_the_arena": ("plan.tensors.t.offset", 192),
+        "root_whose_end_overflows": ("plan.tensors.t.offset", 2**64),
+        "roots_over_each_other": ("plan.tensors.t.offset", 0),
+    },
+    "plan.tensors['s'].offset": {
+        "view_beyond_its_root": ("plan.tensors.s.offset", 20),
+        "view_between_two_items": ("plan.tensors.s.offset", 2),
+        "view_beside_what_it_shows": ("plan.tensors.s.offset", 16),
+        "view_with_strides_that_leave_its_root": ("plan.tensors.s.strides", [2**40, 1]),
+        "view_with_strides_before_its_root": ("plan.tensors.s.strides", [-8, 1]),
+    },
+    "plan.tensors['s'].strides": {
+        "view_of_something_else": ("plan.tensors.s.strides", [4, 1]),
+        "strides_for_other_dims": ("plan.tensors.s.strides", [8]),
+        "strides_of_floats": ("plan.tensors.s.strides", [8.0, 1.0]),
+        "strides_is_a_number": ("plan.tensors.s.strides", 8),
+    },
+    "plan.tensors['t'].strides": {
+        "strides_that_fold_an_output_onto_itself": ("plan.tensors.t.strides", [0, 0]),
+    },
+    "plan.tensors['r'].strides": {
+        "strided_output_in_place": ("plan.tensors.r.strides", [1, 2]),
+    },
+    "plan.nodes[0]": {
+        "node_is_a_string": ("plan.nodes.0", "MATMUL"),
+        "too_few_inputs": ("plan.nodes.0.inputs", ["x"]),
+        "inputs_that_do_not_fit": ("plan.nodes.0.inputs", ["w", "x"]),
+    },
+    "plan.nodes[0].source": {
+        "node_without_a_source": ("plan.nodes.0.source", GONE),
+        "source_is_a_number": ("plan.nodes.0.source", 7),
+    },
+    "plan.nodes[0].code": {
+        "node_with_code": ("plan.nodes.0.code", "import os"),
+    },
+    "plan.nodes[0].op": {
+        "unknown_op": ("plan.nodes.0.op", "SYSTEM"),
+        "op_is_an_array": ("plan.nodes.0.op", ["MATMUL"]),
+    },
+    "plan.nodes[0].inputs": {
+        "node_inputs_is_a_string": ("plan.nodes.0.inputs", "xw"),
+    },
+    "plan.nodes[0].inputs[1]": {
+        "unknown_tensor": ("plan.nodes.0.inputs", ["x", "ghost"]),
+        "input_name_is_an_array": ("plan.nodes.0.inputs", ["x", ["w"]]),
+    },
+    "plan.nodes[1].inputs[0]": {
+        "cycle_of_one": ("plan.nodes.1.inputs", ["r"]),
+        "cycle_of_two": ("plan.nodes.1.inputs", ["s"]),
+    },
+    "plan.nodes[1]": {
+        "too_many_inputs": ("plan.nodes.1.inputs", ["h"] * 9),
+    },
+    "plan.nodes[0].output": {
+        "output_is_no_tensor": ("plan.nodes.0.output", "ghost"),
+        "output_name_is_null": ("plan.nodes.0.output", None),
+        "node_that_produces_an_input": ("plan.nodes.0.output", "x"),
+        "node_that_produces_a_constant": ("plan.nodes.0.output", "b"),
+        "output_of_another_dtype": ("plan.tensors.h.dtype", "int32"),
+    },
+    "plan.nodes[1].output": {
+        "tensor_defined_twice": ("plan.nodes.1.output", "h"),
+    },
+    "plan.nodes[0].attrs": {
+        "attrs_is_an_array": ("plan.nodes.0.attrs", []),
+        "attrs_is_a_number": ("plan.nodes.0.attrs", {"float": "inf"}),
+    },
+    "plan.nodes[0].attrs.beta": {
+        "unknown_attr": ("plan.nodes.0.attrs", {"beta": 1.0}),
+    },
+    "plan.nodes[0].attrs.alpha": {
+        "attr_is_a_string": ("plan.nodes.0.attrs", {"alpha": "1.0"}),
+        "attr_is_a_bool": ("plan.nodes.0.attrs", {"alpha": True}),
+    },
+    "plan.nodes[2].attrs.axis": {
+        "attr_is_missing": ("plan.nodes.2.attrs.axis", GONE),
+        "attr_is_a_float": ("plan.nodes.2.attrs.axis", 1.0),
+    },
+    "plan.nodes[2].attrs.stop": {
+        "attr_is_a_huge_integer": ("plan.nodes.2.attrs.stop", 2**63),
+    },
+    "plan.nodes[2]": {
+        "slice_beyond_its_axis": ("plan.nodes.2.attrs.stop", 9),
+        "slice_of_no_axis": ("plan.nodes.2.attrs.axis", 2),
+    },
+    "plan.nodes[4].attrs.shape": {
+        "attr_of_mixed_types": ("plan.nodes.4.attrs.shape", [8, "1"]),
+    },
+    "plan.nodes[4]": {
+        "reshape_to_more_elements": ("plan.nodes.4.attrs.shape", [9]),
+        "reshape_that_overflows": ("plan.nodes.4.attrs.shape", [2**32, 2**32, 8]),
+    },
+    "plan.nodes[0].scratch": {
+        "scratch_outside_the_arena": ("plan.nodes.0.scratch", [128, 65]),
+        "scratch_that_overflows": ("plan.nodes.0.scratch", [2**63, 2**63]),
+        "negative_scratch": ("plan.nodes.0.scratch", [128, -64]),
+        "unaligned_scratch": ("plan.nodes.0.scratch", [136, 8]),
+        "scratch_of_one_number": ("plan.nodes.0.scratch", [128]),
+        "scratch_is_a_bool": ("plan.nodes.0.scratch", [False, False]),
+        "scratch_over_the_output": ("plan.nodes.0.scratch", [0, 64]),
+    },
+    "plan.nodes[3].scratch": {
+        "scratch_over_an_input": ("plan.nodes.3.scratch", [0, 1]),
+    },
+    "plan.nodes[2].scratch": {
+        "scratch_of_a_view": ("plan.nodes.2.scratch", [128, 64]),
+    },
+    "header['keep'].data_offsets": {
+        "tensor_at_the_end_of_memory": ("header.keep.data_offsets", [2**63 - 4, 2**63]),
+    },
+}
