@@ -20,7 +20,7 @@ from taper_runtime.ops.opdef import TensorType, contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 fuzz = settings(
-    max_examples=400,
+    max_examples=250,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
@@ -148,12 +148,11 @@ attr_values = st.one_of(
 )
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
-@settings(fuzz, max_examples=40)
+@settings(fuzz, max_examples=400)
 @given(data=st.data())
-def test_mutated_nodes(name, data):
+def test_mutated_nodes(data):
     """An op's type rule stands between the file and the kernel: it may only refuse."""
-    op = REGISTRY[name]
+    op = data.draw(st.sampled_from(list(REGISTRY.values())))
     sample = data.draw(st.sampled_from(list(op.samples())))
     plan = json.loads(dump_json(to_document(single_node(op, sample))))
     node, tensors = plan["nodes"][0], plan["tensors"]

@@ -38,7 +38,7 @@ void check_fail(const char *file, int line, const char *format, ...) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__)
-/* A kernel that runs into a guard page names its case before it dies. Only async-signal-safe calls. */
+/* A kernel that runs into a guard page names its case before it dies. */
 static void on_fault(int sig) {
     char line[256];
     const int n = snprintf(line, sizeof line, "not ok %zu - %s # memory fault\n", running.index,

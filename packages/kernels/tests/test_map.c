@@ -121,7 +121,7 @@ static double divide(double a, double b) { return a / b; }
 static double maximum(double a, double b) { return isnan(a) || isnan(b) ? NAN : a > b ? a : b; }
 static double minimum(double a, double b) { return isnan(a) || isnan(b) ? NAN : a < b ? a : b; }
 static double leaky_relu(double a, double b) { return a > 0 ? a : a * b; }
-static double elu(double a, double b) { return a < 0 ? b * expm1(a) : a; }
+static double elu(double a, double b) { return a <= 0 ? b * expm1(a) : a; }
 static double remainder_python(double a, double b) {
     const double r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
@@ -319,8 +319,8 @@ static const struct int_ops {
     {"SUB", false, false, false},        {"MUL", false, true, false},
     {"TRUNC_DIV", false, false, false},  {"FLOOR_DIV", false, false, false},
     {"FMOD", false, false, false},       {"REMAINDER", false, false, false},
-    {"POW", false, false, false},        {"MAXIMUM", false, false, false},
-    {"MINIMUM", false, false, false},    {"EQ", false, true, true},
+    {"POW", false, false, false},        {"MAXIMUM", false, true, false},
+    {"MINIMUM", false, true, false},     {"EQ", false, true, true},
     {"NE", false, true, true},           {"LT", false, true, true},
     {"LE", false, true, true},           {"GT", false, true, true},
     {"GE", false, true, true},           {"LOGICAL_AND", false, true, true},

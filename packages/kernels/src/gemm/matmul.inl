@@ -6,8 +6,10 @@ enum {
     /* Longer sums are added up in pieces through C: the rows of A and the panels of B that meet in a
      * tile stay in L2. */
     MATMUL_KC = 1024,
-    /* Where B is read in place: its rows side by side, and in long runs. */
+    /* Where B is read in place, 64 of its rows side by side, in runs of a whole part's columns; but a
+     * sum of up to 128 is short enough to keep in registers. */
     MATMUL_ROWS_KC = 64,
+    MATMUL_ROWS_MAX_KC = 128,
     MATMUL_MC = 140,  /* rows of A in scratch at once: with their KC, 0.6 MB of L2 */
     MATMUL_PAD = 16,  /* floats after a row of A in scratch, so that rows spread over L1's sets */
     MATMUL_NC = 512,  /* columns of C and of the epilogue at once */
@@ -21,6 +23,7 @@ struct matmul_state {
     float alpha;
     bool dot; /* by dot products: few rows, and the columns of B are contiguous */
     gemm_b_form b_form; /* else */
+    int64_t k_piece; /* of the sum, in registers at once */
     /* Units of work, numbered [batch][column chunk][row chunk]; a task is some units in a row. */
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
@@ -43,10 +46,12 @@ static void matmul_choose(struct matmul_state *state) {
     /* A dot product costs a few instructions for the sum over lanes; packing, a few for each vector
      * of B. */
     state->dot = !s->packed && s->b_k_stride == 1 && (s->m <= 2 || s->m * 32 <= s->k);
-    /* Packing pays when several tiles use it. */
-    state->b_form = s->packed                                       ? GEMM_B_PANELS
-                    : s->b_col_stride == 1 && s->m <= 2 * GEMM_MR ? GEMM_B_ROWS
-                                                                    : GEMM_B_ANY;
+    /* Packing pays when several tiles of rows use it. */
+    const bool in_place = s->b_col_stride == 1 && s->m <= 4 * GEMM_MR;
+    state->b_form = s->packed ? GEMM_B_PANELS : in_place ? GEMM_B_ROWS : GEMM_B_ANY;
+    state->k_piece = i64_min(s->k, MATMUL_KC);
+    if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
+        state->k_piece = MATMUL_ROWS_KC;
 }
 
 static int64_t matmul_round_up(int64_t n, int64_t to) { return i64_ceil_div(n, to) * to; }
@@ -84,14 +89,13 @@ static int64_t matmul_a_floats(const struct matmul_state *state) {
         return s->a_k_stride == 1 ? 0 : s->m * s->k;
     if (s->m == 1 || state->b_form == GEMM_B_ROWS)
         return 0;
-    return i64_min(s->m, MATMUL_MC) * (i64_min(s->k, MATMUL_KC) + MATMUL_PAD);
+    return i64_min(s->m, MATMUL_MC) * (state->k_piece + MATMUL_PAD);
 }
 
 static int64_t matmul_b_floats(const struct matmul_state *state) {
     if (state->dot || state->b_form == GEMM_B_PANELS)
         return 0;
-    return GEMM_WIDE_PANELS * GEMM_NR *
-           i64_min(state->shape.k, state->b_form == GEMM_B_ROWS ? MATMUL_ROWS_KC : MATMUL_KC);
+    return GEMM_WIDE_PANELS * state->k_piece * GEMM_NR;
 }
 
 static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work) {
@@ -155,9 +159,8 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                          const float *b, char *scratch) {
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
-    const bool in_place = state->b_form == GEMM_B_ROWS;
-    const bool copy =
-        s->m > 1 && !in_place && (s->a_k_stride != 1 || part->cols >= MATMUL_COPY_NC);
+    const bool copy = s->m > 1 && state->b_form != GEMM_B_ROWS &&
+                      (s->a_k_stride != 1 || part->cols >= MATMUL_COPY_NC);
     gemm_block g = {.b_form = state->b_form,
                     .b_panel_stride = GEMM_NR * s->b_col_stride,
                     .b_k_stride = s->b_k_stride,
@@ -179,7 +182,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
         g.c = (float *)call->output->data + c_row * s->n + part->col;
         int64_t k = 0;
         do { /* once when there is nothing to add up: C is zero */
-            g.k = i64_min(in_place ? MATMUL_ROWS_KC : MATMUL_KC, s->k - k);
+            g.k = i64_min(state->k_piece, s->k - k);
             g.a = a + row * s->a_row_stride + k * s->a_k_stride;
             g.a_row_stride = s->a_row_stride;
             g.a_k_stride = s->a_k_stride;

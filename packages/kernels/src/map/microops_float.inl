@@ -94,7 +94,7 @@ V_BINARY(f32_trunc_div, v_trunc(v_div(a, b)))
 V_BINARY(f32_maximum, v_max_nan(a, b))
 V_BINARY(f32_minimum, v_min_nan(a, b))
 V_BINARY(f32_leaky_relu, v_select(v_lt(v_zero(), a), a, v_mul(a, b)))
-V_BINARY(f32_elu, v_select(v_lt(a, v_zero()), v_mul(b, v_expm1(a)), a))
+V_BINARY(f32_elu, v_select(v_le(a, v_zero()), v_mul(b, v_expm1(a)), a))
 
 /* ---- through libm ---- */
 

@@ -66,6 +66,15 @@ V_INLINE vf v_ldexp(vf a, vf n) {
     const vf high = v_as_float(vi_shl(vi_add(vi_sub(whole, half), bias), 23));
     return v_mul(v_mul(a, low), high);
 }
+
+/* a - v_round(a), what it is for infinities aside. */
+V_INLINE vf v_fraction(vf a) { return v_sub(a, v_round(a)); }
+
+/* a * 2^n for a in [0.5, 2) and a normal result; 0 where zero. No denormal arises on the way, which
+ * would cost a hundred cycles: for results that are to vanish. */
+V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) {
+    return v_select(zero, v_zero(), v_as_float(vi_add(v_as_int(a), vi_shl(v_to_int(n), 23))));
+}
 #endif
 
 #endif /* TAPER_SIMD_H */

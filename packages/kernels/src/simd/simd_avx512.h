@@ -71,7 +71,11 @@ V_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 V_INLINE vi v_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* to nearest even */
 V_INLINE vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 
+V_INLINE vf v_fraction(vf a) { return _mm512_reduce_ps(a, _MM_FROUND_TO_NEAREST_INT); }
 V_INLINE vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^floor(n) */
+V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) {
+    return _mm512_maskz_scalef_ps((vm)~zero, a, n);
+}
 
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     const __m128i *a = p, *b = (const void *)((const char *)p + step);

@@ -8,8 +8,7 @@
 
 #include "common/axis.h"
 #include "isa/isa.h"
-#include "simd/math.h"
-#include "simd/rows.h"
+#include "simd/softmax.h"
 
 #define TAPER_ATTRS_softmax(A, id) A(id, axis, INT) A(id, log, BOOL)
 TAPER_DEFINE_ATTRS(softmax)
@@ -43,36 +42,9 @@ static taper_status f32_softmax_prepare(const taper_call *call, taper_work *work
     return TAPER_OK;
 }
 
-/* The sum of e^(x - max) over n elements; with keep, y holds the addends. */
-V_INLINE double exp_row(const bool keep, float *y, const float *x, float max, int64_t n) {
-    const vf m = v_set1(max);
-    double total = 0.0;
-    for (int64_t begin = 0; begin < n; begin += ROW_BLOCK) {
-        const int64_t end = i64_min(begin + ROW_BLOCK, n);
-        vf sum[2] = {v_zero(), v_zero()};
-        int64_t i = begin;
-        for (; i + 2 * V_LEN <= end; i += 2 * V_LEN)
-            for (int u = 0; u < 2; u++) {
-                const vf e = v_exp(v_sub(v_load(x + i + u * V_LEN), m));
-                sum[u] = v_add(sum[u], e);
-                if (keep)
-                    v_store(y + i + u * V_LEN, e);
-            }
-        for (; i < end; i += V_LEN) {
-            const int64_t lanes = i64_min(V_LEN, end - i);
-            const vf e = v_exp(v_sub(v_load_fill(x + i, lanes, v_set1(-INFINITY)), m));
-            sum[0] = v_add(sum[0], v_select(vm_first(lanes), e, v_zero()));
-            if (keep)
-                v_store_n(y + i, e, lanes);
-        }
-        total += (double)v_sum(v_add(sum[0], sum[1]));
-    }
-    return total;
-}
-
 V_INLINE void softmax_row(const bool log_, float *y, const float *x, int64_t n) {
     const float max = row_fold_block(ROW_MAX_NUMBER, x, n);
-    const double total = exp_row(!log_, y, x, max, n);
+    const double total = softmax_exp_row(!log_, y, x, max, n);
     const vf m = v_set1(max), last = v_set1((float)(log_ ? log(total) : 1.0 / total));
     int64_t i = 0;
     for (; i + V_LEN <= n; i += V_LEN)
@@ -111,7 +83,7 @@ V_INLINE void softmax_across(const bool log_, softmax_columns *c, float *y, cons
         for (int64_t r = begin; r < i64_min(begin + SUM_ROWS, n); r++)
             for (int64_t j = 0; j < width; j += V_LEN) {
                 const int64_t at = r * stride + j;
-                const vf e = v_exp(v_sub(load_lanes(x + at, width - j), v_load(c->max + j)));
+                const vf e = v_exp_nonpositive(v_sub(load_lanes(x + at, width - j), v_load(c->max + j)));
                 v_store(c->sum + j, v_add(e, v_load(c->sum + j)));
                 if (!log_)
                     store_lanes(y + at, e, width - j);

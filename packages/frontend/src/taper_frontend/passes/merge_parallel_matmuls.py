@@ -103,17 +103,21 @@ def _readable(graph: Graph, tensor: str, strides: Shape) -> bool:
 
 def _merge(graph: Graph, branches: list[_Branch], weights: dict[tuple[str, ...], str]) -> None:
     first = branches[0]
-    x, alpha = first.matmul.inputs[0], first.matmul.attrs.get("alpha", 1.0)
     weight = _concatenated_weights(graph, branches, weights)
-    name = f"{first.end.output}.merged"
+    attrs = {name: value for name, value in first.matmul.attrs.items() if name == "alpha"}
     merged = graph.add_node(
-        "MATMUL", [x, weight], {"alpha": alpha}, name=name, source=first.matmul.source
+        "MATMUL",
+        [first.matmul.inputs[0], weight],
+        attrs,
+        name=f"{first.matmul.output}.merged",
+        source=first.matmul.source,
     )
     if any(branch.bias for branch in branches):
         biases = [
             graph.constants[b.bias] if b.bias else np.zeros(b.columns, np.float32) for b in branches
         ]
-        bias = graph.add_constant(f"{name}.bias", np.concatenate(biases))
+        bias = graph.add_constant(f"{merged}.bias", np.concatenate(biases))
+        name = f"{first.end.output}.merged"
         merged = graph.add_node("ADD", [merged, bias], name=name, source=first.end.source)
     axis = len(graph.tensors[merged].shape) - 1
     start = 0

@@ -11,7 +11,8 @@ meet kernels by name.
   the places to patch when inputs and outputs are bound. Frames are pooled; a run takes one.
 """
 from cpython.buffer cimport (
-    Py_buffer, PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBUF_WRITE, PyBuffer_Release, PyObject_GetBuffer
+    Py_buffer, PyBUF_C_CONTIGUOUS, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBUF_WRITE,
+    PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 )
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uintptr_t
@@ -549,16 +550,18 @@ cdef void *_address(array) except NULL:
 cdef void *_input_address(tuple spec, array, list held) except NULL:
     """Address of an input's elements, checked against (TensorSpec, storage dtype, shape)."""
     cdef Py_buffer view
-    if not (
-        type(array) is np.ndarray and array.dtype is spec[1] and array.shape == spec[2]
-        and array.flags.carray_ro
-    ):
-        array = check_input(spec[0], array)  # the slow path: says what is wrong, or copies
-        held.append(array)
-    PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS)
-    cdef void *data = view.buf
-    PyBuffer_Release(&view)
-    return data
+    cdef void *data = NULL
+    cdef bint good = False
+    if type(array) is np.ndarray and array.dtype is spec[1] and array.shape == spec[2]:
+        PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO)
+        data = view.buf
+        good = PyBuffer_IsContiguous(&view, b"C") and <uintptr_t>data % view.itemsize == 0
+        PyBuffer_Release(&view)
+    if good:
+        return data
+    array = check_input(spec[0], array)  # says what is wrong, or copies
+    held.append(array)
+    return <void *><uintptr_t>array.__array_interface__["data"][0]
 
 
 cdef int _run_numpy(Frame frame, tuple node) except -1:

@@ -132,7 +132,7 @@ def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Ent
     entries = {}
     spans = []
     for name, info in header.items():
-        field = f"header[{describe(name)}]"
+        field = f"header[{name!r}]"
         if type(info) is not dict or info.keys() != {"dtype", "shape", "data_offsets"}:
             fail(field, "expected an object of dtype, shape and data_offsets", info)
         code, shape, offsets = info["dtype"], info["shape"], info["data_offsets"]

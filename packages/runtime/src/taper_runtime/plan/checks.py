@@ -42,7 +42,7 @@ def describe(value: object) -> str:
 
 def tensor_field(name: object) -> str:
     """Path of a tensor in a plan file."""
-    return f"plan.tensors[{describe(name)}]"
+    return f"plan.tensors[{name!r}]"
 
 
 def fail(field: str, expected: str, got: object) -> NoReturn:

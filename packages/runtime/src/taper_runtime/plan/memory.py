@@ -61,51 +61,54 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
         else:
             _check_view(plan, node, f"plan.nodes[{step}]")
         mates.append(node.output)
-    _check_arena(plan, last_read)
+    _check_arena(plan, last_read, extents)
 
 
 def _check_placements(plan: Plan) -> dict[str, _Extent]:
     """Check that every tensor lies inside memory it may have; return where in its root."""
+    sizes = {name: spec.nbytes for name, spec in plan.tensors.items()}
     extents = {}
     for name, spec in plan.tensors.items():
-        field = tensor_field(name)
         placement = plan.placements.get(name)
+        field = tensor_field(name)
         if placement is None:
             raise PlanFormatError(field, "has no placement")
         root, strides = placement.root, placement.strides
-        if type(root) is not str or root not in plan.tensors or root not in plan.placements:
+        if type(root) is not str or root not in sizes or root not in plan.placements:
             fail(f"{field}.root", "expected a tensor's name", root)
-        if plan.placements[root].root != root:
-            raise PlanFormatError(f"{field}.root", f"{root!r} is not a root itself")
         if not is_size(placement.offset):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
-        if type(strides) is not tuple or not all(type(stride) is int for stride in strides):
+        if type(strides) is not tuple or any(type(stride) is not int for stride in strides):
             fail(f"{field}.strides", "expected an array of integers", strides)
         if len(strides) != len(spec.shape):
             fail(f"{field}.strides", f"expected {len(spec.shape)}, one per dim", len(strides))
-        extents[name] = (_check_root if root == name else _check_inside)(plan, spec, field)
+        if root == name:
+            _check_root(plan, spec, sizes[name], field)
+            extents[name] = _Extent(0, sizes[name])
+        else:
+            extents[name] = _check_inside(plan, spec, sizes, field)
     for name in plan.placements:
-        if name not in plan.tensors:
+        if name not in sizes:
             raise PlanFormatError(tensor_field(name), "is placed, but there is no such tensor")
     return extents
 
 
-def _check_root(plan: Plan, spec: TensorSpec, field: str) -> _Extent:
+def _check_root(plan: Plan, spec: TensorSpec, nbytes: int, field: str) -> None:
     offset = plan.placements[spec.name].offset
     _check_row_major(plan, spec, field)
-    if spec.role != "intermediate":
-        if offset != 0:
-            fail(f"{field}.offset", f"expected 0, for an {spec.role} is bound", offset)
-    else:
-        _check_in_arena(plan, offset, spec.nbytes, f"{field}.offset")
-    return _Extent(0, spec.nbytes)
+    if spec.role == "intermediate":
+        _check_in_arena(plan, offset, nbytes, f"{field}.offset")
+    elif offset != 0:
+        fail(f"{field}.offset", f"expected 0, for an {spec.role} is bound", offset)
 
 
-def _check_inside(plan: Plan, spec: TensorSpec, field: str) -> _Extent:
-    """Check a tensor that lies in another's memory."""
+def _check_inside(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: str) -> _Extent:
+    """Check a tensor that lies in another's memory; return where."""
     placement = plan.placements[spec.name]
     root = plan.tensors[placement.root]
     itemsize = DTYPES[spec.dtype].size
+    if plan.placements[root.name].root != root.name:
+        fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate":
         fail(f"{field}.root", f"expected itself, for an {spec.role} is bound", root.name)
     if placement.offset % itemsize:
@@ -114,15 +117,18 @@ def _check_inside(plan: Plan, spec: TensorSpec, field: str) -> _Extent:
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
     start = stop = placement.offset
-    if spec.nbytes:
+    if sizes[spec.name]:
         for size, stride in zip(spec.shape, placement.strides, strict=True):
             reach = (size - 1) * stride * itemsize
-            start, stop = start + min(reach, 0), stop + max(reach, 0)
+            if reach < 0:
+                start += reach
+            else:
+                stop += reach
         stop += itemsize
-    if start < 0 or stop > root.nbytes:
+    if start < 0 or stop > sizes[root.name]:
         raise PlanFormatError(
             f"{field}.offset",
-            f"spans bytes {start} to {stop} of {root.name!r}, which has {root.nbytes}",
+            f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
         )
     return _Extent(start, stop)
 
@@ -159,14 +165,15 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
             raise PlanFormatError(
                 f"{field}.inputs[{index}]", f"{node.op} takes it contiguous, which {name!r} is not"
             )
+    root = plan.tensors[plan.placements[node.output].root]
+    if root.name == node.output:
+        return
     field = tensor_field(node.output)
     _check_row_major(plan, plan.tensors[node.output], field)
-    root = plan.tensors[plan.placements[node.output].root]
     if root.role in ("input", "constant"):
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
-    if root.name == node.output or root.role == "output":
-        return
-    if not any(_is_in_place(plan, node, name, extents) for name in node.inputs):
+    in_place = any(_is_in_place(plan, node, name, extents) for name in node.inputs)
+    if root.role != "output" and not in_place:
         fail(f"{field}.root", f"expected itself, as {node.op} is not in place", root.name)
 
 
@@ -222,31 +229,31 @@ def _offset_in_root(plan: Plan, name: str) -> int:
     return 0 if placement.root == name else placement.offset
 
 
-def _check_arena(plan: Plan, last_read: Mapping[str, int]) -> None:
+def _check_arena(plan: Plan, last_read: Mapping[str, int], extents: Mapping[str, _Extent]) -> None:
     """Check that roots and scratch that are alive at the same step are apart in the arena."""
     birth: dict[str, int] = {}
     death: dict[str, int] = {}
     for step, node in enumerate(plan.nodes):
-        root = plan.tensors[plan.placements[node.output].root]
-        if root.role == "intermediate" and root.nbytes:
-            birth.setdefault(root.name, step)
-            death[root.name] = max(death.get(root.name, 0), step, last_read[node.output])
-    dying = defaultdict[int, list[str]](list)
+        root = plan.placements[node.output].root
+        if plan.tensors[root].role == "intermediate" and extents[root].stop:
+            birth.setdefault(root, step)
+            death[root] = max(death.get(root, 0), step, last_read[node.output])
+    dying: dict[int, list[str]] = {}
     for name, step in death.items():
-        dying[step].append(name)
+        dying.setdefault(step, []).append(name)
 
     alive: list[tuple[int, int, str]] = []  # start, stop and name of roots: apart, in order
     for step, node in enumerate(plan.nodes):
         name = plan.placements[node.output].root
         if birth.get(name) == step:
             start = plan.placements[name].offset
-            stop = start + plan.tensors[name].nbytes
+            stop = start + extents[name].stop
             index = _find_gap(alive, start, stop, f"{tensor_field(name)}.offset")
             alive.insert(index, (start, stop, name))
         start, nbytes = node.scratch
         if nbytes:
             _find_gap(alive, start, start + nbytes, f"plan.nodes[{step}].scratch")
-        for name in dying[step]:
+        for name in dying.get(step, ()):
             del alive[bisect_left(alive, (plan.placements[name].offset,))]
 
 

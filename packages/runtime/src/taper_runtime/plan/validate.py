@@ -19,7 +19,6 @@ from taper_runtime.plan.checks import (
     SAMPLE_PREFIX,
     check_text,
     check_type,
-    describe,
     fail,
     is_size,
     tensor_field,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.ops.opdef import Attrs, OpDef
+    from taper_runtime.ops.opdef import Attrs, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 #: "state" is reserved: no plan of this version has one.
@@ -94,15 +93,14 @@ def _check_constants(plan: Plan) -> None:
         if spec.role == "constant" and name not in plan.constants:
             raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
     for name, array in plan.constants.items():
-        field = tensor_field(name)
         if name not in plan.tensors or plan.tensors[name].role != "constant":
-            raise PlanFormatError(field, "expected no data, as it is no constant")
-        _check_array(array, plan.tensors[name], field)
+            raise PlanFormatError(tensor_field(name), "expected no data, as it is no constant")
+        _check_array(array, plan.tensors[name], tensor_field(name))
 
 
 def _check_samples(plan: Plan) -> None:
     for name, array in plan.samples.items():
-        field = f"plan.samples[{describe(name)}]"
+        field = f"plan.samples[{name!r}]"
         if name not in plan.inputs:
             raise PlanFormatError(field, "expected the name of an input")
         _check_array(array, plan.tensors[name], field)
@@ -125,6 +123,7 @@ def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
 def _check_nodes(plan: Plan) -> dict[str, int]:
     """Check every node's op, tensors and attrs; return the last step that reads each tensor."""
     tensors = plan.tensors
+    types = {name: spec.type for name, spec in tensors.items()}
     last_read = dict.fromkeys(tensors, _NEVER)
     defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
     for step, node in enumerate(plan.nodes):
@@ -142,7 +141,7 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
             fail(f"{field}.output", "expected the name of a tensor", node.output)
         if node.output in defined:
             fail(f"{field}.output", "expected a tensor without a value yet", node.output)
-        _check_types(plan, node, field)
+        _check_types(node, types, field)
         defined.add(node.output)
     for name, spec in tensors.items():
         if name not in defined:
@@ -152,14 +151,14 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
     return last_read
 
 
-def _check_types(plan: Plan, node: PlanNode, field: str) -> None:
+def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:
     """Check that the op takes these inputs and attrs and gives the output as declared."""
     op = REGISTRY[node.op]
     try:
-        inferred = op.infer_type([plan.tensors[name].type for name in node.inputs], node.attrs)
+        inferred = op.infer_type([types[name] for name in node.inputs], node.attrs)
     except OpError as error:
         raise PlanFormatError(field + _attr_at_fault(op, node.attrs), str(error)) from error
-    declared = plan.tensors[node.output].type
+    declared = types[node.output]
     if inferred != declared:
         raise PlanFormatError(
             f"{field}.output",

@@ -1,0 +1,191 @@
+/* What prepare() finds out about an attention node, and how it cuts it up. */
+
+#define TAPER_ATTRS_attention(A, id)                                                               \
+    A(id, scale, FLOAT)                                                                            \
+    A(id, causal, BOOL) A(id, diagonal, INT) A(id, safe_softmax, BOOL) A(id, transpose_output, BOOL)
+TAPER_DEFINE_ATTRS(attention)
+
+enum {
+    STRIP = 28 / GEMM_MR * GEMM_MR, /* rows whose scores are in L1 at once: whole tiles */
+    MAX_BLOCK_ROWS = 256,
+    MAX_BLOCK_KEYS = 256,
+    BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and again of keys and values: half of L2 */
+    DOT_ROWS = 4,             /* so few rows do not pay for packing the keys */
+    IN_PLACE_ROWS = STRIP,    /* nor these for packing the values */
+};
+
+/* [batch][head][row][col] of the tensors; 0 for dimensions that are missing or broadcast. Rank 3 is
+ * a batch of one whose heads are the tensor's batch. */
+typedef struct attention_strides {
+    int64_t batch;
+    int64_t head;
+    int64_t row;
+    int64_t col;
+} attention_strides;
+
+struct attention_state {
+    int64_t batch;
+    int64_t heads;
+    int64_t kv_heads;
+    int64_t group; /* query heads of a key head */
+    int64_t lq, lk, d, dv;
+    attention_strides q, k, v, mask, out;
+    bool masked;
+    bool mask_is_bool;
+    bool causal;
+    bool safe;
+    bool dot;            /* scores by dot products with the keys in place */
+    bool pack_values;
+    int64_t diagonal;
+    float scale;
+
+    /* The query rows of the heads of a group share keys and values: group * lq rows, row r being
+     * head r / lq and query r % lq. A unit of work is a block of them. */
+    int64_t rows;
+    int64_t block_rows;
+    int64_t row_blocks;
+    int64_t block_keys; /* a multiple of 16 */
+    int64_t units;
+    int64_t units_per_task;
+
+    /* Scratch, in floats. */
+    struct {
+        int64_t q;      /* [block_rows][d] */
+        int64_t keys;   /* [block_keys / 16][d][16] */
+        int64_t values; /* [ceil(dv/16)][block_keys][16] */
+        int64_t scores; /* [STRIP][block_keys + 16] */
+        int64_t sums;   /* [block_rows][dv] weighted sums of values so far */
+        int64_t max;    /* [block_rows] largest score so far */
+        int64_t total;  /* [block_rows] sum of weights so far */
+        int64_t bias;   /* [block_keys] */
+        int64_t floats;
+    } at;
+};
+
+/* Size of dimension i of the four, counted from the last. */
+static int64_t attention_size(const taper_tensor *t, int32_t i) {
+    const int32_t d = t->rank - 4 + i;
+    return d < 0 ? 1 : t->shape[d];
+}
+
+static attention_strides attention_strides_of(const taper_tensor *t) {
+    int64_t s[4];
+    for (int32_t i = 0; i < 4; i++) {
+        const int32_t d = t->rank - 4 + i;
+        s[i] = d < 0 || t->shape[d] == 1 ? 0 : t->strides[d];
+    }
+    return (attention_strides){s[0], s[1], s[2], s[3]};
+}
+
+static bool attention_is(const taper_tensor *t, int64_t batch, int64_t head, int64_t row,
+                         int64_t col) {
+    return attention_size(t, 0) == batch && attention_size(t, 1) == head &&
+           attention_size(t, 2) == row && attention_size(t, 3) == col;
+}
+
+static bool attention_broadcasts(const taper_tensor *t, const int64_t *sizes) {
+    for (int32_t i = 0; i < 4; i++)
+        if (attention_size(t, i) != 1 && attention_size(t, i) != sizes[i])
+            return false;
+    return true;
+}
+
+/* Blocks of equal size, at most max. */
+static int64_t attention_block(int64_t n, int64_t max) {
+    return i64_ceil_div(n, i64_max(1, i64_ceil_div(n, max)));
+}
+
+static int64_t attention_take(int64_t *floats, int64_t n) {
+    const int64_t at = *floats;
+    *floats += (n + 15) / 16 * 16;
+    return at;
+}
+
+static void attention_cut(struct attention_state *s) {
+    const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv) / 16 * 16;
+    s->rows = s->group * s->lq;
+    s->block_rows = attention_block(s->rows, i64_max(32, i64_min(widest, MAX_BLOCK_ROWS)));
+    const int64_t key_heads = s->batch * s->kv_heads;
+    while (key_heads * i64_ceil_div(s->rows, i64_max(1, s->block_rows)) < 16 &&
+           s->block_rows >= 128)
+        s->block_rows = i64_ceil_div(s->block_rows, 2);
+    s->row_blocks = i64_ceil_div(s->rows, i64_max(1, s->block_rows));
+    s->units = s->dv > 0 ? key_heads * s->row_blocks : 0;
+
+    s->block_keys = attention_block(s->lk, i64_max(64, i64_min(widest, MAX_BLOCK_KEYS)));
+    s->block_keys = i64_max(16, (s->block_keys + 15) / 16 * 16);
+    s->dot = s->k.col == 1 && s->block_rows <= DOT_ROWS;
+    s->pack_values = s->v.col != 1 || s->block_rows > IN_PLACE_ROWS;
+    /* A step of 16 multiply-adds is the unit; few rows are bound by reading keys and values. */
+    s->units_per_task = rows_per_task(i64_max(s->block_rows, 16) * s->lk * (s->d + s->dv) / 16);
+
+    const int64_t panels = i64_max(i64_ceil_div(s->dv, GEMM_NR), GEMM_WIDE_PANELS);
+    int64_t floats = 0;
+    s->at.q = attention_take(&floats, s->block_rows * s->d);
+    s->at.keys = attention_take(&floats, s->dot ? 0 : s->block_keys * s->d);
+    s->at.values = attention_take(&floats, panels * s->block_keys * GEMM_NR);
+    s->at.scores = attention_take(&floats, STRIP * (s->block_keys + 16));
+    s->at.sums = attention_take(&floats, s->block_rows * s->dv);
+    s->at.max = attention_take(&floats, s->block_rows);
+    s->at.total = attention_take(&floats, s->block_rows);
+    s->at.bias = attention_take(&floats, s->block_keys);
+    s->at.floats = floats;
+}
+
+static taper_status f32_attention_prepare(const taper_call *call, taper_work *work) {
+    const struct attention_attrs *attrs = call->attrs;
+    const taper_tensor *q = &call->inputs[0], *k = &call->inputs[1], *v = &call->inputs[2];
+    const taper_tensor *mask = call->n_inputs == 4 ? &call->inputs[3] : NULL, *out = call->output;
+    struct attention_state *s = call->state;
+    if (call->n_inputs < 3 || call->n_inputs > 4 || (q->rank != 3 && q->rank != 4) ||
+        k->rank != q->rank || v->rank != q->rank || out->rank != q->rank)
+        return TAPER_UNSUPPORTED;
+    s->batch = attention_size(q, 0);
+    s->heads = attention_size(q, 1);
+    s->kv_heads = attention_size(k, 1);
+    s->lq = attention_size(q, 2);
+    s->lk = attention_size(k, 2);
+    s->d = attention_size(q, 3);
+    s->dv = attention_size(v, 3);
+    s->group = s->kv_heads > 0 ? s->heads / s->kv_heads : 0;
+    if (s->group * s->kv_heads != s->heads || (q->rank == 3 && s->group > 1) ||
+        (q->rank == 3 && attrs->transpose_output) ||
+        !attention_is(k, s->batch, s->kv_heads, s->lk, s->d) ||
+        !attention_is(v, s->batch, s->kv_heads, s->lk, s->dv))
+        return TAPER_UNSUPPORTED;
+    if (attrs->transpose_output ? !attention_is(out, s->batch, s->lq, s->heads, s->dv)
+                                : !attention_is(out, s->batch, s->heads, s->lq, s->dv))
+        return TAPER_UNSUPPORTED;
+    if (q->dtype != TAPER_FLOAT32 || k->dtype != TAPER_FLOAT32 || v->dtype != TAPER_FLOAT32 ||
+        !tensor_is(out, TAPER_FLOAT32, tensor_numel(out)))
+        return TAPER_UNSUPPORTED;
+    s->q = attention_strides_of(q);
+    s->k = attention_strides_of(k);
+    s->v = attention_strides_of(v);
+    s->out = attention_strides_of(out);
+    if (attrs->transpose_output) {
+        const int64_t row = s->out.head;
+        s->out.head = s->out.row;
+        s->out.row = row;
+    }
+
+    s->masked = mask != NULL;
+    s->mask_is_bool = mask && mask->dtype == TAPER_BOOL;
+    s->mask = (attention_strides){0};
+    if (mask) {
+        const int64_t sizes[] = {s->batch, s->heads, s->lq, s->lk};
+        if ((mask->dtype != TAPER_BOOL && mask->dtype != TAPER_FLOAT32) || mask->rank > q->rank ||
+            !attention_broadcasts(mask, sizes))
+            return TAPER_UNSUPPORTED;
+        s->mask = attention_strides_of(mask);
+    }
+    s->causal = attrs->causal;
+    s->diagonal = i64_max(-s->lq, i64_min(attrs->diagonal, s->lk)); /* beyond: all or none */
+    s->safe = attrs->safe_softmax;
+    s->scale = (float)attrs->scale;
+
+    attention_cut(s);
+    work->tasks = i64_ceil_div(s->units, s->units_per_task);
+    work->scratch_bytes = (size_t)s->at.floats * sizeof(float);
+    return TAPER_OK;
+}

@@ -1,0 +1,91 @@
+/* Which levels CPUs have, told from the registers of CPUs that are not here. */
+#include "check.h"
+#include "cpu/cpu.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+enum {
+    V2 = bit_SSSE3 | bit_SSE4_1 | bit_SSE4_2 | bit_POPCNT,
+    V3 = V2 | bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C | bit_MOVBE,
+    V3_LEAF7 = bit_AVX2 | bit_BMI | bit_BMI2,
+    SSE_STATE = 0x3,  /* XCR0: what the OS saves */
+    YMM_STATE = 0x7,
+    ZMM_STATE = 0xe7
+};
+static const uint32_t V4_LEAF7 = V3_LEAF7 | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ |
+                                 bit_AVX512VL | bit_AVX512CD;
+
+static void check_levels(const char *cpu, taper_cpuid id, bool baseline, bool avx2, bool avx512) {
+    CHECK(taper_cpu_has(&id, "baseline") == baseline, "%s: baseline", cpu);
+    CHECK(taper_cpu_has(&id, "avx2") == avx2, "%s: avx2", cpu);
+    CHECK(taper_cpu_has(&id, "avx512") == avx512, "%s: avx512", cpu);
+    CHECK(!taper_cpu_has(&id, "neon"), "%s: neon", cpu);
+}
+
+static void cpus(void) {
+    const uint32_t leaf7 = V4_LEAF7;
+    check_levels("no SSE4.2", (taper_cpuid){bit_SSSE3 | bit_SSE4_1, 0, 0}, false, false, false);
+    check_levels("no AVX", (taper_cpuid){V2, 0, 0}, true, false, false);
+    check_levels("AVX without AVX2", (taper_cpuid){V2 | bit_OSXSAVE | bit_AVX, 0, YMM_STATE}, true,
+                 false, false);
+    check_levels("AVX2", (taper_cpuid){V3, V3_LEAF7, YMM_STATE}, true, true, false);
+    check_levels("AVX-512F and CD only",
+                 (taper_cpuid){V3, V3_LEAF7 | bit_AVX512F | bit_AVX512CD, ZMM_STATE}, true, true,
+                 false);
+    check_levels("AVX-512", (taper_cpuid){V3, leaf7, ZMM_STATE}, true, true, true);
+    check_levels("no register read", (taper_cpuid){0, 0, 0}, false, false, false);
+}
+
+/* The CPU has the registers; the OS does not save them. */
+static void operating_systems(void) {
+    const uint32_t leaf7 = V4_LEAF7;
+    check_levels("OSXSAVE clear", (taper_cpuid){V3 & ~bit_OSXSAVE, leaf7, 0}, true, false, false);
+    check_levels("SSE state only", (taper_cpuid){V3, leaf7, SSE_STATE}, true, false, false);
+    check_levels("no ZMM state", (taper_cpuid){V3, leaf7, YMM_STATE}, true, true, false);
+    for (uint64_t bit = 0x20; bit <= 0x80; bit *= 2)
+        check_levels("part of the ZMM state", (taper_cpuid){V3, leaf7, ZMM_STATE & ~bit}, true,
+                     true, false);
+    check_levels("ZMM but no YMM state", (taper_cpuid){V3, leaf7, ZMM_STATE & ~0x4u}, true, false,
+                 false);
+}
+
+/* No feature of a level is optional. */
+static void every_bit_counts(void) {
+    static const uint32_t v3[] = {bit_AVX, bit_FMA, bit_F16C, bit_MOVBE};
+    static const uint32_t v3_leaf7[] = {bit_AVX2, bit_BMI, bit_BMI2};
+    static const uint32_t v4_leaf7[] = {bit_AVX512F, bit_AVX512BW, bit_AVX512DQ, bit_AVX512VL,
+                                        bit_AVX512CD};
+    for (size_t i = 0; i < sizeof v3 / sizeof v3[0]; i++)
+        check_levels("v3", (taper_cpuid){V3 & ~v3[i], V4_LEAF7, ZMM_STATE}, true, false, false);
+    for (size_t i = 0; i < sizeof v3_leaf7 / sizeof v3_leaf7[0]; i++)
+        check_levels("v3", (taper_cpuid){V3, V4_LEAF7 & ~v3_leaf7[i], ZMM_STATE}, true, false,
+                     false);
+    for (size_t i = 0; i < sizeof v4_leaf7 / sizeof v4_leaf7[0]; i++)
+        check_levels("v4", (taper_cpuid){V3, V4_LEAF7 & ~v4_leaf7[i], ZMM_STATE}, true, true,
+                     false);
+}
+#endif
+
+/* What is compiled in decides off x86. */
+static void this_cpu(void) {
+    const taper_cpuid id = taper_cpuid_read();
+    CHECK(taper_cpu_has(&id, "baseline"), "this program runs, so it has the baseline");
+#if defined(__aarch64__)
+    CHECK(taper_cpu_has(&id, "neon"), "neon");
+    CHECK(!taper_cpu_has(&id, "avx2") && !taper_cpu_has(&id, "avx512"), "x86 levels");
+#endif
+    CHECK(!taper_cpu_has(&id, "") && !taper_cpu_has(&id, "AVX2"), "unknown levels");
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"this_cpu", this_cpu},
+#if defined(__x86_64__)
+        {"cpus", cpus},
+        {"operating_systems", operating_systems},
+        {"every_bit_counts", every_bit_counts},
+#endif
+    };
+    return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
+}

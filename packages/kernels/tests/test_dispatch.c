@@ -1,0 +1,212 @@
+/* The kernel list, the choice of a level, and the names other languages resolve codes by. */
+#define _DEFAULT_SOURCE /* setenv, fork */
+#include "check.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- TAPER_ISA: a process chooses once, so each value needs one of its own ---- */
+
+typedef bool (*expectation)(const char *value);
+
+/* Before anything here has called taper_init. */
+static bool in_child(const char *value, expectation holds) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        if (value)
+            setenv("TAPER_ISA", value, 1);
+        else
+            unsetenv("TAPER_ISA");
+        _exit(holds(value) ? 0 : 1);
+    }
+    int status = 1;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+           WEXITSTATUS(status) == 0;
+}
+
+static bool takes_best(const char *value) {
+    (void)value;
+    return taper_init() == TAPER_OK && taper_isa() == taper_isa_available(0) &&
+           taper_kernel_at(0) != NULL;
+}
+
+static bool takes_it(const char *value) {
+    return taper_init() == TAPER_OK && strcmp(taper_isa(), value) == 0 &&
+           taper_kernel_at(0) != NULL && taper_init() == TAPER_OK;
+}
+
+static bool refuses_it(const char *value) {
+    size_t position = 0;
+    (void)value;
+    return taper_init() == TAPER_UNKNOWN_ISA && !taper_isa() && !taper_kernel_at(0) &&
+           !taper_kernel_next("COPY", &position) && taper_max_state_bytes() == 0 &&
+           taper_max_attrs_bytes() == 0;
+}
+
+static struct {
+    bool unset, empty, each, unknown;
+} choice = {true, true, true, true};
+
+static void choose_in_children(void) {
+    static const char *const unknown[] = {"nonsense", "AVX2", "avx", "baseline ", "avx512vnni"};
+    const char *level;
+    choice.unset = in_child(NULL, takes_best);
+    choice.empty = in_child("", takes_best);
+    for (size_t i = 0; (level = taper_isa_available(i)) != NULL; i++)
+        choice.each = choice.each && in_child(level, takes_it);
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
+        choice.unknown = choice.unknown && in_child(unknown[i], refuses_it);
+}
+
+static void isa_choice(void) {
+    CHECK(choice.unset, "without TAPER_ISA the best level is taken");
+    CHECK(choice.empty, "an empty TAPER_ISA is none");
+    CHECK(choice.each, "TAPER_ISA takes every level of this CPU");
+    CHECK(choice.unknown, "an unknown TAPER_ISA is refused");
+}
+
+static void levels(void) {
+    size_t n = 0;
+    bool active = false;
+    for (const char *level; (level = taper_isa_available(n)) != NULL; n++) {
+        active = active || level == taper_isa();
+        for (size_t i = 0; i < n; i++)
+            CHECK(strcmp(level, taper_isa_available(i)) != 0, "%s is there twice", level);
+    }
+    CHECK(n > 0 && strcmp(taper_isa_available(n - 1), "baseline") == 0, "the last is the baseline");
+    CHECK(active, "%s is active but not available", taper_isa());
+}
+
+/* ---- the list ---- */
+
+static void kernel_list(void) {
+    size_t n = 0;
+    for (const taper_kernel *k; (k = taper_kernel_at(n)) != NULL; n++) {
+        CHECK(k->name && *k->name && k->op && *k->op && k->prepare && k->run, "row %zu", n);
+        CHECK(k->state_bytes <= taper_max_state_bytes(), "%s: state_bytes", k->name);
+        CHECK(k->attrs_bytes <= taper_max_attrs_bytes(), "%s: attrs_bytes", k->name);
+        for (size_t i = 0; i < n; i++)
+            CHECK(strcmp(k->name, taper_kernel_at(i)->name) != 0, "%s is there twice", k->name);
+    }
+    CHECK(n > 0, "%s has no kernels", taper_isa());
+    CHECK(!taper_kernel_at(n + 1) && !taper_kernel_at(SIZE_MAX), "past the end");
+}
+
+/* For every op, taper_kernel_next visits its rows of the list, all of them and in order. */
+static void next_walks_in_order(void) {
+    size_t position;
+    for (size_t i = 0; taper_kernel_at(i); i++) {
+        const char *op = taper_kernel_at(i)->op;
+        position = 0;
+        for (size_t row = 0; taper_kernel_at(row); row++)
+            if (strcmp(taper_kernel_at(row)->op, op) == 0) {
+                CHECK(taper_kernel_next(op, &position) == taper_kernel_at(row), "%s", op);
+                CHECK(position == row + 1, "%s: position %zu after row %zu", op, position, row);
+            }
+        CHECK(!taper_kernel_next(op, &position), "%s: one too many", op);
+    }
+    position = 0;
+    CHECK(!taper_kernel_next("NO_SUCH_OP", &position), "an unknown op has no kernel");
+}
+
+static void attrs_inside_struct(void) {
+    static const size_t sizes[TAPER_ATTR_TYPE_COUNT] = {
+        sizeof(int64_t),      sizeof(double),     sizeof(bool),          sizeof(const char *),
+        sizeof(taper_scalar), sizeof(taper_ints), sizeof(taper_strings), sizeof(taper_scalars)};
+    for (size_t row = 0; taper_kernel_at(row); row++) {
+        const taper_kernel *k = taper_kernel_at(row);
+        size_t end = 0;
+        for (size_t i = 0; i < k->n_attrs; i++) {
+            const taper_attr *a = &k->attrs[i];
+            CHECK(a->name && *a->name && taper_attr_type_name((int)a->type), "%s: attr %zu",
+                  k->name, i);
+            CHECK(a->offset >= end, "%s: %s overlaps the attr before it", k->name, a->name);
+            end = a->offset + sizes[a->type];
+        }
+        CHECK(end <= k->attrs_bytes, "%s: attrs_bytes", k->name);
+    }
+}
+
+/* A node that means nothing is accepted or refused; it is not a crash. */
+static void prepare_survives(void) {
+    enum { MOST_INPUTS = 4 };
+    taper_tensor inputs[MOST_INPUTS];
+    void *attrs = calloc(1, taper_max_attrs_bytes() + 1);
+    for (size_t row = 0; taper_kernel_at(row); row++) {
+        const taper_kernel *k = taper_kernel_at(row);
+        for (size_t i = 0; i < k->n_attrs; i++)
+            if (k->attrs[i].type == TAPER_ATTR_STRING)
+                *(const char **)(void *)((char *)attrs + k->attrs[i].offset) = "";
+        for (int dtype = 0; dtype < TAPER_DTYPE_COUNT; dtype++)
+            for (int n = 0; n <= MOST_INPUTS; n++) {
+                const taper_tensor scalar = check_tensor(NULL, (taper_dtype)dtype, 0, NULL);
+                for (int i = 0; i < MOST_INPUTS; i++)
+                    inputs[i] = scalar;
+                void *state = check_alloc((k->state_bytes + 63) / 64 * 64, 0);
+                const taper_call call = {inputs, &scalar, attrs, state, n};
+                taper_work work;
+                const taper_status status = k->prepare(&call, &work);
+                CHECK(status == TAPER_OK || status == TAPER_UNSUPPORTED, "%s: %s", k->name,
+                      taper_status_string(status));
+                check_free(state);
+            }
+        memset(attrs, 0, taper_max_attrs_bytes());
+    }
+    free(attrs);
+}
+
+/* ---- names ---- */
+
+static void names(void) {
+    static const struct {
+        taper_dtype dtype;
+        const char *name;
+        size_t size;
+    } dtypes[] = {
+        {TAPER_FLOAT32, "float32", 4},   {TAPER_FLOAT64, "float64", 8}, {TAPER_FLOAT16, "float16", 2},
+        {TAPER_BFLOAT16, "bfloat16", 2}, {TAPER_INT64, "int64", 8},     {TAPER_INT32, "int32", 4},
+        {TAPER_INT16, "int16", 2},       {TAPER_INT8, "int8", 1},       {TAPER_UINT8, "uint8", 1},
+        {TAPER_BOOL, "bool", 1},
+    };
+    static const char *const attr_types[] = {"int",    "float", "bool",    "string",
+                                             "scalar", "ints",  "strings", "scalars"};
+    CHECK(sizeof dtypes / sizeof dtypes[0] == TAPER_DTYPE_COUNT, "a dtype is missing here");
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        CHECK(strcmp(taper_dtype_name(dtypes[i].dtype), dtypes[i].name) == 0, "%s", dtypes[i].name);
+        CHECK(taper_dtype_size(dtypes[i].dtype) == dtypes[i].size, "%s", dtypes[i].name);
+    }
+    CHECK(!taper_dtype_name(-1) && !taper_dtype_name(TAPER_DTYPE_COUNT), "dtype names end");
+    CHECK(!taper_dtype_size(-1) && !taper_dtype_size(TAPER_DTYPE_COUNT), "dtype sizes end");
+    for (int i = 0; i < TAPER_ATTR_TYPE_COUNT; i++)
+        CHECK(strcmp(taper_attr_type_name(i), attr_types[i]) == 0, "%s", attr_types[i]);
+    CHECK(!taper_attr_type_name(-1) && !taper_attr_type_name(TAPER_ATTR_TYPE_COUNT),
+          "attr type names end");
+}
+
+/* The numbers are the API; each has its own sentence, and any other number has one too. */
+static void statuses(void) {
+    CHECK(TAPER_OK == 0 && TAPER_UNSUPPORTED == 1 && TAPER_NO_MEMORY == 2 && TAPER_BAD_INDEX == 3 &&
+              TAPER_BAD_ARGUMENT == 4 && TAPER_UNKNOWN_ISA == 5,
+          "a status changed its number");
+    for (int i = TAPER_OK; i <= TAPER_UNKNOWN_ISA + 1; i++)
+        for (int j = TAPER_OK; j < i; j++)
+            CHECK(strcmp(taper_status_string((taper_status)i),
+                         taper_status_string((taper_status)j)) != 0,
+                  "%d and %d read the same", i, j);
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"isa_choice", isa_choice},
+        {"levels", levels},
+        {"kernel_list", kernel_list},
+        {"next_walks_in_order", next_walks_in_order},
+        {"attrs_inside_struct", attrs_inside_struct},
+        {"prepare_survives", prepare_survives},
+        {"names", names},
+        {"statuses", statuses},
+    };
+    choose_in_children();
+    return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
+}
