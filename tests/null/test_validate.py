@@ -12,6 +12,7 @@ from plan_oracle import Machine, MemoryFault
 from plan_strategies import plans
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.checks import describe
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 
@@ -316,6 +317,29 @@ def test_constants_must_be_contiguous():
 def test_constants_must_be_in_native_byte_order():
     swapped = np.zeros((2,), np.dtype(np.float32).newbyteorder())
     assert refused(build([], {"c": ("constant", (2,))}, c=swapped)) == "plan.tensors['c'].dtype"
+
+
+@pytest.mark.parametrize("name", ["", "__metadata__", "sample/c"])
+def test_names_that_no_constant_may_have(name):
+    constants = {name: np.zeros(2, np.float32)}
+    assert refused(build([], {name: ("constant", (2,))}, **constants)) == f"plan.tensors[{name!r}]"
+
+
+@pytest.mark.parametrize("name", ["__metadata__", "sample/c", "plan", "x y\n", "\N{CANDLE}"])
+def test_names_that_an_input_may_have(name):
+    validate(build([], {name: ("input", (2,))}))
+
+
+def test_shapes_are_tuples():
+    spec = TensorSpec("x", "float32", [2], "input")
+    plan = Plan((), {"x": spec}, {"x": Placement("x", 0, (1,))}, ("x",), (), {}, 0)
+    assert refused(plan) == "plan.tensors['x'].shape"
+
+
+def test_messages_stay_short():
+    assert describe({"a": [1] * 1000}) == "an object"
+    assert describe([[1] * 1000]) == "an array"
+    assert len(describe("a" * 1000)) == len(describe(10**1000)) == 60
 
 
 def test_a_placement_is_missing():

@@ -132,7 +132,8 @@ EDITS = {
         "list_tree_of_an_object": ("plan.input_tree", ["list", {}]),
     },
     "plan.output_tree": {
-        "tree_is_a_string": ("plan.output_tree", "tensor"),
+        "tree_is_a_string": ("plan.output_tree", "ab"),
+        "tree_of_three": ("plan.output_tree", ["tensor", "y", "y"]),
     },
     "plan.tensors['h']": {
         "tensor_is_a_string": ("plan.tensors.h", "h"),
@@ -149,6 +150,7 @@ EDITS = {
     "plan.tensors['h'].dtype": {
         "unknown_dtype": ("plan.tensors.h.dtype", "float128"),
         "dtype_is_null": ("plan.tensors.h.dtype", None),
+        "dtype_is_an_array": ("plan.tensors.h.dtype", ["float32"]),
     },
     "plan.tensors['h'].shape": {
         "shape_with_a_name": ("plan.tensors.h.shape", [2, "n"]),

@@ -11,10 +11,12 @@ typedef struct attention_unit {
     int64_t kv_head;
     int64_t first_row; /* in the group's rows */
     int64_t rows;
-    int64_t packed_head;   /* whose keys and values are in scratch, when they are one block; or -1 */
-    int64_t first_key;     /* the block of keys at hand */
+    const float *block_k;  /* the block of keys at hand, in the tensors */
+    const float *block_v;
+    int64_t first_key;
     int64_t block_keys;
     const void *bias_from; /* the mask row that bias holds for these keys, or NULL */
+    int64_t packed_head;   /* whose keys and values are in scratch, when they are one block; or -1 */
 } attention_unit;
 
 static attention_unit attention_bind(const taper_call *call, float *scratch) {
@@ -146,7 +148,7 @@ static void attention_strip(attention_unit *u, int64_t r, int64_t rows) {
     if (s->dot) {
         const dot_block dot = {.a = u->q + r * s->d,
                                .a_row_stride = s->d,
-                               .b = u->keys,
+                               .b = u->block_k,
                                .b_col_stride = s->k.row,
                                .k = s->d,
                                .c = u->scores,
@@ -159,6 +161,83 @@ static void attention_strip(attention_unit *u, int64_t r, int64_t rows) {
     }
     for (int64_t i = 0; i < rows; i++)
         attention_weights(u, r + i, u->scores + i * score_stride, keys);
-    const gemm_block values = {...};
-    gemm_block_run(&values, rows, s->dv);
+    const gemm_block sum = {
+        .a = u->scores,
+        .a_row_stride = score_stride,
+        .a_k_stride = 1,
+        .b = s->pack_values ? u->values : u->block_v,
+        .b_panel_stride = s->pack_values ? u->block_keys * GEMM_NR : GEMM_NR,
+        .b_k_stride = s->pack_values ? GEMM_NR : s->v.row,
+        .b_col_stride = 1,
+        .packed = u->values,
+        .k = keys,
+        .c = u->sums + r * s->dv,
+        .ldc = s->dv,
+        .alpha = 1.0f,
+        .b_form = s->pack_values ? GEMM_B_PANELS : GEMM_B_ROWS,
+        .accumulate = u->first_key > 0,
+    };
+    gemm_block_run(&sum, rows, s->dv);
+}
+
+/* The unit against keys [first, first + keys). */
+static void attention_keys(attention_unit *u, int64_t first, int64_t keys) {
+    const struct attention_state *s = u->s;
+    u->first_key = first;
+    u->block_keys = keys;
+    u->bias_from = NULL;
+    u->block_k =
+        u->k_data + u->batch * s->k.batch + u->kv_head * s->k.head + first * s->k.row;
+    u->block_v =
+        u->v_data + u->batch * s->v.batch + u->kv_head * s->v.head + first * s->v.row;
+    const int64_t head = u->batch * s->kv_heads + u->kv_head;
+    if (u->packed_head != head) {
+        if (!s->dot)
+            gemm_f32_pack_b(u->keys, u->block_k, s->k.col, s->k.row, s->d, keys);
+        if (s->pack_values)
+            gemm_f32_pack_b(u->values, u->block_v, s->v.row, s->v.col, keys, s->dv);
+        u->packed_head = keys == s->lk ? head : -1;
+    }
+    const int64_t strips = i64_ceil_div(u->rows, STRIP);
+    for (int64_t i = 0, r = 0, rows; i < strips; i++, r += rows) {
+        rows = (u->rows + i) / strips;
+        attention_strip(u, r, rows);
+    }
+}
+
+/* The rows' weighted means, or what a row without a key to attend gets. */
+static void attention_write(const attention_unit *u) {
+    const struct attention_state *s = u->s;
+    const float nothing = s->safe || s->lk == 0 ? 0.0f : NAN;
+    for (int64_t r = 0; r < u->rows; r++) {
+        float *out = u->out_data + u->batch * s->out.batch + attention_head(u, r) * s->out.head +
+                     attention_query(u, r) * s->out.row;
+        if (u->total[r] == 0.0f)
+            for (int64_t i = 0; i < s->dv; i++)
+                out[i] = nothing;
+        else
+            attention_scale(out, u->sums + r * s->dv, 1.0f / u->total[r], s->dv);
+    }
+}
+
+static void attention_run_unit(attention_unit *u, int64_t unit) {
+    const struct attention_state *s = u->s;
+    const int64_t head = unit / s->row_blocks;
+    u->batch = head / s->kv_heads;
+    u->kv_head = head % s->kv_heads;
+    u->first_row = unit % s->row_blocks * s->block_rows;
+    u->rows = i64_min(s->block_rows, s->rows - u->first_row);
+    int64_t keys = s->causal ? 0 : s->lk; /* that any of the rows attends */
+    for (int64_t r = 0; r < u->rows; r++) {
+        const int64_t query = attention_query(u, r);
+        const float *q = u->q_data + u->batch * s->q.batch + attention_head(u, r) * s->q.head +
+                         query * s->q.row;
+        gemm_copy(u->q + r * s->d, s->d, q, 0, s->q.col, 1, s->d);
+        u->max[r] = -INFINITY;
+        u->total[r] = 0.0f;
+        keys = i64_max(keys, i64_min(s->lk, query + s->diagonal + 1));
+    }
+    for (int64_t first = 0; first < keys; first += s->block_keys)
+        attention_keys(u, first, i64_min(s->block_keys, s->lk - first));
+    attention_write(u);
 }

@@ -105,7 +105,8 @@ V_INLINE void gemm_tile(const gemm_block *g, int64_t last, const float *prefetch
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
             bk[v] = v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN);
-        __builtin_prefetch(prefetch, 0, 2);
+        if (panels <= GEMM_PANELS) /* a wide tile is bound by loads, and has nothing to fetch */
+            __builtin_prefetch(prefetch, 0, 2);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             const vf ai = v_set1(a[i * row_stride]);

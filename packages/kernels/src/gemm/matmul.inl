@@ -10,10 +10,9 @@ enum {
      * sum of up to 128 is short enough to keep in registers. */
     MATMUL_ROWS_KC = 64,
     MATMUL_ROWS_MAX_KC = 128,
-    MATMUL_MC = 140,  /* rows of A in scratch at once: with their KC, 0.6 MB of L2 */
-    MATMUL_PAD = 16,  /* floats after a row of A in scratch, so that rows spread over L1's sets */
-    MATMUL_NC = 512,  /* columns of C and of the epilogue at once */
-    MATMUL_COPY_NC = 128, /* columns that must use a copy of A for it to pay */
+    MATMUL_MC = 140, /* rows and columns of C that are computed before the epilogue: 0.3 MB of L2 */
+    MATMUL_NC = 512,
+    MATMUL_PAD = 16, /* floats after a row of A in scratch, so that rows spread over L1's sets */
     MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
 };
 
@@ -43,9 +42,10 @@ typedef struct matmul_part {
 
 static void matmul_choose(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    /* A dot product costs a few instructions for the sum over lanes; packing, a few for each vector
-     * of B. */
-    state->dot = !s->packed && s->b_k_stride == 1 && (s->m <= 2 || s->m * 32 <= s->k);
+    /* The sum over lanes costs a few instructions for each element of C, packing some for each vector
+     * of B: dot products win for few rows. */
+    state->dot =
+        !s->packed && s->b_k_stride == 1 && s->m <= 32 && (s->m <= 4 || s->m * 16 <= s->k);
     /* Packing pays when several tiles of rows use it. */
     const bool in_place = s->b_col_stride == 1 && s->m <= 4 * GEMM_MR;
     state->b_form = s->packed ? GEMM_B_PANELS : in_place ? GEMM_B_ROWS : GEMM_B_ANY;
@@ -59,8 +59,7 @@ static int64_t matmul_round_up(int64_t n, int64_t to) { return i64_ceil_div(n, t
 static void matmul_split(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     /* Many rows are split too; where B is packed on the way, that is done again for each chunk. */
-    const int64_t tall = MATMUL_MC;
-    state->row_chunks = s->m > tall ? i64_ceil_div(s->m, tall / 2) : 1;
+    state->row_chunks = s->m > MATMUL_MC ? i64_ceil_div(s->m, MATMUL_MC / 2) : 1;
     state->row_chunk = i64_ceil_div(s->m, state->row_chunks);
     state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
 
@@ -68,9 +67,8 @@ static void matmul_split(struct matmul_state *state) {
     const int64_t element_cost = s->k + 8 + 6 * state->epilogue.cost;
     const int64_t col_cost = state->row_chunk * element_cost + 16 * s->k;
     const int64_t step = GEMM_NR * (s->m <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS);
-    const int64_t least = state->row_chunks > 1 ? MATMUL_COPY_NC : step;
     int64_t cols = matmul_round_up(i64_ceil_div(MATMUL_TASK_COST, col_cost), step);
-    cols = i64_min(i64_max(cols, least), MATMUL_NC);
+    cols = i64_min(cols, MATMUL_NC);
     cols = matmul_round_up(i64_ceil_div(s->n, i64_ceil_div(s->n, cols)), step);
     state->col_chunk = cols;
     state->col_chunks = i64_ceil_div(s->n, cols);
@@ -82,12 +80,18 @@ static void matmul_split(struct matmul_state *state) {
     state->units_per_task = i64_max(1, MATMUL_TASK_COST / (i64_min(cols, s->n) * col_cost));
 }
 
+/* A strided along k is copied, unless its elements are used once or twice. */
+static bool matmul_copies_a(const struct matmul_state *state) {
+    const matmul_shape *s = &state->shape;
+    return s->a_k_stride != 1 && s->m > 1 && state->b_form != GEMM_B_ROWS;
+}
+
 /* Floats of scratch for A and for B. */
 static int64_t matmul_a_floats(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     if (state->dot)
         return s->a_k_stride == 1 ? 0 : s->m * s->k;
-    if (s->m == 1 || state->b_form == GEMM_B_ROWS)
+    if (!matmul_copies_a(state))
         return 0;
     return i64_min(s->m, MATMUL_MC) * (state->k_piece + MATMUL_PAD);
 }
@@ -159,8 +163,6 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                          const float *b, char *scratch) {
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
-    const bool copy = s->m > 1 && state->b_form != GEMM_B_ROWS &&
-                      (s->a_k_stride != 1 || part->cols >= MATMUL_COPY_NC);
     gemm_block g = {.b_form = state->b_form,
                     .b_panel_stride = GEMM_NR * s->b_col_stride,
                     .b_k_stride = s->b_k_stride,
@@ -188,7 +190,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             g.a_k_stride = s->a_k_stride;
             g.b = b + k * g.b_k_stride;
             g.accumulate = k > 0;
-            if (copy) {
+            if (matmul_copies_a(state)) {
                 g.a_row_stride = g.k + MATMUL_PAD;
                 g.a_k_stride = 1;
                 gemm_copy((float *)scratch, g.a_row_stride, g.a, s->a_row_stride, s->a_k_stride,

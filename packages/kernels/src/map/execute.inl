@@ -32,23 +32,37 @@ static void run_tile(const taper_program *p, const program_frame *frame, int64_t
         fill_tile(frame->out, n, p->output_size);
 }
 
-/* to[r][c] = from[r * row_stride + c * col_stride], packed. */
+/* to[r * pitch + c] = from[r * row_stride + c * col_stride]; along the smaller stride where neither
+ * is 0 or 1, so that a cache line is read once. */
 #define TAPER_GATHER(name, T)                                                                      \
-    static void name(void *to, const void *from, int64_t rows, int64_t row_stride, int64_t cols,   \
-                     int64_t col_stride) {                                                         \
+    static void name(void *to, int64_t pitch, const void *from, int64_t rows, int64_t row_stride,  \
+                     int64_t cols, int64_t col_stride) {                                           \
         T *t = to;                                                                                 \
         const T *f = from;                                                                         \
-        for (int64_t r = 0; r < rows; r++, f += row_stride, t += cols)                             \
-            for (int64_t c = 0; c < cols; c++)                                                     \
-                t[c] = f[c * col_stride];                                                          \
+        if (col_stride == 0)                                                                       \
+            for (int64_t r = 0; r < rows; r++, f += row_stride, t += pitch)                        \
+                for (int64_t c = 0; c < cols; c++)                                                 \
+                    t[c] = *f;                                                                     \
+        else if (col_stride == 1)                                                                  \
+            for (int64_t r = 0; r < rows; r++, f += row_stride, t += pitch)                        \
+                for (int64_t c = 0; c < cols; c++)                                                 \
+                    t[c] = f[c];                                                                   \
+        else if (is_transposed(row_stride, col_stride))                                            \
+            for (int64_t c = 0; c < cols; c++, f += col_stride, t++)                               \
+                for (int64_t r = 0; r < rows; r++)                                                 \
+                    t[r * pitch] = f[r * row_stride];                                              \
+        else                                                                                       \
+            for (int64_t r = 0; r < rows; r++, f += row_stride, t += pitch)                        \
+                for (int64_t c = 0; c < cols; c++)                                                 \
+                    t[c] = f[c * col_stride];                                                      \
     }
 TAPER_GATHER(gather8, uint8_t)
 TAPER_GATHER(gather32, uint32_t)
 TAPER_GATHER(gather64, uint64_t)
 
-static void gather(int32_t size, void *to, const void *from, int64_t rows, int64_t row_stride,
-                   int64_t cols, int64_t col_stride) {
-    (size == 1 ? gather8 : size == 4 ? gather32 : gather64)(to, from, rows, row_stride, cols,
+static void gather(int32_t size, void *to, int64_t pitch, const void *from, int64_t rows,
+                   int64_t row_stride, int64_t cols, int64_t col_stride) {
+    (size == 1 ? gather8 : size == 4 ? gather32 : gather64)(to, pitch, from, rows, row_stride, cols,
                                                             col_stride);
 }
 
@@ -66,11 +80,11 @@ static int64_t row_offset(const taper_program *p, const program_input *in, int64
  * outer dim. */
 static void gather_rows(const taper_program *p, const program_input *in, const char *data, char *to,
                         int64_t r, int64_t rows) {
-    const int64_t run = p->sizes[p->outer - 1], stride = in->strides[p->outer - 1];
+    const int64_t run = p->sizes[p->outer - 1];
     while (rows > 0) {
-        const int64_t left = run - r % run, n = rows < left ? rows : left;
-        gather(in->size, to, data + row_offset(p, in, r) * in->size, n, stride, p->cols,
-               in->col_stride);
+        const int64_t n = i64_min(rows, run - r % run);
+        gather(in->size, to, p->cols, data + row_offset(p, in, r) * in->size, n,
+               row_stride(p, in), p->cols, in->col_stride);
         to += n * p->cols * in->size;
         r += n;
         rows -= n;
@@ -78,55 +92,79 @@ static void gather_rows(const taper_program *p, const program_input *in, const c
 }
 
 static void run_flat(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
-                     int64_t r0, int64_t r1, char *block, char *gathered) {
+                     int64_t r0, int64_t r1, char *block, char *scratch) {
     const int64_t rows_per_tile = PROGRAM_TILE / p->cols;
     for (int64_t r = r0; r < r1; r += rows_per_tile) {
-        const int64_t rows = r1 - r < rows_per_tile ? r1 - r : rows_per_tile;
+        const int64_t rows = i64_min(rows_per_tile, r1 - r);
         frame->out = block + (r - r0) * p->cols * p->output_size;
         if (p->first)
             frame->slot[0] = (program_operand){frame->out, 1};
         for (int32_t i = p->first; i < p->n_inputs; i++) {
             const program_input *in = &p->inputs[i];
             const char *data = tensors[i - p->first].data;
-            char *reg = gathered + (size_t)(in->gather < 0 ? 0 : in->gather) * p->register_bytes;
             if (in->flat)
                 frame->slot[i] = (program_operand){data + r * p->cols * in->size, 1};
             else if (is_one_element(in))
                 frame->slot[i] = (program_operand){data, 0};
             else {
                 if (r == r0 || !in->every_row) /* what is the same in every row stays */
-                    gather_rows(p, in, data, reg, r, rows);
-                frame->slot[i] = (program_operand){reg, 1};
+                    gather_rows(p, in, data, scratch + in->gather, r, rows);
+                frame->slot[i] = (program_operand){scratch + in->gather, 1};
             }
         }
         run_tile(p, frame, rows * p->cols, true);
     }
 }
 
-static void run_row(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
-                    int64_t r, int64_t c0, int64_t c1, char *row, char *gathered) {
+/* Columns of a tile: with no register to fill there is nothing to keep in L1. */
+static int64_t tile_cols(const taper_program *p, int64_t cols) {
+    return p->scratch_bytes ? i64_min(cols, PROGRAM_TILE) : cols;
+}
+
+/* How many of the rows from r on, at most `rows`, run_rows takes at once: evenly spaced in every
+ * operand, and no more than registers hold of a gathered one. Rows of several tiles go one by one, so
+ * that memory is walked in order. */
+static int64_t rows_at_once(const taper_program *p, int64_t r, int64_t rows, int64_t cols) {
+    if (p->outer == 0 || (p->gather_rows == 0 && tile_cols(p, cols) < cols))
+        return 1;
+    const int64_t run = p->sizes[p->outer - 1];
+    rows = i64_min(rows, run - r % run);
+    return p->gather_rows ? i64_min(rows, p->gather_rows) : rows;
+}
+
+static void run_rows(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
+                     int64_t r, int64_t rows, int64_t c0, int64_t c1, char *block, int64_t ldc,
+                     char *scratch) {
     const char *data[PROGRAM_MAX_INPUTS];
-    for (int32_t i = p->first; i < p->n_inputs; i++)
-        data[i] = (const char *)tensors[i - p->first].data +
-                  row_offset(p, &p->inputs[i], r) * p->inputs[i].size;
-    /* With no register to fill there is nothing to keep in L1. */
-    const int64_t tile = p->n_registers ? PROGRAM_TILE : c1 - c0;
+    for (int32_t i = p->first; i < p->n_inputs; i++) {
+        const program_input *in = &p->inputs[i];
+        data[i] = (const char *)tensors[i - p->first].data + row_offset(p, in, r) * in->size;
+    }
+    const int64_t tile = tile_cols(p, c1 - c0);
     for (int64_t c = c0; c < c1; c += tile) {
-        const int64_t n = c1 - c < tile ? c1 - c : tile;
-        frame->out = row + (c - c0) * p->output_size;
-        if (p->first)
-            frame->slot[0] = (program_operand){frame->out, 1};
+        const int64_t n = i64_min(tile, c1 - c);
+        const char *from[PROGRAM_MAX_INPUTS];
+        int64_t step[PROGRAM_MAX_INPUTS];
         for (int32_t i = p->first; i < p->n_inputs; i++) {
             const program_input *in = &p->inputs[i];
-            const char *from = data[i] + c * in->col_stride * in->size;
-            frame->slot[i] = (program_operand){from, in->col_stride};
-            if (in->col_stride != 0 && in->col_stride != 1) {
-                char *reg = gathered + (size_t)in->gather * p->register_bytes;
-                gather(in->size, reg, from, 1, 0, n, in->col_stride);
-                frame->slot[i] = (program_operand){reg, 1};
+            from[i] = data[i] + c * in->col_stride * in->size;
+            step[i] = row_stride(p, in) * in->size;
+            frame->slot[i].step = in->col_stride != 0;
+            if (is_strided(in)) {
+                gather(in->size, scratch + in->gather, PROGRAM_TILE, from[i], rows,
+                       row_stride(p, in), n, in->col_stride);
+                from[i] = scratch + in->gather;
+                step[i] = PROGRAM_TILE * in->size;
             }
         }
-        run_tile(p, frame, n, false);
+        for (int64_t k = 0; k < rows; k++) {
+            frame->out = block + (k * ldc + c - c0) * p->output_size;
+            if (p->first)
+                frame->slot[0] = (program_operand){frame->out, 1};
+            for (int32_t i = p->first; i < p->n_inputs; i++)
+                frame->slot[i].data = from[i] + k * step[i];
+            run_tile(p, frame, n, false);
+        }
     }
 }
 
@@ -145,7 +183,9 @@ static void program_run(const taper_program *p, const taper_tensor *tensors, int
     if (flat)
         run_flat(p, &frame, tensors, r0, r1, block, scratch);
     else
-        for (int64_t r = r0; r < r1; r++)
-            run_row(p, &frame, tensors, r, c0, c1, (char *)block + (r - r0) * ldc * p->output_size,
-                    scratch);
+        for (int64_t r = r0, rows; r < r1; r += rows) {
+            rows = rows_at_once(p, r, r1 - r, c1 - c0);
+            run_rows(p, &frame, tensors, r, rows, c0, c1,
+                     (char *)block + (r - r0) * ldc * p->output_size, ldc, scratch);
+        }
 }

@@ -70,7 +70,7 @@ typedef struct program_input {
     int64_t strides[TAPER_MAX_RANK]; /* [outer dims], in elements */
     int64_t col_stride;
     int32_t size;   /* bytes per element */
-    int8_t gather;  /* its own tile register, -1 when it never needs one */
+    int32_t gather; /* offset in scratch of its own register, where it is gathered */
     bool flat;      /* laid out as the output is, all rows one run */
     bool every_row; /* the same in every row */
 } program_input;
@@ -85,7 +85,8 @@ typedef struct taper_program {
     /* Bit j: result j is one element per row (uniform[0]) or in all (uniform[1]), computed once. */
     uint64_t uniform[2];
     int32_t count; /* instructions; 0: nothing to do */
-    int32_t n_inputs, n_scalars, n_registers;
+    int32_t n_inputs, n_scalars;
+    int32_t gather_rows; /* rows of a register of a gathered operand; 0: none is */
     int32_t outer; /* dims the rows are made of */
     int32_t first; /* value number of the first tensor: 1 in an epilogue, else 0 */
     int32_t output_size; /* bytes per element */

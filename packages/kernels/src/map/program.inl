@@ -7,6 +7,7 @@ enum {
     /* Rows shorter than this are run several to a tile where the block is contiguous: operands that
      * are not laid out like the output are then copied to a tile register first. */
     PROGRAM_FLAT_COLS = 128,
+    PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,
     SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
     ANY_DTYPE = -1
@@ -87,9 +88,23 @@ static bool may_be_flat(const taper_program *p) {
     return p->rows > 1 && p->cols < PROGRAM_FLAT_COLS;
 }
 
+/* Never read in place. */
+static bool is_strided(const program_input *in) {
+    return in->col_stride != 0 && in->col_stride != 1;
+}
+
 static bool needs_gather(const taper_program *p, const program_input *in) {
-    return (in->col_stride != 0 && in->col_stride != 1) ||
-           (may_be_flat(p) && !in->flat && !is_one_element(in));
+    return is_strided(in) || (may_be_flat(p) && !in->flat && !is_one_element(in));
+}
+
+/* Elements from a row to the next, along the innermost of the dims rows are made of. */
+static int64_t row_stride(const taper_program *p, const program_input *in) {
+    return p->outer ? in->strides[p->outer - 1] : 0;
+}
+
+/* Neighbours in memory are in different rows. */
+static bool is_transposed(int64_t row_stride, int64_t col_stride) {
+    return row_stride != 0 && llabs(row_stride) < llabs(col_stride);
 }
 
 /* ---- types ---- */
@@ -235,6 +250,13 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
                 last_use[o] = j;
         }
     }
+    size_t size = 0;
+    for (int32_t j = 0; j < p->count - 1; j++) {
+        const size_t bytes = taper_dtype_size(dtypes[RESULT_SLOT + j]);
+        size = bytes > size ? bytes : size;
+    }
+    p->register_bytes = size * PROGRAM_TILE;
+    int32_t n_registers = 0;
     uint64_t used = 0; /* bit r: register r holds a value still needed */
     for (int32_t j = 0; j < p->count - 1; j++) {
         uint64_t taken = used;
@@ -250,8 +272,27 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
         p->code[j].reg = reg;
         if (last_use[j] > j)
             used |= (uint64_t)1 << reg;
-        if (reg >= p->n_registers)
-            p->n_registers = reg + 1;
+        n_registers = reg >= n_registers ? reg + 1 : n_registers;
+    }
+    p->scratch_bytes = (size_t)n_registers * p->register_bytes;
+}
+
+/* A register for each input that may have to be gathered. Where one is transposed they hold several
+ * rows, so that a cache line of it serves all its elements. */
+static void prepare_gathers(taper_program *p) {
+    for (int32_t i = p->first; i < p->n_inputs; i++)
+        if (is_strided(&p->inputs[i])) {
+            const bool transposed =
+                is_transposed(row_stride(p, &p->inputs[i]), p->inputs[i].col_stride);
+            p->gather_rows = transposed || p->gather_rows > 1 ? PROGRAM_GATHER_ROWS : 1;
+        }
+    for (int32_t i = p->first; i < p->n_inputs; i++) {
+        program_input *in = &p->inputs[i];
+        if (!needs_gather(p, in))
+            continue;
+        const int64_t rows = is_strided(in) ? p->gather_rows : 1;
+        in->gather = (int32_t)p->scratch_bytes;
+        p->scratch_bytes += (size_t)(rows * PROGRAM_TILE * in->size);
     }
 }
 
@@ -275,11 +316,13 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
         program_input *in = &p->inputs[i];
         if (i < p->first) { /* the block itself */
             dtypes[i] = output->dtype;
-            *in = (program_input){.col_stride = 1, .flat = true, .gather = -1};
+            *in = (program_input){.col_stride = 1, .flat = true};
             continue;
         }
         dtypes[i] = tensors[i - p->first].dtype;
         in->size = (int32_t)taper_dtype_size(dtypes[i]);
+        if (in->size != 1 && in->size != 4 && in->size != 8)
+            return TAPER_UNSUPPORTED; /* no micro-op takes it, no gather copies it */
         prepare_input(p, in);
     }
     if (!prepare_code(p, code, args, scalars, output->dtype, dtypes))
@@ -287,21 +330,6 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
     p->uniform[0] = uniform_results(p, false);
     p->uniform[1] = uniform_results(p, true);
     prepare_registers(p, dtypes);
-
-    size_t size = 0;
-    for (int32_t j = 0; j < p->count - 1; j++) {
-        const size_t bytes = taper_dtype_size(dtypes[RESULT_SLOT + j]);
-        size = bytes > size ? bytes : size;
-    }
-    for (int32_t i = p->first; i < p->n_inputs; i++) {
-        program_input *in = &p->inputs[i];
-        in->gather = -1;
-        if (needs_gather(p, in)) {
-            in->gather = (int8_t)p->n_registers++;
-            size = (size_t)in->size > size ? (size_t)in->size : size;
-        }
-    }
-    p->register_bytes = size * PROGRAM_TILE;
-    p->scratch_bytes = p->register_bytes * (size_t)p->n_registers;
+    prepare_gathers(p);
     return TAPER_OK;
 }

@@ -60,24 +60,24 @@ V_INLINE vf v_exp(vf x) {
 /* 2^n for integral n in [-126, 127]. */
 V_INLINE vf v_pow2(vf n) { return v_as_float(vi_shl(vi_add(v_to_int(n), vi_set1(127)), 23)); }
 
-/* e^x - 1 for -60 <= x <= 60, but +0 for -0; 2 ulp. */
-V_INLINE vf v_expm1_bounded(vf x) {
+/* (e^x - 1) / 2 for -60 <= x <= 89, 2 ulp; +0 for -0. The half keeps 2^n in range. */
+V_INLINE vf v_half_expm1(vf x) {
     vf n;
-    const vf r = v_exp_reduce(x, &n), scale = v_pow2(n);
+    const vf r = v_exp_reduce(x, &n), scale = v_pow2(v_sub(n, v_set1(1.0f)));
     const vf m = v_fma(v_mul(r, r), v_exp_tail(r), r);
-    return v_fma(scale, m, v_sub(scale, v_set1(1.0f)));
+    return v_fma(scale, m, v_sub(scale, v_set1(0.5f)));
 }
 
 /* e^x - 1, 2 ulp. */
 V_INLINE vf v_expm1(vf x) {
-    const vf near = v_expm1_bounded(v_max(v_set1(-60.0f), v_min(v_set1(60.0f), x)));
-    return v_select(v_lt(v_set1(60.0f), x), v_exp(x), v_copysign(near, x));
+    const vf y = v_half_expm1(v_max(v_set1(-60.0f), v_min(v_set1(89.0f), x)));
+    return v_select(v_lt(v_abs(x), v_set1(0x1p-60f)), x, v_add(y, y)); /* denormals, -0 */
 }
 
 /* tanh(x), 2.5 ulp: (e^2|x| - 1) / (e^2|x| + 1), which is 1 from |x| = 9.1 on. */
 V_INLINE vf v_tanh(vf x) {
-    const vf m = v_expm1_bounded(v_min(v_set1(20.0f), v_add(v_abs(x), v_abs(x))));
-    return v_copysign(v_div(m, v_add(m, v_set1(2.0f))), x);
+    const vf m = v_half_expm1(v_min(v_set1(20.0f), v_add(v_abs(x), v_abs(x))));
+    return v_copysign(v_div(m, v_add(m, v_set1(1.0f))), x);
 }
 
 /* 1 / (1 + e^-x), 2.5 ulp, denormal results included: e^-|x| never overflows. */

@@ -121,6 +121,10 @@ class Lowering:
         """Return ``tensor``, a scalar as a vector of one element."""
         return self.reshape(tensor, self.shape(tensor) or (1,))
 
+    def flat(self, tensor: str) -> str:
+        """Return the elements of ``tensor`` as a vector."""
+        return self.reshape(tensor, (self.type(tensor).size,))
+
     def expand(self, tensor: str, shape: Sequence[int]) -> str:
         """Broadcast ``tensor`` to the given shape; nothing is emitted where it has it."""
         shape = tuple(shape)

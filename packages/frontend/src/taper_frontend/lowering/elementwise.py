@@ -37,7 +37,6 @@ _UNARY = {
     "relu": "RELU",
     "rsqrt": "RSQRT",
     "sigmoid": "SIGMOID",
-    "sign": "SIGN",
     "silu": "SILU",
     "sin": "SIN",
     "sinh": "SINH",
@@ -161,6 +160,12 @@ def pow_scalar(ctx: Lowering, x: str, exponent: float) -> str:
     if exponent == 2 or (is_float(dtype) and exponent in _POWERS):
         return ctx.apply(_POWERS[exponent], x, dtype=dtype)
     return ctx.apply("POW", x, exponent, dtype=dtype)
+
+
+@lowers("aten.sign.default")
+def sign(ctx: Lowering, x: str) -> str:
+    """Give -1, 0 or 1; a bool is its own sign."""
+    return x if ctx.dtype(x) == "bool" else ctx.emit("SIGN", [x])
 
 
 @lowers("aten.round.decimals")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
     from taper_runtime.ops.opdef import Shape
 
-INDEX_DTYPES = frozenset({"int64", "int32"})
+_INDEX_DTYPES = frozenset({"int64", "int32"})
 
 
 @lowers("aten.embedding.default")
@@ -32,16 +32,21 @@ def embedding(
 @lowers("aten.index_select.default")
 def index_select(ctx: Lowering, x: str, dim: int, index: str) -> str:
     """Take elements of one axis at the places in a vector."""
-    y = ctx.emit(
-        "INDEX_SELECT", [ctx.at_least_1d(x), ctx.at_least_1d(index)], axis=ctx.axis(x, dim)
-    )
+    inputs = [ctx.at_least_1d(x), ctx.at_least_1d(index)]
+    y = ctx.emit("INDEX_SELECT", inputs, axis=ctx.axis(x, dim))
     return ctx.reshape(y, ctx.output.shape)
+
+
+@lowers("aten.take.default")
+def take(ctx: Lowering, x: str, index: str) -> str:
+    """Take elements of the flattened tensor."""
+    return ctx.emit("INDEX_SELECT", [ctx.flat(x), index], axis=0)
 
 
 @lowers("aten.gather.default")
 def gather(ctx: Lowering, x: str, dim: int, index: str, *, sparse_grad: bool = False) -> str:
     """Take, along one axis, the element each index names in its own line."""
-    inputs = [ctx.at_least_1d(x), ctx.at_least_1d(index)]
+    inputs = [ctx.at_least_1d(x), ctx.at_least_1d(as_index(ctx, index))]
     y = ctx.emit("GATHER", inputs, axis=ctx.axis(x, dim))
     return ctx.reshape(y, ctx.output.shape)
 
@@ -54,6 +59,11 @@ def index(ctx: Lowering, x: str, indices: Sequence[str | None]) -> str:
         return x
     y = ctx.emit("INDEX_SELECT", [located.source, located.places], axis=located.axis)
     return ctx.reshape(y, ctx.output.shape)
+
+
+def as_index(ctx: Lowering, index: str) -> str:
+    """Widen the small integers that torch takes as indices too."""
+    return index if ctx.dtype(index) in _INDEX_DTYPES else ctx.cast(index, "int64")
 
 
 class Located(NamedTuple):
@@ -87,7 +97,7 @@ def locate(ctx: Lowering, x: str, indices: Sequence[str | None]) -> Located | No
     if not given:
         return None
     for name in given.values():
-        if ctx.dtype(name) not in INDEX_DTYPES:
+        if ctx.dtype(name) not in _INDEX_DTYPES:
             ctx.unsupported(f"expected indices int64 or int32, got {ctx.dtype(name)}", "dtype")
     axes = list(given)
     others = [axis for axis in range(ctx.rank(x)) if axis not in given]

@@ -189,7 +189,9 @@ def _reduce_bool(ctx: Lowering, op: str, x: str, dim: Dims, keepdim: bool) -> st
 def _arg(ctx: Lowering, op: str, x: str, dim: int | None, keepdim: bool) -> str:
     """Emit ARGMAX or ARGMIN; without a dimension, over the flattened tensor."""
     shape = ctx.shape(x)
-    x = ctx.at_least_1d(x) if dim is not None else ctx.reshape(x, (math.prod(shape),))
+    if ctx.dtype(x) == "bool":
+        x = ctx.cast(x, "int32")
+    x = ctx.flat(x) if dim is None else ctx.at_least_1d(x)
     axis = 0 if dim is None else ctx.axis(x, dim)
     index = ctx.emit(op, [x], axis=axis)
     if dim is None:

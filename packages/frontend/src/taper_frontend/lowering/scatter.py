@@ -8,29 +8,42 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.lowering.elementwise import is_float
-from taper_frontend.lowering.indexing import locate
+from taper_frontend.lowering.indexing import as_index, locate
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.lowering.context import Lowering
-    from taper_runtime.ops.opdef import Shape
 
-_REDUCTIONS = {"sum": "sum", "prod": "prod", "mean": "sum", "amax": "amax", "amin": "amin"}
+#: How ``reduce`` arguments are spelled -> ``reduce`` of SCATTER.
+_REDUCTIONS = {
+    "add": "sum",
+    "multiply": "prod",
+    "sum": "sum",
+    "prod": "prod",
+    "mean": "sum",
+    "amax": "amax",
+    "amin": "amin",
+}
 
 
-@lowers("aten.scatter.src")
-def scatter(ctx: Lowering, x: str, dim: int, index: str, src: str) -> str:
-    """Write each element of ``src`` where ``index`` says, along one axis."""
-    return _scatter(ctx, x, dim, index, src, "none")
+@lowers("aten.scatter.src", "aten.scatter.reduce")
+def scatter(
+    ctx: Lowering, x: str, dim: int, index: str, src: str, *, reduce: str | None = None
+) -> str:
+    """Write, or combine, each element of ``src`` where ``index`` says, along one axis."""
+    return _scatter(ctx, x, dim, index, src, _REDUCTIONS[reduce] if reduce else "none")
 
 
-@lowers("aten.scatter.value")
-def scatter_value(ctx: Lowering, x: str, dim: int, index: str, value: float) -> str:
-    """Write one value where ``index`` says, along one axis."""
-    src = ctx.full(ctx.shape(index), value, ctx.dtype(x))
-    return _scatter(ctx, x, dim, index, src, "none")
+@lowers("aten.scatter.value", "aten.scatter.value_reduce")
+def scatter_value(
+    ctx: Lowering, x: str, dim: int, index: str, value: float, *, reduce: str | None = None
+) -> str:
+    """Write, or combine, one value where ``index`` says, along one axis."""
+    return scatter(
+        ctx, x, dim, index, ctx.full(ctx.shape(index), value, ctx.dtype(x)), reduce=reduce
+    )
 
 
 @lowers("aten.scatter_add.default")
@@ -80,7 +93,7 @@ def _scatter(ctx: Lowering, x: str, dim: int, index: str, src: str, reduce: str)
     """Emit SCATTER; ``src`` may be larger than ``index``."""
     shape = ctx.shape(x)
     axis = ctx.axis(x, dim)
-    x, index, src = (ctx.at_least_1d(tensor) for tensor in (x, index, src))
+    x, index, src = (ctx.at_least_1d(tensor) for tensor in (x, as_index(ctx, index), src))
     for i, size in enumerate(ctx.shape(index)):
         src = ctx.slice(src, i, 0, size)
     y = ctx.emit("SCATTER", [x, index, src], axis=axis, reduce=reduce)
@@ -123,15 +136,18 @@ def _put_by_mask(
     values: str,
     accumulate: bool,
 ) -> str:
-    """Write one value wherever a mask over some of the axes is set."""
+    """Write wherever a mask over some of the axes is set, the same at each place."""
     (axis, mask), *more = [(i, name) for i, name in enumerate(indices) if name is not None]
-    if more or math.prod(ctx.shape(values)) != 1:
-        ctx.unsupported("a mask can only place one value: how many it needs depends on its own")
-    value = ctx.reshape(values, ())
+    after = ctx.rank(x) - axis - ctx.rank(mask)
+    # the values' shape: before the masked axes, the number of places, after them
+    shape = (1,) * (axis + 1 + after - ctx.rank(values)) + ctx.shape(values)
+    if more or shape[axis] != 1:
+        ctx.unsupported("expected a mask alone, and values that do not depend on how many it has")
+    values = ctx.reshape(values, (*shape[:axis], *[1] * ctx.rank(mask), *shape[axis + 1 :]))
     if accumulate:
-        value = ctx.emit("ADD", [x, value])
-    shape: Shape = ctx.shape(mask) + (1,) * (ctx.rank(x) - axis - ctx.rank(mask))
-    return ctx.apply("WHERE", ctx.reshape(mask, shape), value, x, dtype=ctx.dtype(x))
+        values = ctx.emit("ADD", [x, values])
+    mask = ctx.reshape(mask, ctx.shape(mask) + (1,) * after)
+    return ctx.apply("WHERE", mask, values, x, dtype=ctx.dtype(x))
 
 
 @lowers("aten.index_copy.default")
@@ -187,11 +203,9 @@ def _replace(ctx: Lowering, x: str, src: str, axis: int, places: range) -> str:
 def masked_scatter(ctx: Lowering, x: str, mask: str, source: str) -> str:
     """Replace the elements where the mask is set by those of ``source``, in order."""
     shape, dtype = ctx.output.shape, ctx.dtype(x)
-    size = math.prod(shape)
     mask = ctx.expand(mask, shape)
-    flat = ctx.reshape(ctx.cast(mask, "int64"), (size,))
+    flat = ctx.flat(ctx.cast(mask, "int64"))
     rank = ctx.apply("SUB", ctx.emit("CUMSUM", [flat], axis=0), 1, dtype="int64")
     rank = ctx.apply("MAXIMUM", rank, 0, dtype="int64")  # before the first: not read
-    pool = ctx.reshape(source, (math.prod(ctx.shape(source)),))
-    chosen = ctx.reshape(ctx.emit("INDEX_SELECT", [pool, rank], axis=0), shape)
+    chosen = ctx.reshape(ctx.emit("INDEX_SELECT", [ctx.flat(source), rank], axis=0), shape)
     return ctx.apply("WHERE", mask, chosen, x, dtype=dtype)

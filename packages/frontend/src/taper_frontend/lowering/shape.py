@@ -130,12 +130,10 @@ def diagonal(ctx: Lowering, x: str, offset: int = 0, dim1: int = 0, dim2: int = 
 def unfold(ctx: Lowering, x: str, dimension: int, size: int, step: int) -> str:
     """Lay windows of one axis along a new last axis."""
     x = ctx.at_least_1d(x)
-    windows = np.lib.stride_tricks.sliding_window_view(
-        _positions(ctx, x), size, axis=ctx.axis(x, dimension)
-    )
-    steps = [slice(None)] * windows.ndim
-    steps[ctx.axis(x, dimension)] = slice(None, None, step)
-    return _pick(ctx, x, windows[tuple(steps)])
+    axis = ctx.axis(x, dimension)
+    windows = np.lib.stride_tricks.sliding_window_view(_positions(ctx, x), size, axis=axis)
+    chosen = windows[(slice(None),) * axis + (slice(None, None, step),)]
+    return ctx.reshape(_pick(ctx, x, chosen), ctx.output.shape)
 
 
 @lowers("aten.as_strided.default")
@@ -163,5 +161,4 @@ def _positions(ctx: Lowering, x: str) -> np.ndarray:
 
 def _pick(ctx: Lowering, x: str, positions: np.ndarray) -> str:
     """Return the elements of ``x`` at the given places of its memory, in the shape of these."""
-    flat = ctx.reshape(x, (math.prod(ctx.shape(x)),))
-    return ctx.emit("INDEX_SELECT", [flat, ctx.constant(positions)], axis=0)
+    return ctx.emit("INDEX_SELECT", [ctx.flat(x), ctx.constant(positions)], axis=0)

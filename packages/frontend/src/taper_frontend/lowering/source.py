@@ -19,8 +19,9 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 def source_line(node: Node) -> str:
     """Return ``"file.py:12 in forward: code"`` for the innermost frame that is not torch's.
 
-    torch.export records the ``forward`` methods on the way to an op and no other functions. A file of an installed package is named from the package on, any other by its base name: a plan
-    tells nothing about the machine it was made on. Empty if torch recorded no such frame.
+    torch.export records the ``forward`` methods on the way to an op and no other functions. A file
+    of an installed package is named from the package on, any other by its base name: a plan tells
+    nothing about the machine it was made on. Empty if torch recorded no such frame.
     """
     for frame in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
         path = frame["path"]

