@@ -250,17 +250,24 @@ typedef struct node {
     taper_work work;
 } node;
 
-static void check_descriptors(const taper_kernel *k) {
-    static const size_t sizes[TAPER_ATTR_TYPE_COUNT] = {
-        [TAPER_ATTR_INT] = sizeof(int64_t),        [TAPER_ATTR_FLOAT] = sizeof(double),
-        [TAPER_ATTR_BOOL] = sizeof(bool),          [TAPER_ATTR_STRING] = sizeof(const char *),
-        [TAPER_ATTR_SCALAR] = sizeof(taper_scalar), [TAPER_ATTR_INTS] = sizeof(taper_ints),
-        [TAPER_ATTR_STRINGS] = sizeof(taper_strings), [TAPER_ATTR_SCALARS] = sizeof(taper_scalars),
+size_t check_attr_bytes(taper_attr_type type) {
+    static const size_t bytes[TAPER_ATTR_TYPE_COUNT] = {
+        [TAPER_ATTR_INT] = sizeof(int64_t),
+        [TAPER_ATTR_FLOAT] = sizeof(double),
+        [TAPER_ATTR_BOOL] = sizeof(bool),
+        [TAPER_ATTR_STRING] = sizeof(const char *),
+        [TAPER_ATTR_SCALAR] = sizeof(taper_scalar),
+        [TAPER_ATTR_INTS] = sizeof(taper_ints),
+        [TAPER_ATTR_STRINGS] = sizeof(taper_strings),
+        [TAPER_ATTR_SCALARS] = sizeof(taper_scalars),
     };
+    return type < TAPER_ATTR_TYPE_COUNT ? bytes[type] : SIZE_MAX / 2;
+}
+
+static void check_descriptors(const taper_kernel *k) {
     for (size_t i = 0; i < k->n_attrs; i++) {
         const taper_attr *a = &k->attrs[i];
-        const bool known = a->type < TAPER_ATTR_TYPE_COUNT;
-        CHECK(known && a->offset + sizes[a->type] <= k->attrs_bytes,
+        CHECK(a->offset + check_attr_bytes(a->type) <= k->attrs_bytes,
               "%s: attr %s lies outside the attr struct", k->name, a->name);
     }
 }

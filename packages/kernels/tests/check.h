@@ -72,12 +72,15 @@ double check_ulp(float got, double want);
 taper_tensor check_tensor(void *data, taper_dtype dtype, int rank, const int64_t *dims);
 int64_t check_numel(const taper_tensor *t);
 
+/* Bytes an attr takes in its struct; more than any struct has for an unknown type. */
+size_t check_attr_bytes(taper_attr_type type);
+
 /* Selects the first kernel for op that accepts the call, allocates state and scratch, and runs its
  * tasks split over `workers` threads (each with its own scratch), in ranges of random length and a
- * shuffled order, so that a kernel whose tasks depend on each other is found. kernel_name NULL takes
- * the first candidate, else the named one. Returns the status; TAPER_UNSUPPORTED when no candidate
- * accepts. As a hostile caller would: prepare sees no data pointers, state and scratch hold 0xab
- * bytes, lie against guard pages and are exactly as large as asked for. */
+ * shuffled order, so that a kernel whose tasks depend on each other is found. kernel_name NULL
+ * takes the first candidate, else the named one. Returns the status; TAPER_UNSUPPORTED when no
+ * candidate accepts. As a hostile caller would: prepare sees no data pointers, state and scratch
+ * hold 0xab bytes, lie against guard pages and are exactly as large as asked for. */
 taper_status check_run(const char *op, const char *kernel_name, const taper_tensor *inputs,
                        int n_inputs, const taper_tensor *output, const void *attrs, int workers);
 

@@ -1,4 +1,4 @@
-/* TRANSPOSE, PERMUTE, SLICE, EXPAND, FLIP, COPY, RESHAPE and CAT against element-by-element copies. */
+/* The ops that move data, TRANSPOSE to CAT, against element-by-element copies. */
 #include "check.h"
 #include "copy/kernels.inc"
 
@@ -210,8 +210,8 @@ static void copy_strided(void) {
 
 static void slice(void) {
     static const struct slice_attrs cases[] = {
-        {0, 0, 9, 1}, {0, 2, 7, 3},  {0, 8, 9, 5},   {1, 0, 40, 2},       {1, 1, 40, 2},
-        {1, 5, 5, 1}, {1, 39, 40, 1}, {2, 0, 66, 2},  {2, 3, 65, 2},       {2, 64, 66, 1},
+        {0, 0, 9, 1},  {0, 2, 7, 3},   {0, 8, 9, 5},   {1, 0, 40, 2},        {1, 1, 40, 2},
+        {1, 5, 5, 1},  {1, 39, 40, 1}, {2, 0, 66, 2},  {2, 3, 65, 2},        {2, 64, 66, 1},
         {2, 1, 60, 7}, {2, 32, 64, 1}, {2, 66, 66, 4}, {2, 1, 2, INT64_MAX}, {2, 0, 66, INT64_MAX},
     };
     static const int64_t dims[] = {9, 40, 66};

@@ -9,12 +9,12 @@ enum {
     V2 = bit_SSSE3 | bit_SSE4_1 | bit_SSE4_2 | bit_POPCNT,
     V3 = V2 | bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C | bit_MOVBE,
     V3_LEAF7 = bit_AVX2 | bit_BMI | bit_BMI2,
-    SSE_STATE = 0x3,  /* XCR0: what the OS saves */
+    SSE_STATE = 0x3, /* XCR0: what the OS saves */
     YMM_STATE = 0x7,
     ZMM_STATE = 0xe7
 };
-static const uint32_t V4_LEAF7 = V3_LEAF7 | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ |
-                                 bit_AVX512VL | bit_AVX512CD;
+static const uint32_t V4_LEAF7 =
+    V3_LEAF7 | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD;
 
 static void check_levels(const char *cpu, taper_cpuid id, bool baseline, bool avx2, bool avx512) {
     CHECK(taper_cpu_has(&id, "baseline") == baseline, "%s: baseline", cpu);

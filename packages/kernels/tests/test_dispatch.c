@@ -111,9 +111,6 @@ static void next_walks_in_order(void) {
 }
 
 static void attrs_inside_struct(void) {
-    static const size_t sizes[TAPER_ATTR_TYPE_COUNT] = {
-        sizeof(int64_t),      sizeof(double),     sizeof(bool),          sizeof(const char *),
-        sizeof(taper_scalar), sizeof(taper_ints), sizeof(taper_strings), sizeof(taper_scalars)};
     for (size_t row = 0; taper_kernel_at(row); row++) {
         const taper_kernel *k = taper_kernel_at(row);
         size_t end = 0;
@@ -122,7 +119,7 @@ static void attrs_inside_struct(void) {
             CHECK(a->name && *a->name && taper_attr_type_name((int)a->type), "%s: attr %zu",
                   k->name, i);
             CHECK(a->offset >= end, "%s: %s overlaps the attr before it", k->name, a->name);
-            end = a->offset + sizes[a->type];
+            end = a->offset + check_attr_bytes(a->type);
         }
         CHECK(end <= k->attrs_bytes, "%s: attrs_bytes", k->name);
     }
@@ -164,10 +161,11 @@ static void names(void) {
         const char *name;
         size_t size;
     } dtypes[] = {
-        {TAPER_FLOAT32, "float32", 4},   {TAPER_FLOAT64, "float64", 8}, {TAPER_FLOAT16, "float16", 2},
-        {TAPER_BFLOAT16, "bfloat16", 2}, {TAPER_INT64, "int64", 8},     {TAPER_INT32, "int32", 4},
-        {TAPER_INT16, "int16", 2},       {TAPER_INT8, "int8", 1},       {TAPER_UINT8, "uint8", 1},
-        {TAPER_BOOL, "bool", 1},
+        {TAPER_FLOAT32, "float32", 4}, {TAPER_FLOAT64, "float64", 8},
+        {TAPER_FLOAT16, "float16", 2}, {TAPER_BFLOAT16, "bfloat16", 2},
+        {TAPER_INT64, "int64", 8},     {TAPER_INT32, "int32", 4},
+        {TAPER_INT16, "int16", 2},     {TAPER_INT8, "int8", 1},
+        {TAPER_UINT8, "uint8", 1},     {TAPER_BOOL, "bool", 1},
     };
     static const char *const attr_types[] = {"int",    "float", "bool",    "string",
                                              "scalar", "ints",  "strings", "scalars"};

@@ -62,8 +62,8 @@ static void expect_select(const char *op, const void *attrs, const taper_tensor 
                 wrong += memcmp((uint8_t *)y.data + (o * count + i) * bytes,
                                 (uint8_t *)x->data + (o * n + at) * bytes, (size_t)bytes) != 0;
             }
-        CHECK(wrong == 0, "%s of %s, rows of %lld bytes: %lld wrong", op, taper_dtype_name(x->dtype),
-              (long long)bytes, (long long)wrong);
+        CHECK(wrong == 0, "%s of %s, rows of %lld bytes: %lld wrong", op,
+              taper_dtype_name(x->dtype), (long long)bytes, (long long)wrong);
         check_free(y.data);
     }
 }
@@ -92,8 +92,8 @@ static void index_select(void) {
                 const struct gather_attrs attrs = {axis};
                 const int64_t index_dims[] = {13, 2}, n = dims[axis];
                 const taper_tensor x = random_bytes(dtypes[t], 3, dims);
-                const taper_tensor index =
-                    random_index(rank == 1 ? TAPER_INT32 : TAPER_INT64, rank, index_dims, -n, n - 1);
+                const taper_tensor index = random_index(rank == 1 ? TAPER_INT32 : TAPER_INT64, rank,
+                                                        index_dims, -n, n - 1);
                 expect_select("INDEX_SELECT", &attrs, &x, axis, &index);
                 check_free(index.data);
                 check_free(x.data);
@@ -154,8 +154,8 @@ static void gather(void) {
 
 /* Every task may see the bad index; none reads or writes through it. */
 static void bad_index(void) {
-    static const int64_t dims[] = {6, 50}, bad[] = {6, -7, -1, INT32_MAX, INT32_MIN,
-                                                    INT64_MAX, INT64_MIN};
+    static const int64_t dims[] = {6, 50},
+                         bad[] = {6, -7, -1, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
     static const char *const ops[] = {"EMBEDDING", "INDEX_SELECT", "GATHER"};
     const struct gather_attrs attrs = {0};
     const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
@@ -223,13 +223,16 @@ static void refused(void) {
 
 /* ---- benchmarks ---- */
 
-static void time_rows(const char *name, const char *op, int64_t rows, int64_t width, int64_t count) {
+static void time_rows(const char *name, const char *op, int64_t rows, int64_t width,
+                      int64_t count) {
     const int64_t dims[] = {rows, width}, index_dims[] = {count}, out[] = {count, width};
     const struct gather_attrs attrs = {0};
-    taper_tensor x = check_tensor(check_alloc((size_t)(rows * width) * 4, 0), TAPER_FLOAT32, 2, dims);
+    taper_tensor x =
+        check_tensor(check_alloc((size_t)(rows * width) * 4, 0), TAPER_FLOAT32, 2, dims);
     const taper_tensor index = random_index(TAPER_INT64, 1, index_dims, 0, rows - 1);
     const taper_tensor inputs[] = {x, index};
-    taper_tensor y = check_tensor(check_alloc((size_t)(count * width) * 4, 0), TAPER_FLOAT32, 2, out);
+    taper_tensor y =
+        check_tensor(check_alloc((size_t)(count * width) * 4, 0), TAPER_FLOAT32, 2, out);
     check_bench_op(name, op, NULL, inputs, 2, &y, &attrs, 0, 8.0 * (double)(count * width));
     check_free(y.data);
     check_free(index.data);
@@ -258,8 +261,9 @@ static void bench_gather(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
-        {"embedding", embedding}, {"index_select", index_select}, {"gather", gather},
-        {"bad_index", bad_index}, {"empty", empty},               {"refused", refused},
+        {"embedding", embedding}, {"index_select", index_select},
+        {"gather", gather},       {"bad_index", bad_index},
+        {"empty", empty},         {"refused", refused},
     };
     static const check_case benches[] = {{"rows", bench_rows}, {"gather", bench_gather}};
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], benches,

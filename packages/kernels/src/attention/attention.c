@@ -2,10 +2,6 @@
  * ATTENTION: softmax(scale * q k^T + mask) v by blocks, never with more scores in memory than a
  * strip of rows and a block of keys. Where the keys are more than one block, a row's weighted sum is
  * carried from block to block relative to the largest score so far (online softmax).
- *
- * A unit of work is a block of query rows of one key head. It packs a block of keys and values for
- * the matrix kernels once and takes its rows through it strip by strip: scores, weights, weighted
- * sums of values.
  */
 #include <math.h>
 #include <string.h>
@@ -19,13 +15,53 @@
 #include "attention/shape.inl"
 #include "attention/unit.inl"
 
+#include "attention/few.inl"
+#include "attention/strips.inl"
+
+static void attention_run_unit(attention_unit *u, int64_t unit) {
+    const struct attention_state *s = u->s;
+    const int64_t head = unit / s->row_blocks;
+    u->batch = head / s->heads;
+    u->head = head % s->heads;
+    u->first_row = unit % s->row_blocks * s->block_rows;
+    u->rows = i64_min(s->block_rows, s->rows - u->first_row);
+    for (int64_t r = 0; r < s->block_rows; r++) {
+        u->max[r] = -INFINITY;
+        u->total[r] = 0.0f;
+    }
+    (s->few_rows ? few_start : strip_start)(u);
+    for (int64_t first = 0; first < s->keys; first += s->block_keys) {
+        attention_load_keys(u, first, i64_min(s->block_keys, s->keys - first));
+        const int64_t keys = attention_reach(u, u->rows - 1);
+        if (keys == 0)
+            break;
+        (s->few_rows ? few_block : strip_block)(u, keys);
+    }
+    attention_write(u);
+}
+
 static taper_status f32_attention_run(const taper_call *call, int64_t begin, int64_t end,
                                       void *scratch) {
     const struct attention_state *s = call->state;
-    attention_unit unit = attention_bind(call, scratch);
+    float *floats = scratch;
+    attention_unit u = {.s = s,
+                        .q_data = call->inputs[0].data,
+                        .k_data = call->inputs[1].data,
+                        .v_data = call->inputs[2].data,
+                        .mask_data = s->masked ? call->inputs[3].data : NULL,
+                        .out_data = call->output->data,
+                        .q = floats + s->at.q,
+                        .keys = floats + s->at.keys,
+                        .values = floats + s->at.values,
+                        .scores = floats + s->at.scores,
+                        .sums = floats + s->at.sums,
+                        .max = floats + s->at.max,
+                        .total = floats + s->at.total,
+                        .bias = floats + s->at.bias,
+                        .packed_head = -1};
     const int64_t last = i64_min(end * s->units_per_task, s->units);
     for (int64_t i = begin * s->units_per_task; i < last; i++)
-        attention_run_unit(&unit, i);
+        attention_run_unit(&u, i);
     return TAPER_OK;
 }
 

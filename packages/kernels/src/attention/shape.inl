@@ -6,16 +6,15 @@
 TAPER_DEFINE_ATTRS(attention)
 
 enum {
-    STRIP = 28 / GEMM_MR * GEMM_MR, /* rows whose scores are in L1 at once: whole tiles */
+    STRIP = 32, /* rows taken through a block of keys together: their scores fit L1 */
     MAX_BLOCK_ROWS = 256,
     MAX_BLOCK_KEYS = 256,
     BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and again of keys and values: half of L2 */
-    DOT_ROWS = 4,             /* so few rows do not pay for packing the keys */
-    IN_PLACE_ROWS = STRIP,    /* nor these for packing the values */
+    FEW_ROWS = 4,             /* so few rows do not fill vectors across rows */
 };
 
-/* [batch][head][row][col] of the tensors; 0 for dimensions that are missing or broadcast. Rank 3 is
- * a batch of one whose heads are the tensor's batch. */
+/* [batch][head][row][col] of a tensor; 0 for dimensions that are missing or broadcast. Rank 3 is a
+ * batch of one, whose heads are the tensor's batch. */
 typedef struct attention_strides {
     int64_t batch;
     int64_t head;
@@ -26,38 +25,40 @@ typedef struct attention_strides {
 struct attention_state {
     int64_t batch;
     int64_t heads;
-    int64_t kv_heads;
-    int64_t group; /* query heads of a key head */
-    int64_t lq, lk, d, dv;
+    int64_t group; /* heads that share keys and values */
+    int64_t rows;  /* queries of a head */
+    int64_t keys;
+    int64_t d;  /* of queries and keys */
+    int64_t dv; /* of values */
     attention_strides q, k, v, mask, out;
     bool masked;
     bool mask_is_bool;
     bool causal;
-    bool safe;
-    bool dot;            /* scores by dot products with the keys in place */
-    bool pack_values;
     int64_t diagonal;
     float scale;
+    float nothing; /* what a row that attends no key gets */
 
-    /* The query rows of the heads of a group share keys and values: group * lq rows, row r being
-     * head r / lq and query r % lq. A unit of work is a block of them. */
-    int64_t rows;
+    /* A unit of work is a block of a head's rows. */
     int64_t block_rows;
     int64_t row_blocks;
-    int64_t block_keys; /* a multiple of 16 */
+    int64_t block_keys;
     int64_t units;
     int64_t units_per_task;
+    bool few_rows;
+    bool copy_keys;   /* to read them without gaps */
+    bool pack_values; /* likewise */
+    int64_t key_stride; /* between the keys that the matrix kernels read */
 
     /* Scratch, in floats. */
     struct {
-        int64_t q;      /* [block_rows][d] */
-        int64_t keys;   /* [block_keys / 16][d][16] */
+        int64_t q;      /* [block_rows / 16][d][16], or few rows [block_rows][d] */
+        int64_t keys;   /* [block_keys][key_stride] */
         int64_t values; /* [ceil(dv/16)][block_keys][16] */
-        int64_t scores; /* [STRIP][block_keys + 16] */
+        int64_t scores; /* [block_keys][STRIP], or few rows [block_rows][block_keys + 16] */
         int64_t sums;   /* [block_rows][dv] weighted sums of values so far */
         int64_t max;    /* [block_rows] largest score so far */
         int64_t total;  /* [block_rows] sum of weights so far */
-        int64_t bias;   /* [block_keys] */
+        int64_t bias;   /* [V_LEN][block_keys] */
         int64_t floats;
     } at;
 };
@@ -90,9 +91,10 @@ static bool attention_broadcasts(const taper_tensor *t, const int64_t *sizes) {
     return true;
 }
 
-/* Blocks of equal size, at most max. */
+/* Blocks of about equal size, multiples of 16, at most max. */
 static int64_t attention_block(int64_t n, int64_t max) {
-    return i64_ceil_div(n, i64_max(1, i64_ceil_div(n, max)));
+    const int64_t blocks = i64_max(1, i64_ceil_div(n, i64_max(max / 16 * 16, 16)));
+    return i64_max(16, i64_ceil_div(i64_ceil_div(n, blocks), 16) * 16);
 }
 
 static int64_t attention_take(int64_t *floats, int64_t n) {
@@ -102,34 +104,46 @@ static int64_t attention_take(int64_t *floats, int64_t n) {
 }
 
 static void attention_cut(struct attention_state *s) {
-    const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv) / 16 * 16;
-    s->rows = s->group * s->lq;
+    const int64_t heads = s->batch * s->heads;
+    const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv);
     s->block_rows = attention_block(s->rows, i64_max(32, i64_min(widest, MAX_BLOCK_ROWS)));
-    const int64_t key_heads = s->batch * s->kv_heads;
-    while (key_heads * i64_ceil_div(s->rows, i64_max(1, s->block_rows)) < 16 &&
-           s->block_rows >= 128)
-        s->block_rows = i64_ceil_div(s->block_rows, 2);
-    s->row_blocks = i64_ceil_div(s->rows, i64_max(1, s->block_rows));
-    s->units = s->dv > 0 ? key_heads * s->row_blocks : 0;
-
-    s->block_keys = attention_block(s->lk, i64_max(64, i64_min(widest, MAX_BLOCK_KEYS)));
-    s->block_keys = i64_max(16, (s->block_keys + 15) / 16 * 16);
-    s->dot = s->k.col == 1 && s->block_rows <= DOT_ROWS;
-    s->pack_values = s->v.col != 1 || s->block_rows > IN_PLACE_ROWS;
+    while (heads * i64_ceil_div(s->rows, s->block_rows) < 16 && s->block_rows >= 128)
+        s->block_rows = attention_block(s->block_rows, s->block_rows / 2);
+    s->row_blocks = i64_ceil_div(s->rows, s->block_rows);
+    s->units = s->dv > 0 ? heads * s->row_blocks : 0;
+    s->block_keys = attention_block(s->keys, i64_max(64, i64_min(widest, MAX_BLOCK_KEYS)));
     /* A step of 16 multiply-adds is the unit; few rows are bound by reading keys and values. */
-    s->units_per_task = rows_per_task(i64_max(s->block_rows, 16) * s->lk * (s->d + s->dv) / 16);
+    s->units_per_task = rows_per_task(s->block_rows * s->keys * (s->d + s->dv) / 16);
+
+    s->few_rows = s->rows <= FEW_ROWS && s->k.col == 1;
+    s->copy_keys = !s->few_rows && s->block_rows > STRIP;
+    s->pack_values = s->v.col != 1 || s->block_rows > STRIP;
+    /* Keys a multiple of 1 KB apart would compete for few sets of the cache. */
+    s->key_stride = s->copy_keys ? s->d + (s->d % 256 == 0 ? 16 : 0) : s->k.row;
 
     const int64_t panels = i64_max(i64_ceil_div(s->dv, GEMM_NR), GEMM_WIDE_PANELS);
     int64_t floats = 0;
     s->at.q = attention_take(&floats, s->block_rows * s->d);
-    s->at.keys = attention_take(&floats, s->dot ? 0 : s->block_keys * s->d);
+    s->at.keys = attention_take(&floats, s->copy_keys ? s->block_keys * s->key_stride : 0);
     s->at.values = attention_take(&floats, panels * s->block_keys * GEMM_NR);
-    s->at.scores = attention_take(&floats, STRIP * (s->block_keys + 16));
+    s->at.scores = attention_take(&floats, (s->block_keys + 16) * STRIP);
     s->at.sums = attention_take(&floats, s->block_rows * s->dv);
     s->at.max = attention_take(&floats, s->block_rows);
     s->at.total = attention_take(&floats, s->block_rows);
-    s->at.bias = attention_take(&floats, s->block_keys);
+    s->at.bias = attention_take(&floats, s->masked ? V_LEN * s->block_keys : 0);
     s->at.floats = floats;
+}
+
+/* With one query a head, the heads that share keys become the rows of one head. */
+static void attention_heads_as_rows(struct attention_state *s) {
+    attention_strides *const strides[] = {&s->q, &s->mask, &s->out};
+    for (int i = 0; i < 3; i++) {
+        strides[i]->row = strides[i]->head;
+        strides[i]->head *= s->group;
+    }
+    s->rows = s->group;
+    s->heads /= s->group;
+    s->group = 1;
 }
 
 static taper_status f32_attention_prepare(const taper_call *call, taper_work *work) {
@@ -140,21 +154,20 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
     if (call->n_inputs < 3 || call->n_inputs > 4 || (q->rank != 3 && q->rank != 4) ||
         k->rank != q->rank || v->rank != q->rank || out->rank != q->rank)
         return TAPER_UNSUPPORTED;
+    const int64_t kv_heads = attention_size(k, 1);
     s->batch = attention_size(q, 0);
     s->heads = attention_size(q, 1);
-    s->kv_heads = attention_size(k, 1);
-    s->lq = attention_size(q, 2);
-    s->lk = attention_size(k, 2);
+    s->rows = attention_size(q, 2);
+    s->keys = attention_size(k, 2);
     s->d = attention_size(q, 3);
     s->dv = attention_size(v, 3);
-    s->group = s->kv_heads > 0 ? s->heads / s->kv_heads : 0;
-    if (s->group * s->kv_heads != s->heads || (q->rank == 3 && s->group > 1) ||
-        (q->rank == 3 && attrs->transpose_output) ||
-        !attention_is(k, s->batch, s->kv_heads, s->lk, s->d) ||
-        !attention_is(v, s->batch, s->kv_heads, s->lk, s->dv))
-        return TAPER_UNSUPPORTED;
-    if (attrs->transpose_output ? !attention_is(out, s->batch, s->lq, s->heads, s->dv)
-                                : !attention_is(out, s->batch, s->heads, s->lq, s->dv))
+    s->group = kv_heads > 0 ? s->heads / kv_heads : 1;
+    if (s->group * kv_heads != s->heads ||
+        (q->rank == 3 && (s->group > 1 || attrs->transpose_output)) ||
+        !attention_is(k, s->batch, kv_heads, s->keys, s->d) ||
+        !attention_is(v, s->batch, kv_heads, s->keys, s->dv) ||
+        !(attrs->transpose_output ? attention_is(out, s->batch, s->rows, s->heads, s->dv)
+                                  : attention_is(out, s->batch, s->heads, s->rows, s->dv)))
         return TAPER_UNSUPPORTED;
     if (q->dtype != TAPER_FLOAT32 || k->dtype != TAPER_FLOAT32 || v->dtype != TAPER_FLOAT32 ||
         !tensor_is(out, TAPER_FLOAT32, tensor_numel(out)))
@@ -173,16 +186,22 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
     s->mask_is_bool = mask && mask->dtype == TAPER_BOOL;
     s->mask = (attention_strides){0};
     if (mask) {
-        const int64_t sizes[] = {s->batch, s->heads, s->lq, s->lk};
+        const int64_t sizes[] = {s->batch, s->heads, s->rows, s->keys};
         if ((mask->dtype != TAPER_BOOL && mask->dtype != TAPER_FLOAT32) || mask->rank > q->rank ||
             !attention_broadcasts(mask, sizes))
             return TAPER_UNSUPPORTED;
         s->mask = attention_strides_of(mask);
     }
-    s->causal = attrs->causal;
-    s->diagonal = i64_max(-s->lq, i64_min(attrs->diagonal, s->lk)); /* beyond: all or none */
-    s->safe = attrs->safe_softmax;
     s->scale = (float)attrs->scale;
+    s->nothing = attrs->safe_softmax || s->keys == 0 ? 0.0f : NAN;
+    s->causal = attrs->causal;
+    s->diagonal = i64_max(-s->rows, i64_min(attrs->diagonal, s->keys)); /* beyond: all or none */
+    if (s->rows == 1) { /* decoding */
+        if (s->causal)
+            s->keys = i64_max(0, i64_min(s->diagonal + 1, s->keys));
+        s->causal = false;
+        attention_heads_as_rows(s);
+    }
 
     attention_cut(s);
     work->tasks = i64_ceil_div(s->units, s->units_per_task);

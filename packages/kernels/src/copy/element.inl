@@ -33,9 +33,9 @@ static void SIZED(block_strided)(uint8_t *dst, const uint8_t *src, const struct 
 }
 
 /*
- * A tile: N rows, N columns in each 16-byte part of a vector. In the source a tile's row is N pieces
- * of 16 bytes down a column; log2(N) rounds of interleaving vector i with vector i + N/2 transpose
- * each part. A narrow tile stores only the first part.
+ * A tile: N rows, N columns in each 16-byte part of a vector. In the source a tile's row is N
+ * pieces of 16 bytes down a column; log2(N) rounds of interleaving vector i with vector i + N/2
+ * transpose each part. A narrow tile stores only the first part.
  */
 V_INLINE void SIZED(transpose_tile)(uint8_t *dst, int64_t dst_row, const uint8_t *src,
                                     int64_t src_col, const bool wide) {

@@ -135,7 +135,7 @@ static int64_t part_block_at(const struct copy_part *p, int64_t byte) {
     return i64_min(p->blocks, i64_ceil_div(within, p->block_bytes));
 }
 
-/* The blocks of p that tasks [begin, end) of the node consist of: those that start in their bytes. */
+/* Tasks [begin, end) of the node, as far as they are p's: the blocks that start in their bytes. */
 static void part_run(const struct copy_part *p, uint8_t *dst, const uint8_t *src, int64_t begin,
                      int64_t end) {
     const int64_t first = part_block_at(p, begin * COPY_TASK);

@@ -1,7 +1,7 @@
 /*
- * Reads at positions an index tensor holds: EMBEDDING and INDEX_SELECT copy whole rows, GATHER single
- * elements. Elements are bytes: any dtype of size 1, 2, 4 or 8. An index outside the dimension ends
- * the task with TAPER_BAD_INDEX before anything is read through it.
+ * Reads at positions an index tensor holds: EMBEDDING and INDEX_SELECT copy whole rows, GATHER
+ * single elements. Elements are bytes: any dtype of size 1, 2, 4 or 8. An index outside the
+ * dimension ends the task with TAPER_BAD_INDEX before anything is read through it.
  */
 #include <string.h>
 
@@ -189,10 +189,14 @@ static taper_status any_gather_run(const taper_call *call, int64_t begin, int64_
     const int64_t last = i64_min(end * s->elements_per_task, s->elements);
     (void)scratch;
     switch (s->size) {
-    case 1: return gather_elements(s, y, x, index, first, last, 1);
-    case 2: return gather_elements(s, y, x, index, first, last, 2);
-    case 4: return gather_elements(s, y, x, index, first, last, 4);
-    default: return gather_elements(s, y, x, index, first, last, 8);
+    case 1:
+        return gather_elements(s, y, x, index, first, last, 1);
+    case 2:
+        return gather_elements(s, y, x, index, first, last, 2);
+    case 4:
+        return gather_elements(s, y, x, index, first, last, 4);
+    default:
+        return gather_elements(s, y, x, index, first, last, 8);
     }
 }
 
@@ -207,5 +211,5 @@ static const taper_kernel gather_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_gather);
-const taper_family TAPER_ISA_SYM(taper_gather) = {gather_kernels, sizeof gather_kernels /
-                                                                      sizeof gather_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_gather) = {gather_kernels,
+                                                  sizeof gather_kernels / sizeof gather_kernels[0]};

@@ -147,21 +147,26 @@ V_INLINE vf v_log10(vf x) {
     return v_or_lanes(v_is_normal_positive(x), v_fma(n, v_set1(0x1.344p-2f), low), log10f, x);
 }
 
-/* log(1 + x), 1.5 ulp. */
-V_INLINE vf v_log1p(vf x) {
+/* log(1 + x) for -1 < x <= 2^126, 1.5 ulp; +0 for -0. */
+V_INLINE vf v_log1p_bounded(vf x) {
     const vf one = v_set1(1.0f), u = v_add(one, x);
     const vf lost = v_sub(x, v_sub(u, one)); /* what rounding took from u */
     vi e;
-    vf f = v_log_reduce(u, &e);
-    f = v_add(f, v_mul(lost, v_as_float(vi_shl(vi_sub(vi_set1(127), e), 23))));
-    const vm usual = vm_and(v_lt(v_set1(-1.0f), x), v_le(x, v_set1(0x1p126f)));
-    return v_or_lanes(usual, v_copysign(v_log_join(e, f), x), log1pf, x);
+    const vf f = v_log_reduce(u, &e);
+    const vf scale = v_as_float(vi_shl(vi_sub(vi_set1(127), e), 23)); /* 2^-e */
+    return v_log_join(e, v_add(f, v_mul(lost, scale)));
 }
 
-/* log(1 + e^x), and x itself beyond 20; 2.5 ulp. */
+/* log(1 + x), 1.5 ulp. */
+V_INLINE vf v_log1p(vf x) {
+    const vm usual = vm_and(v_lt(v_set1(-1.0f), x), v_le(x, v_set1(0x1p126f)));
+    return v_or_lanes(usual, v_copysign(v_log1p_bounded(x), x), log1pf, x);
+}
+
+/* log(1 + e^x), 2.5 ulp. */
 V_INLINE vf v_softplus(vf x) {
-    const vf limit = v_set1(20.0f);
-    return v_select(v_lt(limit, x), x, v_log1p(v_exp(v_min(limit, x))));
+    const vf e = v_exp_bounded(v_max(v_set1(-104.0f), v_neg(v_abs(x))));
+    return v_add(v_max(v_zero(), x), v_log1p_bounded(e)); /* NaN is the second operand of max */
 }
 
 /* x tanh(log(1 + e^x)), 5 ulp: with n = (1 + e^x)^2 - 1 the hyperbolic tangent is n / (n + 2). */
@@ -200,17 +205,17 @@ V_INLINE vf v_erf(vf x) {
  * cancellation, the error grows to a relative 2^-18 at -6, and results under 1e-8 are rough. */
 V_INLINE vf v_gelu(vf x) {
     /* The normal distribution's tail beyond t is e^-w(t) / 2; its complement is the other side. */
-    const vf t = v_abs(x), half = v_set1(0.5f);
-    vf w = v_set1(0x1.165558p-26f);
-    w = v_fma(w, t, v_set1(-0x1.0d353p-21f));
-    w = v_fma(w, t, v_set1(0x1.bd23f4p-18f));
-    w = v_fma(w, t, v_set1(-0x1.8f40b2p-15f));
-    w = v_fma(w, t, v_set1(0x1.717da2p-13f));
-    w = v_fma(w, t, v_set1(0x1.21041cp-15f));
-    w = v_fma(w, t, v_set1(-0x1.3e21f6p-8f));
-    w = v_fma(w, t, v_set1(0x1.29f8fep-5f));
-    w = v_fma(w, t, v_set1(0x1.45f09ap-2f));
-    w = v_fma(w, t, v_set1(0x1.98846cp-1f));
+    const vf t = v_min(v_set1(20.0f), v_abs(x)), half = v_set1(0.5f); /* 0 from 13.5 on */
+    const vf s = v_mul(t, t); /* odd and even powers apart: half the latency */
+    vf odd = v_fma(v_set1(0x1.165558p-26f), s, v_set1(0x1.bd23f4p-18f));
+    vf even = v_fma(v_set1(-0x1.0d353p-21f), s, v_set1(-0x1.8f40b2p-15f));
+    odd = v_fma(odd, s, v_set1(0x1.717da2p-13f));
+    even = v_fma(even, s, v_set1(0x1.21041cp-15f));
+    odd = v_fma(odd, s, v_set1(-0x1.3e21f6p-8f));
+    even = v_fma(even, s, v_set1(0x1.29f8fep-5f));
+    odd = v_fma(odd, s, v_set1(0x1.45f09ap-2f));
+    even = v_fma(even, s, v_set1(0x1.98846cp-1f));
+    const vf w = v_fma(odd, t, even);
     const vf tail = v_mul(half, v_exp_bounded(v_max(v_set1(-104.0f), v_neg(v_mul(w, t)))));
     return v_mul(x, v_select(v_lt(x, v_zero()), tail, v_sub(v_set1(1.0f), tail)));
 }

@@ -20,13 +20,12 @@ def verify(graph: Graph) -> None:
     Raises
     ------
     InternalError
-        Listing every broken rule.
+        Listing everything that breaks the first broken rule.
     """
-    problems = [*_tensor_problems(graph), *_index_problems(graph)]
-    if not problems:  # the rest follows edges
-        problems = [*_cycle_problems(graph), *_type_problems(graph)]
-    if problems:
-        raise InternalError("invalid graph:\n  " + "\n  ".join(problems))
+    # each rule relies on those before it
+    for rule in (_tensor_problems, _index_problems, _order_problems, _type_problems):
+        if problems := list(rule(graph)):
+            raise InternalError("invalid graph:\n  " + "\n  ".join(problems))
 
 
 def _tensor_problems(graph: Graph) -> Iterable[str]:
@@ -75,7 +74,7 @@ def _index_problems(graph: Graph) -> Iterable[str]:
             yield f"{name!r} is read by {sorted(expected)}, its index says {sorted(indexed)}"
 
 
-def _cycle_problems(graph: Graph) -> Iterable[str]:
+def _order_problems(graph: Graph) -> Iterable[str]:
     """Check that every node can come after its producers."""
     try:
         order = graph.order()

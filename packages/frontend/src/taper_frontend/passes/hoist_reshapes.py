@@ -27,9 +27,10 @@ def hoist_reshapes(graph: Graph) -> bool:
         x -> RESHAPE [2,3,4] -> MATMUL(., w)                         (RESHAPE [2,3,4] of [6,4] of x)
         x -> MATMUL(., w)                                            (once remove_noops has run)
 
-    It happens only where another RESHAPE lies further up. What ATen flattens to two dimensions (addmm) or three (bmm) gets back the shape it had, and
-    activations, residuals and masks lie beside the product, where they fuse. RESHAPEs are free
-    unless they read a strided view; one is never moved to where it would.
+    It happens only where another RESHAPE lies further up. What ATen flattens to two dimensions
+    (addmm) or three (bmm) gets back the shape it had, and activations, residuals and masks lie
+    beside the product, where they fuse. RESHAPEs are free unless they read a strided view; one is
+    never moved to where it would.
     """
     return rewrite(graph, _hoist)
 

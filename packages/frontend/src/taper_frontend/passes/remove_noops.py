@@ -145,17 +145,14 @@ def _expand_later(graph: Graph, node: Node) -> bool:
     expands = [p for p in producers if p is not None and p.op == "EXPAND"]
     if len(expands) != 1 or graph.sole_consumer(expands[0].output) is not node:
         return False
-    inputs = [
-        expands[0].inputs[0] if p is expands[0] else t
-        for p, t in zip(producers, node.inputs, strict=True)
-    ]
+    (expand,) = expands
+    inputs = [expand.inputs[0] if name == expand.output else name for name in node.inputs]
     shapes = [graph.tensors[name].shape for name in inputs]
     shape = graph.tensors[node.output].shape
     if math.prod(np.broadcast_shapes(*shapes)) == math.prod(shape):
         return False
-    small = graph.add_node(
-        node.op, inputs, node.attrs, name=f"{node.output}.once", source=node.source
-    )
+    name = f"{node.output}.once"
+    small = graph.add_node(node.op, inputs, node.attrs, name=name, source=node.source)
     graph.replace_node(node, "EXPAND", [small], {"shape": shape})
     return True
 

@@ -1,0 +1,64 @@
+/*
+ * Few rows: scores [rows][keys] by dot products with the keys where they lie, softmax along each
+ * row. Packing keys, or vectors across rows, would cost more than they save.
+ */
+
+/* scores += bias; the largest of them, NaN aside. */
+static float few_add_bias(float *scores, const float *bias, int64_t n) {
+    vf max = v_set1(-INFINITY);
+    for (int64_t j = 0, lanes; j < n; j += lanes) {
+        lanes = i64_min(V_LEN, n - j);
+        const vf fill = v_set1(-INFINITY);
+        const vf x = v_add(v_load_fill(scores + j, lanes, fill), v_load_n(bias + j, lanes));
+        v_store_n(scores + j, x, lanes);
+        max = v_max(x, max);
+    }
+    return v_hmax(max);
+}
+
+/* Turns row r's scores into weights and brings its maximum, total and sums up to date with them. */
+static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t keys) {
+    const struct attention_state *s = u->s;
+    const int64_t reach = attention_reach(u, r);
+    memset(scores + reach, 0, (size_t)(keys - reach) * sizeof *scores);
+    if (reach == 0)
+        return;
+    const float block_max = s->masked
+                                ? few_add_bias(scores, attention_bias(u, r, u->bias), reach)
+                                : row_fold_block(ROW_MAX_NUMBER, scores, reach);
+    const float old_max = u->max[r], max = block_max > old_max ? block_max : old_max;
+    /* While all scores are -inf any finite number will do in place of the maximum. */
+    const float center = max == -INFINITY ? 0.0f : max;
+    float shrink[V_LEN];
+    v_store(shrink, v_exp_nonpositive(v_set1(old_max - center)));
+    const float total = (float)softmax_exp_row(true, scores, scores, center, reach);
+    u->total[r] = u->total[r] * shrink[0] + total;
+    u->max[r] = max;
+    if (u->first_key > 0 && max != old_max)
+        attention_scale(u->sums + r * s->dv, u->sums + r * s->dv, shrink[0], s->dv);
+}
+
+static void few_start(const attention_unit *u) {
+    for (int64_t r = 0; r < u->rows; r++) {
+        const float *q = attention_q(u, r);
+        for (int64_t i = 0; i < u->s->d; i++)
+            u->q[r * u->s->d + i] = q[i * u->s->q.col];
+    }
+}
+
+static void few_block(attention_unit *u, int64_t keys) {
+    const struct attention_state *s = u->s;
+    const int64_t stride = s->block_keys + 16;
+    const dot_block scores = {.a = u->q,
+                              .a_row_stride = s->d,
+                              .b = u->block_k,
+                              .b_col_stride = s->key_stride,
+                              .k = s->d,
+                              .c = u->scores,
+                              .ldc = stride,
+                              .alpha = s->scale};
+    dot_block_run(&scores, u->rows, keys);
+    for (int64_t r = 0; r < u->rows; r++)
+        few_weights(u, r, u->scores + r * stride, keys);
+    attention_sum_values(u, u->scores, stride, 1, 0, u->rows, keys);
+}

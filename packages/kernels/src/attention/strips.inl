@@ -1,0 +1,122 @@
+/*
+ * Many rows: scores transposed, [keys][rows of a strip], so that softmax runs down the columns, one
+ * row to a lane, without a sum over lanes and without tails. The queries are the packed operand,
+ * once for all keys; the keys are read a number at a time.
+ */
+
+static void strip_start(const attention_unit *u) {
+    gemm_f32_pack_b(u->q, attention_q(u, 0), u->s->q.col, u->s->q.row, u->s->d, u->rows);
+}
+
+/* Adds the mask of rows [r, r + V_LEN), fewer at the end of the unit, to their lanes' scores. */
+static void strip_add_bias(const attention_unit *u, int64_t r, float *scores, int64_t stride,
+                           int64_t keys) {
+    const struct attention_state *s = u->s;
+    if (s->mask.row == 0) {
+        const float *bias = attention_bias(u, r, u->bias);
+        for (int64_t j = 0; j < keys; j++)
+            v_store(scores + j * stride, v_add(v_load(scores + j * stride), v_set1(bias[j])));
+        return;
+    }
+    const float *bias[V_LEN];
+    for (int64_t i = 0; i < V_LEN; i++)
+        bias[i] = attention_bias(u, i64_min(r + i, u->rows - 1), u->bias + i * s->block_keys);
+    for (int64_t j = 0, n; j < keys; j += n) {
+        vf t[V_LEN];
+        n = i64_min(V_LEN, keys - j);
+        for (int i = 0; i < V_LEN; i++)
+            t[i] = n == V_LEN ? v_load(bias[i] + j) : v_load_n(bias[i] + j, n);
+        v_transpose(t);
+        float *p = scores + j * stride;
+        for (int64_t l = 0; l < n; l++, p += stride)
+            v_store(p, v_add(v_load(p), t[l]));
+    }
+}
+
+/* Lanes that do not attend a key get -inf: from the first key that any of them does not. */
+static void strip_mask_causal(const attention_unit *u, int64_t r, float *scores, int64_t stride,
+                              int64_t keys) {
+    float reach[V_LEN];
+    for (int64_t i = 0; i < V_LEN; i++)
+        reach[i] = (float)attention_reach(u, r + i);
+    for (int64_t j = (int64_t)reach[0]; j < keys; j++) {
+        const vm attends = v_lt(v_set1((float)j), v_load(reach));
+        float *p = scores + j * stride;
+        v_store(p, v_select(attends, v_load(p), v_set1(-INFINITY)));
+    }
+}
+
+/* The largest score of each lane, NaN aside. */
+static vf strip_max(const float *scores, int64_t stride, int64_t keys) {
+    vf max[4];
+    for (int c = 0; c < 4; c++)
+        max[c] = v_set1(-INFINITY);
+    int64_t j = 0;
+    for (; j + 4 <= keys; j += 4)
+        for (int c = 0; c < 4; c++)
+            max[c] = v_max(v_load(scores + (j + c) * stride), max[c]);
+    for (; j < keys; j++)
+        max[0] = v_max(v_load(scores + j * stride), max[0]);
+    return v_max(v_max(max[0], max[1]), v_max(max[2], max[3]));
+}
+
+/* scores = e^(scores - center), and the sum of each lane. */
+static vf strip_exp(float *scores, int64_t stride, int64_t keys, vf center) {
+    vf sum[2] = {v_zero(), v_zero()};
+    int64_t j = 0;
+    for (; j + 2 <= keys; j += 2)
+        for (int c = 0; c < 2; c++) {
+            float *p = scores + (j + c) * stride;
+            const vf e = v_exp_nonpositive(v_sub(v_load(p), center));
+            sum[c] = v_add(sum[c], e);
+            v_store(p, e);
+        }
+    if (j < keys) {
+        float *p = scores + j * stride;
+        const vf e = v_exp_nonpositive(v_sub(v_load(p), center));
+        sum[0] = v_add(sum[0], e);
+        v_store(p, e);
+    }
+    return v_add(sum[0], sum[1]);
+}
+
+/* Turns the scores of rows [r, r + V_LEN) into weights and brings their maxima, totals and sums up
+ * to date with them. Lanes beyond the last row hold numbers nobody reads. */
+static void strip_weights(attention_unit *u, int64_t r, float *scores, int64_t stride,
+                          int64_t keys) {
+    const struct attention_state *s = u->s;
+    if (s->masked)
+        strip_add_bias(u, r, scores, stride, keys);
+    if (s->causal)
+        strip_mask_causal(u, r, scores, stride, keys);
+    const vf old_max = v_load(u->max + r), lowest = v_set1(-INFINITY);
+    const vf max = v_max(strip_max(scores, stride, keys), old_max);
+    /* While all scores are -inf any finite number will do in place of the maximum. */
+    const vf center = v_select(v_eq(max, lowest), v_zero(), max);
+    const vf shrink = v_exp_nonpositive(v_sub(old_max, center));
+    const vf total = strip_exp(scores, stride, keys, center);
+    v_store(u->total + r, v_fma(v_load(u->total + r), shrink, total));
+    v_store(u->max + r, max);
+    if (u->first_key > 0 && vm_any(v_lt(old_max, max))) {
+        float factor[V_LEN];
+        v_store(factor, shrink);
+        for (int64_t i = 0; i < i64_min(V_LEN, u->rows - r); i++)
+            attention_scale(u->sums + (r + i) * s->dv, u->sums + (r + i) * s->dv, factor[i], s->dv);
+    }
+}
+
+static void strip_block(attention_unit *u, int64_t keys) {
+    const struct attention_state *s = u->s;
+    for (int64_t r = 0; r < u->rows; r += STRIP) {
+        const int64_t rows = i64_min(STRIP, u->rows - r);
+        const int64_t stride = i64_ceil_div(rows, GEMM_NR) * GEMM_NR;
+        const int64_t n = i64_min(keys, attention_reach(u, r + rows - 1));
+        if (n == 0)
+            continue;
+        gemm_f32_block(n, stride, s->d, u->block_k, s->key_stride, s->copy_keys ? 1 : s->k.col,
+                       u->q + r * s->d, s->scale, u->scores, stride, false);
+        for (int64_t i = 0; i < rows; i += V_LEN)
+            strip_weights(u, r + i, u->scores + i, stride, n);
+        attention_sum_values(u, u->scores, 1, stride, r, rows, n);
+    }
+}
