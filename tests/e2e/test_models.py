@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from models import MLP, Block, seeded
 
 import taper_frontend
 import taper_runtime
+from models import MLP, Block, seeded
 from taper_frontend.passes import PIPELINE
 
 torch.set_num_threads(1)
@@ -51,7 +51,9 @@ def ops(plan):
     return [node.op for node in plan.nodes]
 
 
-@pytest.mark.parametrize(("batch", "width"), [(1, 512), (32, 512), (128, 512), (1, 2048), (32, 2048)])
+@pytest.mark.parametrize(
+    ("batch", "width"), [(1, 512), (32, 512), (128, 512), (1, 2048), (32, 2048)]
+)
 def test_mlp(batch, width, tmp_path):
     module = seeded(lambda: MLP(width))
     plan = check(module, (torch.randn(batch, width),), tmp_path)

@@ -7,6 +7,7 @@ import io
 
 import pytest
 import torch
+
 from lowering import Call, check_lowering, evaluate_graph, lower_model, ops_of, tensors_in
 from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError
@@ -216,7 +217,7 @@ def test_composites_with_a_handler_are_kept_whole():
 
 @pytest.mark.parametrize("model", [3, None, lambda x: x])
 def test_other_things_are_refused(model):
-    with pytest.raises(ExportError, match="expected a torch.nn.Module"):
+    with pytest.raises(ExportError, match=r"expected a torch\.nn\.Module"):
         capture(model, (X,))
 
 

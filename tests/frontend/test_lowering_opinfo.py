@@ -10,8 +10,9 @@ import itertools
 
 import pytest
 import torch
-from lowering import evaluate_graph, lower_model, tensors_in
 from torch.testing._internal.common_methods_invocations import op_db
+
+from lowering import evaluate_graph, lower_model, tensors_in
 
 SAMPLES = 6
 DTYPES = (torch.float32, torch.int64, torch.bool)
@@ -123,6 +124,7 @@ def samples(op, dtype):
     yield from itertools.islice((s for s in list(made) if not excluded(s)), SAMPLES)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the samples try deprecated and odd arguments
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_samples(family, dtype):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import taper_runtime.errors
 import torch
+
+import taper_runtime.errors
 from lowering import Call, lower_model
 from taper_frontend.capture import capture
 from taper_frontend.errors import CATEGORIES, ExportError, UnsupportedOpError
@@ -63,7 +64,7 @@ def test_equal_lines_are_printed_once_but_all_kept():
 
 def test_complex_dtype():
     nodes = refusals(lambda x: torch.fft.fft(x).abs() + torch.lgamma(x), X)
-    assert [(n.op, n.category) for n in nodes][0] == ("aten._fft_r2c.default", "dtype")
+    assert (nodes[0].op, nodes[0].category) == ("aten._fft_r2c.default", "dtype")
     assert "complex64" in nodes[0].reason
     assert nodes[-1].op == "aten.lgamma.default"
 

@@ -64,7 +64,11 @@ def test_view_is_the_evaluated_result(op):
                 continue
             size = array.itemsize
             got = np.ndarray(
-                want.shape, array.dtype, memory, view.offset * size, [s * size for s in view.strides]
+                want.shape,
+                array.dtype,
+                memory,
+                view.offset * size,
+                [s * size for s in view.strides],
             )
             np.testing.assert_array_equal(got, want)
 

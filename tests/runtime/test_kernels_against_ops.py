@@ -6,7 +6,6 @@ import pytest
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import contiguous_strides
 
 NAMES = {dtype.storage: name for name, dtype in DTYPES.items() if name != "bfloat16"}
 
@@ -36,7 +35,9 @@ def assert_equal(got, want, op):
     np.testing.assert_allclose(got, want, rtol=rtol, atol=scale * 2e-6, err_msg=op.name)
 
 
-@pytest.mark.parametrize("op", [op for op in REGISTRY.values() if op.native], ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "op", [op for op in REGISTRY.values() if op.native], ids=lambda op: op.name
+)
 def test_kernel_agrees_with_evaluator(op):
     served = 0
     for sample in op.samples():
@@ -106,7 +107,8 @@ def test_kernel_computes_in_place(op):
             over = array.copy()
             node.run([over if i == index else x for i, x in enumerate(sample.inputs)], over)
             np.testing.assert_array_equal(
-                over.view(np.uint8) if over.ndim else over, apart.view(np.uint8) if apart.ndim else apart
+                over.view(np.uint8) if over.ndim else over,
+                apart.view(np.uint8) if apart.ndim else apart,
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from taper_frontend.capture import capture
 from taper_frontend.graph import evaluate
 from taper_frontend.lowering import lower

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.report import describe_plan
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
 
 
 def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export import ExportedProgram
 
 from taper_frontend.capture import Model, capture
-from taper_frontend.graph.graph import Graph
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
 from taper_frontend.planning import make_plan
 from taper_frontend.verify import verify_plan
-from taper_runtime.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    from taper_frontend.graph.graph import Graph
+    from taper_runtime.plan.plan import Plan
 
 
 def export(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.export import ExportedProgram
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
-from taper_runtime.plan.plan import Plan
 from taper_runtime.session import InferenceSession
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.export import ExportedProgram
+
+    from taper_runtime.plan.plan import Plan
 
 #: Largest relative L2 error of a float output. Float32 sums in another order reach 1e-6 on one
 #: layer and grow with depth; a wrong kernel or pass is off by orders of magnitude more.

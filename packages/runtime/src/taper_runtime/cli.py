@@ -9,17 +9,21 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, TaperError
-from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.report import describe_plan
 from taper_runtime.session import InferenceSession, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.plan.plan import Plan, TensorSpec
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +88,7 @@ def _run(args: argparse.Namespace) -> None:
             raise InputError(f"--input {name}: {path} is no .npy array: {error}") from None
     outputs = dict(zip(session.plan.outputs, session.run(None, feed), strict=True))
     if args.output:
-        np.savez(args.output, **outputs)
+        np.savez(args.output, allow_pickle=False, **outputs)
     for name, array in outputs.items():
         print(f"{name}: {array.dtype}{list(array.shape)}")
         print(np.array2string(array, threshold=20, edgeitems=3))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import definition
-from taper_runtime.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_runtime.plan.plan import Plan
 
 
 def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], runs: int) -> str:

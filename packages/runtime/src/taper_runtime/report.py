@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from taper_runtime.plan.plan import Plan, TensorSpec
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan, TensorSpec
 
 
 def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
@@ -65,9 +67,7 @@ def _describe_nodes(plan: Plan) -> list[str]:
         shape = f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
         attrs = "".join(f" {name}={_short(value)}" for name, value in node.attrs.items())
         kind = "" if plan.is_executed(node) else " (view)"
-        lines.append(
-            f"{node.output}: {shape} = {node.op}({', '.join(node.inputs)}){attrs}{kind}"
-        )
+        lines.append(f"{node.output}: {shape} = {node.op}({', '.join(node.inputs)}){attrs}{kind}")
     counts = Counter(node.op for node in plan.nodes)
     lines += ["", "  ".join(f"{op} {count}" for op, count in counts.most_common())]
     return lines

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import Executor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load
 from taper_runtime.plan.plan import Plan, TensorSpec
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from taper_runtime.executor.executor import Executor
 
 #: ONNX Runtime's spelling of element types where it differs from numpy's.
 _ONNX_TYPES = {"float32": "float", "float64": "double"}

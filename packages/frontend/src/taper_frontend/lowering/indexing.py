@@ -45,7 +45,12 @@ def take(ctx: Lowering, x: str, index: str) -> str:
 
 @lowers("aten.gather.default")
 def gather(ctx: Lowering, x: str, dim: int, index: str, *, sparse_grad: bool = False) -> str:
-    """Take, along one axis, the element each index names in its own line."""
+    """Take, along one axis, the element each index names in its own line.
+
+    torch takes an empty index of any rank.
+    """
+    if not ctx.type(index).size:
+        return ctx.full(ctx.output.shape, 0, ctx.output.dtype)
     inputs = [ctx.at_least_1d(x), ctx.at_least_1d(as_index(ctx, index))]
     y = ctx.emit("GATHER", inputs, axis=ctx.axis(x, dim))
     return ctx.reshape(y, ctx.output.shape)

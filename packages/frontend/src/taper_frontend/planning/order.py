@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from taper_runtime.ops import REGISTRY
 
-from taper_frontend.graph.graph import Graph
-from taper_frontend.graph.node import Node
+if TYPE_CHECKING:
+    from taper_frontend.graph.graph import Graph
+    from taper_frontend.graph.node import Node
 
 
 def memory_order(graph: Graph) -> list[Node]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from taper_frontend.planning.arena import Interval, lay_out, lower_bound
+from taper_frontend.planning.order import memory_order
+from taper_frontend.planning.sharing import Sharing
 from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 
-from taper_frontend.graph.graph import Graph
-from taper_frontend.graph.node import Node
-from taper_frontend.planning.arena import Interval, lay_out, lower_bound
-from taper_frontend.planning.order import memory_order
-from taper_frontend.planning.sharing import Sharing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_frontend.graph.graph import Graph
+    from taper_frontend.graph.node import Node
 
 
 def make_plan(

@@ -8,13 +8,15 @@ the group's memory, and the output becomes its root.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides
 from taper_runtime.plan.plan import Placement
 
-from taper_frontend.graph.graph import Graph
-from taper_frontend.graph.node import Node
+if TYPE_CHECKING:
+    from taper_frontend.graph.graph import Graph
+    from taper_frontend.graph.node import Node
 
 
 @dataclass(slots=True, eq=False)
@@ -153,8 +155,9 @@ class Sharing:
                 and self._reads_only(node, source)
                 and self._may_join(output, group, offset)
             ):
-                self._join(output, group, offset, contiguous_strides(
-                    self.graph.tensors[output].shape))
+                self._join(
+                    output, group, offset, contiguous_strides(self.graph.tensors[output].shape)
+                )
                 return True
         return False
 

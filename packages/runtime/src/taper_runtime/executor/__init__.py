@@ -1,0 +1,1 @@
+"""Executors: a plan prepared for running."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import Executor, definition, operand, refuse
-from taper_runtime.plan.plan import Plan, PlanNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 
 class CompiledExecutor(Executor):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import OpDef
-from taper_runtime.plan.plan import Plan, PlanNode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from taper_runtime.ops.opdef import OpDef
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 
 class Executor(ABC):

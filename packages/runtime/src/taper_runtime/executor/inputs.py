@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
-from taper_runtime.plan.plan import TensorSpec
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import TensorSpec
 
 
 def check_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
@@ -19,9 +23,7 @@ def check_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
     """
     storage = DTYPES[spec.dtype].storage
     if not isinstance(array, np.ndarray):
-        raise InputError(
-            f"input {spec.name!r}: expected a numpy array, got {type(array).__name__}"
-        )
+        raise InputError(f"input {spec.name!r}: expected a numpy array, got {type(array).__name__}")
     if array.dtype != storage:
         raise InputError(f"input {spec.name!r}: expected dtype {storage}, got {array.dtype}")
     if array.shape != spec.shape:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from taper_runtime.ops import attention, elementwise, gather, map, matmul, norm, reduce, shape
-from taper_runtime.ops.opdef import OpDef
+
+if TYPE_CHECKING:
+    from taper_runtime.ops.opdef import OpDef
 
 REGISTRY: dict[str, OpDef] = {}
 

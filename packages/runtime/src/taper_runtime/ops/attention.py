@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -26,9 +29,8 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
             "ATTENTION: expected q [.., H, Lq, D], k [.., Hkv, Lk, D], v [.., Hkv, Lk, Dv], got "
             f"{[list(t.shape) for t in inputs[:3]]}"
         )
-    if kv_heads == 0 or heads % kv_heads:
-        if heads or kv_heads:
-            raise OpError(f"ATTENTION: expected H a multiple of Hkv, got {heads} and {kv_heads}")
+    if (heads % kv_heads if kv_heads else heads) != 0:
+        raise OpError(f"ATTENTION: expected H a multiple of Hkv, got {heads} and {kv_heads}")
     if len(inputs) == 4:
         mask = inputs[3]
         check_dtype("ATTENTION", "mask", mask.dtype, ("bool", q.dtype))
@@ -110,10 +112,10 @@ def _samples() -> Iterator[Sample]:
 
 ATTENTION = OpDef(
     name="ATTENTION",
-    doc="softmax(scale * q k^T + mask) v for q [.., H, Lq, D], k and v [.., Hkv, Lk, D or Dv]; query "
-    "head h reads key head h // (H / Hkv). A bool mask keeps where true, a float one is added. With "
-    "`causal`, query i attends key j iff j <= i + diagonal. `safe_softmax` gives 0 for a row with "
-    "every key masked, NaN otherwise. `transpose_output` gives [.., Lq, H, Dv].",
+    doc="softmax(scale * q k^T + mask) v for q [.., H, Lq, D], k and v [.., Hkv, Lk, D or Dv]; "
+    "query head h reads key head h // (H / Hkv). A bool mask keeps where true, a float one is "
+    "added. With `causal`, query i attends key j iff j <= i + diagonal. `safe_softmax` gives 0 for "
+    "a row with every key masked, NaN otherwise. `transpose_output` gives [.., Lq, H, Dv].",
     inputs=(3, 4),
     infer=_infer,
     evaluate=_evaluate,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +17,9 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import COMPUTED, FLOATS, INTS, REALS, broadcast, check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 #: dtypes the native micro-ops serve.
 NATIVE = ("float32", "int64", "int32", "bool")
@@ -294,7 +296,7 @@ def contiguous(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.array(np.broadcast_to(x, shape), order="C", copy=None)
 
 
-# -- the ops as nodes of their own ------------------------------------------------------------------
+# -- the ops as nodes of their own -----------------------------------------------------------------
 
 _SCALAR_ATTRS = {"scalar": Attr("scalar", 0), "scalar_index": Attr("int", -1)}
 
@@ -305,7 +307,9 @@ def _operands(name: str, count: int, inputs: Sequence[Any], attrs: Attrs) -> lis
     operands = list(inputs)
     if index != -1:
         if not 0 <= index < count or count == 1:
-            raise OpError(f"{name}: scalar_index: expected -1 or a position of {count}, got {index}")
+            raise OpError(
+                f"{name}: scalar_index: expected -1 or a position of {count}, got {index}"
+            )
         operands.insert(index, None)
     if len(operands) != count:
         raise OpError(f"{name}: expected {count} operands, got {len(operands)}")
@@ -378,7 +382,9 @@ def _samples(name: str, micro: MicroOp) -> Iterator[Sample]:
                 yield Sample(rest, {"scalar": scalar, "scalar_index": index}, native)
     if "float32" in micro.dtypes:
         values = list(itertools.product(_SPECIALS, repeat=min(micro.arity, 2)))
-        columns = [np.array(column, np.float32) for column in zip(*values, strict=True)]
+        columns: list[np.ndarray] = [
+            np.array(column, np.float32) for column in zip(*values, strict=True)
+        ]
         if name == "WHERE":
             columns = [columns[0] > 0, *columns]
         yield Sample(columns, {})

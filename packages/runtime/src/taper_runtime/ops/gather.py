@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import COMPUTED, REALS, check_axis, check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _INDICES = ("int64", "int32")
 
@@ -105,7 +108,7 @@ def _scatter(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     axis = attrs["axis"]
     _check_range("SCATTER", index, -x.shape[axis], x.shape[axis])
     out = np.array(x, order="C")
-    places = list(np.indices(index.shape, sparse=True))
+    places: list[np.ndarray] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     if attrs["reduce"] == "none":
         out[tuple(places)] = src

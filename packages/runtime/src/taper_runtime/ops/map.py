@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from taper_runtime.ops.opdef import (
     TensorType,
 )
 from taper_runtime.ops.rules import broadcast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 MAX_INPUTS = 16
 MAX_INSTRUCTIONS = 64
@@ -87,7 +90,9 @@ def evaluate_program(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         operands = attrs["args"][at : at + arity(name)]
         at += arity(name)
         values.append(
-            evaluate_micro(name, [values[v] if v >= 0 else attrs["scalars"][-1 - v] for v in operands])
+            evaluate_micro(
+                name, [values[v] if v >= 0 else attrs["scalars"][-1 - v] for v in operands]
+            )
         )
     return contiguous(values[-1], np.broadcast_shapes(*(x.shape for x in inputs)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from taper_runtime.ops.elementwise import contiguous
 from taper_runtime.ops.map import evaluate_program, infer_program, program_attrs
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import REALS, broadcast, check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 #: Columns of one panel of a packed operand; one cache line of float32.
 PANEL = 16

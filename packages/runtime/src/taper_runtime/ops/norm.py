@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 
 def _infer_softmax(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -94,7 +97,14 @@ def _rms_norm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.ascontiguousarray(y, x.dtype)
 
 
-_NORM_SHAPES = (((4, 33), 1), ((2, 3, 16), 1), ((2, 3, 5), 2), ((7,), 1), ((0, 4), 1), ((3, 1000), 1))
+_NORM_SHAPES = (
+    ((4, 33), 1),
+    ((2, 3, 16), 1),
+    ((2, 3, 5), 2),
+    ((7,), 1),
+    ((0, 4), 1),
+    ((3, 1000), 1),
+)
 
 
 def _samples_layer_norm() -> Iterator[Sample]:
@@ -138,8 +148,8 @@ SOFTMAX = OpDef(
 )
 LAYER_NORM = OpDef(
     name="LAYER_NORM",
-    doc="(x - mean) / sqrt(variance + eps) over the last `dims` axes, times weight, plus bias, where "
-    "given.",
+    doc="(x - mean) / sqrt(variance + eps) over the last `dims` axes, times weight and plus bias "
+    "where given.",
     inputs=(1, 3),
     infer=_infer_layer_norm,
     evaluate=_layer_norm,

@@ -160,7 +160,9 @@ class OpDef:
         """
         unknown = attrs.keys() - self.attrs.keys()
         if unknown:
-            raise OpError(f"{self.name} has no attr {sorted(unknown)[0]!r}; it has {sorted(self.attrs)}")
+            raise OpError(
+                f"{self.name} has no attr {sorted(unknown)[0]!r}; it has {sorted(self.attrs)}"
+            )
         full = {}
         for name, attr in self.attrs.items():
             value = attrs.get(name, attr.default)
@@ -172,7 +174,7 @@ class OpDef:
         return full
 
     def infer_type(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        """Output type for these inputs; raises :class:`OpError` where the op does not allow them."""
+        """Output type for these inputs; :class:`OpError` where the op does not allow them."""
         low, high = self.inputs
         if not low <= len(inputs) <= high:
             raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axes, check_axis, check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def _reduced(shape: Shape, axes: Sequence[int], keepdim: bool) -> Shape:
@@ -50,7 +53,12 @@ def _reduction(
     def samples() -> Iterator[Sample]:
         rng = np.random.default_rng(6)
         for dtype in dtypes:
-            for shape, axes in (((5,), [0]), ((3, 33), [1]), ((3, 33), [0]), ((2, 3, 4, 5), [1, 3])):
+            for shape, axes in (
+                ((5,), [0]),
+                ((3, 33), [1]),
+                ((3, 33), [0]),
+                ((2, 3, 4, 5), [1, 3]),
+            ):
                 x = (rng.standard_normal(shape) * 3).astype(dtype)
                 yield Sample([x], {"axes": axes}, dtype in native)
                 yield Sample([x], {"axes": axes, "keepdim": True}, dtype in native)

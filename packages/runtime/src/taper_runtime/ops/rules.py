@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from typing import TYPE_CHECKING
 
 from taper_runtime.errors import OpError
-from taper_runtime.ops.opdef import Shape, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.ops.opdef import Shape, TensorType
 
 FLOATS = ("float64", "float32", "float16")
 INTS = ("int64", "int32", "int16", "int8", "uint8")
@@ -40,7 +45,7 @@ def check_axes(op: str, axes: Sequence[int], rank: int) -> Shape:
     """``axes`` if they exist, rise and do not repeat."""
     for axis in axes:
         check_axis(op, axis, rank)
-    if any(a >= b for a, b in zip(axes, axes[1:], strict=False)):
+    if any(a >= b for a, b in itertools.pairwise(axes)):
         raise OpError(f"{op}: expected axes that rise, got {list(axes)}")
     return tuple(axes)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, TensorType, contiguous_strides
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    import numpy as np
 
 #: Roles of a tensor. "state" (lives across runs) is reserved for mutated buffers.
 ROLES = ("input", "output", "constant", "state", "intermediate")
@@ -27,7 +29,7 @@ class TensorSpec:
 
     @property
     def type(self) -> TensorType:
-        """dtype and shape."""
+        """The dtype and shape."""
         return TensorType(self.dtype, self.shape)
 
     @property
