@@ -1,8 +1,8 @@
 """Transposes of the last two dimensions and scalar factors move into MATMUL; others do not."""
 
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 from taper_frontend.passes import absorb_into_matmul
 
 

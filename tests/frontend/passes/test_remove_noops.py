@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import remove_noops
 
 

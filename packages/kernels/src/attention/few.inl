@@ -20,7 +20,8 @@ static float few_add_bias(float *scores, const float *bias, int64_t n) {
 static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t keys) {
     const struct attention_state *s = u->s;
     const int64_t reach = attention_reach(u, r);
-    memset(scores + reach, 0, (size_t)(keys - reach) * sizeof *scores);
+    if (reach < keys)
+        memset(scores + reach, 0, (size_t)(keys - reach) * sizeof *scores);
     if (reach == 0)
         return;
     const float block_max = s->masked
@@ -29,21 +30,19 @@ static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t key
     const float old_max = u->max[r], max = block_max > old_max ? block_max : old_max;
     /* While all scores are -inf any finite number will do in place of the maximum. */
     const float center = max == -INFINITY ? 0.0f : max;
-    float shrink[V_LEN];
-    v_store(shrink, v_exp_nonpositive(v_set1(old_max - center)));
-    const float total = (float)softmax_exp_row(true, scores, scores, center, reach);
-    u->total[r] = u->total[r] * shrink[0] + total;
-    u->max[r] = max;
-    if (u->first_key > 0 && max != old_max)
+    if (max != old_max && u->first_key > 0) {
+        float shrink[V_LEN];
+        v_store(shrink, v_exp_nonpositive(v_set1(old_max - center)));
+        u->total[r] *= shrink[0];
         attention_scale(u->sums + r * s->dv, u->sums + r * s->dv, shrink[0], s->dv);
+    }
+    u->max[r] = max;
+    u->total[r] += (float)softmax_exp_row(true, scores, scores, center, reach);
 }
 
 static void few_start(const attention_unit *u) {
-    for (int64_t r = 0; r < u->rows; r++) {
-        const float *q = attention_q(u, r);
-        for (int64_t i = 0; i < u->s->d; i++)
-            u->q[r * u->s->d + i] = q[i * u->s->q.col];
-    }
+    const struct attention_state *s = u->s;
+    gemm_copy(u->q, s->d, attention_q(u, 0), s->q.row, s->q.col, u->rows, s->d);
 }
 
 static void few_block(attention_unit *u, int64_t keys) {

@@ -56,9 +56,9 @@ def _scaled(node: Node, factor: float) -> dict[str, object] | None:
     return node.attrs | {"alpha": alpha} if math.isfinite(alpha) else None
 
 
-def _factor(node: Node | None) -> float | None:
+def _factor(graph: Graph, node: Node) -> float | None:
     """Return the number ``node`` multiplies its one input by, None if that is not what it does."""
-    if node is None or node.attrs.get("scalar_index", -1) < 0:
+    if node.attrs.get("scalar_index", -1) < 0 or graph.tensors[node.output].dtype != "float32":
         return None
     if node.op == "MUL":
         return float(node.attrs["scalar"])
@@ -68,7 +68,7 @@ def _factor(node: Node | None) -> float | None:
 
 
 def _absorb_output_factor(graph: Graph, node: Node) -> bool:
-    factor = _factor(node)
+    factor = _factor(graph, node)
     if factor is None:
         return False
     product = graph.producer(node.inputs[0])
@@ -92,7 +92,7 @@ def _absorb_input_factor(graph: Graph, node: Node) -> bool:
             and graph.sole_consumer(producer.output) is reader
             and reader.inputs.count(producer.output) == 1
         ):
-            factor = _factor(producer)
+            factor = _factor(graph, producer)
             if factor is not None:
                 attrs = _scaled(node, factor)
                 if attrs is None:

@@ -15,7 +15,7 @@ from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
@@ -46,19 +46,20 @@ def make_plan(
     """
     order = memory_order(graph)
     sharing = Sharing(graph, order)
-    roots, root_intervals = _root_intervals(graph, sharing)
-    kernels = [_prepare(graph, sharing, node) for node in sharing.executed]
-    scratch_intervals = [
-        Interval(step, step, 0 if kernel is None else kernel.scratch_bytes)
-        for step, kernel in enumerate(kernels)
-    ]
-    intervals = [*root_intervals, *scratch_intervals]
+    roots, root_intervals = _root_intervals(graph, sharing, order)
+    kernels = {node.output: _prepare(graph, sharing, node) for node in sharing.executed}
+    scratch_intervals = {
+        node.output: Interval(step, step, kernel.scratch_bytes)
+        for step, node in enumerate(order)
+        if (kernel := kernels.get(node.output)) is not None and kernel.scratch_bytes
+    }
+    intervals = [*root_intervals, *scratch_intervals.values()]
     offsets, arena_bytes = lay_out(intervals)
     arena = dict(zip(roots, offsets, strict=False))
     scratch = {
-        node.output: (offset, interval.nbytes) if interval.nbytes else (0, 0)
-        for node, offset, interval in zip(
-            sharing.executed, offsets[len(roots) :], scratch_intervals, strict=True
+        name: (offset, interval.nbytes)
+        for (name, interval), offset in zip(
+            scratch_intervals.items(), offsets[len(roots) :], strict=True
         )
     }
     memory = {
@@ -73,8 +74,8 @@ def make_plan(
     }
     fallbacks = [
         {"node": node.output, "op": node.op, "source": node.source}
-        for node, kernel in zip(sharing.executed, kernels, strict=True)
-        if kernel is None
+        for node in sharing.executed
+        if kernels[node.output] is None
     ]
     plan = Plan(
         nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
@@ -93,11 +94,13 @@ def make_plan(
     return plan
 
 
-def _root_intervals(graph: Graph, sharing: Sharing) -> tuple[list[str], list[Interval]]:
-    """Arena roots, and from which executed step to which each is needed."""
+def _root_intervals(
+    graph: Graph, sharing: Sharing, order: Sequence[Node]
+) -> tuple[list[str], list[Interval]]:
+    """Arena roots, and from which step to which each is needed; a view reads what it views."""
     birth: dict[str, int] = {}
     death: dict[str, int] = {}
-    for step, node in enumerate(sharing.executed):
+    for step, node in enumerate(order):
         for name in (node.output, *node.inputs):
             group = sharing.group[name]
             if not group.bound:
