@@ -21,8 +21,15 @@ class CompiledExecutor(Executor):
     Nodes without a native kernel split the array: numpy computes them between two calls.
     """
 
-    def __init__(self, program: _native.Program, steps: list[tuple[PlanNode, str]]) -> None:
+    def __init__(
+        self,
+        program: _native.Program,
+        steps: list[tuple[PlanNode, str]],
+        repeated: list[int] | None,
+    ) -> None:
         self._program = program
+        # Where each of the plan's outputs stands among the program's, if one stands there twice.
+        self._repeated = repeated
         #: Native steps in order, each with its kernel's name.
         self.steps = steps
 
@@ -30,10 +37,11 @@ class CompiledExecutor(Executor):
     def compile(cls, plan: Plan, *, strict_native: bool = False) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         constants = {name: i for i, name in enumerate(plan.constants)}
-        bound = {name: i for i, name in enumerate((*plan.inputs, *plan.outputs))}
+        outputs = list(dict.fromkeys(plan.outputs))
+        bound = {name: i for i, name in enumerate((*plan.inputs, *outputs))}
         program = _native.Program(
             [plan.tensors[name] for name in plan.inputs],
-            [plan.tensors[name] for name in plan.outputs],
+            [plan.tensors[name] for name in outputs],
             plan.arena_bytes,
             list(plan.constants.values()),
         )
@@ -69,11 +77,14 @@ class CompiledExecutor(Executor):
                 program.add_numpy(evaluate, operands)
         if strict_native:
             refuse(fallbacks)
-        return cls(program, steps)
+        if len(outputs) == len(plan.outputs):
+            return cls(program, steps, None)
+        return cls(program, steps, [outputs.index(name) for name in plan.outputs])
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        return self._program.run(inputs)
+        outputs = self._program.run(inputs)
+        return outputs if self._repeated is None else [outputs[i] for i in self._repeated]
 
     def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
         """Run once; returns the outputs, and nanoseconds per step of :attr:`steps`."""

@@ -1,0 +1,89 @@
+"""Constant matrices are packed, once each, from either layout."""
+
+import numpy as np
+import pytest
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
+
+from taper_frontend.passes import pack_weights
+from taper_runtime.ops.matmul import unpack
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 40])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_layouts(columns, transposed):
+    b = Builder()
+    w = b.constant(floats(*((columns, 6) if transposed else (6, columns))), "w")
+    y = b.op("MATMUL", b.input("a", 4, 6), w, transpose_b=transposed, alpha=0.5)
+    graph = check_fires(pack_weights, b.done(y))
+    node = only(graph, "MATMUL")
+    assert node.attrs == {"alpha": 0.5, "columns": columns}
+    assert list(graph.constants) == ["w.packed"]
+    packed = graph.constants["w.packed"]
+    assert packed.shape == (-(-columns // 16), 6, 16)
+    matrix = floats(columns, 6).T if transposed else floats(6, columns)
+    np.testing.assert_array_equal(unpack(packed, columns), matrix)
+
+
+def test_epilogue_and_extras_stay():
+    b = Builder()
+    inputs = [b.input("a", 4, 6), b.weight(6, 7), b.input("bias", 7)]
+    graph = b.done(b.op("MATMUL", *inputs, code=("ADD", "RELU"), args=(0, 1, 2)))
+    check_fires(pack_weights, graph)
+    assert only(graph, "MATMUL").inputs == ["a", "w.packed", "bias"]
+
+
+def test_shared_weight_is_packed_once():
+    b = Builder()
+    w = b.weight(6, 6)
+    x = b.input("x", 4, 6)
+    graph = b.done(b.op("MATMUL", b.op("MATMUL", x, w), w))
+    check_fires(pack_weights, graph)
+    assert list(graph.constants) == ["w.packed"]
+
+
+def test_weight_in_both_directions_is_packed_twice():
+    b = Builder()
+    w = b.weight(6, 6)
+    y = b.op("MATMUL", b.op("MATMUL", b.input("x", 4, 6), w), w, transpose_b=True)
+    graph = check_fires(pack_weights, b.done(y))
+    assert list(graph.constants) == ["w.packed", "w.packed_1"]
+
+
+def test_original_that_others_read_stays():
+    b = Builder()
+    table = b.weight(10, 6, name="table")
+    x = b.op("EMBEDDING", table, b.input("ids", 3, dtype="int64"))
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, table, transpose_b=True)))
+    assert list(graph.constants) == ["table", "table.packed"]
+
+
+def test_vector_times_matrix():
+    b = Builder()
+    check_fires(pack_weights, b.done(b.op("MATMUL", b.input("a", 6), b.weight(6, 7))))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: b.op("MATMUL", b.input("a", 4, 6), b.input("b", 6, 7)),
+        lambda b: b.op("MATMUL", b.input("a", 2, 4, 6), b.weight(2, 6, 7)),
+        lambda b: b.op("MATMUL", b.input("a", 4, 6), b.weight(6)),
+        lambda b: b.op("MATMUL", b.weight(4, 6), b.input("b", 6, 7)),
+        lambda b: b.op("MATMUL", b.input("a", 4, 6), b.constant(np.zeros((6, 0), np.float32))),
+        lambda b: b.op("MATMUL", b.input("a", 4, 0), b.constant(np.zeros((0, 6), np.float32))),
+        lambda b: b.op(
+            "MATMUL", b.input("a", 4, 6, dtype="float64"), b.constant(np.zeros((6, 7)))
+        ),
+    ],
+)
+def test_what_has_no_packed_form_stays(make):
+    b = Builder()
+    check_keeps(pack_weights, b.done(make(b)))
+
+
+def test_packed_stays():
+    b = Builder()
+    graph = b.done(b.op("MATMUL", b.input("a", 4, 6), b.weight(6, 7)))
+    check_fires(pack_weights, graph)
+    check_keeps(pack_weights, graph)
+    assert op_counts(graph) == {"MATMUL": 1}

@@ -1,0 +1,201 @@
+"""The frontend's entry point: arguments, pipeline, verification, report, command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import Block, seeded
+
+import taper_frontend
+import taper_runtime
+from taper_frontend.passes import PIPELINE
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, batch, *, shift=None, power=2):
+        y = batch["x"] ** power * self.weight
+        return {"y": y if shift is None else y + shift, "pair": (y, batch["x"])}
+
+
+ARGS = ({"x": torch.arange(6.0).reshape(2, 3)},)
+
+
+def run(plan, *arrays):
+    session = taper_runtime.InferenceSession(plan)
+    return session.run(None, dict(zip(plan.inputs, arrays, strict=True)))
+
+
+def test_nested_arguments_flatten_in_order():
+    shift = torch.ones(3)
+    plan = taper_frontend.export(Scale().eval(), ARGS, {"shift": shift, "power": 3})
+    assert len(plan.inputs) == 2
+    x = ARGS[0]["x"].numpy()
+    y, first, second = run(plan, x, shift.numpy())
+    np.testing.assert_allclose(y, x**3 * [1, 2, 3] + 1, rtol=1e-6)
+    np.testing.assert_allclose(first, x**3 * [1, 2, 3], rtol=1e-6)
+    np.testing.assert_array_equal(second, x)
+
+
+def test_structure_is_kept_in_the_plan(tmp_path):
+    plan = taper_frontend.export(Scale().eval(), ARGS)
+    plan.save(tmp_path / "m.taper")
+    loaded = taper_runtime.load(tmp_path / "m.taper")
+    kind, items = loaded.output_tree
+    assert kind == "dict"
+    assert [key for key, _ in items] == ["y", "pair"]
+    names = [items[0][1][1], *[leaf[1] for leaf in items[1][1][1]]]
+    assert names == list(loaded.outputs)
+
+
+@pytest.mark.parametrize("kind", ["program", "file"])
+def test_programs_and_files_export_alike(kind, tmp_path):
+    module = seeded(lambda: Block(32, "sdpa", causal=False))
+    args = (torch.randn(1, 8, 32),)
+    program = torch.export.export(module, args)
+    if kind == "file":
+        torch.export.save(program, tmp_path / "m.pt2")
+        program = tmp_path / "m.pt2"
+    plan = taper_frontend.export(program)
+    assert plan.metadata["verified"]["relative_error"] < 1e-5
+
+
+def test_users_pass_runs_in_the_pipeline():
+    seen = []
+
+    def count_nodes(graph):
+        seen.append(len(graph.nodes))
+        return False
+
+    taper_frontend.export(Scale().eval(), ARGS, passes=[count_nodes, *PIPELINE, count_nodes])
+    assert len(seen) == 2
+    assert seen[1] <= seen[0]
+
+
+def test_wrong_pass_is_caught_by_verification():
+    def double_everything(graph):
+        (output, *_) = graph.outputs
+        scaled = graph.add_node("MUL", [output], {"scalar": 2.0, "scalar_index": 1})
+        graph.set_outputs([scaled, *graph.outputs[1:]])
+        return True
+
+    module, args = Scale().eval(), ARGS
+    with pytest.raises(taper_frontend.VerificationError, match="differs from the module's"):
+        taper_frontend.export(module, args, passes=[double_everything, *PIPELINE])
+    plan = taper_frontend.export(
+        module, args, passes=[double_everything, *PIPELINE], verify=False
+    )
+    assert "verified" not in plan.metadata
+
+
+def test_module_is_left_as_it_was():
+    module = Scale()
+    assert module.training
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    taper_frontend.export(module, ARGS)
+    assert module.training
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_report_stands_in_the_plan():
+    module = seeded(lambda: Block(32, "manual", causal=True))
+    metadata = taper_frontend.export(module, (torch.randn(1, 8, 32),)).metadata
+    assert metadata["nodes_lowered"] == metadata["passes"][0]["before"]
+    assert {"name", "before", "after"} == set(metadata["passes"][0])
+    memory = metadata["memory"]
+    assert memory["lower_bound"] <= memory["arena"] <= memory["intermediates"] + (1 << 20)
+    assert metadata["fallbacks"] == []
+    assert metadata["verified"]["max_error"] < 1e-4
+
+
+def test_versions_agree():
+    root = Path(__file__).parents[2]
+    version = f"version: '{taper_runtime.__version__}'"
+    for path in ("meson.build", "packages/kernels/meson.build", "packages/runtime/meson.build"):
+        assert version in (root / path).read_text().partition("\n\n")[0] + (root / path).read_text()
+    pyproject = (root / "packages/frontend/pyproject.toml").read_text()
+    assert f'version = "{taper_runtime.__version__}"' in pyproject
+    assert f"taper-runtime=={taper_runtime.__version__}" in pyproject
+    assert taper_frontend.__version__ == taper_runtime.__version__
+
+
+FACTORY = """
+import torch
+
+def make():
+    return torch.nn.Linear(4, 3).eval()
+
+def args():
+    return (torch.ones(2, 4),)
+
+def both():
+    return make(), args()
+
+def unsupported():
+    class M(torch.nn.Module):
+        def forward(self, x):
+            return torch.fft.fft(x).abs()
+    return M(), (torch.ones(2, 4),)
+"""
+
+
+def taper(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "taper_runtime.cli", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_command_line_from_export_to_output(tmp_path):
+    (tmp_path / "zoo.py").write_text(FACTORY)
+    result = taper("export", "zoo:make", "--args", "zoo:args", "-o", "m.taper", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "every node has a native kernel" in result.stdout
+    assert "verified on 3 inputs" in result.stdout
+
+    result = taper("inspect", "m.taper", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "MATMUL" in result.stdout
+
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    name = taper_runtime.load(tmp_path / "m.taper").inputs[0]
+    result = taper(
+        "run", "m.taper", "--input", f"{name}=x.npy", "--output", "out.npz", cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    with np.load(tmp_path / "out.npz") as outputs:
+        assert [outputs[key].shape for key in outputs] == [(2, 3)]
+
+    result = taper("bench", "m.taper", "--runs", 3, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    result = taper("profile", "m.taper", "--runs", 3, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "f32_matmul" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["export", "zoo:nothing", "-o", "m.taper"], 1, "has no attribute 'nothing'"),
+        (["export", "zoo:unsupported", "-o", "m.taper"], 1, "unsupported"),
+        (["inspect", "missing.taper"], 1, "No such file"),
+        (["inspect", "zoo.py"], 1, "header"),
+        (["run", "zoo.py"], 1, "header"),
+        (["conquer"], 2, "invalid choice"),
+    ],
+)
+def test_users_mistakes_are_one_line(arguments, code, message, tmp_path):
+    (tmp_path / "zoo.py").write_text(FACTORY)
+    result = taper(*arguments, cwd=tmp_path)
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,77 @@
+"""Products: which ops they emit, and torch's rules for their scalars."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lowering import check_lowering, ops_of
+
+A = torch.linspace(-1, 1, 6).reshape(2, 3)
+B = torch.linspace(0, 2, 12).reshape(3, 4)
+C = torch.linspace(-3, 3, 8).reshape(2, 4)
+
+
+def test_linear_is_transpose_matmul_add():
+    graph = check_lowering(torch.nn.Linear(3, 4).eval(), A)
+    transpose, matmul, add = graph.order()
+    assert (transpose.op, matmul.op, add.op) == ("TRANSPOSE", "MATMUL", "ADD")
+    assert transpose.inputs == ["weight"]
+    assert matmul.inputs == [graph.inputs[0], transpose.output]
+    assert add.inputs == [matmul.output, "bias"]
+    assert add.output == graph.outputs[0] == "linear"
+    assert add.source.endswith("linear") or add.source == ""
+
+
+def test_linear_without_bias_of_any_rank():
+    net = torch.nn.Linear(3, 4, bias=False).eval()
+    for x in (A, A[0], A[None, None], A[:0]):
+        assert ops_of(check_lowering(net, x)) == ["TRANSPOSE", "MATMUL"]
+
+
+def test_linear_with_a_vector_for_weight():
+    graph = check_lowering(lambda x, w: torch.nn.functional.linear(x, w), A, A[0])
+    assert ops_of(graph) == ["MATMUL"]
+
+
+@pytest.mark.parametrize(
+    ("beta", "alpha", "ops"),
+    [
+        (1, 1, ["MATMUL", "ADD"]),
+        (0.5, 2, ["MATMUL", "MUL", "MUL", "ADD"]),
+        (0, 1, ["MATMUL"]),
+    ],
+)
+def test_addmm(beta, alpha, ops):
+    c = C if beta else C * float("nan")
+    graph = check_lowering(lambda c, a, b: torch.addmm(c, a, b, beta=beta, alpha=alpha), c, A, B)
+    assert ops_of(graph) == ops
+
+
+def test_addmm_broadcasts_a_bias():
+    graph = check_lowering(lambda c, a, b: torch.addmm(c, a, b), C[0], A, B)
+    assert ops_of(graph) == ["MATMUL", "ADD"]
+
+
+def test_matmul_of_every_pair_of_ranks():
+    def model(a, b):
+        left = [a[0], a, a[None], a.expand(5, 1, 2, 3)]
+        right = [b[:, 0], b, b.expand(4, 3, 4), b.expand(2, 3, 4)]
+        return [x @ y for x in left for y in right]
+
+    assert "MATMUL" in ops_of(check_lowering(model, A, B))
+
+
+def test_matmul_stays_one_node():
+    x = torch.ones(2, 1, 3, 4)
+    graph = check_lowering(lambda x: x @ x.transpose(-1, -2).expand(2, 5, 4, 3), x)
+    assert ops_of(graph).count("MATMUL") == 1
+    assert "RESHAPE" not in ops_of(graph)
+
+
+def test_products_over_nothing():
+    check_lowering(lambda a, b: (a @ b, torch.addmm(b.new_ones(2, 4), a, b)), A[:, :0], B[:0])
+
+
+def test_integers():
+    check_lowering(lambda a, b: a @ b, A.mul(9).long(), B.mul(9).long())

@@ -1,0 +1,115 @@
+"""Handlers that move elements: which ops they emit, and where nothing is to be done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lowering import check_lowering, ops_of
+
+X = torch.arange(24.0).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "ops"),
+    [
+        (lambda x: x.permute(0, 2, 1), ["TRANSPOSE"]),
+        (lambda x: x.permute(2, 1, 0), ["TRANSPOSE"]),
+        (lambda x: x.permute(-1, 0, 1), ["PERMUTE"]),
+        (lambda x: x.permute(0, 1, 2), []),
+        (lambda x: x.transpose(0, -1), ["TRANSPOSE"]),
+        (lambda x: x[0].t(), ["SLICE", "RESHAPE", "TRANSPOSE"]),
+        (lambda x: x.reshape(6, 4), ["RESHAPE"]),
+        (lambda x: x.view(2, -1), ["RESHAPE"]),
+        (lambda x: x.flatten(), ["RESHAPE"]),
+        (lambda x: x.unsqueeze(1), ["RESHAPE"]),
+        (lambda x: x[:1].squeeze(), ["SLICE", "RESHAPE"]),
+        (lambda x: x.view(2, 3, 4), []),
+        (lambda x: x[:, 1:], ["SLICE"]),
+        (lambda x: x[:, :99], []),
+        (lambda x: x[..., ::2], ["SLICE"]),
+        (lambda x: x[:, -1], ["SLICE", "RESHAPE"]),
+        (lambda x: x[:, 2:1], ["SLICE"]),
+        (lambda x: x[:, :1].expand(5, 2, 3, 4), ["SLICE", "EXPAND"]),
+        (lambda x: x.expand(2, 3, -1), []),
+        (lambda x: x.repeat(1, 1, 1), []),
+        (lambda x: x.repeat(3, 1, 2, 1), ["RESHAPE", "EXPAND", "RESHAPE"]),
+        (lambda x: torch.cat([x]), []),
+        (lambda x: torch.cat([x, x, x], -1), ["CAT"]),
+        (lambda x: torch.stack([x, x], 1), ["RESHAPE", "RESHAPE", "CAT"]),
+        (lambda x: x.flip(0, -1), ["FLIP"]),
+        (lambda x: torch.nn.functional.pad(x, (-1, -1)), ["SLICE"]),
+        (lambda x: torch.nn.functional.pad(x, (0, 0)), []),
+        (lambda x: x.diagonal(1, 0, 2), ["RESHAPE", "INDEX_SELECT"]),
+    ],
+)
+def test_ops(model, ops):
+    assert ops_of(check_lowering(model, X)) == ops
+
+
+def test_parts_are_slices_of_their_own():
+    def model(x):
+        return [
+            *x.split(2, 1),
+            *x.split([1, 2], -2),
+            *x.chunk(3, 2),
+            *x.unbind(0),
+            *torch.tensor_split(x, 2, 2),
+        ]
+
+    graph = check_lowering(model, X)
+    slices = [node for node in graph.order() if node.op == "SLICE"]
+    assert len(slices) == 11
+    assert {node.inputs[0] for node in slices} == set(graph.inputs)
+
+
+def test_padding():
+    def model(x):
+        pad = torch.nn.functional.pad
+        return [
+            pad(x, (1, 2, 0, 3), value=1.5),
+            pad(x, (-1, 2)),
+            pad(x.long(), (2, 0), value=7),
+            pad(x, (1, 2), mode="reflect"),
+            pad(x, (1, 2), mode="replicate"),
+            pad(x, (3, 2), mode="circular"),
+        ]
+
+    check_lowering(model, X)
+
+
+def test_any_dtype():
+    def model(x):
+        y = torch.cat([x, x.flip(1)], 2).permute(2, 0, 1)
+        return y[1::2, :, 1:].expand(2, *y[1::2, :, 1:].shape)
+
+    for dtype in (torch.bool, torch.int32, torch.int64, torch.uint8, torch.float64, torch.float16):
+        check_lowering(model, (X % 2).to(dtype))
+
+
+def test_cat_promotes_and_skips_legacy_empty_vectors():
+    def model(x, n, empty):
+        return torch.cat([x, n, empty], 1), torch.cat([empty, empty])
+
+    check_lowering(model, X[0], torch.arange(6).reshape(3, 2), torch.empty(0))
+
+
+def test_empty_dimensions():
+    def model(x):
+        return [x[:, :0], x[:0].reshape(4, 0), torch.cat([x[:0], x]), x[:0].expand(0, 3, 4)]
+
+    check_lowering(model, X)
+
+
+def test_scalars():
+    def model(x):
+        return [x.reshape(1, 1), x.expand(3), x.permute(), x.flip(()), x.repeat(2), x.squeeze()]
+
+    check_lowering(model, torch.tensor(2.5))
+
+
+def test_strided_and_unfolded():
+    def model(x):
+        return [x.as_strided((2, 5), (3, 2), 1), x.unfold(2, 2, 1), x.unfold(1, 3, 2)]
+
+    check_lowering(model, X)
