@@ -79,6 +79,10 @@ def test_module_is_left_as_it_was():
         assert torch.equal(value, state[name])
 
 
+def test_arguments_that_share_memory():
+    check_lowering(lambda x, y, z: x + y + z, X, X[:, :1], X)
+
+
 def test_nested_arguments_come_flat_in_the_order_of_the_signature():
     def model(pair, *, extra):
         return pair[0] + extra["a"][0], pair[1] * extra["b"]

@@ -23,7 +23,7 @@ def nodes_of(model, *args):
         (lambda x: x + 2, "ADD", 2.0, 1),
         (lambda x: 1 - x, "SUB", 1.0, 0),
         (lambda x: x * 0.1, "MUL", 0.1, 1),
-        (lambda x: 3 / (x + 4), "DIV", 3.0, 0),
+        (lambda x: x / 3, "DIV", 3.0, 1),
         (lambda x: 2.0**x, "POW", 2.0, 0),
         (lambda x: x.masked_fill(x > 0, -1.0), "WHERE", -1.0, 1),
         (lambda x: torch.where(x > 0, x, 7), "WHERE", 7.0, 2),

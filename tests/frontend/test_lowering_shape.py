@@ -36,7 +36,7 @@ X = torch.arange(24.0).reshape(2, 3, 4)
         (lambda x: x.repeat(3, 1, 2, 1), ["RESHAPE", "EXPAND", "RESHAPE"]),
         (lambda x: torch.cat([x]), []),
         (lambda x: torch.cat([x, x, x], -1), ["CAT"]),
-        (lambda x: torch.stack([x, x], 1), ["RESHAPE", "RESHAPE", "CAT"]),
+        (lambda x: torch.stack([x, x], 1), ["CAT", "RESHAPE"]),
         (lambda x: x.flip(0, -1), ["FLIP"]),
         (lambda x: torch.nn.functional.pad(x, (-1, -1)), ["SLICE"]),
         (lambda x: torch.nn.functional.pad(x, (0, 0)), []),
@@ -59,7 +59,7 @@ def test_parts_are_slices_of_their_own():
 
     graph = check_lowering(model, X)
     slices = [node for node in graph.order() if node.op == "SLICE"]
-    assert len(slices) == 11
+    assert len(slices) == 10
     assert {node.inputs[0] for node in slices} == set(graph.inputs)
 
 
@@ -103,7 +103,7 @@ def test_empty_dimensions():
 
 def test_scalars():
     def model(x):
-        return [x.reshape(1, 1), x.expand(3), x.permute(), x.flip(()), x.repeat(2), x.squeeze()]
+        return [x.reshape(1, 1), x.expand(3), x.permute(()), x.flip(()), x.repeat(2), x.squeeze()]
 
     check_lowering(model, torch.tensor(2.5))
 

@@ -554,7 +554,8 @@ static void bench_attention(const char *name, attention_case c) {
     node_free(&node);
 }
 
-static void bench(void) {
+/* Layouts: as projections leave them, or as they lie in a cache. */
+static void bench_encoder(void) {
     attention_case c = {.batch = 8,
                         .heads = 12,
                         .kv_heads = 12,
@@ -568,44 +569,63 @@ static void bench(void) {
     c.batch = 1;
     bench_attention("minilm b1 s128", c);
     c.mask = BOOL_MASK;
-    c.mask_dims = 9;
+    c.mask_dims = 1 | 8;
     c.masked = 0.2f;
     bench_attention("minilm b1 s128 mask", c);
     c.mask = NO_MASK;
     c.lq = c.lk = 16;
     bench_attention("minilm b1 s16", c);
-    c.layout = FUSED;
     c.d = c.dv = 64;
-    bench_attention("gpt2 s16", c);
-    c.causal = true;
-    bench_attention("gpt2 s16 causal", c);
-    c.lq = c.lk = 64;
-    bench_attention("gpt2 s64 causal", c);
-    c.lq = c.lk = 1024;
-    bench_attention("gpt2 s1024 causal", c);
-    c.causal = false;
-    bench_attention("gpt2 s1024", c);
-    c.lq = c.lk = 64;
-    bench_attention("gpt2 s64", c);
-    c.lq = c.lk = 512;
-    bench_attention("bert s512", c);
     c.lq = c.lk = 197;
     bench_attention("vit s197", c);
+    c.heads = c.kv_heads = 2;
+    c.lq = c.lk = 512;
+    bench_attention("bert 2 heads s512", c);
+    c.heads = c.kv_heads = 16;
+    c.lq = c.lk = 128;
+    bench_attention("bert large s128", c);
+}
+
+static void bench_decoder(void) {
+    attention_case c = {.batch = 1,
+                        .heads = 12,
+                        .kv_heads = 12,
+                        .lq = 16,
+                        .lk = 16,
+                        .d = 64,
+                        .dv = 64,
+                        .layout = FUSED,
+                        .causal = true,
+                        .transpose_output = true};
+    bench_attention("gpt2 s16", c);
+    c.lq = c.lk = 64;
+    bench_attention("gpt2 s64", c);
+    c.mask = FLOAT_MASK;
+    c.mask_dims = 1 | 4 | 8;
+    c.causal = false;
+    bench_attention("gpt2 s64 mask", c);
+    c.causal = true;
+    c.mask = NO_MASK;
+    c.heads = c.kv_heads = 1;
+    c.lq = c.lk = 1024;
+    bench_attention("gpt2 1 head s1024", c);
+    c.causal = false;
+    c.heads = c.kv_heads = 12;
     c.layout = CONTIGUOUS;
     c.lq = 1;
-    c.lk = 1024;
-    bench_attention("gpt2 decode 1024", c);
+    bench_attention("gpt2 1 of 1024", c);
     c.lk = 64;
-    bench_attention("gpt2 decode 64", c);
+    bench_attention("gpt2 1 of 64", c);
     c.heads = 32;
     c.kv_heads = 8;
     c.d = c.dv = 128;
     c.lk = 1024;
-    bench_attention("llama decode 1024", c);
+    bench_attention("llama 1 of 1024", c);
     c.lq = 8;
     bench_attention("llama 8 of 1024", c);
 }
-static const check_case benches[] = {{"attention", bench}};
+
+static const check_case benches[] = {{"encoder", bench_encoder}, {"decoder", bench_decoder}};
 
 int main(int argc, char **argv) {
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], benches,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_map_only
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.registry import HANDLERS
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch._ops import OperatorBase
+
+_T = TypeVar("_T")
 
 Model = torch.nn.Module | ExportedProgram | str | os.PathLike[str]
 
@@ -58,7 +61,10 @@ def capture(
             program = _attempt(
                 "capture the module",
                 lambda: torch.export.export(
-                    model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
+                    model,
+                    _own(tuple(args)),
+                    _own(dict(kwargs or {})),
+                    dynamic_shapes=dynamic_shapes,
                 ),
             )
         elif dynamic_shapes is not None:
@@ -83,6 +89,11 @@ def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:
     """Torch's own table without the ops that have a handler."""
     table: dict[OperatorBase, Callable[..., Any]] = torch.export.default_decompositions()
     return {op: rule for op, rule in table.items() if str(op) not in HANDLERS}
+
+
+def _own(arguments: _T) -> _T:
+    """Copy the tensors: of one that is a view of another torch.export takes the sizes as varying."""
+    return tree_map_only(torch.Tensor, torch.Tensor.clone, arguments)
 
 
 def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgram:

@@ -151,10 +151,10 @@ static void run_rows(const taper_program *p, program_frame *frame, const taper_t
             step[i] = row_stride(p, in) * in->size;
             frame->slot[i].step = in->col_stride != 0;
             if (is_strided(in)) {
-                gather(in->size, scratch + in->gather, PROGRAM_TILE, from[i], rows,
+                gather(in->size, scratch + in->gather, PROGRAM_GATHER_PITCH, from[i], rows,
                        row_stride(p, in), n, in->col_stride);
                 from[i] = scratch + in->gather;
-                step[i] = PROGRAM_TILE * in->size;
+                step[i] = PROGRAM_GATHER_PITCH * in->size;
             }
         }
         for (int64_t k = 0; k < rows; k++) {

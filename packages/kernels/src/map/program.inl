@@ -8,6 +8,7 @@ enum {
      * are not laid out like the output are then copied to a tile register first. */
     PROGRAM_FLAT_COLS = 128,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
+    PROGRAM_GATHER_PITCH = PROGRAM_TILE + 16, /* off a power of two, so that rows share no cache set */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,
     SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
     ANY_DTYPE = -1
@@ -292,7 +293,7 @@ static void prepare_gathers(taper_program *p) {
             continue;
         const int64_t rows = is_strided(in) ? p->gather_rows : 1;
         in->gather = (int32_t)p->scratch_bytes;
-        p->scratch_bytes += (size_t)(rows * PROGRAM_TILE * in->size);
+        p->scratch_bytes += (size_t)(rows * PROGRAM_GATHER_PITCH * in->size);
     }
 }
 

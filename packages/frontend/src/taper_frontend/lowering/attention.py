@@ -61,7 +61,7 @@ def _as_rank_4(
         ctx.unsupported(f"expected heads that divide each other, got {heads}")
     wanted = [max(heads[0], kv_heads), kv_heads, kv_heads]
     folded = [
-        _fold(ctx, ctx.reshape(x, shape), (*batch, n, *shape[-2:]))
+        _fold(ctx, x, (*batch, n, *shape[-2:]))
         for x, shape, n in zip(inputs, shapes, wanted, strict=True)
     ]
     if mask is not None and ctx.rank(mask) > 3:
@@ -71,4 +71,6 @@ def _as_rank_4(
 
 def _fold(ctx: Lowering, x: str, shape: Shape) -> str:
     """Broadcast to ``shape``, then make its batch dimensions one."""
-    return ctx.reshape(ctx.expand(x, shape), (math.prod(shape[:-3]), *shape[-3:]))
+    if ctx.type(x).size != math.prod(shape):
+        x = ctx.expand(x, shape)
+    return ctx.reshape(x, (math.prod(shape[:-3]), *shape[-3:]))
