@@ -174,6 +174,57 @@ def test_in_place_over_a_broadcast_operand():
     assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].offset"
 
 
+def test_in_place_over_another_dtype_of_the_same_size():
+    nodes = [("NEG", ("x",), "a"), ("CAST", ("a",), "b", {"dtype": "int32"}), ("NEG", ("b",), "y")]
+    tensors = CHAIN | {"b": ("int32 intermediate", (8,), "a"), "y": ("int32 output", (8,))}
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+
+
+def test_in_place_over_another_shape_of_the_same_size():
+    nodes = [("NEG", ("x",), "a"), ("ADD", ("a", "z"), "b"), ("NEG", ("b",), "y")]
+    tensors = CHAIN | {
+        "z": ("input", (1, 8)),
+        "b": ("intermediate", (1, 8), "a"),
+        "y": ("output", (1, 8)),
+    }
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+
+
+@pytest.mark.parametrize("offset", [4, 8, 16])
+def test_in_place_but_shifted(offset):
+    nodes = [
+        ("NEG", ("x",), "a"),
+        ("SLICE", ("a",), "p", {"axis": 0, "start": 0, "stop": 4}),
+        ("NEG", ("p",), "b"),
+        ("NEG", ("b",), "y"),
+    ]
+    tensors = CHAIN | {
+        "p": ("intermediate", (4,), "a"),
+        "b": ("intermediate", (4,), "a", offset),
+        "y": ("output", (4,)),
+    }
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+
+
+def test_a_root_that_is_dead_is_no_place_for_others():
+    nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "c"), ("NEG", ("c",), "b"), ("NEG", ("b",), "y")]
+    tensors = CHAIN | {"c": ("intermediate", (8,), "c", 64), "b": ("intermediate", (8,), "a")}
+    assert refused(build(nodes, tensors, 128)) == "plan.tensors['b'].root"
+
+
+def test_half_an_item_into_an_output():
+    nodes = [("NEG", ("x",), "a"), ("SUM", ("a",), "s", {"axes": (0,)}), ("ADD", ("s", "z"), "y")]
+    tensors = {
+        "x": ("input", (2,)),
+        "z": ("input", (8,)),
+        "a": ("intermediate", (2,), "y", 2),
+        "s": ("intermediate", ()),
+        "y": ("output", (8,)),
+    }
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['a'].offset"
+    validate(place(build(nodes, tensors, 64), "a", offset=4))
+
+
 def test_in_place_over_a_part_of_a_root():
     """The first half of `a` is overwritten while its second half waits."""
     nodes = [

@@ -55,3 +55,19 @@ def check_lowering(model, *args, rtol=None, atol=None, **kwargs):
 
 def ops_of(graph):
     return [node.op for node in graph.order()]
+
+
+def nodes_behind(graph, output):
+    """Nodes that ``output`` depends on, in order."""
+    wanted = {output}
+    for node in reversed(graph.order()):
+        if node.output in wanted:
+            wanted.update(node.inputs)
+    return [node for node in graph.order() if node.output in wanted]
+
+
+def check_each(cases, *args):
+    """Compare functions of one tensor each, captured together; yield case and nodes."""
+    graph = check_lowering(lambda *args: [function(*args) for function, *_ in cases], *args)
+    for case, output in zip(cases, graph.outputs, strict=True):
+        yield case, nodes_behind(graph, output)

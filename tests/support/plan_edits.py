@@ -123,12 +123,14 @@ EDITS = {
         "tree_that_names_no_input": ("plan.input_tree", ["tuple", [["tensor", "y"]]]),
     },
     "plan.input_tree[1][0]": {
+        "dict_tree_of_a_string": ("plan.input_tree", ["dict", ["ab"]]),
         "dict_tree_without_a_key": ("plan.input_tree", ["dict", [["tensor"]]]),
     },
     "plan.input_tree[1][0][0]": {
         "dict_tree_with_an_array_as_key": ("plan.input_tree", ["dict", [[[], ["value", 1]]]]),
     },
     "plan.input_tree[1]": {
+        "tree_that_names_an_array": ("plan.input_tree", ["tensor", ["x"]]),
         "list_tree_of_an_object": ("plan.input_tree", ["list", {}]),
     },
     "plan.output_tree": {
@@ -160,6 +162,7 @@ EDITS = {
     },
     "plan.tensors['r'].root": {
         "root_that_is_no_tensor": ("plan.tensors.r.root", "heap"),
+        "root_is_an_array": ("plan.tensors.r.root", ["h"]),
         "root_is_a_number": ("plan.tensors.r.root", 0),
     },
     "plan.tensors['h'].root": {
@@ -239,6 +242,7 @@ EDITS = {
     },
     "plan.nodes[0].output": {
         "output_is_no_tensor": ("plan.nodes.0.output", "ghost"),
+        "output_name_is_an_array": ("plan.nodes.0.output", ["h"]),
         "output_name_is_null": ("plan.nodes.0.output", None),
         "node_that_produces_an_input": ("plan.nodes.0.output", "x"),
         "node_that_produces_a_constant": ("plan.nodes.0.output", "b"),

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from graph_checks import Builder, floats
 
 if TYPE_CHECKING:
@@ -78,13 +79,17 @@ class RandomGraph(Builder):
                 return self.op("PERMUTE", moved, axes=(1, 2, 0))
             case 3:
                 cut = int(self.rng.integers(w + 1))
-                parts = [self.op("SLICE", x, axis=2, start=s, stop=e) for s, e in ((cut, w), (0, cut))]
+                parts = [
+                    self.op("SLICE", x, axis=2, start=s, stop=e) for s, e in ((cut, w), (0, cut))
+                ]
                 return self.op("CAT", *parts, axis=2)
             case 4:
                 wide = self.op("CAST", x, dtype="float64")
                 return self.op("CAST", wide, dtype="float32")
             case _:
-                rows = self.reshape(self.op("EXP", self.op("TANH", self.reshape(x, b * n, w))), b, n, w)
+                rows = self.reshape(
+                    self.op("EXP", self.op("TANH", self.reshape(x, b * n, w))), b, n, w
+                )
                 return self.op("MUL", rows, self.number())
 
     def masked(self) -> str:
@@ -182,10 +187,25 @@ class RandomGraph(Builder):
             y = self.reshape(y, b, h, n, d)
         return self.reshape(self.transpose(y, 1, 2), b, n, h * d)
 
+    def grouped_attention(self) -> str:
+        """One key and value head, repeated for all query heads."""
+        b, n, h, d = self.batch, self.length, self.heads, self.dim
+        q = self.transpose(self.reshape(self.pick(), b, n, h, d), 1, 2)
+        repeated = []
+        for _ in range(2):
+            head = self.op("MATMUL", self.pick(), self.matrix(self.width, d))
+            head = self.transpose(self.reshape(head, b, n, 1, d), 1, 2)
+            head = self.op("EXPAND", self.reshape(head, b, 1, 1, n, d), shape=(b, 1, h, n, d))
+            repeated.append(self.reshape(head, b, h, n, d))
+        y = self.op("ATTENTION", q, *repeated, scale=d**-0.5, causal=self.chance())
+        return self.reshape(self.transpose(y, 1, 2), b, n, h * d)
+
     def reduced(self) -> str:
         op = str(self.rng.choice(["MEAN", "AMAX"]))
         x = self.pick()
-        return self.op("SUB", self.pick(), self.op(op, x, axes=(int(self.rng.integers(3)),), keepdim=True))
+        return self.op(
+            "SUB", self.pick(), self.op(op, x, axes=(int(self.rng.integers(3)),), keepdim=True)
+        )
 
     def folded(self) -> str:
         positions = self.constant(np.arange(self.length))
@@ -202,7 +222,7 @@ class RandomGraph(Builder):
         kinds: list[Callable[[], str]] = [
             self.unary, self.binary, self.broadcast, self.move, self.masked, self.linear,
             self.linear, self.gelu, self.silu, self.norm, self.softmax, self.attention,
-            self.attention, self.reduced, self.folded, self.repeated,
+            self.attention, self.grouped_attention, self.reduced, self.folded, self.repeated,
         ]  # fmt: skip
         for _ in range(fragments):
             made = kinds[self.rng.integers(len(kinds))]()

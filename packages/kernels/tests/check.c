@@ -208,6 +208,13 @@ void check_fill_uniform(float *p, int64_t n, float low, float high) {
         p[i] = check_uniform(low, high);
 }
 
+void check_fill_bytes(void *p, int64_t n) {
+    for (int64_t i = 0; i < n; i += 8) {
+        const uint64_t bits = random_bits();
+        memcpy((uint8_t *)p + i, &bits, n - i < 8 ? (size_t)(n - i) : 8);
+    }
+}
+
 /* ---- numbers and tensors ---- */
 
 double check_ulp(float got, double want) {

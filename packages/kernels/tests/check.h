@@ -62,6 +62,7 @@ void check_seed(uint64_t seed);
 float check_uniform(float low, float high);
 int64_t check_int(int64_t low, int64_t high); /* inclusive */
 void check_fill_uniform(float *p, int64_t n, float low, float high);
+void check_fill_bytes(void *p, int64_t n);
 
 /* Distance of `got` from the double `want` in units of float32's last place at `want`; 0 when both
  * are NaN or the same infinity, infinite when only one is NaN or `want` alone is infinite. Values

@@ -38,8 +38,7 @@ static random_tensor make_tensor(taper_dtype dtype, int rank, const int64_t *dim
         numel *= step == 0 || dims[d] == 0 ? 1 : (dims[d] - 1) * (step < 0 ? -step : step) + 1;
     }
     uint8_t *bytes = check_alloc((size_t)(numel * size), 0);
-    for (int64_t i = 0; i < numel * size; i++)
-        bytes[i] = (uint8_t)check_int(0, 255);
+    check_fill_bytes(bytes, numel * size);
     r.memory = bytes;
     r.t.data = bytes + offset * size;
     return r;

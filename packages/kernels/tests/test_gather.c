@@ -9,10 +9,9 @@ enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
 static taper_tensor random_bytes(taper_dtype dtype, int rank, const int64_t *dims) {
     taper_tensor t = check_tensor(NULL, dtype, rank, dims);
-    const size_t bytes = (size_t)check_numel(&t) * taper_dtype_size(dtype);
-    uint8_t *p = t.data = check_alloc(bytes, 0);
-    for (size_t i = 0; i < bytes; i++)
-        p[i] = (uint8_t)check_int(0, 255);
+    const int64_t bytes = check_numel(&t) * (int64_t)taper_dtype_size(dtype);
+    t.data = check_alloc((size_t)bytes, 0);
+    check_fill_bytes(t.data, bytes);
     return t;
 }
 

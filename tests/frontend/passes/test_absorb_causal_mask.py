@@ -4,15 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 from taper_frontend.passes import absorb_causal_mask
 
 MIN = float(np.finfo(np.float32).min)
 
 
 def attention(b, mask, queries=5, keys=5, heads=2, **attrs):
-    q, k, v = (b.input(n, 2, heads, length, 4) for n, length in zip("qkv", (queries, keys, keys)))
+    q, k, v = (
+        b.input(n, 2, heads, length, 4)
+        for n, length in zip("qkv", (queries, keys, keys), strict=False)
+    )
     return b.op("ATTENTION", q, k, v, mask, **{"scale": 0.5, **attrs})
 
 

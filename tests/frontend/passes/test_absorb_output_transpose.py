@@ -1,8 +1,8 @@
 """Attention writes its heads side by side if that is how alone they are read."""
 
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 from taper_frontend.passes import absorb_output_transpose
 
 

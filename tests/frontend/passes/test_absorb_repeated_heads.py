@@ -1,8 +1,8 @@
 """Key and value heads repeated for grouped queries are read in place."""
 
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 from taper_frontend.passes import absorb_repeated_heads, remove_noops
 
 

@@ -46,7 +46,10 @@ def test_equal_nodes_become_one(make):
         lambda b, x: (b.op("SUB", x, 2.0), b.op("SUB", 2.0, x)),
         lambda b, x: (b.op("MATMUL", x, b.op("EXP", x)), b.op("MATMUL", b.op("EXP", x), x)),
         lambda b, x: (b.op("SUM", x, axes=(0,)), b.op("SUM", x, axes=(1,))),
-        lambda b, x: (b.op("ADD", x, b.constant(floats(3))), b.op("ADD", x, b.constant(-floats(3)))),
+        lambda b, x: (
+            b.op("ADD", x, b.constant(floats(3))),
+            b.op("ADD", x, b.constant(-floats(3))),
+        ),
     ],
 )
 def test_different_nodes_stay_two(make):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import fuse_elementwise
 
 
@@ -179,6 +179,8 @@ def test_mask_arithmetic_on_integers():
 
 def test_constants_are_inputs():
     b = Builder()
-    y = b.op("ADD", b.op("MUL", b.input("x", 3, 4), b.constant(floats(4))), b.constant(np.float32(1)))
+    y = b.op(
+        "ADD", b.op("MUL", b.input("x", 3, 4), b.constant(floats(4))), b.constant(np.float32(1))
+    )
     graph = check_fires(fuse_elementwise, b.done(y))
     assert len(only(graph, "MAP").inputs) == 3

@@ -1,8 +1,8 @@
 """What alone reads a product becomes its epilogue, if it has the product's type."""
 
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import Group, fuse_elementwise, fuse_matmul_epilogues
 
 fuse = Group(fuse_elementwise, fuse_matmul_epilogues)

@@ -1,8 +1,8 @@
 """RESHAPEs that regroup leading dimensions move up to where another one cancels them."""
 
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import Group, hoist_reshapes, remove_noops
 
 settle = Group(hoist_reshapes, remove_noops)
@@ -32,7 +32,13 @@ def test_over_softmax_and_norm():
     b = Builder()
     x = b.reshape(b.input("x", 2, 3, 4), 6, 4)
     y = b.op("SOFTMAX", x, axis=1)
-    y = b.op("RMS_NORM", b.op("LAYER_NORM", y, dims=1, eps=1e-5, has_weight=False, has_bias=False), b.weight(4), dims=1, eps=1e-5)
+    y = b.op(
+        "RMS_NORM",
+        b.op("LAYER_NORM", y, dims=1, eps=1e-5, has_weight=False, has_bias=False),
+        b.weight(4),
+        dims=1,
+        eps=1e-5,
+    )
     graph = check_fires(settle, b.done(b.reshape(y, 2, 3, 4)))
     assert op_counts(graph) == {"SOFTMAX": 1, "LAYER_NORM": 1, "RMS_NORM": 1}
     assert only(graph, "SOFTMAX").attrs["axis"] == 2
@@ -118,4 +124,6 @@ def test_that_regroups_rows_of_batches_stays():
 def test_empty_leading_dimensions_stay():
     b = Builder()
     x = b.reshape(b.input("x", 0, 3, 2, 4), 6, 0, 4)
-    check_keeps(hoist_reshapes, b.done(b.reshape(b.op("ADD", x, b.constant(floats(6, 1, 1))), 5, 0, 4)))
+    check_keeps(
+        hoist_reshapes, b.done(b.reshape(b.op("ADD", x, b.constant(floats(6, 1, 1))), 5, 0, 4))
+    )

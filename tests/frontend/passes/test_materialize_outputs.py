@@ -1,8 +1,8 @@
 """Every output is made by a node."""
 
 import numpy as np
-from graph_checks import Builder, check_keeps, floats, op_counts
 
+from graph_checks import Builder, check_keeps, floats, op_counts
 from taper_frontend.graph import evaluate
 from taper_frontend.passes import materialize_outputs
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import merge_parallel_matmuls
 
 
@@ -23,7 +23,15 @@ class Projections(Builder):
         return self.transpose(self.reshape(y, 2, 5, count, columns // count), 1, 2)
 
     def attention(self, q, k, v, **counts):
-        return self.done(self.op("ATTENTION", self.heads(q), self.heads(k, **counts), self.heads(v, **counts), scale=0.5))
+        return self.done(
+            self.op(
+                "ATTENTION",
+                self.heads(q),
+                self.heads(k, **counts),
+                self.heads(v, **counts),
+                scale=0.5,
+            )
+        )
 
 
 def test_queries_keys_and_values():

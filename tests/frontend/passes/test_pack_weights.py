@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import pack_weights
 from taper_runtime.ops.matmul import unpack
 
@@ -71,9 +71,7 @@ def test_vector_times_matrix():
         lambda b: b.op("MATMUL", b.weight(4, 6), b.input("b", 6, 7)),
         lambda b: b.op("MATMUL", b.input("a", 4, 6), b.constant(np.zeros((6, 0), np.float32))),
         lambda b: b.op("MATMUL", b.input("a", 4, 0), b.constant(np.zeros((0, 6), np.float32))),
-        lambda b: b.op(
-            "MATMUL", b.input("a", 4, 6, dtype="float64"), b.constant(np.zeros((6, 7)))
-        ),
+        lambda b: b.op("MATMUL", b.input("a", 4, 6, dtype="float64"), b.constant(np.zeros((6, 7)))),
     ],
 )
 def test_what_has_no_packed_form_stays(make):

@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from graph_checks import Builder
 
+from graph_checks import Builder
 from taper_frontend.graph.pattern import either, find, inverse, number, op, product, rewrite, tensor
 
 

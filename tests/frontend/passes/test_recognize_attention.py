@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import (
     Group,
     absorb_into_matmul,
@@ -227,9 +227,7 @@ class TestStays:
     def test_weights_on_the_right(self):
         b = Attention(queries=6)
         weights = b.op("SOFTMAX", b.scores(), axis=3)
-        check_keeps(
-            recognize_attention, b.done(b.op("MATMUL", b.transpose(b.v, 2, 3), weights))
-        )
+        check_keeps(recognize_attention, b.done(b.op("MATMUL", b.transpose(b.v, 2, 3), weights)))
 
     def test_batches_that_broadcast(self):
         b = Attention()
@@ -247,9 +245,7 @@ class TestStays:
 
     def test_softmax_of_something_else(self):
         b = Attention()
-        check_keeps(
-            recognize_attention, b.done(b.output(b.op("TANH", b.scores())))
-        )
+        check_keeps(recognize_attention, b.done(b.output(b.op("TANH", b.scores()))))
 
     def test_scaled_output(self):
         b = Attention()

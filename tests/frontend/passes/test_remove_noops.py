@@ -72,7 +72,9 @@ def test_nothing_is_left_of_an_identity(make):
             {"axis": 2, "start": 0, "stop": 0, "step": 2},
         ),
         (
-            lambda b, x: b.op("EXPAND", b.op("EXPAND", x, shape=(5, 2, 3, 4)), shape=(6, 5, 2, 3, 4)),
+            lambda b, x: b.op(
+                "EXPAND", b.op("EXPAND", x, shape=(5, 2, 3, 4)), shape=(6, 5, 2, 3, 4)
+            ),
             "EXPAND",
             {"shape": (6, 5, 2, 3, 4)},
         ),

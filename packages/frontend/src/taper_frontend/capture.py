@@ -92,8 +92,9 @@ def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:
 
 
 def _own(arguments: _T) -> _T:
-    """Copy the tensors: of one that is a view of another torch.export takes the sizes as varying."""
-    return tree_map_only(torch.Tensor, torch.Tensor.clone, arguments)
+    """Copy the tensors: the sizes of one that another is a view of would count as varying."""
+    copied: _T = tree_map_only(torch.Tensor, torch.Tensor.clone, arguments)
+    return copied
 
 
 def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgram:

@@ -13,14 +13,31 @@ typedef struct taper_step {
     const taper_kernel *kernel;
     taper_call call;
     taper_work work;
-    void *scratch; /* work.scratch_bytes, aligned to TAPER_ALIGNMENT; may be NULL when 0 */
+    void *scratch;   /* worker 0's work.scratch_bytes, aligned; may be NULL when 0 */
+    int32_t workers; /* how many the node is worth; 1 for a small one */
 } taper_step;
 
+/* What one run needs. */
+typedef struct taper_run_args {
+    const taper_step *steps; /* [count] */
+    int64_t count;
+    int32_t workers;            /* at most this many threads, the caller among them */
+    char *worker_scratch;       /* [workers - 1][worker_scratch_bytes], aligned: workers 1.. */
+    size_t worker_scratch_bytes; /* at least every step's scratch_bytes; a multiple of 64 */
+    int64_t *ns;                /* [count] nanoseconds per step, or NULL */
+} taper_run_args;
+
 /*
- * Runs steps[0..count) in order. On failure returns the failing step's status, its index in
- * *failed; later steps are not run. ns, when not NULL, receives each step's nanoseconds.
+ * Runs the steps in order. The whole run is one parallel region of a pool that all callers in the
+ * process share: the caller works too, the others spin between steps and sleep between runs. A run
+ * that finds the pool busy with another run computes alone. The bits do not depend on the number of
+ * threads. On failure returns a failing step's status, its index in *failed; later steps are not
+ * run.
  */
-taper_status taper_run(const taper_step *steps, int64_t count, int64_t *failed, int64_t *ns);
+taper_status taper_run(const taper_run_args *args, int64_t *failed);
+
+/* CPUs this process may use: its affinity mask, and the cgroup's quota rounded up. */
+int32_t taper_cpu_count(void);
 
 #ifdef __cplusplus
 }

@@ -31,7 +31,7 @@ static void attention_run_unit(attention_unit *u, int64_t unit) {
     }
     (s->few_rows ? few_start : strip_start)(u);
     for (int64_t first = 0; first < s->keys; first += s->block_keys) {
-        attention_load_keys(u, first, i64_min(s->block_keys, s->keys - first));
+        attention_set_keys(u, first, i64_min(s->block_keys, s->keys - first));
         const int64_t keys = attention_reach(u, u->rows - 1);
         if (keys == 0)
             break;
@@ -51,14 +51,12 @@ static taper_status f32_attention_run(const taper_call *call, int64_t begin, int
                         .mask_data = s->masked ? call->inputs[3].data : NULL,
                         .out_data = call->output->data,
                         .q = floats + s->at.q,
-                        .keys = floats + s->at.keys,
                         .values = floats + s->at.values,
                         .scores = floats + s->at.scores,
                         .sums = floats + s->at.sums,
                         .max = floats + s->at.max,
                         .total = floats + s->at.total,
-                        .bias = floats + s->at.bias,
-                        .packed_head = -1};
+                        .bias = floats + s->at.bias};
     const int64_t last = i64_min(end * s->units_per_task, s->units);
     for (int64_t i = begin * s->units_per_task; i < last; i++)
         attention_run_unit(&u, i);

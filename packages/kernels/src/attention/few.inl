@@ -51,7 +51,7 @@ static void few_block(attention_unit *u, int64_t keys) {
     const dot_block scores = {.a = u->q,
                               .a_row_stride = s->d,
                               .b = u->block_k,
-                              .b_col_stride = s->key_stride,
+                              .b_col_stride = s->k.row,
                               .k = s->d,
                               .c = u->scores,
                               .ldc = stride,

@@ -45,15 +45,11 @@ struct attention_state {
     int64_t units;
     int64_t units_per_task;
     bool few_rows;
-    bool copy_keys;   /* to read them without gaps */
-    bool pack_values; /* likewise */
-    int64_t key_stride; /* between the keys that the matrix kernels read */
 
     /* Scratch, in floats. */
     struct {
         int64_t q;      /* [block_rows / 16][d][16], or few rows [block_rows][d] */
-        int64_t keys;   /* [block_keys][key_stride] */
-        int64_t values; /* [ceil(dv/16)][block_keys][16] */
+        int64_t values; /* [GEMM_WIDE_PANELS][block_keys][16] what cannot be read in place */
         int64_t scores; /* [block_keys][STRIP], or few rows [block_rows][block_keys + 16] */
         int64_t sums;   /* [block_rows][dv] weighted sums of values so far */
         int64_t max;    /* [block_rows] largest score so far */
@@ -116,16 +112,10 @@ static void attention_cut(struct attention_state *s) {
     s->units_per_task = rows_per_task(s->block_rows * s->keys * (s->d + s->dv) / 16);
 
     s->few_rows = s->rows <= FEW_ROWS && s->k.col == 1;
-    s->copy_keys = !s->few_rows && s->block_rows > STRIP;
-    s->pack_values = s->v.col != 1 || s->block_rows > STRIP;
-    /* Keys a multiple of 1 KB apart would compete for few sets of the cache. */
-    s->key_stride = s->copy_keys ? s->d + (s->d % 256 == 0 ? 16 : 0) : s->k.row;
 
-    const int64_t panels = i64_max(i64_ceil_div(s->dv, GEMM_NR), GEMM_WIDE_PANELS);
     int64_t floats = 0;
     s->at.q = attention_take(&floats, s->block_rows * s->d);
-    s->at.keys = attention_take(&floats, s->copy_keys ? s->block_keys * s->key_stride : 0);
-    s->at.values = attention_take(&floats, panels * s->block_keys * GEMM_NR);
+    s->at.values = attention_take(&floats, GEMM_WIDE_PANELS * s->block_keys * GEMM_NR);
     s->at.scores = attention_take(&floats, (s->block_keys + 16) * STRIP);
     s->at.sums = attention_take(&floats, s->block_rows * s->dv);
     s->at.max = attention_take(&floats, s->block_rows);

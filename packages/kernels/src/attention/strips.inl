@@ -1,7 +1,7 @@
 /*
  * Many rows: scores transposed, [keys][rows of a strip], so that softmax runs down the columns, one
  * row to a lane, without a sum over lanes and without tails. The queries are the packed operand,
- * once for all keys; the keys are read a number at a time.
+ * once for all keys; the keys are read where they lie, a number at a time.
  */
 
 static void strip_start(const attention_unit *u) {
@@ -113,8 +113,8 @@ static void strip_block(attention_unit *u, int64_t keys) {
         const int64_t n = i64_min(keys, attention_reach(u, r + rows - 1));
         if (n == 0)
             continue;
-        gemm_f32_block(n, stride, s->d, u->block_k, s->key_stride, s->copy_keys ? 1 : s->k.col,
-                       u->q + r * s->d, s->scale, u->scores, stride, false);
+        gemm_f32_block(n, stride, s->d, u->block_k, s->k.row, s->k.col, u->q + r * s->d, s->scale,
+                       u->scores, stride, false);
         for (int64_t i = 0; i < rows; i += V_LEN)
             strip_weights(u, r + i, u->scores + i, stride, n);
         attention_sum_values(u, u->scores, 1, stride, r, rows, n);

@@ -5,17 +5,16 @@ typedef struct attention_unit {
     const float *q_data, *k_data, *v_data; /* of the tensors */
     const void *mask_data;
     float *out_data;
-    float *q, *keys, *values, *scores, *sums, *max, *total, *bias; /* scratch: see the state */
+    float *q, *values, *scores, *sums, *max, *total, *bias; /* scratch: see the state */
 
     int64_t batch;
     int64_t head;
     int64_t first_row; /* of the head's rows */
     int64_t rows;
-    int64_t first_key;     /* the block of keys at hand */
+    int64_t first_key; /* the block of keys at hand, and where they and their values lie */
     int64_t block_keys;
-    const float *block_k; /* where they and their values are read */
+    const float *block_k;
     const float *block_v;
-    int64_t packed_head; /* whose keys and values scratch holds when one block is all; or -1 */
 } attention_unit;
 
 /* How many of the block's keys row r attends: a prefix of them. */
@@ -60,40 +59,31 @@ static void attention_scale(float *to, const float *from, float factor, int64_t 
 static void attention_sum_values(const attention_unit *u, const float *weights, int64_t row_stride,
                                  int64_t key_stride, int64_t r, int64_t rows, int64_t keys) {
     const struct attention_state *s = u->s;
-    const bool packed = s->pack_values;
     const gemm_block sum = {.a = weights,
                             .a_row_stride = row_stride,
                             .a_k_stride = key_stride,
                             .b = u->block_v,
-                            .b_panel_stride = packed ? u->block_keys * GEMM_NR : GEMM_NR,
-                            .b_k_stride = packed ? GEMM_NR : s->v.row,
-                            .b_col_stride = 1,
+                            .b_panel_stride = GEMM_NR * s->v.col,
+                            .b_k_stride = s->v.row,
+                            .b_col_stride = s->v.col,
                             .packed = u->values,
                             .k = keys,
                             .c = u->sums + r * s->dv,
                             .ldc = s->dv,
                             .alpha = 1.0f,
-                            .b_form = packed ? GEMM_B_PANELS : GEMM_B_ROWS,
+                            .b_form = s->v.col == 1 ? GEMM_B_ROWS : GEMM_B_ANY,
                             .accumulate = u->first_key > 0};
     gemm_block_run(&sum, rows, s->dv);
 }
 
 /* Makes keys [first, first + n) the block at hand. */
-static void attention_load_keys(attention_unit *u, int64_t first, int64_t n) {
+static void attention_set_keys(attention_unit *u, int64_t first, int64_t n) {
     const struct attention_state *s = u->s;
     const int64_t head = u->head / s->group;
-    const float *k = u->k_data + u->batch * s->k.batch + head * s->k.head + first * s->k.row;
-    const float *v = u->v_data + u->batch * s->v.batch + head * s->v.head + first * s->v.row;
-    const bool packed = u->packed_head == u->batch * s->heads + head;
-    if (s->copy_keys && !packed)
-        gemm_copy(u->keys, s->key_stride, k, s->k.row, s->k.col, n, s->d);
-    if (s->pack_values && !packed)
-        gemm_f32_pack_b(u->values, v, s->v.row, s->v.col, n, s->dv);
-    u->packed_head = n == s->keys ? u->batch * s->heads + head : -1;
     u->first_key = first;
     u->block_keys = n;
-    u->block_k = s->copy_keys ? u->keys : k;
-    u->block_v = s->pack_values ? u->values : v;
+    u->block_k = u->k_data + u->batch * s->k.batch + head * s->k.head + first * s->k.row;
+    u->block_v = u->v_data + u->batch * s->v.batch + head * s->v.head + first * s->v.row;
 }
 
 static const float *attention_q(const attention_unit *u, int64_t r) {

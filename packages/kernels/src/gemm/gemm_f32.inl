@@ -150,23 +150,32 @@ static const gemm_tile_fn gemm_edge_tiles[] = {GEMM_EDGE_TILES(GEMM_TILE_ROW)};
 
 /* ---- packing ---- */
 
-/* to[c * to_stride + r] = from[r * from_stride + c]. */
+/* to[c * to_stride + r] = from[r * from_stride + c] for r < rows <= V_LEN, c < cols <= V_LEN. */
+V_INLINE void gemm_transpose_square(float *to, int64_t to_stride, const float *from,
+                                    int64_t from_stride, int64_t rows, int64_t cols) {
+    vf lines[V_LEN];
+    if (rows == V_LEN && cols == V_LEN) {
+        for (int l = 0; l < V_LEN; l++)
+            lines[l] = v_load(from + l * from_stride);
+        v_transpose(lines);
+        for (int l = 0; l < V_LEN; l++)
+            v_store(to + l * to_stride, lines[l]);
+    } else {
+        for (int l = 0; l < V_LEN; l++)
+            lines[l] = l < rows ? v_load_n(from + l * from_stride, cols) : v_zero();
+        v_transpose(lines);
+        for (int l = 0; l < cols; l++)
+            v_store_n(to + l * to_stride, lines[l], rows);
+    }
+}
+
 static inline __attribute__((unused)) void gemm_transpose(float *to, int64_t to_stride,
                                                           const float *from, int64_t from_stride,
                                                           int64_t rows, int64_t cols) {
-    const int64_t whole_rows = rows - rows % V_LEN, whole_cols = cols - cols % V_LEN;
-    for (int64_t c = 0; c < whole_cols; c += V_LEN)
-        for (int64_t r = 0; r < whole_rows; r += V_LEN) {
-            vf lines[V_LEN];
-            for (int l = 0; l < V_LEN; l++)
-                lines[l] = v_load(from + (r + l) * from_stride + c);
-            v_transpose(lines);
-            for (int l = 0; l < V_LEN; l++)
-                v_store(to + (c + l) * to_stride + r, lines[l]);
-        }
-    for (int64_t c = 0; c < cols; c++)
-        for (int64_t r = c < whole_cols ? whole_rows : 0; r < rows; r++)
-            to[c * to_stride + r] = from[r * from_stride + c];
+    for (int64_t c = 0; c < cols; c += V_LEN)
+        for (int64_t r = 0; r < rows; r += V_LEN)
+            gemm_transpose_square(to + c * to_stride + r, to_stride, from + r * from_stride + c,
+                                  from_stride, i64_min(V_LEN, rows - r), i64_min(V_LEN, cols - c));
 }
 
 /* to[r * to_stride + c] = from[r * row_stride + c * col_stride]. */

@@ -44,8 +44,8 @@ static void matmul_choose(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     /* The sum over lanes costs a few instructions for each element of C, packing some for each vector
      * of B: dot products win for few rows. */
-    state->dot =
-        !s->packed && s->b_k_stride == 1 && s->m <= 32 && (s->m <= 4 || s->m * 16 <= s->k);
+    state->dot = s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= 32 &&
+                 (s->m <= 4 || s->m * 16 <= s->k);
     /* Packing pays when several tiles of rows use it. */
     const bool in_place = s->b_col_stride == 1 && s->m <= 4 * GEMM_MR;
     state->b_form = s->packed ? GEMM_B_PANELS : in_place ? GEMM_B_ROWS : GEMM_B_ANY;
@@ -80,7 +80,7 @@ static void matmul_split(struct matmul_state *state) {
     state->units_per_task = i64_max(1, MATMUL_TASK_COST / (i64_min(cols, s->n) * col_cost));
 }
 
-/* A strided along k is copied, unless its elements are used once or twice. */
+/* A strided along k is copied where all of its columns are read again and again. */
 static bool matmul_copies_a(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     return s->a_k_stride != 1 && s->m > 1 && state->b_form != GEMM_B_ROWS;
@@ -164,17 +164,12 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     gemm_block g = {.b_form = state->b_form,
-                    .b_panel_stride = GEMM_NR * s->b_col_stride,
+                    .b_panel_stride = GEMM_NR * (s->packed ? s->k : s->b_col_stride),
                     .b_k_stride = s->b_k_stride,
                     .b_col_stride = s->b_col_stride,
                     .packed = (float *)(scratch + state->b_scratch),
                     .ldc = s->n,
                     .alpha = state->alpha};
-    if (s->packed) {
-        g.b_panel_stride = GEMM_NR * s->k;
-        g.b_k_stride = GEMM_NR;
-        g.b_col_stride = 1;
-    }
     b += part->col / GEMM_NR * g.b_panel_stride;
 
     const int64_t blocks = i64_ceil_div(part->rows, MATMUL_MC);

@@ -12,7 +12,7 @@ typedef struct matmul_batch_dim {
 typedef struct matmul_shape {
     int64_t m, n, k;
     int64_t a_row_stride, a_k_stride; /* in elements */
-    int64_t b_k_stride, b_col_stride; /* unless packed */
+    int64_t b_k_stride, b_col_stride;
     matmul_batch_dim batch[TAPER_MAX_RANK];
     int32_t batch_dims;
     bool packed;  /* B is [ceil(n/16)][k][16] */
@@ -91,6 +91,8 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
     int64_t k = b->shape[0];
     if (s->packed) {
         s->n = attrs->columns;
+        s->b_k_stride = GEMM_NR; /* in a panel */
+        s->b_col_stride = 1;
         k = b->rank == 3 ? b->shape[1] : -1;
         if (attrs->transpose_b || !tensor_is(b, TAPER_FLOAT32, i64_ceil_div(s->n, GEMM_NR) *
                                                                    GEMM_NR * s->k))

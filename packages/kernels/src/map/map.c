@@ -76,8 +76,10 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     if (status != TAPER_OK)
         return status;
     const int64_t elements = i64_max(PROGRAM_TILE, TASK_COST / p->cost);
-    s->col_blocks = i64_max(1, p->cols / elements);
-    s->col_block = i64_ceil_div(p->cols, s->col_blocks);
+    /* Whole cache lines to a block, whatever the dtype. */
+    s->col_block = i64_ceil_div(p->cols, i64_max(1, p->cols / elements));
+    s->col_block = i64_max(1, i64_ceil_div(s->col_block, 64)) * 64;
+    s->col_blocks = i64_max(1, i64_ceil_div(p->cols, s->col_block));
     s->row_block = i64_max(1, elements / i64_max(1, p->cols));
     work->tasks = p->cols == 0 ? 0 : i64_ceil_div(p->rows, s->row_block) * s->col_blocks;
     work->scratch_bytes = p->scratch_bytes;

@@ -23,7 +23,7 @@
  * so `block` points at element (r0, c0), and may lie in the output (ldc = C) or in a buffer of the
  * caller's that is copied out later. The split into blocks changes no bit, and neither does running
  * the same program as a MAP node. Wide blocks (>= 128 columns) or whole rows (c0 = 0, c1 = C,
- * ldc = C, any C) are the cheap ones: interpretation is paid once per 1024 elements or row end.
+ * ldc = C, any C) are the cheap ones: interpretation is paid once per 512 elements or row end.
  */
 #ifndef TAPER_MAP_PROGRAM_H
 #define TAPER_MAP_PROGRAM_H
@@ -35,7 +35,7 @@ enum {
     PROGRAM_MAX_INSTRUCTIONS = 64,
     PROGRAM_MAX_SCALARS = 64, /* different ones */
     PROGRAM_MAX_ARITY = 3,
-    PROGRAM_TILE = 1024, /* elements of a tile register */
+    PROGRAM_TILE = 512, /* elements of a tile register */
     PROGRAM_SLOTS = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS + PROGRAM_MAX_SCALARS
 };
 

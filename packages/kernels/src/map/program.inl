@@ -6,7 +6,7 @@
 enum {
     /* Rows shorter than this are run several to a tile where the block is contiguous: operands that
      * are not laid out like the output are then copied to a tile register first. */
-    PROGRAM_FLAT_COLS = 128,
+    PROGRAM_FLAT_COLS = 256,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
     PROGRAM_GATHER_PITCH = PROGRAM_TILE + 16, /* off a power of two, so that rows share no cache set */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,

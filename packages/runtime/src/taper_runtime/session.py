@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.errors import InputError
+from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load
@@ -47,6 +48,9 @@ class SessionOptions:
 
     Attributes
     ----------
+    intra_op_num_threads : int
+        Threads one run may use, the caller's among them. 0 takes ``TAPER_NUM_THREADS``, or where that
+        is not set the CPUs this process may use. The bits do not depend on it.
     strict_native : bool
         Refuse plans with nodes that only numpy can compute.
     executor : str
@@ -54,6 +58,7 @@ class SessionOptions:
     """
 
     def __init__(self) -> None:
+        self.intra_op_num_threads = 0
         self.strict_native = False
         self.executor = "compiled"
 
@@ -87,7 +92,9 @@ class InferenceSession:
             )
         self.plan = path_or_plan if isinstance(path_or_plan, Plan) else load(path_or_plan)
         self._executor = _EXECUTORS[options.executor].compile(
-            self.plan, strict_native=options.strict_native
+            self.plan,
+            strict_native=options.strict_native,
+            threads=_thread_count(options.intra_op_num_threads),
         )
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
@@ -142,6 +149,17 @@ class InferenceSession:
             raise InputError(
                 f"unknown output {error.args[0]!r}; expected some of {list(self.plan.outputs)}"
             ) from None
+
+
+def _thread_count(wanted: int) -> int:
+    """``wanted``, else the environment's, else the CPUs at hand."""
+    what, value = "intra_op_num_threads", str(wanted)
+    if wanted == 0:
+        what = "TAPER_NUM_THREADS"
+        value = os.environ.get(what) or str(_native.cpu_count())
+    if not (value.isascii() and value.isdigit() and int(value) > 0):
+        raise InputError(f"{what}: expected a number of threads of at least 1, got {value!r}")
+    return int(value)
 
 
 def _describe(spec: TensorSpec) -> NodeArg:

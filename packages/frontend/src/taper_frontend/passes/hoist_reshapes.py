@@ -58,9 +58,7 @@ def _hoist(graph: Graph, node: Node) -> bool:
     if not any(old != new and _meets_reshape(graph, name, producer) for name, old, new in changes):
         return False
     inputs = [
-        name
-        if old == new
-        else graph.add_node("RESHAPE", [name], {"shape": new}, source=node.source)
+        name if old == new else _reshaped(graph, name, new, node.source)
         for name, old, new in changes
     ]
     attrs = dict(producer.attrs)
@@ -68,6 +66,11 @@ def _hoist(graph: Graph, node: Node) -> bool:
         attrs["axis"] += len(after) - len(before)
     graph.replace_node(node, producer.op, inputs, attrs)
     return True
+
+
+def _reshaped(graph: Graph, tensor: str, shape: Shape, source: str) -> str:
+    name = tensor if tensor.endswith(".view") else f"{tensor}.view"
+    return graph.add_node("RESHAPE", [tensor], {"shape": shape}, name=name, source=source)
 
 
 def _meets_reshape(graph: Graph, tensor: str, reader: Node) -> bool:

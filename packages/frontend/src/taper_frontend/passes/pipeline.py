@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from taper_frontend.graph.graph import Graph
@@ -24,9 +24,6 @@ class Group:
     def __call__(self, graph: Graph) -> bool:
         """Run the group on ``graph``."""
         return run_until_stable(graph, self.passes)
-
-    def __iter__(self) -> Iterator[Pass]:
-        return iter(self.passes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ BOUND: int
 
 def available_isas() -> list[str]: ...
 def active_isa() -> str: ...
+def cpu_count() -> int: ...
 def list_kernels() -> list[tuple[str, str, dict[str, str]]]: ...
 
 class PreparedNode:
@@ -39,6 +40,7 @@ class Program:
         outputs: Sequence[TensorSpec],
         arena_bytes: int,
         constants: Sequence[np.ndarray],
+        workers: int,
     ) -> None: ...
     def add_native(
         self,
@@ -46,6 +48,7 @@ class Program:
         operands: Sequence[Place],
         scratch: tuple[int, int],
         label: str,
+        workers: int,
     ) -> None: ...
     def add_numpy(
         self,

@@ -15,7 +15,7 @@ from cpython.buffer cimport (
     PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 )
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
@@ -86,6 +86,11 @@ def active_isa():
             f"expected one of {', '.join(available_isas())} on this CPU"
         )
     return taper_isa().decode()
+
+
+def cpu_count():
+    """CPUs this process may use: its affinity mask, and its cgroup's quota rounded up."""
+    return taper_cpu_count()
 
 
 cdef dict _describe(const taper_kernel *kernel):
@@ -210,16 +215,20 @@ cdef class PreparedNode:
         cdef Buffer tensors = Buffer((self.n_inputs + 1) * sizeof(taper_tensor))
         cdef Buffer scratch = Buffer(self.work.scratch_bytes)
         cdef taper_step step
+        cdef taper_run_args args
         cdef int64_t failed = 0
         cdef int i
         _fill_step(&step, self, <taper_tensor *>tensors.data)
+        memset(&args, 0, sizeof(args))
+        args.steps = &step
+        args.count = args.workers = 1
         for i in range(self.n_inputs):
             step_tensor(&step, i).data = <void *><uintptr_t>inputs[i].ctypes.data
         step_tensor(&step, self.n_inputs).data = <void *><uintptr_t>output.ctypes.data
         step.scratch = scratch.data
         cdef taper_status status
         with nogil:
-            status = taper_run(&step, 1, &failed, NULL)
+            status = taper_run(&args, &failed)
         if status != TAPER_OK:
             raise InputError(f"{self.kernel.op.decode()}: {taper_status_string(status).decode()}")
 
@@ -241,6 +250,7 @@ cdef void _fill_step(taper_step *step, PreparedNode node, taper_tensor *tensors)
     step.call.n_inputs = node.n_inputs
     step.work = node.work
     step.scratch = NULL
+    step.workers = 1
 
 
 def prepare(op, attrs, inputs, output):
@@ -326,7 +336,8 @@ cdef class Frame:
 
     cdef Program program
     cdef Buffer arena
-    cdef Buffer scratch  # for nodes whose kernel wants more than the plan set aside
+    cdef Buffer scratch         # for nodes whose kernel wants more than the plan set aside
+    cdef Buffer worker_scratch  # for the workers beside the caller
     cdef Buffer tensors
     cdef Buffer steps
     cdef Buffer patches        # Patch, grouped by bound array
@@ -339,6 +350,7 @@ cdef class Frame:
         self.program = program
         self.arena = Buffer(program.arena_bytes)
         self.scratch = Buffer(program.extra_scratch_bytes)
+        self.worker_scratch = Buffer((program.workers - 1) * program.worker_scratch_bytes)
         self.tensors = Buffer(n_tensors * sizeof(taper_tensor))
         self.steps = Buffer(n_steps * sizeof(taper_step))
         self.bound = Buffer(program.n_bound * sizeof(void *))
@@ -346,10 +358,11 @@ cdef class Frame:
         cdef taper_step *step = <taper_step *>self.steps.data
         cdef PreparedNode node
         cdef list by_bound = [[] for _ in range(program.n_bound)]
-        for node, operands, (offset, size) in zip(
-            program.nodes, program.operands, program.scratch, strict=True
+        for node, operands, (offset, size), workers in zip(
+            program.nodes, program.operands, program.scratch, program.node_workers, strict=True
         ):
             _fill_step(step, node, tensor)
+            step.workers = workers
             step.scratch = (
                 self.arena.data + <int64_t>offset
                 if size >= node.work.scratch_bytes else self.scratch.data
@@ -416,12 +429,15 @@ cdef class Program:
     arena_bytes : int
     constants : sequence of numpy.ndarray
         Kept alive; operands of kind CONSTANT point into them.
+    workers : int
+        Threads a run may use, the caller's among them.
     """
 
     cdef list nodes           # PreparedNode per native step
     cdef list operands        # per native step: (kind, index, offset) of inputs then output
     cdef list scratch         # per native step: (offset, bytes) in the arena
     cdef list labels          # per native step: what to call it in an error
+    cdef list node_workers    # per native step: how many threads it is worth
     cdef list segments        # (first step, end step, None) or (0, 0, numpy node)
     cdef tuple constant_arrays
     cdef list constants       # addresses
@@ -429,11 +445,13 @@ cdef class Program:
     cdef tuple outputs
     cdef size_t arena_bytes
     cdef size_t extra_scratch_bytes
+    cdef size_t worker_scratch_bytes
+    cdef int32_t workers
     cdef Py_ssize_t n_inputs
     cdef Py_ssize_t n_bound
     cdef list frames
 
-    def __init__(self, inputs, outputs, arena_bytes, constants):
+    def __init__(self, inputs, outputs, arena_bytes, constants, workers):
         self.inputs = tuple([(s, DTYPES[s.dtype].storage, s.shape) for s in inputs])
         self.outputs = tuple([(s, DTYPES[s.dtype].storage, s.shape) for s in outputs])
         self.n_inputs = len(self.inputs)
@@ -441,16 +459,24 @@ cdef class Program:
         self.arena_bytes = arena_bytes
         self.constant_arrays = tuple(constants)
         self.constants = [c.__array_interface__["data"][0] for c in constants]
-        self.nodes, self.operands, self.scratch, self.labels = [], [], [], []
+        self.workers = workers
+        self.nodes, self.operands, self.scratch = [], [], []
+        self.labels, self.node_workers = [], []
         self.segments = []
         self.frames = []
 
-    def add_native(self, PreparedNode node, operands, scratch, label):
-        """Append a native step. ``operands``: (kind, index, offset) of the inputs, then output."""
+    def add_native(self, PreparedNode node, operands, scratch, label, workers):
+        """Append a native step worth ``workers`` threads.
+
+        ``operands``: (kind, index, offset) of the inputs, then the output.
+        """
         self.nodes.append(node)
         self.operands.append(list(operands))
         self.scratch.append(scratch)
         self.labels.append(label)
+        self.node_workers.append(workers)
+        aligned = -(-node.work.scratch_bytes // TAPER_ALIGNMENT) * TAPER_ALIGNMENT
+        self.worker_scratch_bytes = max(self.worker_scratch_bytes, aligned)
         if scratch[1] < node.work.scratch_bytes:
             self.extra_scratch_bytes = max(self.extra_scratch_bytes, node.work.scratch_bytes)
         end = len(self.nodes)
@@ -524,13 +550,17 @@ cdef class Program:
         return outputs
 
     cdef int _run_native(self, Frame frame, int64_t begin, int64_t end, int64_t *ns) except -1:
-        cdef taper_step *steps = <taper_step *>frame.steps.data
+        cdef taper_run_args args
         cdef int64_t failed = 0
         cdef taper_status status
+        args.steps = <taper_step *>frame.steps.data + begin
+        args.count = end - begin
+        args.workers = self.workers
+        args.worker_scratch = frame.worker_scratch.data
+        args.worker_scratch_bytes = self.worker_scratch_bytes
+        args.ns = NULL if ns == NULL else ns + begin
         with nogil:
-            status = taper_run(
-                steps + begin, end - begin, &failed, NULL if ns == NULL else ns + begin
-            )
+            status = taper_run(&args, &failed)
         if status != TAPER_OK:
             raise InputError(
                 f"node {self.labels[begin + failed]}: {taper_status_string(status).decode()}"

@@ -34,7 +34,9 @@ class CompiledExecutor(Executor):
         self.steps = steps
 
     @classmethod
-    def compile(cls, plan: Plan, *, strict_native: bool = False) -> CompiledExecutor:
+    def compile(
+        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+    ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         constants = {name: i for i, name in enumerate(plan.constants)}
         outputs = list(dict.fromkeys(plan.outputs))
@@ -44,6 +46,7 @@ class CompiledExecutor(Executor):
             [plan.tensors[name] for name in outputs],
             plan.arena_bytes,
             list(plan.constants.values()),
+            threads,
         )
 
         def place(name: str) -> tuple[int, int, int]:
@@ -69,7 +72,9 @@ class CompiledExecutor(Executor):
             if prepared is not None:
                 steps.append((node, prepared.kernel_name))
                 label = f"{node.output} ({node.op})"
-                program.add_native(prepared, [place(n) for n in names], node.scratch, label)
+                workers = min(threads, prepared.tasks, _workers_worth(plan, node))
+                places = [place(n) for n in names]
+                program.add_native(prepared, places, node.scratch, label, workers)
             else:
                 fallbacks.append(node)
                 evaluate = _bind_attrs(op.evaluate, attrs)
@@ -89,6 +94,20 @@ class CompiledExecutor(Executor):
     def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
         """Run once; returns the outputs, and nanoseconds per step of :attr:`steps`."""
         return self._program.profile(inputs)
+
+
+#: What one core does in a nanosecond, roughly: enough to tell a small node from a large one.
+_FLOPS_PER_NS, _BYTES_PER_NS = 60, 10
+#: Work that pays for waking one more worker and meeting it again, in nanoseconds.
+_WORTH_NS = 8000
+
+
+def _workers_worth(plan: Plan, node: PlanNode) -> int:
+    """How many threads a node is worth, at least one."""
+    op, attrs = definition(node)
+    inputs = [plan.tensors[name].type for name in node.inputs]
+    flops, nbytes = op.cost(inputs, plan.tensors[node.output].type, attrs)
+    return max(1, int(max(flops / _FLOPS_PER_NS, nbytes / _BYTES_PER_NS) / _WORTH_NS))
 
 
 def _bind_attrs(

@@ -22,7 +22,7 @@ class Executor(ABC):
 
     @classmethod
     @abstractmethod
-    def compile(cls, plan: Plan, *, strict_native: bool = False) -> Executor:
+    def compile(cls, plan: Plan, *, strict_native: bool = False, threads: int = 1) -> Executor:
         """Prepare ``plan`` for running.
 
         Parameters
@@ -31,6 +31,8 @@ class Executor(ABC):
             Valid: loaded from a file or checked by ``validate``.
         strict_native : bool
             Refuse nodes that no native kernel serves instead of computing them with numpy.
+        threads : int
+            Threads a run may use, the caller's among them. The bits do not depend on it.
 
         Raises
         ------

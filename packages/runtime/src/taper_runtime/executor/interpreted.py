@@ -52,8 +52,10 @@ class InterpretedExecutor(Executor):
         self._steps = steps
 
     @classmethod
-    def compile(cls, plan: Plan, *, strict_native: bool = False) -> InterpretedExecutor:
-        """See :meth:`Executor.compile`."""
+    def compile(
+        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+    ) -> InterpretedExecutor:
+        """See :meth:`Executor.compile`; every node runs on the caller's thread."""
         steps = []
         fallbacks = []
         for node in filter(plan.is_executed, plan.nodes):

@@ -92,5 +92,15 @@ cdef extern from "taper/run.h" nogil:
         taper_call call
         taper_work work
         void *scratch
+        int32_t workers
 
-    taper_status taper_run(const taper_step *steps, int64_t count, int64_t *failed, int64_t *ns)
+    ctypedef struct taper_run_args:
+        const taper_step *steps
+        int64_t count
+        int32_t workers
+        char *worker_scratch
+        size_t worker_scratch_bytes
+        int64_t *ns
+
+    taper_status taper_run(const taper_run_args *args, int64_t *failed)
+    int32_t taper_cpu_count()

@@ -113,8 +113,8 @@ def _check_inside(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field:
         fail(f"{field}.root", f"expected itself, for an {spec.role} is bound", root.name)
     if placement.offset % itemsize:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
-    if root.role != "intermediate" and itemsize > DTYPES[root.dtype].size:
-        # The caller's array is aligned for its own dtype only.
+    if itemsize > DTYPES[root.dtype].size:
+        # An array that the caller bound is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
     start = stop = placement.offset
     if sizes[spec.name]:
@@ -182,8 +182,7 @@ def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _E
     inplace = REGISTRY[node.op].inplace
     positions = [index for index, read in enumerate(node.inputs) if read == name]
     return (
-        bool(positions)
-        and all(index in inplace for index in positions)
+        all(index in inplace for index in positions)
         and plan.tensors[name].type == plan.tensors[node.output].type
         and plan.placements[name].root == plan.placements[node.output].root
         and plan.placements[name].is_contiguous(plan.tensors[name].shape)

@@ -132,9 +132,7 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
             fail(f"{field}.op", "expected a registered op", node.op)
         check_text(node.source, f"{field}.source")
         for index, name in enumerate(node.inputs):
-            if type(name) is not str or name not in tensors:
-                fail(f"{field}.inputs[{index}]", "expected the name of a tensor", name)
-            if name not in defined:
+            if type(name) is not str or name not in defined:
                 fail(f"{field}.inputs[{index}]", "expected a tensor that has its value", name)
             last_read[name] = step
         if type(node.output) is not str or node.output not in tensors:

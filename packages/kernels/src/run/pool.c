@@ -1,0 +1,140 @@
+#define _GNU_SOURCE /* pthread_sigmask with a full set, syscall */
+#include "run/pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    MAX_WORKERS = 255, /* fits the low byte of a run's word */
+    /* Turns of a waiting loop before it gives its CPU away: a few hundred microseconds, longer than
+     * the gaps between the steps of a run, so that idle threads cost nothing worth mentioning. */
+    SPINS = 4000,
+    CACHE_LINE = 64
+};
+
+/* What waiters read lies apart from what others write. */
+static struct {
+    pthread_mutex_t owner; /* held for the length of a run */
+    int32_t threads;       /* that exist, the caller not counted */
+    taper_pool_fn fn;
+    void *arg;
+    /* Number of the run << 8 | its workers: one word, so that a thread that wakes late never pairs
+     * the count of one run with the number of another. */
+    _Alignas(CACHE_LINE) _Atomic uint32_t run;
+    _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
+    _Alignas(CACHE_LINE) _Atomic int32_t arrived; /* at the barrier */
+    _Alignas(CACHE_LINE) _Atomic uint32_t phase;  /* of the barrier */
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER};
+
+static inline void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void taper_pool_barrier(int32_t workers) {
+    if (workers == 1)
+        return;
+    const uint32_t phase = atomic_load_explicit(&pool.phase, memory_order_acquire);
+    if (atomic_fetch_add_explicit(&pool.arrived, 1, memory_order_acq_rel) + 1 == workers) {
+        atomic_store_explicit(&pool.arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool.phase, phase + 1, memory_order_release);
+        return;
+    }
+    for (int32_t i = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase; i++) {
+        if (i < SPINS)
+            relax();
+        else
+            sched_yield(); /* more threads than CPUs: let the others come */
+    }
+}
+
+/* The next run's word: spins for a run that follows closely, then sleeps. */
+static uint32_t next_run(uint32_t seen) {
+    uint32_t word;
+    for (int32_t i = 0; i < SPINS; i++) {
+        if ((word = atomic_load_explicit(&pool.run, memory_order_acquire)) != seen)
+            return word;
+        relax();
+    }
+    /* Sequentially consistent against the owner, who writes the word and then reads sleepers. */
+    atomic_fetch_add(&pool.sleepers, 1);
+    while ((word = atomic_load(&pool.run)) == seen)
+        syscall(SYS_futex, &pool.run, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(&pool.sleepers, 1);
+    return word;
+}
+
+static void *work(void *index) {
+    const int32_t worker = (int32_t)(intptr_t)index;
+    uint32_t seen = 0; /* no run has this word: numbers start at 1 */
+    for (;;) {
+        seen = next_run(seen);
+        const int32_t workers = (int32_t)(seen & 0xff);
+        if (worker < workers) {
+            pool.fn(pool.arg, worker, workers);
+            taper_pool_barrier(workers); /* the owner may start the next run after this */
+        }
+    }
+    return NULL;
+}
+
+/* The child of a fork has none of the threads, and perhaps a mutex that one of them would unlock. */
+static void forget(void) {
+    pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    pool.threads = 0;
+    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.arrived, 0);
+}
+
+static void register_forget(void) { pthread_atfork(NULL, NULL, forget); }
+
+/* Makes threads until the pool has `wanted`, or no more can be had. Signals stay with the host's
+ * own threads. */
+static void grow(int32_t wanted) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_forget);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; pool.threads < wanted; pool.threads++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, work, (void *)(intptr_t)(pool.threads + 1)) != 0)
+            break;
+        pthread_detach(thread);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
+    if (workers > MAX_WORKERS)
+        workers = MAX_WORKERS;
+    if (workers <= 1 || pthread_mutex_trylock(&pool.owner) != 0) {
+        fn(arg, 0, 1);
+        return;
+    }
+    if (pool.threads < workers - 1)
+        grow(workers - 1);
+    if (workers > pool.threads + 1)
+        workers = pool.threads + 1;
+    if (workers > 1) {
+        pool.fn = fn;
+        pool.arg = arg;
+        const uint32_t number = (atomic_load_explicit(&pool.run, memory_order_relaxed) >> 8) + 1;
+        const uint32_t nonzero = number & 0xffffff ? number & 0xffffff : 1;
+        atomic_store(&pool.run, nonzero << 8 | (uint32_t)workers);
+        if (atomic_load(&pool.sleepers) > 0)
+            syscall(SYS_futex, &pool.run, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    }
+    fn(arg, 0, workers);
+    taper_pool_barrier(workers);
+    pthread_mutex_unlock(&pool.owner);
+}

@@ -1,0 +1,19 @@
+/* One pool of threads per process. */
+#ifndef TAPER_POOL_H
+#define TAPER_POOL_H
+
+#include <stdint.h>
+
+typedef void (*taper_pool_fn)(void *arg, int32_t worker, int32_t workers);
+
+/*
+ * Calls fn(arg, w, n) for w in [0, n), each in a thread of its own, w = 0 in the caller's, and
+ * returns when all have. n is at most `workers`: less where threads cannot be created, 1 where
+ * another caller has the pool.
+ */
+void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers);
+
+/* Meeting point of the n workers inside fn: none leaves before all have come. */
+void taper_pool_barrier(int32_t workers);
+
+#endif /* TAPER_POOL_H */

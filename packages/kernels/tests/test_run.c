@@ -1,0 +1,132 @@
+/* The pool and the run: every task once, steps in order, the same result for any thread count. */
+#include "taper/run.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "check.h"
+
+enum { TASKS = 37, STEPS = 40 };
+
+/* Each task adds what the step before left in the slots around its own: a missing barrier, a
+ * repeated or a lost task shows in the numbers. */
+static taper_status smooth(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    const int64_t *in = call->inputs[0].data;
+    int64_t *out = call->output->data;
+    int64_t *own = scratch;
+    for (int64_t i = begin; i < end; i++) {
+        own[0] = in[i] + in[(i + 1) % TASKS] + in[(i + TASKS - 1) % TASKS];
+        out[i] = own[0] % 1000003 + 1;
+    }
+    return TAPER_OK;
+}
+
+static taper_status fail(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    (void)call, (void)begin, (void)end, (void)scratch;
+    return TAPER_BAD_INDEX;
+}
+
+static const taper_kernel smooth_kernel = {.name = "smooth", .op = "SMOOTH", .run = smooth};
+static const taper_kernel failing_kernel = {.name = "fail", .op = "FAIL", .run = fail};
+
+typedef struct model {
+    int64_t data[STEPS + 1][TASKS];
+    taper_tensor tensors[STEPS][2];
+    taper_step steps[STEPS];
+    _Alignas(64) char scratch[STEPS][64];
+    _Alignas(64) char worker_scratch[8][64];
+} model;
+
+static void build(model *m, const int32_t *workers) {
+    for (int64_t i = 0; i < TASKS; i++)
+        m->data[0][i] = i * i;
+    for (int s = 0; s < STEPS; s++) {
+        m->tensors[s][0] = (taper_tensor){.data = m->data[s]};
+        m->tensors[s][1] = (taper_tensor){.data = m->data[s + 1]};
+        m->steps[s] = (taper_step){
+            .kernel = &smooth_kernel,
+            .call = {.inputs = &m->tensors[s][0], .output = &m->tensors[s][1], .n_inputs = 1},
+            .work = {.tasks = TASKS, .scratch_bytes = 64},
+            .scratch = m->scratch[s],
+            .workers = workers[s % 4],
+        };
+    }
+}
+
+static taper_status run(model *m, int32_t workers, int64_t *failed) {
+    const taper_run_args args = {.steps = m->steps,
+                                 .count = STEPS,
+                                 .workers = workers,
+                                 .worker_scratch = m->worker_scratch[0],
+                                 .worker_scratch_bytes = 64};
+    return taper_run(&args, failed);
+}
+
+static const int32_t mixed[4] = {8, 1, 3, 1};
+
+static void check_same_as_one(int32_t workers, int repeats) {
+    static _Thread_local model one, many;
+    int64_t failed = 0;
+    build(&one, mixed);
+    CHECK(run(&one, 1, &failed) == TAPER_OK, "one worker");
+    for (int i = 0; i < repeats; i++) {
+        build(&many, mixed);
+        CHECK(run(&many, workers, &failed) == TAPER_OK, "%d workers", workers);
+        CHECK(memcmp(one.data, many.data, sizeof one.data) == 0, "%d workers differ", workers);
+    }
+}
+
+static void same_result_for_any_thread_count(void) {
+    check_same_as_one(2, 20);
+    check_same_as_one(3, 10);
+    check_same_as_one(8, 5);
+}
+
+static void *run_in_thread(void *arg) {
+    (void)arg;
+    check_same_as_one(2, 20);
+    return NULL;
+}
+
+static void callers_share_the_pool(void) {
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, run_in_thread, NULL);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void failure_names_the_step_and_stops(void) {
+    static model m;
+    for (int32_t workers = 1; workers <= 3; workers++) {
+        build(&m, mixed);
+        m.steps[5].kernel = &failing_kernel;
+        m.data[7][0] = -1;
+        int64_t failed = 0;
+        CHECK(run(&m, workers, &failed) == TAPER_BAD_INDEX, "%d workers", workers);
+        CHECK(failed == 5, "step %lld", (long long)failed);
+        CHECK(m.data[7][0] == -1, "a later step ran");
+        check_same_as_one(workers, 1); /* and the pool lives on */
+    }
+}
+
+static void no_steps(void) {
+    const taper_run_args args = {.count = 0, .workers = 4};
+    int64_t failed = 0;
+    CHECK(taper_run(&args, &failed) == TAPER_OK, "an empty run");
+}
+
+static void counts_cpus(void) {
+    CHECK(taper_cpu_count() >= 1, "at least the one this runs on");
+}
+
+int main(int argc, char **argv) {
+    const check_case cases[] = {
+        {"same_result_for_any_thread_count", same_result_for_any_thread_count},
+        {"callers_share_the_pool", callers_share_the_pool},
+        {"failure_names_the_step_and_stops", failure_names_the_step_and_stops},
+        {"no_steps", no_steps},
+        {"counts_cpus", counts_cpus},
+    };
+    return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
+}
