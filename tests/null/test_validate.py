@@ -387,6 +387,10 @@ def test_shapes_are_tuples():
     assert refused(plan) == "plan.tensors['x'].shape"
 
 
+def test_strides_are_tuples():
+    assert refused(place(small_plan(), "t", strides=[4, 1])) == "plan.tensors['t'].strides"
+
+
 def test_messages_stay_short():
     assert describe({"a": [1] * 1000}) == "an object"
     assert describe([[1] * 1000]) == "an array"

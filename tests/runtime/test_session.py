@@ -255,3 +255,51 @@ except Exception as error:
 """
     result = run_python(code, TAPER_ISA="abacus")
     assert result.stdout.startswith("TaperError TAPER_ISA='abacus': expected one of")
+
+
+def large_plan():
+    """Products and rows large enough to be worth several threads."""
+    specs = [
+        tensor("x", "input", (96, 256)),
+        tensor("w", "constant", (256, 320)),
+        tensor("t", "intermediate", (96, 320)),
+        tensor("y", "output", (96, 320)),
+    ]
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((256, 320)).astype(np.float32)
+    nodes = [PlanNode("MATMUL", ("x", "w"), "t"), PlanNode("SOFTMAX", ("t",), "y", {"axis": 1})]
+    return make_plan(nodes, specs, constants={"w": weights})
+
+
+def test_any_thread_count_gives_the_same_bits():
+    x = np.random.default_rng(1).standard_normal((96, 256)).astype(np.float32)
+    results = []
+    for threads in (1, 2, 3, 8):
+        options = taper_runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = taper_runtime.InferenceSession(large_plan(), options)
+        results += [session.run(None, {"x": x})[0] for _ in range(3)]
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_forked_child_runs_on_threads_of_its_own():
+    options = taper_runtime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = taper_runtime.InferenceSession(large_plan(), options)
+    x = np.ones((96, 256), np.float32)
+    want = session.run(None, {"x": x})[0]
+    child = os.fork()
+    if child == 0:
+        same = np.array_equal(session.run(None, {"x": x})[0], want)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("threads", [-1, 0])
+def test_bad_thread_count_is_refused(threads, monkeypatch):
+    monkeypatch.setenv("TAPER_NUM_THREADS", "many")
+    options = taper_runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    with pytest.raises(taper_runtime.InputError, match="at least 1"):
+        taper_runtime.InferenceSession(large_plan(), options)

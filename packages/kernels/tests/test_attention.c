@@ -55,8 +55,7 @@ static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 /* A [batch, heads, rows, cols] view of memory of the case's layout. */
 static taper_tensor operand_make(void **data, const attention_case *c, int64_t heads, int64_t rows,
                                  int64_t cols, float low, float high) {
-    taper_tensor t = check_tensor(NULL, TAPER_FLOAT32, 4,
-                                  (int64_t[]){c->batch, heads, rows, cols});
+    taper_tensor t = check_tensor(NULL, TAPER_FLOAT32, 4, (int64_t[]){c->batch, heads, rows, cols});
     int64_t *s = t.strides, numel = c->batch * heads * rows * cols;
     const int64_t apart = c->layout == FUSED ? 3 : 1;
     if (c->layout == PROJECTED || c->layout == FUSED) {
@@ -262,7 +261,7 @@ static void layouts(void) {
 }
 
 static void causal(void) {
-    static const int64_t sizes[][2] = {{1, 1},   {17, 17}, {64, 64},   {100, 30},
+    static const int64_t sizes[][2] = {{1, 1},    {17, 17}, {64, 64},   {100, 30},
                                        {30, 100}, {70, 64}, {300, 600}, {600, 300}};
     static const int64_t diagonals[] = {0, -1, 1, -20, 40, 1000, -1000};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
@@ -376,7 +375,8 @@ static void masked_rows(void) {
                                                          .not_safe = unsafe});
 }
 
-/* Rows masked with the lowest number rather than -inf attend all keys alike, as in plain softmax. */
+/* Rows masked with the lowest number rather than -inf attend all keys alike, as in plain softmax.
+ */
 static void lowest_number(void) {
     const attention_case c = {.batch = 1,
                               .heads = 1,
@@ -420,7 +420,8 @@ static void large_scores(void) {
                                              .range = 500.0f});
 }
 
-/* A NaN or infinity among the queries spoils its row, one among the keys every row that attends it. */
+/* A NaN or infinity among the queries spoils its row, one among the keys every row that attends it.
+ */
 static void special_values(void) {
     for (int64_t lk = 40; lk <= 600; lk += 560)
         for (int64_t lq = 3; lq <= 40; lq += 37) {
@@ -428,9 +429,9 @@ static void special_values(void) {
                 .batch = 1, .heads = 2, .kv_heads = 2, .lq = lq, .lk = lk, .d = 16, .dv = 16};
             attention_node node;
             node_make(&node, &c);
-            ((float *)node.data[0])[1 * c.d + 3] = NAN;              /* head 0, query 1 */
-            ((float *)node.data[0])[2 * c.d + 5] = INFINITY;         /* head 0, query 2 */
-            ((float *)node.data[1])[(c.lk + 20) * c.d + 15] = NAN;   /* head 1, key 20 */
+            ((float *)node.data[0])[1 * c.d + 3] = NAN;            /* head 0, query 1 */
+            ((float *)node.data[0])[2 * c.d + 5] = INFINITY;       /* head 0, query 2 */
+            ((float *)node.data[1])[(c.lk + 20) * c.d + 15] = NAN; /* head 1, key 20 */
             CHECK(check_run("ATTENTION", NULL, node.inputs, 3, &node.output, &node.attrs, 1) ==
                       TAPER_OK,
                   "unsupported");
@@ -530,14 +531,22 @@ static void not_served(void) {
 }
 
 static const check_case cases[] = {
-    {"lengths", lengths},           {"head_sizes", head_sizes},
-    {"large_heads", large_heads},   {"many_blocks", many_blocks},
-    {"layouts", layouts},           {"causal", causal},
-    {"grouped_heads", grouped_heads}, {"mask_broadcasts", mask_broadcasts},
-    {"masked_rows", masked_rows},   {"lowest_number", lowest_number},
-    {"large_scores", large_scores}, {"special_values", special_values},
-    {"misaligned", misaligned},     {"empty", empty},
-    {"rank_3", rank_3},             {"not_served", not_served},
+    {"lengths", lengths},
+    {"head_sizes", head_sizes},
+    {"large_heads", large_heads},
+    {"many_blocks", many_blocks},
+    {"layouts", layouts},
+    {"causal", causal},
+    {"grouped_heads", grouped_heads},
+    {"mask_broadcasts", mask_broadcasts},
+    {"masked_rows", masked_rows},
+    {"lowest_number", lowest_number},
+    {"large_scores", large_scores},
+    {"special_values", special_values},
+    {"misaligned", misaligned},
+    {"empty", empty},
+    {"rank_3", rank_3},
+    {"not_served", not_served},
 };
 
 static void bench_attention(const char *name, attention_case c) {

@@ -10,7 +10,8 @@ struct softmax_attrs {
 };
 
 /* The bounds: float32 epsilons for exponential, its argument's rounding, sum and scaling; the
- * argument's error counts as many times as the argument is large. What is nearly denormal may be 0. */
+ * argument's error counts as many times as the argument is large. What is nearly denormal may be 0.
+ */
 enum { EPSILONS = 8 };
 
 static void strides_around(const taper_tensor *t, int64_t axis, int64_t *outer, int64_t *n,

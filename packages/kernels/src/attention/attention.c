@@ -1,7 +1,7 @@
 /*
  * ATTENTION: softmax(scale * q k^T + mask) v by blocks, never with more scores in memory than a
- * strip of rows and a block of keys. Where the keys are more than one block, a row's weighted sum is
- * carried from block to block relative to the largest score so far (online softmax).
+ * strip of rows and a block of keys. Where the keys are more than one block, a row's weighted sum
+ * is carried from block to block relative to the largest score so far (online softmax).
  */
 #include <math.h>
 #include <string.h>

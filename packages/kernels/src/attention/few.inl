@@ -24,9 +24,8 @@ static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t key
         memset(scores + reach, 0, (size_t)(keys - reach) * sizeof *scores);
     if (reach == 0)
         return;
-    const float block_max = s->masked
-                                ? few_add_bias(scores, attention_bias(u, r, u->bias), reach)
-                                : row_fold_block(ROW_MAX_NUMBER, scores, reach);
+    const float block_max = s->masked ? few_add_bias(scores, attention_bias(u, r, u->bias), reach)
+                                      : row_fold_block(ROW_MAX_NUMBER, scores, reach);
     const float old_max = u->max[r], max = block_max > old_max ? block_max : old_max;
     /* While all scores are -inf any finite number will do in place of the maximum. */
     const float center = max == -INFINITY ? 0.0f : max;

@@ -7,7 +7,7 @@ TAPER_DEFINE_ATTRS(attention)
 
 enum {
     STRIP = 32, /* rows taken through a block of keys together: their scores fit L1 */
-    MAX_BLOCK_ROWS = 256,
+    MAX_BLOCK_ROWS = 128,
     MAX_BLOCK_KEYS = 256,
     BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and again of keys and values: half of L2 */
     FEW_ROWS = 4,             /* so few rows do not fill vectors across rows */
@@ -103,7 +103,7 @@ static void attention_cut(struct attention_state *s) {
     const int64_t heads = s->batch * s->heads;
     const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv);
     s->block_rows = attention_block(s->rows, i64_max(32, i64_min(widest, MAX_BLOCK_ROWS)));
-    while (heads * i64_ceil_div(s->rows, s->block_rows) < 16 && s->block_rows >= 128)
+    while (heads * i64_ceil_div(s->rows, s->block_rows) < 16 && s->block_rows >= 2 * STRIP)
         s->block_rows = attention_block(s->block_rows, s->block_rows / 2);
     s->row_blocks = i64_ceil_div(s->rows, s->block_rows);
     s->units = s->dv > 0 ? heads * s->row_blocks : 0;
@@ -186,7 +186,7 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
     s->nothing = attrs->safe_softmax || s->keys == 0 ? 0.0f : NAN;
     s->causal = attrs->causal;
     s->diagonal = i64_max(-s->rows, i64_min(attrs->diagonal, s->keys)); /* beyond: all or none */
-    if (s->rows == 1) { /* decoding */
+    if (s->rows == 1) {                                                 /* decoding */
         if (s->causal)
             s->keys = i64_max(0, i64_min(s->diagonal + 1, s->keys));
         s->causal = false;

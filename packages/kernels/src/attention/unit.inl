@@ -94,8 +94,8 @@ static const float *attention_q(const attention_unit *u, int64_t r) {
 /* The rows' weighted means, or what a row without a key to attend gets. */
 static void attention_write(const attention_unit *u) {
     const struct attention_state *s = u->s;
-    float *out = u->out_data + u->batch * s->out.batch + u->head * s->out.head +
-                 u->first_row * s->out.row;
+    float *out =
+        u->out_data + u->batch * s->out.batch + u->head * s->out.head + u->first_row * s->out.row;
     for (int64_t r = 0; r < u->rows; r++, out += s->out.row)
         if (u->total[r] == 0.0f)
             for (int64_t i = 0; i < s->dv; i++)

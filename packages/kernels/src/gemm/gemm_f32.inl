@@ -27,7 +27,8 @@ enum {
 #define GEMM_ROWS_1(X, panels) X(1, panels)
 #define GEMM_ROWS_2(X, panels) GEMM_ROWS_1(X, panels) X(2, panels)
 #define GEMM_ROWS_3(X, panels) GEMM_ROWS_2(X, panels) X(3, panels)
-#define GEMM_ROWS_6(X, panels) GEMM_ROWS_3(X, panels) X(4, panels) X(5, panels) X(6, panels)
+#define GEMM_ROWS_5(X, panels) GEMM_ROWS_3(X, panels) X(4, panels) X(5, panels)
+#define GEMM_ROWS_6(X, panels) GEMM_ROWS_5(X, panels) X(6, panels)
 #define GEMM_ROWS_14(X, panels)                                                                    \
     GEMM_ROWS_6(X, panels)                                                                         \
     X(7, panels) X(8, panels) X(9, panels) X(10, panels) X(11, panels) X(12, panels) X(13, panels) \
@@ -41,9 +42,9 @@ enum { GEMM_MR = 14, GEMM_PANELS = 2, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4 };
 enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2 };
 #define GEMM_MAIN_TILES(X) GEMM_ROWS_6(X, 1)
 #define GEMM_WIDE_TILES(X) GEMM_ROWS_2(X, 2)
-#elif V_REGISTERS == 32 /* 6 x 4 sums, 4 of B, 1 of A */
-enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2 };
-#define GEMM_MAIN_TILES(X) GEMM_ROWS_6(X, 1)
+#elif V_REGISTERS == 32 /* 5 x 4 sums, 4 of B, 5 of A */
+enum { GEMM_MR = 5, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2 };
+#define GEMM_MAIN_TILES(X) GEMM_ROWS_5(X, 1)
 #define GEMM_WIDE_TILES(X) GEMM_ROWS_1(X, 2)
 #else /* 16 registers: 3 x 4 sums, 3 of A, 1 of B */
 enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2 };
@@ -75,21 +76,13 @@ typedef struct gemm_block {
     bool accumulate; /* C += rather than C = */
 } gemm_block;
 
-/* last: columns of C in the tile's last panel, 1 <= last <= 16. The k lines from `prefetch` on, a step
- * apart, are brought to L2 meanwhile. */
-typedef void (*gemm_tile_fn)(const gemm_block *g, int64_t last, const float *prefetch,
-                             int64_t prefetch_step);
-
-V_INLINE void gemm_store(float *c, vf sum, vf alpha, bool accumulate, int64_t valid) {
-    if (valid >= V_LEN)
-        v_store(c, accumulate ? v_fma(alpha, sum, v_load(c)) : v_mul(alpha, sum));
-    else if (valid > 0)
-        v_store_n(c, accumulate ? v_fma(alpha, sum, v_load_n(c, valid)) : v_mul(alpha, sum), valid);
-}
+/* C has all the tile's columns. The k lines from `prefetch` on, a step apart, are brought to L2
+ * meanwhile. */
+typedef void (*gemm_tile_fn)(const gemm_block *g, const float *prefetch, int64_t prefetch_step);
 
 /* rows and panels are constants wherever this is inlined: the sums live in registers. */
-V_INLINE void gemm_tile(const gemm_block *g, int64_t last, const float *prefetch,
-                        int64_t prefetch_step, const int rows, const int panels) {
+V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t prefetch_step,
+                        const int rows, const int panels) {
     const int vectors = panels * GEMM_NV;
     vf sum[GEMM_MR][GEMM_WIDE_PANELS * GEMM_NV];
 #pragma GCC unroll 16
@@ -124,17 +117,15 @@ V_INLINE void gemm_tile(const gemm_block *g, int64_t last, const float *prefetch
     for (int i = 0; i < rows; i++) {
         float *c = g->c + i * g->ldc;
 #pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) {
-            const int64_t valid = v / GEMM_NV == panels - 1 ? last - v % GEMM_NV * V_LEN : V_LEN;
-            gemm_store(c + v * V_LEN, sum[i][v], alpha, g->accumulate, valid);
-        }
+        for (int v = 0; v < vectors; v++, c += V_LEN)
+            v_store(c, g->accumulate ? v_fma(alpha, sum[i][v], v_load(c)) : v_mul(alpha, sum[i][v]));
     }
 }
 
 #define GEMM_DEFINE_TILE(rows, panels)                                                             \
-    static void gemm_tile_##rows##x##panels(const gemm_block *g, int64_t last,                     \
-                                            const float *prefetch, int64_t prefetch_step) {        \
-        gemm_tile(g, last, prefetch, prefetch_step, rows, panels);                                 \
+    static void gemm_tile_##rows##x##panels(const gemm_block *g, const float *prefetch,            \
+                                            int64_t prefetch_step) {                               \
+        gemm_tile(g, prefetch, prefetch_step, rows, panels);                                       \
     }
 #define GEMM_TILE_ROW(rows, panels) [rows] = gemm_tile_##rows##x##panels,
 GEMM_MAIN_TILES(GEMM_DEFINE_TILE)
@@ -226,6 +217,20 @@ static inline __attribute__((unused)) void gemm_f32_pack_b(float *packed, const 
 
 /* ---- blocks ---- */
 
+/* A tile of which C has only the first cols columns: computed beside C. */
+static void gemm_edge_tile(gemm_tile_fn tile, const gemm_block *g, const float *prefetch,
+                           int64_t prefetch_step, int64_t rows, int64_t cols) {
+    enum { WIDTH = GEMM_WIDE_PANELS * GEMM_NR };
+    float c[GEMM_MR * WIDTH] = {0};
+    gemm_block beside = *g;
+    beside.c = c;
+    beside.ldc = WIDTH;
+    if (g->accumulate)
+        gemm_copy(c, WIDTH, g->c, g->ldc, 1, rows, cols);
+    tile(&beside, prefetch, prefetch_step);
+    gemm_copy(g->c, g->ldc, c, WIDTH, 1, rows, cols);
+}
+
 /* Computes the block's m rows and n columns; m, n, k >= 0. */
 static inline __attribute__((unused)) void gemm_block_run(const gemm_block *block, int64_t m,
                                                           int64_t n) {
@@ -265,9 +270,12 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
              * theirs in L2 and leave the bus idle, fetch one each; the others what they just read. */
             const int64_t fetch = panels - (tiles - t);
             const bool fetches = tiles > 1 && fetch >= 0 && panels + fetch < left && line_step > 0;
-            tile[rows](&g, cols - (panels - 1) * GEMM_NR,
-                       fetches ? next + fetch * block->b_panel_stride : g.b,
-                       fetches ? line_step : g.b_k_stride);
+            const float *line = fetches ? next + fetch * block->b_panel_stride : g.b;
+            const int64_t step = fetches ? line_step : g.b_k_stride;
+            if (cols == panels * GEMM_NR)
+                tile[rows](&g, line, step);
+            else
+                gemm_edge_tile(tile[rows], &g, line, step, rows, cols);
             g.a += rows * g.a_row_stride;
             g.c += rows * g.ldc;
         }

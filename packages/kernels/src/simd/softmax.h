@@ -5,8 +5,8 @@
 #include "simd/rows.h"
 
 /*
- * e^x for x <= 0; NaN for NaN. The relative error is at most 2^-23 + |x| 2^-24, no more than what x,
- * a rounded difference, brings with it. 0 below -87, short of the denormals: masked elements are
+ * e^x for x <= 0; NaN for NaN. The relative error is at most 2^-23 + |x| 2^-24, no more than what
+ * x, a rounded difference, brings with it. 0 below -87, short of the denormals: masked elements are
  * common, and denormals would make their rows forty times slower.
  */
 V_INLINE vf v_exp_nonpositive(vf x) {

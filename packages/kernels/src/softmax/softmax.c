@@ -83,7 +83,8 @@ V_INLINE void softmax_across(const bool log_, softmax_columns *c, float *y, cons
         for (int64_t r = begin; r < i64_min(begin + SUM_ROWS, n); r++)
             for (int64_t j = 0; j < width; j += V_LEN) {
                 const int64_t at = r * stride + j;
-                const vf e = v_exp_nonpositive(v_sub(load_lanes(x + at, width - j), v_load(c->max + j)));
+                const vf e =
+                    v_exp_nonpositive(v_sub(load_lanes(x + at, width - j), v_load(c->max + j)));
                 v_store(c->sum + j, v_add(e, v_load(c->sum + j)));
                 if (!log_)
                     store_lanes(y + at, e, width - j);

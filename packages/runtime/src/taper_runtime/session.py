@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.errors import InputError
@@ -12,7 +13,6 @@ from taper_runtime.format.reader import load
 from taper_runtime.plan.plan import Plan, TensorSpec
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     import numpy as np

@@ -66,15 +66,15 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
 
 def _check_placements(plan: Plan) -> dict[str, _Extent]:
     """Check that every tensor lies inside memory it may have; return where in its root."""
+    for name in plan.tensors.keys() ^ plan.placements.keys():
+        raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
     sizes = {name: spec.nbytes for name, spec in plan.tensors.items()}
     extents = {}
     for name, spec in plan.tensors.items():
-        placement = plan.placements.get(name)
         field = tensor_field(name)
-        if placement is None:
-            raise PlanFormatError(field, "has no placement")
+        placement = plan.placements[name]
         root, strides = placement.root, placement.strides
-        if type(root) is not str or root not in sizes or root not in plan.placements:
+        if type(root) is not str or root not in sizes:
             fail(f"{field}.root", "expected a tensor's name", root)
         if not is_size(placement.offset):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
@@ -87,9 +87,6 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             extents[name] = _Extent(0, sizes[name])
         else:
             extents[name] = _check_inside(plan, spec, sizes, field)
-    for name in plan.placements:
-        if name not in sizes:
-            raise PlanFormatError(tensor_field(name), "is placed, but there is no such tensor")
     return extents
 
 
