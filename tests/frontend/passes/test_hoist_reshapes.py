@@ -114,10 +114,11 @@ def test_over_broadcast_batches_stays():
 
 
 def test_that_regroups_rows_of_batches_stays():
-    # [6, 4, 7] -> [24, 7] mixes batches and rows, and each batch has a matrix of its own
+    # [6, 4, 7] -> [24, 7] mixes batches and rows, and each batch has a matrix of its own; with as
+    # many inner as rows, the shapes of both operands could be regrouped
     b = Builder()
-    a = b.reshape(b.input("a", 2, 3, 4, 5), 6, 4, 5)
-    y = b.op("MATMUL", a, b.input("b", 6, 5, 7))
+    a = b.reshape(b.input("a", 2, 3, 4, 4), 6, 4, 4)
+    y = b.op("MATMUL", a, b.input("b", 6, 4, 7))
     check_keeps(hoist_reshapes, b.done(b.reshape(y, 24, 7)))
 
 

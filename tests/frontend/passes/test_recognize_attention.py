@@ -115,6 +115,8 @@ class TestMask:
         check_fires(recognize_attention, graph)
         assert op_counts(graph) == {"ATTENTION": 1, "WHERE": 1}
         assert graph.tensors[only(graph, "WHERE").output].shape == (2, 1, 5, 2)
+        # added to a score it has to swallow it whatever the precision, for rows without a key
+        assert only(graph, "WHERE").attrs["scalar"] == min(fill, -1e30)
 
     @pytest.mark.parametrize("fill", [0.0, -1.0, -1e4, math.inf])
     def test_number_that_is_no_infinity_stays(self, fill):

@@ -113,13 +113,16 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     }
 
     const vf alpha = v_set1(g->alpha);
+    const bool accumulate = g->accumulate;
+    const int64_t ldc = g->ldc;
+    float *c = g->c;
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-        float *c = g->c + i * g->ldc;
+    for (int i = 0; i < rows; i++, c += ldc)
 #pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++, c += V_LEN)
-            v_store(c, g->accumulate ? v_fma(alpha, sum[i][v], v_load(c)) : v_mul(alpha, sum[i][v]));
-    }
+        for (int v = 0; v < vectors; v++) {
+            float *to = c + v * V_LEN;
+            v_store(to, accumulate ? v_fma(alpha, sum[i][v], v_load(to)) : v_mul(alpha, sum[i][v]));
+        }
 }
 
 #define GEMM_DEFINE_TILE(rows, panels)                                                             \

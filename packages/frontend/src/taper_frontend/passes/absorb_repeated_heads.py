@@ -54,7 +54,7 @@ def _heads_before_repeat(graph: Graph, tensor: str) -> tuple[str, Shape] | None:
         return None
     source = repeated.inputs[0]
     before, after = graph.tensors[source].shape, graph.tensors[repeated.output].shape
-    if len(before) != 5 or before[2] != 1 or before != (*after[:2], 1, *after[3:]):
+    if len(before) != 5 or before != (*after[:2], 1, *after[3:]):
         return None
     batch, heads, group, *rest = after
     if graph.tensors[tensor].shape != (batch, heads * group, *rest):

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 #: that masked scores get.
 _Step = tuple[str, str, float]
 
-#: A score added to a number this low or lower vanishes in float32 (one below 32, that is): setting
-#: masked scores to the number, and adding it to them, are the same. -1e9 is what many models use.
+#: Where masked scores are set to this or less, it stands for -inf: beside any other score their
+#: weight is exactly 0. -1e9 is what many models use.
 VANISHING = -1e9
+
+#: What is added to masked scores instead: beside it a score vanishes in float32 and float64 alike,
+#: so a row with every key masked attends to all alike, as where scores are set to one number.
+_SWALLOWING = -1e30
 
 
 def recognize_attention(graph: Graph) -> bool:
@@ -121,7 +125,7 @@ def _mask(graph: Graph, steps: list[_Step], source: str) -> str | None:
         keep = other if kind == "KEEP" else emit("LOGICAL_NOT", other)
         if fill != -math.inf:
             kept = zero() if mask is None else addend(mask)
-            mask = emit("WHERE", keep, kept, scalar=fill, scalar_index=2)
+            mask = emit("WHERE", keep, kept, scalar=min(fill, _SWALLOWING), scalar_index=2)
         elif mask is None:
             mask = keep
         elif graph.tensors[mask].dtype == "bool":

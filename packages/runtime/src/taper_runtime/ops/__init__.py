@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.ops import attention, elementwise, gather, map, matmul, norm, reduce, shape
+from taper_runtime.ops import (
+    attention,
+    convert,
+    elementwise,
+    gather,
+    map,
+    matmul,
+    norm,
+    reduce,
+    scatter,
+    shape,
+    sort,
+)
 
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import OpDef
@@ -26,23 +38,18 @@ def register(op: OpDef) -> OpDef:
     return op
 
 
+# In the order of the documentation.
 for _op in (
-    *elementwise.ELEMENTWISE,
-    elementwise.CAST,
+    *elementwise.OPS,
+    convert.CAST,
     map.MAP,
     matmul.MATMUL,
     attention.ATTENTION,
-    norm.SOFTMAX,
-    norm.LAYER_NORM,
-    norm.RMS_NORM,
-    *reduce.REDUCTIONS,
-    *shape.MOVEMENT,
-    shape.COPY,
-    shape.CAT,
-    gather.EMBEDDING,
-    gather.INDEX_SELECT,
-    gather.GATHER,
-    gather.SCATTER,
-    gather.ARGSORT,
+    *norm.OPS,
+    *reduce.OPS,
+    *shape.OPS,
+    *gather.OPS,
+    scatter.SCATTER,
+    sort.ARGSORT,
 ):
     register(_op)

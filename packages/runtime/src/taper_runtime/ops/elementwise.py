@@ -1,29 +1,40 @@
 """Elementwise ops: one line each in :data:`MICROOPS`.
 
 The same table serves the ops as nodes of their own and as the micro-ops of a tile program
-(:mod:`taper_runtime.ops.map`). A micro-op takes operands and nothing else, so that a program is a
-list of names; CAST alone carries a dtype, spelled ``"CAST:float32"`` in a program.
+(:mod:`taper_runtime.ops.map`). A micro-op has operands and no attrs, so that a program is a list of
+names; CAST alone carries a dtype, spelled ``"CAST:float32"`` in a program.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
-from taper_runtime.ops.rules import COMPUTED, FLOATS, INTS, REALS, broadcast, check_dtype
+from taper_runtime.ops import functions
+from taper_runtime.ops.convert import cast
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.rules import (
+    COMPUTED,
+    FLOATS,
+    INTS,
+    REALS,
+    broadcast,
+    check_dtype,
+    check_scalar,
+    fail,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-#: dtypes the native micro-ops serve.
+#: dtypes that the native micro-ops serve.
 NATIVE = ("float32", "int64", "int32", "bool")
-INTEGRAL = (*INTS, "bool")
+_NATIVE_REALS = ("float32", "int64", "int32")
+_BITS = (*INTS, "bool")
 
 
 class MicroOp(NamedTuple):
@@ -32,164 +43,145 @@ class MicroOp(NamedTuple):
     Attributes
     ----------
     function : callable
-        numpy arrays of equal dtype to an array.
+        Arrays of one dtype to an array; the meaning of the op.
     arity : int
+        The one of arity 3, WHERE, has a bool condition first.
     dtypes : tuple of str
-        Operand dtypes it takes.
-    result : str or None
-        Output dtype where it is not the operands'.
+        What the operands may be, all alike; a condition aside.
+    doc : str
+        The formula, with operands named as in ``function``.
+    result : str, optional
+        dtype of the result if not that of the operands.
+    wide : bool
+        Whether ``function`` is given, and gives, float64.
+    native : tuple of str
+        Those of ``dtypes`` that a kernel is expected to serve.
     low, high : float
         Range of the samples' values.
     """
 
-    function: Callable[..., np.ndarray]
+    function: Callable[..., Any]
     arity: int
     dtypes: tuple[str, ...]
+    doc: str
     result: str | None = None
+    wide: bool = False
+    native: tuple[str, ...] = NATIVE
     low: float = -3.0
     high: float = 3.0
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
-
-
-def erf(x: np.ndarray) -> np.ndarray:
-    """The error function; numpy has none."""
-    return np.asarray(_erf(x.astype(np.float64)), np.float64).astype(x.dtype)
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    # exp of a negative number only, so that neither side overflows
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    return x * x.dtype.type(0.5) * (1 + erf(x * x.dtype.type(math.sqrt(0.5))))
-
-
-def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
-    return (0.5 * x * (1 + np.tanh(inner))).astype(x.dtype)
-
-
-def _hardsigmoid(x: np.ndarray) -> np.ndarray:
-    return np.minimum(np.maximum(x + 3, 0), 6) / 6
-
-
-def _elu(x: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
-
-
-def _sign(x: np.ndarray) -> np.ndarray:
-    # torch's sign of NaN is 0
-    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
-
-
-def _trunc_div(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind == "f":
-        return np.trunc(a / b)
-    floor = a // b
-    return floor + ((floor < 0) & (floor * b != a))
-
-
-def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind == "f":
-        return np.power(a, b)
-    # an integer to a negative power is 0 unless its absolute value is 1
-    powers = np.power(a, np.maximum(b, 0))
-    negative = np.where(np.abs(a) == 1, np.power(a, np.abs(b) % 2), 0)
-    return np.where(b < 0, negative, powers)
-
-
-def _square(x: np.ndarray) -> np.ndarray:
-    return x * x
-
-
-def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, x.dtype.type(0))
-
-
 MICROOPS: dict[str, MicroOp] = {
-    "NEG": MicroOp(np.negative, 1, REALS),
-    "ABS": MicroOp(np.abs, 1, REALS),
-    "SIGN": MicroOp(_sign, 1, REALS),
-    "CEIL": MicroOp(np.ceil, 1, FLOATS),
-    "FLOOR": MicroOp(np.floor, 1, FLOATS),
-    "ROUND": MicroOp(np.rint, 1, FLOATS),
-    "TRUNC": MicroOp(np.trunc, 1, FLOATS),
-    "SQRT": MicroOp(np.sqrt, 1, FLOATS, low=0.0),
-    "RSQRT": MicroOp(lambda x: 1 / np.sqrt(x), 1, FLOATS, low=0.1),
-    "RECIPROCAL": MicroOp(lambda x: 1 / x, 1, FLOATS, low=0.1),
-    "EXP": MicroOp(np.exp, 1, FLOATS),
-    "EXPM1": MicroOp(np.expm1, 1, FLOATS),
-    "LOG": MicroOp(np.log, 1, FLOATS, low=0.01),
-    "LOG2": MicroOp(np.log2, 1, FLOATS, low=0.01),
-    "LOG10": MicroOp(np.log10, 1, FLOATS, low=0.01),
-    "LOG1P": MicroOp(np.log1p, 1, FLOATS, low=-0.9),
-    "SIN": MicroOp(np.sin, 1, FLOATS),
-    "COS": MicroOp(np.cos, 1, FLOATS),
-    "TAN": MicroOp(np.tan, 1, FLOATS, low=-1.4, high=1.4),
-    "ASIN": MicroOp(np.arcsin, 1, FLOATS, low=-1.0, high=1.0),
-    "ACOS": MicroOp(np.arccos, 1, FLOATS, low=-1.0, high=1.0),
-    "ATAN": MicroOp(np.arctan, 1, FLOATS),
-    "SINH": MicroOp(np.sinh, 1, FLOATS),
-    "COSH": MicroOp(np.cosh, 1, FLOATS),
-    "TANH": MicroOp(np.tanh, 1, FLOATS),
-    "ASINH": MicroOp(np.arcsinh, 1, FLOATS),
-    "ACOSH": MicroOp(np.arccosh, 1, FLOATS, low=1.0),
-    "ATANH": MicroOp(np.arctanh, 1, FLOATS, low=-0.9, high=0.9),
-    "ERF": MicroOp(erf, 1, FLOATS),
-    "SIGMOID": MicroOp(_sigmoid, 1, FLOATS),
-    "RELU": MicroOp(_relu, 1, REALS),
-    "GELU": MicroOp(_gelu, 1, FLOATS),
-    "GELU_TANH": MicroOp(_gelu_tanh, 1, FLOATS),
-    "SILU": MicroOp(lambda x: x * _sigmoid(x), 1, FLOATS),
-    "HARDSWISH": MicroOp(lambda x: x * _hardsigmoid(x), 1, FLOATS),
-    "HARDSIGMOID": MicroOp(_hardsigmoid, 1, FLOATS),
-    "MISH": MicroOp(lambda x: x * np.tanh(_softplus(x)), 1, FLOATS),
-    "SOFTPLUS": MicroOp(_softplus, 1, FLOATS),
-    "SQUARE": MicroOp(_square, 1, REALS),
-    "LOGICAL_NOT": MicroOp(np.logical_not, 1, COMPUTED, "bool"),
-    "BITWISE_NOT": MicroOp(np.invert, 1, INTEGRAL),
-    "ISNAN": MicroOp(np.isnan, 1, FLOATS, "bool"),
-    "ISINF": MicroOp(np.isinf, 1, FLOATS, "bool"),
-    "ADD": MicroOp(np.add, 2, COMPUTED),
-    "SUB": MicroOp(np.subtract, 2, REALS),
-    "MUL": MicroOp(np.multiply, 2, COMPUTED),
-    "DIV": MicroOp(np.divide, 2, FLOATS),
-    "FLOOR_DIV": MicroOp(np.floor_divide, 2, REALS),
-    "TRUNC_DIV": MicroOp(_trunc_div, 2, REALS),
-    "REMAINDER": MicroOp(np.remainder, 2, REALS),
-    "FMOD": MicroOp(np.fmod, 2, REALS),
-    "POW": MicroOp(_pow, 2, REALS, low=0.1),
-    "MAXIMUM": MicroOp(np.maximum, 2, COMPUTED),
-    "MINIMUM": MicroOp(np.minimum, 2, COMPUTED),
-    "ATAN2": MicroOp(np.arctan2, 2, FLOATS),
-    "LEAKY_RELU": MicroOp(lambda x, slope: np.where(x > 0, x, x * slope), 2, FLOATS),
-    "ELU": MicroOp(_elu, 2, FLOATS),
-    "EQ": MicroOp(np.equal, 2, COMPUTED, "bool"),
-    "NE": MicroOp(np.not_equal, 2, COMPUTED, "bool"),
-    "LT": MicroOp(np.less, 2, COMPUTED, "bool"),
-    "LE": MicroOp(np.less_equal, 2, COMPUTED, "bool"),
-    "GT": MicroOp(np.greater, 2, COMPUTED, "bool"),
-    "GE": MicroOp(np.greater_equal, 2, COMPUTED, "bool"),
-    "LOGICAL_AND": MicroOp(np.logical_and, 2, COMPUTED, "bool"),
-    "LOGICAL_OR": MicroOp(np.logical_or, 2, COMPUTED, "bool"),
-    "LOGICAL_XOR": MicroOp(np.logical_xor, 2, COMPUTED, "bool"),
-    "BITWISE_AND": MicroOp(np.bitwise_and, 2, INTEGRAL),
-    "BITWISE_OR": MicroOp(np.bitwise_or, 2, INTEGRAL),
-    "BITWISE_XOR": MicroOp(np.bitwise_xor, 2, INTEGRAL),
-    "WHERE": MicroOp(np.where, 3, COMPUTED),
+    "NEG": MicroOp(np.negative, 1, REALS, "-x"),
+    "ABS": MicroOp(np.abs, 1, REALS, "|x|"),
+    "SIGN": MicroOp(functions.sign, 1, REALS, "-1, 0 or 1; 0 of NaN"),
+    "CEIL": MicroOp(np.ceil, 1, FLOATS, "x rounded up"),
+    "FLOOR": MicroOp(np.floor, 1, FLOATS, "x rounded down"),
+    "ROUND": MicroOp(np.rint, 1, FLOATS, "x rounded to the nearest integer, halves to even"),
+    "TRUNC": MicroOp(np.trunc, 1, FLOATS, "x rounded toward zero"),
+    "SQRT": MicroOp(np.sqrt, 1, FLOATS, "sqrt(x)", low=0.0),
+    "RSQRT": MicroOp(functions.rsqrt, 1, FLOATS, "1 / sqrt(x)", wide=True, low=0.1),
+    "RECIPROCAL": MicroOp(functions.reciprocal, 1, FLOATS, "1 / x", low=0.1),
+    "EXP": MicroOp(np.exp, 1, FLOATS, "exp(x)"),
+    "EXPM1": MicroOp(np.expm1, 1, FLOATS, "exp(x) - 1"),
+    "LOG": MicroOp(np.log, 1, FLOATS, "log(x)", low=0.01),
+    "LOG2": MicroOp(np.log2, 1, FLOATS, "log2(x)", low=0.01),
+    "LOG10": MicroOp(np.log10, 1, FLOATS, "log10(x)", low=0.01),
+    "LOG1P": MicroOp(np.log1p, 1, FLOATS, "log(1 + x)", low=-0.9),
+    "SIN": MicroOp(np.sin, 1, FLOATS, "sin(x)"),
+    "COS": MicroOp(np.cos, 1, FLOATS, "cos(x)"),
+    "TAN": MicroOp(np.tan, 1, FLOATS, "tan(x)", low=-1.4, high=1.4),
+    "ASIN": MicroOp(np.arcsin, 1, FLOATS, "asin(x)", low=-1.0, high=1.0),
+    "ACOS": MicroOp(np.arccos, 1, FLOATS, "acos(x)", low=-1.0, high=1.0),
+    "ATAN": MicroOp(np.arctan, 1, FLOATS, "atan(x)"),
+    "SINH": MicroOp(np.sinh, 1, FLOATS, "sinh(x)"),
+    "COSH": MicroOp(np.cosh, 1, FLOATS, "cosh(x)"),
+    "TANH": MicroOp(np.tanh, 1, FLOATS, "tanh(x)"),
+    "ASINH": MicroOp(np.arcsinh, 1, FLOATS, "asinh(x)"),
+    "ACOSH": MicroOp(np.arccosh, 1, FLOATS, "acosh(x)", low=1.0, high=9.0),
+    "ATANH": MicroOp(np.arctanh, 1, FLOATS, "atanh(x)", low=-0.9, high=0.9),
+    "ERF": MicroOp(functions.erf, 1, FLOATS, "erf(x)", wide=True),
+    "SIGMOID": MicroOp(functions.sigmoid, 1, FLOATS, "1 / (1 + exp(-x))", wide=True),
+    "RELU": MicroOp(functions.relu, 1, REALS, "max(x, 0)"),
+    "GELU": MicroOp(functions.gelu, 1, FLOATS, "x * (1 + erf(x / sqrt(2))) / 2", wide=True),
+    "GELU_TANH": MicroOp(
+        functions.gelu_tanh,
+        1,
+        FLOATS,
+        "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2",
+        wide=True,
+    ),
+    "SILU": MicroOp(functions.silu, 1, FLOATS, "x * sigmoid(x)", wide=True),
+    "HARDSWISH": MicroOp(
+        functions.hardswish, 1, FLOATS, "x * min(max(x + 3, 0), 6) / 6", wide=True
+    ),
+    "HARDSIGMOID": MicroOp(
+        functions.hardsigmoid, 1, FLOATS, "min(max(x + 3, 0), 6) / 6", wide=True
+    ),
+    "MISH": MicroOp(functions.mish, 1, FLOATS, "x * tanh(softplus(x))", wide=True),
+    "SOFTPLUS": MicroOp(
+        functions.softplus, 1, FLOATS, "log(1 + exp(x)) up to x = 20, x beyond", wide=True
+    ),
+    "LOGICAL_NOT": MicroOp(np.logical_not, 1, COMPUTED, "x == 0", "bool"),
+    "BITWISE_NOT": MicroOp(np.invert, 1, _BITS, "~x"),
+    "ISNAN": MicroOp(np.isnan, 1, FLOATS, "whether x is NaN", "bool"),
+    "ISINF": MicroOp(np.isinf, 1, FLOATS, "whether x is an infinity", "bool"),
+    "SQUARE": MicroOp(np.square, 1, REALS, "x * x"),
+    "ADD": MicroOp(np.add, 2, COMPUTED, "a + b; of bools, or"),
+    "SUB": MicroOp(np.subtract, 2, REALS, "a - b"),
+    "MUL": MicroOp(np.multiply, 2, COMPUTED, "a * b; of bools, and"),
+    "DIV": MicroOp(np.divide, 2, FLOATS, "a / b"),
+    "FLOOR_DIV": MicroOp(np.floor_divide, 2, REALS, "a / b rounded down; of integers by 0, 0"),
+    "TRUNC_DIV": MicroOp(
+        functions.trunc_div, 2, REALS, "a / b rounded toward zero; of integers by 0, 0"
+    ),
+    "REMAINDER": MicroOp(
+        functions.remainder, 2, REALS, "a - b * floor(a / b), signed as b; of integers by 0, 0"
+    ),
+    "FMOD": MicroOp(np.fmod, 2, REALS, "a - b * trunc(a / b), signed as a; of integers by 0, 0"),
+    "POW": MicroOp(
+        functions.power, 2, REALS, "a ** b; of an integer to a negative power, truncated", low=0.1
+    ),
+    "MAXIMUM": MicroOp(
+        np.maximum, 2, COMPUTED, "the larger; NaN if one is NaN", native=_NATIVE_REALS
+    ),
+    "MINIMUM": MicroOp(
+        np.minimum, 2, COMPUTED, "the smaller; NaN if one is NaN", native=_NATIVE_REALS
+    ),
+    "ATAN2": MicroOp(np.arctan2, 2, FLOATS, "angle of the point (b, a)"),
+    "LEAKY_RELU": MicroOp(functions.leaky_relu, 2, FLOATS, "x if x > 0, else slope * x"),
+    "ELU": MicroOp(functions.elu, 2, FLOATS, "x if x > 0, else alpha * (exp(x) - 1)", wide=True),
+    "EQ": MicroOp(np.equal, 2, COMPUTED, "a == b", "bool"),
+    "NE": MicroOp(np.not_equal, 2, COMPUTED, "a != b", "bool"),
+    "LT": MicroOp(np.less, 2, COMPUTED, "a < b", "bool"),
+    "LE": MicroOp(np.less_equal, 2, COMPUTED, "a <= b", "bool"),
+    "GT": MicroOp(np.greater, 2, COMPUTED, "a > b", "bool"),
+    "GE": MicroOp(np.greater_equal, 2, COMPUTED, "a >= b", "bool"),
+    "LOGICAL_AND": MicroOp(np.logical_and, 2, COMPUTED, "a != 0 and b != 0", "bool"),
+    "LOGICAL_OR": MicroOp(np.logical_or, 2, COMPUTED, "a != 0 or b != 0", "bool"),
+    "LOGICAL_XOR": MicroOp(np.logical_xor, 2, COMPUTED, "(a != 0) != (b != 0)", "bool"),
+    "BITWISE_AND": MicroOp(np.bitwise_and, 2, _BITS, "a & b"),
+    "BITWISE_OR": MicroOp(np.bitwise_or, 2, _BITS, "a | b"),
+    "BITWISE_XOR": MicroOp(np.bitwise_xor, 2, _BITS, "a ^ b"),
+    "WHERE": MicroOp(np.where, 3, COMPUTED, "a where the condition holds, else b"),
 }
 
+# -- a micro-op on its own -------------------------------------------------------------------------
 
-def split_code(code: str) -> tuple[str, str | None]:
-    """Micro-op name and, of ``"CAST:<dtype>"``, the dtype.
+
+def _cast_target(code: str) -> str | None:
+    """Return the dtype in ``"CAST:<dtype>"``, None for a code of another form."""
+    name, _, dtype = code.partition(":")
+    return dtype if name == "CAST" and dtype in DTYPES else None
+
+
+def arity(code: str) -> int:
+    """Return how many operands a micro-op has.
+
+    Parameters
+    ----------
+    code : str
+        As in a tile program: a name of :data:`MICROOPS`, or ``"CAST:<dtype>"``.
 
     Raises
     ------
@@ -197,227 +189,150 @@ def split_code(code: str) -> tuple[str, str | None]:
         If there is no such micro-op.
     """
     if code in MICROOPS:
-        return code, None
-    name, _, dtype = code.partition(":")
-    if name == "CAST" and dtype in DTYPES:
-        return name, dtype
-    raise OpError(f"expected a micro-op, got {code!r}")
+        return MICROOPS[code].arity
+    if _cast_target(code) is None:
+        fail("a tile program", "a micro-op", repr(code))
+    return 1
 
 
-def arity(code: str) -> int:
-    """Number of operands of a micro-op."""
-    return 1 if code.startswith("CAST:") else MICROOPS[code].arity
-
-
-def infer_micro(code: str, operands: Sequence[str | None]) -> str:
-    """Result dtype of one micro-op.
+def infer_micro(code: str, operands: Sequence[str | float]) -> str:
+    """Return the dtype of a micro-op's result.
 
     Parameters
     ----------
     code : str
-        As in a tile program.
-    operands : sequence of str or None
-        dtypes; None for a scalar, which takes the dtype of the tensors beside it.
+        One that :func:`arity` knows.
+    operands : sequence of str or number
+        The dtype of an array, or the value of a scalar, which takes the dtype of the arrays beside
+        it (bool as the condition of WHERE).
+
+    Raises
+    ------
+    OpError
     """
-    name, target = split_code(code)
+    arrays = [x for x in operands if isinstance(x, str)]
+    target = _cast_target(code)
     if target is not None:
-        if operands[0] is None:
-            raise OpError(f"{name}: expected a tensor, got a scalar")
-        return target
-    micro = MICROOPS[name]
-    if name == "WHERE":
-        if operands[0] is not None:
-            check_dtype(name, "condition", operands[0], ("bool",))
-        operands = operands[1:]
-    dtypes = [dtype for dtype in operands if dtype is not None]
-    if not dtypes:
-        raise OpError(f"{name}: expected a tensor among its operands, got scalars only")
-    if len(set(dtypes)) > 1:
-        raise OpError(f"{name}: expected operands of one dtype, got {dtypes}")
-    check_dtype(name, "operand", dtypes[0], micro.dtypes)
-    return micro.result or dtypes[0]
+        return target if arrays else fail(code, "an array", operands[0])
+    micro = MICROOPS[code]
+    conditions = 1 if micro.arity == 3 else 0
+    dtype = next((x for x in operands[conditions:] if isinstance(x, str)), None)
+    if dtype is None:
+        fail(code, "an array among the operands that decide the dtype", list(operands))
+    check_dtype(code, "operands", dtype, micro.dtypes)
+    for i, operand in enumerate(operands):
+        expected = "bool" if i < conditions else dtype
+        if not isinstance(operand, str):
+            check_scalar(code, operand, expected)
+        elif operand != expected:
+            fail(code, f"operand {i} of {expected}", operand)
+    return micro.result or dtype
 
 
 def evaluate_micro(code: str, operands: Sequence[np.ndarray | float]) -> np.ndarray:
-    """Compute one micro-op; scalars are Python numbers."""
-    name, target = split_code(code)
+    """Compute a micro-op on what :func:`infer_micro` allows."""
+    target = _cast_target(code)
     if target is not None:
         return cast(np.asarray(operands[0]), target)
-    first = 1 if name == "WHERE" else 0
-    dtype = next(x.dtype for x in operands[first:] if isinstance(x, np.ndarray))
-    arrays = [
-        x if isinstance(x, np.ndarray) else np.asarray(x).astype(dtype if i >= first else np.bool_)
-        for i, x in enumerate(operands)
-    ]
-    micro = MICROOPS[name]
-    with np.errstate(all="ignore"):
-        result = np.asarray(micro.function(*arrays))
-    return result.astype(micro.result or dtype, copy=False)
-
-
-def check_scalar(name: str, scalar: float, dtype: str) -> None:
-    """Whether ``scalar`` has a value in ``dtype``: nothing is truncated silently."""
-    storage = DTYPES[dtype].storage
-    if storage.kind == "f":
-        return
-    whole = isinstance(scalar, int)
-    low, high = (0, 1) if storage.kind == "b" else (np.iinfo(storage).min, np.iinfo(storage).max)
-    if not whole or not low <= scalar <= high:
-        raise OpError(f"{name}: expected a scalar with a value in {dtype}, got {scalar!r}")
-
-
-def cast(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert; bfloat16 is its bits in uint16, rounded to nearest even."""
-    with np.errstate(all="ignore"):
-        if dtype == "bool":
-            return x != 0
-        if dtype == "bfloat16":
-            return _to_bfloat16(x.astype(np.float32))
-        if x.dtype.kind == "f" and DTYPES[dtype].storage.kind in "iu":
-            # by int64, as C converts: numpy's direct float to small int differs by platform
-            return np.trunc(x).astype(np.int64).astype(DTYPES[dtype].storage)
-        return x.astype(DTYPES[dtype].storage)
-
-
-def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """float32 values of bfloat16 bits."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def _to_bfloat16(x: np.ndarray) -> np.ndarray:
-    bits = np.ascontiguousarray(x).reshape(x.shape).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    quiet_nan = (bits >> np.uint32(16)) | np.uint32(0x40)
-    return np.where(np.isnan(x), quiet_nan, rounded).astype(np.uint16)
-
-
-def contiguous(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """``x`` broadcast to ``shape``, C-contiguous (0-d stays 0-d)."""
-    return np.array(np.broadcast_to(x, shape), order="C", copy=None)
+    micro = MICROOPS[code]
+    conditions = 1 if micro.arity == 3 else 0
+    storage = next(x.dtype for x in operands[conditions:] if isinstance(x, np.ndarray))
+    with np.errstate(all="ignore"):  # infinities and NaN are values like others
+        arrays = [
+            np.asarray(x, np.bool_ if i < conditions else storage) for i, x in enumerate(operands)
+        ]
+        if micro.wide:
+            arrays = [x.astype(np.float64) for x in arrays]
+        return np.asarray(micro.function(*arrays), micro.result or storage)
 
 
 # -- the ops as nodes of their own -----------------------------------------------------------------
 
-_SCALAR_ATTRS = {"scalar": Attr("scalar", 0), "scalar_index": Attr("int", -1)}
 
-
-def _operands(name: str, count: int, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """Inputs with the scalar (or None, for types) at its place."""
-    index = attrs["scalar_index"]
+def _operands(op: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Return ``inputs`` with the scalar, if there is one, at its place."""
     operands = list(inputs)
+    index, count = attrs["scalar_index"], MICROOPS[op].arity
     if index != -1:
-        if not 0 <= index < count or count == 1:
-            raise OpError(
-                f"{name}: scalar_index: expected -1 or a position of {count}, got {index}"
-            )
-        operands.insert(index, None)
+        if not 0 <= index < count:
+            fail(op, f"a scalar_index of -1 or in [0, {count})", index)
+        operands.insert(index, attrs["scalar"])
     if len(operands) != count:
-        raise OpError(f"{name}: expected {count} operands, got {len(operands)}")
+        fail(op, f"{count} operands, the scalar counted", len(operands))
     return operands
 
 
-def _make(name: str, micro: MicroOp) -> OpDef:
-    def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        operands = _operands(name, micro.arity, inputs, attrs)
-        dtype = infer_micro(name, [t.dtype if t is not None else None for t in operands])
-        if attrs["scalar_index"] != -1:
-            beside = "bool" if name == "WHERE" and attrs["scalar_index"] == 0 else inputs[-1].dtype
-            check_scalar(name, attrs["scalar"], beside)
-        return TensorType(dtype, broadcast(name, [t.shape for t in inputs]))
+def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype = infer_micro(op, _operands(op, [t.dtype for t in inputs], attrs))
+    return TensorType(dtype, broadcast(op, [t.shape for t in inputs]))
 
-    def evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-        operands = _operands(name, micro.arity, inputs, attrs)
-        operands = [attrs["scalar"] if x is None else x for x in operands]
-        shape = np.broadcast_shapes(*(x.shape for x in inputs))
-        return contiguous(evaluate_micro(name, operands), shape)
 
+def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    return np.asarray(evaluate_micro(op, _operands(op, inputs, attrs)), order="C")
+
+
+#: Shapes of the operands of one sample.
+_SHAPES: list[tuple[Shape, Shape, Shape]] = [
+    ((3, 5), (5,), (3, 1)),
+    ((), (), ()),
+    ((7,), (7,), (7,)),
+    ((2, 1, 4), (3, 1), ()),
+    ((2, 1, 3, 1, 2, 3), (4, 1, 2, 1, 3), (3,)),
+    ((0, 3), (1, 3), (3,)),
+    ((3, 700), (3, 1), (700,)),
+]
+_SPECIAL_FLOATS = [0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-40, 3.4e38, 0.5, 2.5, -7.0]
+
+
+def _values(rng: np.random.Generator, micro: MicroOp, shape: Shape, dtype: str) -> np.ndarray:
+    if dtype == "bool":
+        return np.asarray(rng.random(shape) < 0.5)
+    if dtype in INTS:
+        return np.asarray(rng.integers(0 if dtype == "uint8" else -6, 7, shape), dtype)
+    return np.asarray(rng.uniform(micro.low, micro.high, shape), dtype)
+
+
+def _special_values(dtype: str) -> list[Any]:
+    if dtype == "float32":
+        return _SPECIAL_FLOATS
+    limits = np.iinfo(dtype)
+    return [0, 1, -1, 2, 7, limits.min, limits.max]
+
+
+def _samples(op: str) -> Iterator[Sample]:
+    micro = MICROOPS[op]
+    rng = np.random.default_rng(len(op))
+    conditions = 1 if micro.arity == 3 else 0
+    for dtype in micro.dtypes:
+        dtypes = ["bool"] * conditions + [dtype] * (micro.arity - conditions)
+        native = dtype in micro.native
+        for shapes in _SHAPES if dtype in NATIVE else _SHAPES[:1]:
+            arrays = [_values(rng, micro, s, d) for s, d in zip(shapes, dtypes, strict=False)]
+            yield Sample(arrays, {}, native)
+            for index in range(micro.arity) if micro.arity > 1 else ():
+                scalar = _values(rng, micro, (), dtypes[index]).item()
+                others = arrays[:index] + arrays[index + 1 :]
+                yield Sample(others, {"scalar": scalar, "scalar_index": index}, native)
+        if dtype in _NATIVE_REALS:
+            pairs = itertools.product(_special_values(dtype), repeat=micro.arity - conditions)
+            arrays = [np.array(column, dtype) for column in zip(*pairs, strict=True)]
+            yield Sample([np.arange(arrays[0].size) % 3 == 0] * conditions + arrays, {}, native)
+
+
+def _define(op: str, micro: MicroOp) -> OpDef:
     return OpDef(
-        name=name,
-        doc=f"Elementwise {name.lower().replace('_', ' ')} of {micro.arity} broadcast operands.",
+        name=op,
+        doc=f"Elementwise: {micro.doc}.",
         inputs=(max(micro.arity - 1, 1), micro.arity),
-        infer=infer,
-        evaluate=evaluate,
-        samples=lambda: _samples(name, micro),
-        attrs=_SCALAR_ATTRS,
+        infer=partial(_infer, op),
+        evaluate=partial(_evaluate, op),
+        samples=partial(_samples, op),
+        attrs=_ATTRS,
         inplace=tuple(range(micro.arity)),
         strided=(ALL_INPUTS,),
     )
 
 
-#: Shapes that meet in the samples of an op of two or three operands.
-_SHAPES = [
-    ((), (), ()),
-    ((7,), (7,), (7,)),
-    ((3, 5), (5,), (3, 1)),
-    ((2, 1, 4), (3, 1), (1,)),
-    ((2, 3, 1, 2, 1, 3), (1, 4, 1, 1, 3), (3,)),
-    ((0, 3), (1, 3), (3,)),
-]
-_SPECIALS = [0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-40, 3.4e38, 0.5, 2.5]
+_ATTRS = {"scalar": Attr("scalar", 0), "scalar_index": Attr("int", -1)}
 
-
-def _array(rng: np.random.Generator, micro: MicroOp, shape: tuple[int, ...], dtype: str) -> Any:
-    storage = DTYPES[dtype].storage
-    if storage.kind == "b":
-        return np.asarray(rng.random(shape) < 0.5)
-    if storage.kind in "iu":
-        return np.asarray(rng.integers(-6 if storage.kind == "i" else 0, 7, shape)).astype(storage)
-    return np.asarray(rng.uniform(micro.low, micro.high, shape)).astype(storage)
-
-
-def _samples(name: str, micro: MicroOp) -> Iterator[Sample]:
-    rng = np.random.default_rng(len(name))
-    for dtype in micro.dtypes:
-        native = dtype in NATIVE
-        for shapes in _SHAPES if dtype in ("float32", "int64") else _SHAPES[2:3]:
-            arrays = [_array(rng, micro, shape, dtype) for shape in shapes[: micro.arity]]
-            if name == "WHERE":
-                arrays[0] = np.asarray(rng.random(shapes[0]) < 0.5)
-            yield Sample(arrays, {}, native)
-            for index in range(micro.arity if micro.arity > 1 else 0):
-                rest = arrays[:index] + arrays[index + 1 :]
-                scalar = {"f": 1.5, "i": 3, "u": 3, "b": True}[DTYPES[dtype].storage.kind]
-                if name == "WHERE" and index == 0:
-                    scalar = True
-                yield Sample(rest, {"scalar": scalar, "scalar_index": index}, native)
-    if "float32" in micro.dtypes:
-        values = list(itertools.product(_SPECIALS, repeat=min(micro.arity, 2)))
-        columns: list[np.ndarray] = [
-            np.array(column, np.float32) for column in zip(*values, strict=True)
-        ]
-        if name == "WHERE":
-            columns = [columns[0] > 0, *columns]
-        yield Sample(columns, {})
-
-
-def _infer_cast(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    if attrs["dtype"] not in DTYPES:
-        raise OpError(f"CAST: expected a dtype, got {attrs['dtype']!r}")
-    return TensorType(attrs["dtype"], inputs[0].shape)
-
-
-def _evaluate_cast(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    return contiguous(cast(inputs[0], attrs["dtype"]), inputs[0].shape)
-
-
-def _samples_cast() -> Iterator[Sample]:
-    values = np.array([[0.0, -0.0, 1.0, -1.5, 2.5, 100.25, -100.75, 1e-9]])
-    for source, target in itertools.product(COMPUTED, COMPUTED):
-        array = values.astype(np.int64).astype(DTYPES[source].storage)
-        if source in FLOATS:
-            array = np.abs(values) if target == "uint8" else values
-            array = array.astype(DTYPES[source].storage)
-        yield Sample([array], {"dtype": target}, source in NATIVE and target in NATIVE)
-
-
-ELEMENTWISE = [_make(name, micro) for name, micro in MICROOPS.items()]
-CAST = OpDef(
-    name="CAST",
-    doc="Convert to another dtype; floats truncate toward zero, anything but 0 is True.",
-    inputs=(1, 1),
-    infer=_infer_cast,
-    evaluate=_evaluate_cast,
-    samples=_samples_cast,
-    attrs={"dtype": Attr("string")},
-    strided=(ALL_INPUTS,),
-)
+OPS = tuple(_define(op, micro) for op, micro in MICROOPS.items())

@@ -1,4 +1,4 @@
-"""MATMUL: torch's matmul with absorbed transpose, scale, packing and an epilogue program."""
+"""MATMUL: torch's matmul with absorbed transpose and scale, packed weights and an epilogue."""
 
 from __future__ import annotations
 
@@ -6,80 +6,81 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import OpError
-from taper_runtime.ops.elementwise import contiguous
-from taper_runtime.ops.map import evaluate_program, infer_program, program_attrs
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, TensorType
-from taper_runtime.ops.rules import REALS, broadcast, check_dtype
+from taper_runtime.ops.map import MAX_INPUTS, evaluate_program, infer_program
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.rules import FLOATS, REALS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Columns of one panel of a packed operand; one cache line of float32.
+#: Columns of one panel of a packed operand: one cache line of float32.
 PANEL = 16
-MAX_EXTRAS = 15
+#: Most inputs of the epilogue beside the product.
+MAX_EXTRAS = MAX_INPUTS - 1
 
 
 def pack(b: np.ndarray) -> np.ndarray:
-    """Pack [K, N] float32 as [ceil(N/16), K, 16], zero beyond N."""
+    """Pack a float32 ``[K, N]`` as ``[ceil(N/16), K, 16]``, zero beyond N."""
     k, n = b.shape
     panels = -(-n // PANEL)
     padded = np.zeros((k, panels * PANEL), np.float32)
     padded[:, :n] = b
-    return np.ascontiguousarray(padded.reshape(k, panels, PANEL).transpose(1, 0, 2))
+    return padded.reshape(k, panels, PANEL).transpose(1, 0, 2).copy()
 
 
 def unpack(packed: np.ndarray, columns: int) -> np.ndarray:
-    """The [K, N] matrix that was packed; the inverse of :func:`pack`."""
+    """Undo :func:`pack` of a matrix with ``columns`` columns."""
     panels, k, width = packed.shape
     return packed.transpose(1, 0, 2).reshape(k, panels * width)[:, :columns]
 
 
-def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    """Type of alpha * (a @ b), before the epilogue."""
-    a, b = inputs[0], inputs[1]
-    check_dtype("MATMUL", "a", a.dtype, REALS)
-    check_dtype("MATMUL", "b", b.dtype, (a.dtype,))
-    if attrs["alpha"] != 1.0:
-        check_dtype("MATMUL", "a, with alpha", a.dtype, ("float32", "float64", "float16"))
-    shape = b.shape
-    if attrs["columns"]:
-        n = attrs["columns"]
-        if len(shape) != 3 or n < 0 or shape[0] != -(-n // PANEL) or shape[2] != PANEL:
-            raise OpError(
-                f"MATMUL: b: expected {n} columns packed as [{-(-n // PANEL)}, K, {PANEL}], "
-                f"got {list(shape)}"
-            )
-        check_dtype("MATMUL", "packed b", b.dtype, ("float32",))
-        if attrs["transpose_b"]:
-            raise OpError("MATMUL: expected transpose_b=False with a packed b")
-        shape = (shape[1], n)
-    if not a.shape or not shape:
-        raise OpError("MATMUL: expected operands of rank 1 or more, got a 0-d tensor")
-    if attrs["transpose_b"]:
+def _logical_b(b: TensorType, attrs: Attrs) -> Shape:
+    """Shape of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``."""
+    n, shape = attrs["columns"], b.shape
+    if n == 0:
+        if not attrs["transpose_b"]:
+            return shape
         if len(shape) < 2:
-            raise OpError("MATMUL: transpose_b: expected b of rank 2 or more, got rank 1")
-        shape = (*shape[:-2], shape[-1], shape[-2])
-    rows = a.shape[-2:-1]
-    cols = shape[-1:] if len(shape) > 1 else ()
-    inner = shape[-2] if len(shape) > 1 else shape[0]
-    if a.shape[-1] != inner:
-        raise OpError(
-            f"MATMUL: expected equal inner sizes, got {a.shape[-1]} of a {list(a.shape)} and "
-            f"{inner} of b {list(shape)}"
-        )
-    return TensorType(a.dtype, (*broadcast("MATMUL", [a.shape[:-2], shape[:-2]]), *rows, *cols))
+            fail("MATMUL", "b of rank 2 or more with transpose_b", list(shape))
+        return (*shape[:-2], shape[-1], shape[-2])
+    if n < 0:
+        fail("MATMUL", "columns of at least 0", n)
+    check_dtype("MATMUL", "packed b", b.dtype, ("float32",))
+    if attrs["transpose_b"]:
+        fail("MATMUL", "no transpose_b with a packed b", True)
+    panels = -(-n // PANEL)
+    if len(shape) != 3 or shape[0] != panels or shape[2] != PANEL:
+        fail("MATMUL", f"{n} columns packed as b of [{panels}, K, {PANEL}]", list(shape))
+    return (shape[1], n)
+
+
+def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Type of ``alpha * (a @ b)``, value 0 of the epilogue.
+
+    Raises
+    ------
+    OpError
+    """
+    dtype = check_same_dtype("MATMUL", inputs[:2])
+    check_dtype("MATMUL", "a and b", dtype, REALS if attrs["alpha"] == 1 else FLOATS)
+    a, b = inputs[0].shape, _logical_b(inputs[1], attrs)
+    if not a or not b:
+        fail("MATMUL", "a and b of rank 1 or more", [list(a), list(b)])
+    if a[-1] != b[-2:][0]:  # of rank 1, b has only rows
+        fail("MATMUL", "as many columns of a as rows of b", [list(a), list(b)])
+    batch = broadcast("MATMUL", [a[:-2], b[:-2]])
+    return TensorType(dtype, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     product = product_type(inputs, attrs)
     if not attrs["code"]:
         if len(inputs) > 2 or attrs["args"] or attrs["scalars"]:
-            raise OpError("MATMUL: expected no extras, args or scalars without an epilogue")
+            fail("MATMUL", "code, as there are extras, args or scalars", "none")
         return product
     result = infer_program("MATMUL", [product, *inputs[2:]], attrs)
     if result != product:
-        raise OpError(f"MATMUL: expected an epilogue that keeps {product}, got {result}")
+        fail("MATMUL", f"an epilogue that keeps {product}", result)
     return result
 
 
@@ -87,63 +88,77 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = inputs[0], inputs[1]
     if attrs["columns"]:
         b = unpack(b, attrs["columns"])
-    if attrs["transpose_b"]:
+    elif attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
+    # Sums of float16 are kept in float32.
+    wide = np.dtype(np.float32) if a.dtype == np.float16 else a.dtype
     with np.errstate(all="ignore"):
-        product = np.asarray(np.matmul(a, b))
-        if attrs["alpha"] != 1.0:
-            product = product * a.dtype.type(attrs["alpha"])
-    if not attrs["code"]:
-        return contiguous(product, product.shape)
-    return evaluate_program([product, *inputs[2:]], attrs)
+        product = np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
+        if attrs["alpha"] != 1:
+            product = product * wide.type(attrs["alpha"])
+        product = np.asarray(product, a.dtype, order="C")
+    return evaluate_program([product, *inputs[2:]], attrs) if attrs["code"] else product
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    inner = inputs[0].shape[-1]
-    nbytes = output.nbytes + sum(t.nbytes for t in inputs)
-    return Cost(output.size * (2 * inner + len(attrs["code"])), nbytes)
+    flops = output.size * (2 * inputs[0].shape[-1] + len(attrs["code"]))
+    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
 
 
 def _samples() -> Iterator[Sample]:
     rng = np.random.default_rng(1)
 
     def floats(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape).astype(np.float32)
+        return np.asarray(rng.standard_normal(shape), np.float32)
 
-    shapes = [
+    for a, b in (
         ((5, 7), (7, 9)),
         ((1, 64), (64, 33)),
         ((7,), (7,)),
         ((7,), (7, 3)),
+        ((7,), (2, 7, 3)),
         ((2, 4, 7), (7,)),
         ((2, 3, 4, 5), (5, 6)),
         ((2, 1, 4, 5), (3, 5, 6)),
+        ((4, 5), (3, 2, 5, 6)),
+        ((2, 1, 1, 1, 3, 4), (1, 2, 1, 2, 4, 5)),
         ((17, 40), (40, 50)),
         ((3, 0), (0, 4)),
         ((0, 3), (3, 4)),
         ((2, 3), (3, 0)),
-    ]
-    for a, b in shapes:
+        ((0, 2, 3), (1, 3, 2)),
+    ):
         yield Sample([floats(*a), floats(*b)])
     yield Sample([floats(5, 7), floats(9, 7)], {"transpose_b": True, "alpha": 0.125})
     yield Sample([floats(2, 3, 5, 7), floats(2, 3, 9, 7)], {"transpose_b": True})
-    for m, k, n in ((1, 20, 33), (6, 20, 33), (13, 5, 16), (3, 0, 5)):
+    yield Sample([floats(7), floats(3, 9, 7)], {"transpose_b": True})
+    for m, k, n in ((1, 20, 33), (6, 20, 33), (13, 5, 16), (3, 0, 5), (0, 4, 5)):
         yield Sample([floats(m, k), pack(floats(k, n))], {"columns": n})
+    yield Sample([floats(7), pack(floats(7, 20))], {"columns": 20, "alpha": -2})
     bias_gelu = {"code": ["ADD", "GELU"], "args": [0, 1, 2]}
     yield Sample([floats(2, 5, 7), floats(7, 9), floats(9)], bias_gelu)
+    yield Sample([floats(2, 0), floats(0, 9), floats(9)], bias_gelu)
     packed = [floats(2, 5, 7), pack(floats(7, 9)), floats(9), floats(2, 5, 9)]
-    residual = {"code": ["ADD", "ADD"], "args": [0, 1, 3, 2], "columns": 9}
-    yield Sample(packed, residual)
-    scaled = {"code": ["MUL", "RELU"], "args": [0, -1, 1], "scalars": [0.5]}
-    yield Sample([floats(3, 4), floats(4, 5)], scaled)
-    yield Sample([rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 5))], {}, native=False)
+    bias_residual = {"code": ["ADD", "ADD"], "args": [0, 1, 3, 2], "columns": 9}
+    yield Sample(packed, bias_residual)
+    # A residual of the output's shape is no bias; neither is a column.
+    yield Sample([floats(9, 7), floats(7, 9), floats(9, 9)], {"code": ["ADD"], "args": [0, 1]})
+    yield Sample([floats(9, 7), floats(7, 9), floats(9, 1)], {"code": ["ADD"], "args": [0, 1]})
+    clamp = {"code": ["MUL", "MAXIMUM"], "args": [-1, 0, 1, -2], "scalars": [2.0, 0.5]}
+    yield Sample([floats(4, 7), floats(7, 5)], {**clamp, "alpha": 0.5})
+    special = np.array([[1, np.nan], [np.inf, 1], [0, 0]], np.float32)
+    yield Sample([special, floats(2, 3)])
+    yield Sample([rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 5))], native=False)
+    yield Sample([floats(3, 4).astype(np.float16), np.ones((4, 5), np.float16)], native=False)
+    yield Sample([floats(3, 4).astype(np.float64), np.ones(4)], {"alpha": 0.1}, native=False)
 
 
 MATMUL = OpDef(
     name="MATMUL",
-    doc="alpha * (a @ b) with torch's rank and batch rules, then an epilogue tile program whose "
-    "value 0 is the product and whose other inputs are the extras. b may be stored transposed "
-    "or, with `columns`, packed as [ceil(columns/16), K, 16].",
+    doc="alpha * (a @ b) with torch.matmul's rules of rank and batch, then an epilogue: a tile "
+    "program (see MAP) whose value 0 is that product and whose values 1.. are the extras, of the "
+    "product's type in the end. b may be stored transposed or, with columns = N, packed as "
+    "[ceil(N/16), K, 16].",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,
@@ -152,7 +167,9 @@ MATMUL = OpDef(
         "alpha": Attr("float", 1.0),
         "transpose_b": Attr("bool", False),
         "columns": Attr("int", 0),
-        **program_attrs(required=False),
+        "code": Attr("strings", ()),
+        "args": Attr("ints", ()),
+        "scalars": Attr("scalars", ()),
     },
     strided=(ALL_INPUTS,),
     cost=_cost,

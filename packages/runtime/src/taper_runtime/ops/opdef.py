@@ -55,7 +55,7 @@ class Cost(NamedTuple):
 #: attr type name -> does this plain value have it? The names are those of the kernel descriptors.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": lambda v: type(v) is int and -(2**63) <= v < 2**63,
-    "float": lambda v: type(v) in (int, float),
+    "float": lambda v: type(v) is float or _CHECKS["int"](v),
     "bool": lambda v: type(v) is bool,
     "string": lambda v: type(v) is str,
     "scalar": lambda v: type(v) in (float, bool) or _CHECKS["int"](v),

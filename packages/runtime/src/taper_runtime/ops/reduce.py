@@ -1,228 +1,291 @@
-"""Reductions and scans."""
+"""Reductions and scans. Floats are summed and multiplied in float64 and rounded once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.errors import OpError
-from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, Shape, TensorType
-from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axes, check_axis, check_dtype
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.rules import (
+    COMPUTED,
+    FLOATS,
+    REALS,
+    check_axes,
+    check_axis,
+    check_dtype,
+    fail,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
+def _count(x: np.ndarray, axes: Shape) -> np.float64:
+    return np.float64(math.prod(x.shape[axis] for axis in axes))
+
+
+def _mean(x: np.ndarray, axis: Shape, keepdims: bool) -> Any:
+    return x.sum(axis, keepdims=keepdims) / _count(x, axis)
+
+
 def _reduced(shape: Shape, axes: Sequence[int], keepdim: bool) -> Shape:
     if keepdim:
-        return tuple(1 if i in axes else size for i, size in enumerate(shape))
-    return tuple(size for i, size in enumerate(shape) if i not in axes)
+        return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
-def _nonempty(op: str, shape: Shape, axes: Sequence[int]) -> None:
+def _check_not_empty(op: str, shape: Shape, axes: Sequence[int]) -> None:
     if any(shape[axis] == 0 for axis in axes):
-        raise OpError(f"{op}: expected something to reduce, got an empty axis of {list(shape)}")
+        fail(op, "axes that hold elements", list(shape))
 
 
-def _reduction(
-    name: str,
-    doc: str,
-    function: Callable[..., np.ndarray],
-    dtypes: Sequence[str],
-    native: Sequence[str],
-    *,
-    identity: bool = True,
-) -> OpDef:
-    """An op over several axes. ``identity``: whether an empty reduction has a value."""
-
-    def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        x = inputs[0]
-        check_dtype(name, "x", x.dtype, dtypes)
-        axes = check_axes(name, attrs["axes"], len(x.shape))
-        if not identity:
-            _nonempty(name, x.shape, axes)
-        return TensorType(x.dtype, _reduced(x.shape, axes, attrs["keepdim"]))
-
-    def evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-        x = inputs[0]
-        with np.errstate(all="ignore"):
-            result = function(x, axis=attrs["axes"], keepdims=attrs["keepdim"])
-        return np.array(result, x.dtype, order="C", copy=None)
-
-    def samples() -> Iterator[Sample]:
-        rng = np.random.default_rng(6)
-        for dtype in dtypes:
-            for shape, axes in (
-                ((5,), [0]),
-                ((3, 33), [1]),
-                ((3, 33), [0]),
-                ((2, 3, 4, 5), [1, 3]),
-            ):
-                x = (rng.standard_normal(shape) * 3).astype(dtype)
-                yield Sample([x], {"axes": axes}, dtype in native)
-                yield Sample([x], {"axes": axes, "keepdim": True}, dtype in native)
-        x = (rng.standard_normal((4, 100)) * 3).astype(dtypes[-1])
-        yield Sample([x], {"axes": [0, 1]}, dtypes[-1] in native)
-        yield Sample([x], {"axes": []}, dtypes[-1] in native)
-        if identity and name not in ("MEAN", "VAR"):
-            yield Sample([x[:, :0].copy()], {"axes": [1]}, dtypes[-1] in native)
-        if "float32" in dtypes:
-            special = np.array([[1, np.nan, 3], [-np.inf, np.inf, 0], [-0.0, 0, -0.0]], np.float32)
-            yield Sample([special], {"axes": [1]})
-
-    return OpDef(
-        name=name,
-        doc=doc,
-        inputs=(1, 1),
-        infer=infer,
-        evaluate=evaluate,
-        samples=samples,
-        attrs={"axes": Attr("ints"), "keepdim": Attr("bool", False)},
-    )
-
-
-def _mean(x: np.ndarray, axis: Shape, keepdims: bool) -> np.ndarray:
-    count = np.prod([x.shape[i] for i in axis])
-    return np.asarray(np.sum(x, axis=axis, keepdims=keepdims, dtype=np.float64) / count)
-
-
-def _sum(x: np.ndarray, axis: Shape, keepdims: bool) -> np.ndarray:
-    wide = np.float64 if x.dtype.kind == "f" else None
-    return np.asarray(np.sum(x, axis=axis, keepdims=keepdims, dtype=wide))
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) if x.dtype.kind == "f" else x
 
 
 def _infer_var(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    x = inputs[0]
-    check_dtype("VAR", "x", x.dtype, FLOATS)
-    axes = check_axes("VAR", attrs["axes"], len(x.shape))
-    return TensorType(x.dtype, _reduced(x.shape, axes, attrs["keepdim"]))
+    dtype, shape = inputs[0]
+    check_dtype("VAR", "x", dtype, FLOATS)
+    axes = check_axes("VAR", attrs["axes"], len(shape))
+    return TensorType(dtype, _reduced(shape, axes, attrs["keepdim"]))
 
 
 def _var(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    x, axes = inputs[0].astype(np.float64), attrs["axes"]
-    count = int(np.prod([x.shape[i] for i in axes]))
+    x, axes = _wide(inputs[0]), attrs["axes"]
     with np.errstate(all="ignore"):
-        centred = x - np.sum(x, axis=axes, keepdims=True) / np.float64(count)
-        total = np.sum(centred * centred, axis=axes, keepdims=attrs["keepdim"])
-        # torch divides by max(0, count - correction)
-        result = np.asarray(total) / np.float64(max(count - attrs["correction"], 0))
-    return np.array(result, inputs[0].dtype, order="C", copy=None)
+        squares = np.square(x - _mean(x, axes, True)).sum(axes, keepdims=attrs["keepdim"])
+        result = squares / np.maximum(_count(x, axes) - attrs["correction"], 0)
+        return np.asarray(result, inputs[0].dtype, order="C")
+
+
+def _infer_arg(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype, shape = inputs[0]
+    check_dtype(op, "x", dtype, REALS)
+    axes = (check_axis(op, attrs["axis"], len(shape)),)
+    _check_not_empty(op, shape, axes)
+    return TensorType("int64", _reduced(shape, axes, attrs["keepdim"]))
+
+
+def _arg(function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    # To numpy too the first NaN is the extreme.
+    result = function(inputs[0], axis=attrs["axis"], keepdims=attrs["keepdim"])
+    return np.asarray(result, np.int64, order="C")
+
+
+def _infer_scan(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    check_dtype(op, "x", inputs[0].dtype, REALS)
+    check_axis(op, attrs["axis"], len(inputs[0].shape))
+    return inputs[0]
+
+
+def _scan(function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    x = _wide(inputs[0])
+    with np.errstate(all="ignore"):
+        result = function(x, axis=attrs["axis"], dtype=x.dtype)
+        return np.asarray(result, inputs[0].dtype, order="C")
+
+
+def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
+
+
+#: Shape of x, and the axes reduced.
+_SAMPLED: list[tuple[Shape, Shape]] = [
+    ((5,), (0,)),
+    ((3, 33), (1,)),
+    ((33, 3), (0,)),
+    ((2, 3, 4, 5), (1, 3)),
+    ((2, 3, 4, 5), (0, 1)),
+    ((2, 1, 2, 3, 1, 2), (0, 2, 4, 5)),
+    ((4, 300), (0, 1)),
+    ((3, 4), ()),
+    ((), ()),
+    ((0, 4), (1,)),
+    ((4, 0), (1,)),
+    ((0, 3), (0,)),
+]
+_SPECIAL = [[1, np.nan, 3], [-np.inf, np.inf, 0], [-0.0, 0, -0.0], [np.inf, 1, 2], [-np.inf, 1, 2]]
+
+
+def _values(rng: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
+    scale = 100 if dtype == "int64" else 3
+    values = np.asarray(rng.standard_normal(shape) * scale)
+    return (abs(values) if dtype == "uint8" else values).astype(dtype)
+
+
+def _reduction_samples(
+    dtypes: Sequence[str], native: Sequence[str], of_nothing: bool
+) -> Iterator[Sample]:
+    rng = np.random.default_rng(5)
+    for dtype in dtypes:
+        for shape, axes in _SAMPLED if dtype in native else _SAMPLED[:4]:
+            if of_nothing or all(shape[axis] for axis in axes):
+                x = _values(rng, shape, dtype)
+                yield Sample([x], {"axes": axes}, dtype in native)
+                yield Sample([x], {"axes": axes, "keepdim": True}, dtype in native)
+        if dtype == "float32":
+            for axes in ((0,), (1,)):
+                yield Sample([np.array(_SPECIAL, np.float32)], {"axes": axes})
 
 
 def _samples_var() -> Iterator[Sample]:
+    yield from _reduction_samples(FLOATS, ("float32",), of_nothing=True)
+    rng = np.random.default_rng(6)
+    # A mean far from zero: the variance must not be computed by cancellation.
+    x = np.asarray(rng.standard_normal((3, 33)) + 1000, np.float32)
+    for correction in (0.0, 1, 2.5, 33, 40):
+        yield Sample([x], {"axes": (1,), "correction": correction})
+
+
+def _samples_along(dtypes: Sequence[str], native: Sequence[str], **attrs: Any) -> Iterator[Sample]:
+    """Yield samples for ops over one axis that is not empty."""
     rng = np.random.default_rng(7)
-    for shape, axes in (((5,), [0]), ((3, 33), [1]), ((3, 33), [0]), ((2, 3, 4, 5), [1, 3])):
-        x = rng.standard_normal(shape).astype(np.float32) + np.float32(100)
-        yield Sample([x], {"axes": axes})
-        yield Sample([x], {"axes": axes, "keepdim": True, "correction": 0.0})
-    yield Sample([np.ones((3, 1), np.float32)], {"axes": [1]})
+    for dtype in dtypes:
+        for shape in ((5,), (3, 40), (2, 3, 4), (2, 1, 1, 3, 1, 2)):
+            for axis in range(len(shape)):
+                x = _values(rng, shape, dtype)
+                yield Sample([x], {"axis": axis, **attrs}, dtype in native)
+    if "float32" in dtypes:
+        for axis in range(2):
+            x = np.array(_SPECIAL, np.float32)
+            yield Sample([x], {"axis": axis, **attrs}, "float32" in native)
+    yield Sample([_values(rng, (0, 3), "float32")], {"axis": 1, **attrs}, "float32" in native)
 
 
-def _arg(name: str, function: Callable[..., np.ndarray]) -> OpDef:
+def _samples_arg() -> Iterator[Sample]:
+    native = ("float32", "int64", "int32")
+    yield from _samples_along(REALS, native)
+    yield from _samples_along(("float32",), native, keepdim=True)
+
+
+def _samples_scan(native: Sequence[str]) -> Iterator[Sample]:
+    yield from _samples_along(REALS, native)
+    x = np.zeros((2, 0, 3), np.float32)
+    yield Sample([x], {"axis": 1}, "float32" in native)
+
+
+_ATTRS = {"axes": Attr("ints"), "keepdim": Attr("bool", False)}
+
+
+def _define(
+    op: str,
+    doc: str,
+    function: Callable[..., Any],
+    dtypes: tuple[str, ...],
+    native: tuple[str, ...],
+    *,
+    of_nothing: bool = True,
+) -> OpDef:
+    """An op over several axes.
+
+    Parameters
+    ----------
+    op, doc : str
+    function : callable
+        numpy's of that name, or like it. Gets floats as float64.
+    dtypes : tuple of str
+    native : tuple of str
+        Those of ``dtypes`` that a kernel is expected to serve.
+    of_nothing : bool
+        Whether no elements have a result.
+    """
+
     def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        x = inputs[0]
-        check_dtype(name, "x", x.dtype, REALS)
-        axes = (check_axis(name, attrs["axis"], len(x.shape)),)
-        _nonempty(name, x.shape, axes)
-        return TensorType("int64", _reduced(x.shape, axes, attrs["keepdim"]))
-
-    def evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-        # numpy too takes the first NaN for the extreme
-        result = function(inputs[0], axis=attrs["axis"], keepdims=attrs["keepdim"])
-        return np.array(result, np.int64, order="C", copy=None)
-
-    def samples() -> Iterator[Sample]:
-        rng = np.random.default_rng(8)
-        for dtype in ("float32", "int64", "int32"):
-            for shape in ((5,), (3, 40), (2, 3, 4)):
-                x = (rng.standard_normal(shape) * 3).astype(dtype)
-                for axis in range(len(shape)):
-                    yield Sample([x], {"axis": axis, "keepdim": axis == 1})
-        special = np.array([[1, np.nan, np.nan], [np.inf, 1, np.inf], [2, 2, 2]], np.float32)
-        yield Sample([special], {"axis": 1})
-
-    return OpDef(
-        name=name,
-        doc=f"Index of the {'largest' if name == 'ARGMAX' else 'smallest'} element along an axis: "
-        "the first of equals, and the first NaN if there is one.",
-        inputs=(1, 1),
-        infer=infer,
-        evaluate=evaluate,
-        samples=samples,
-        attrs={"axis": Attr("int"), "keepdim": Attr("bool", False)},
-    )
-
-
-def _scan(name: str, doc: str, function: Callable[..., np.ndarray], native: bool) -> OpDef:
-    def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        check_dtype(name, "x", inputs[0].dtype, REALS)
-        check_axis(name, attrs["axis"], len(inputs[0].shape))
-        return inputs[0]
+        dtype, shape = inputs[0]
+        check_dtype(op, "x", dtype, dtypes)
+        axes = check_axes(op, attrs["axes"], len(shape))
+        if not of_nothing:
+            _check_not_empty(op, shape, axes)
+        return TensorType(dtype, _reduced(shape, axes, attrs["keepdim"]))
 
     def evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         x = inputs[0]
         with np.errstate(all="ignore"):
-            return np.ascontiguousarray(function(x, axis=attrs["axis"], dtype=x.dtype))
-
-    def samples() -> Iterator[Sample]:
-        rng = np.random.default_rng(9)
-        for dtype in ("float32", "int64", "float64"):
-            for shape in ((5,), (3, 40), (2, 3, 4), (2, 0)):
-                x = (rng.standard_normal(shape) * 2).astype(dtype)
-                for axis in range(len(shape)):
-                    yield Sample([x], {"axis": axis}, native and dtype != "float64")
+            result = function(_wide(x), axis=attrs["axes"], keepdims=attrs["keepdim"])
+            return np.asarray(result, x.dtype, order="C")
 
     return OpDef(
-        name=name,
-        doc=doc,
+        name=op,
+        doc=f"{doc} over `axes`, each kept with size 1 if `keepdim`.",
         inputs=(1, 1),
         infer=infer,
         evaluate=evaluate,
-        samples=samples,
-        attrs={"axis": Attr("int")},
-        native=native,
+        samples=partial(_reduction_samples, dtypes, native, of_nothing),
+        attrs=_ATTRS,
+        cost=_cost,
     )
 
 
-_NUMERIC = ("float32", "int64")
-REDUCTIONS = [
-    _reduction("SUM", "Sum over axes.", _sum, REALS, _NUMERIC),
-    _reduction("MEAN", "Mean over axes; NaN where there is nothing.", _mean, FLOATS, ("float32",)),
-    _reduction("PROD", "Product over axes.", np.prod, REALS, _NUMERIC),
-    _reduction(
+def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
+    return OpDef(
+        name=op,
+        doc=f"Where the {which} element along an axis is: the first of equals, the first NaN if "
+        "there is one.",
+        inputs=(1, 1),
+        infer=partial(_infer_arg, op),
+        evaluate=partial(_arg, function),
+        samples=_samples_arg,
+        attrs={"axis": Attr("int"), "keepdim": Attr("bool", False)},
+        cost=_cost,
+    )
+
+
+def _define_scan(
+    op: str, what: str, function: Callable[..., Any], native: tuple[str, ...]
+) -> OpDef:
+    return OpDef(
+        name=op,
+        doc=f"Running {what} along an axis.",
+        inputs=(1, 1),
+        infer=partial(_infer_scan, op),
+        evaluate=partial(_scan, function),
+        samples=partial(_samples_scan, native),
+        attrs={"axis": Attr("int")},
+        cost=_cost,
+        native=bool(native),
+    )
+
+
+_SUMMED = ("float32", "int64")
+_COMPARED = ("float32", "int64", "int32", "bool")
+
+OPS = (
+    _define("SUM", "Sum", np.sum, REALS, _SUMMED),
+    _define("MEAN", "Mean, NaN of nothing,", _mean, FLOATS, ("float32",)),
+    _define("PROD", "Product", np.prod, REALS, _SUMMED),
+    _define(
         "AMAX",
-        "Largest over axes; NaN if any is.",
+        "Largest element, NaN if there is one,",
         np.max,
         COMPUTED,
-        ("float32", "int64", "int32", "bool"),
-        identity=False,
+        _COMPARED,
+        of_nothing=False,
     ),
-    _reduction(
+    _define(
         "AMIN",
-        "Smallest over axes; NaN if any is.",
+        "Smallest element, NaN if there is one,",
         np.min,
         COMPUTED,
-        ("float32", "int64", "int32", "bool"),
-        identity=False,
+        _COMPARED,
+        of_nothing=False,
     ),
-    _reduction("ANY", "Whether any is true.", np.any, ("bool",), ("bool",)),
-    _reduction("ALL", "Whether all are true.", np.all, ("bool",), ("bool",)),
+    _define("ANY", "Whether an element is true", np.any, ("bool",), ("bool",)),
+    _define("ALL", "Whether every element is true", np.all, ("bool",), ("bool",)),
     OpDef(
         name="VAR",
-        doc="Variance over axes, divided by max(0, count - correction).",
+        doc="Variance over `axes`: squared deviations divided by max(0, count - correction).",
         inputs=(1, 1),
         infer=_infer_var,
         evaluate=_var,
         samples=_samples_var,
-        attrs={
-            "axes": Attr("ints"),
-            "keepdim": Attr("bool", False),
-            "correction": Attr("float", 1.0),
-        },
+        attrs={**_ATTRS, "correction": Attr("float", 1.0)},
+        cost=_cost,
     ),
-    _arg("ARGMAX", np.argmax),
-    _arg("ARGMIN", np.argmin),
-    _scan("CUMSUM", "Running sum along an axis.", np.cumsum, native=True),
-    _scan("CUMPROD", "Running product along an axis.", np.cumprod, native=False),
-]
+    _define_arg("ARGMAX", "largest", np.argmax),
+    _define_arg("ARGMIN", "smallest", np.argmin),
+    _define_scan("CUMSUM", "sum", np.cumsum, _SUMMED),
+    _define_scan("CUMPROD", "product", np.cumprod, ()),
+)

@@ -1,64 +1,94 @@
-"""Checks shared by the type rules of the ops: each returns what it checked or raises OpError."""
+"""What the type rules, evaluators and costs of many ops share.
+
+A ``check_*`` function returns what it checked, or raises :class:`OpError`.
+"""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from taper_runtime.errors import OpError
+import numpy as np
+
+from taper_runtime.errors import InputError, OpError
+from taper_runtime.ops.opdef import Attrs, Cost, Shape, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_runtime.ops.opdef import Shape, TensorType
-
-FLOATS = ("float64", "float32", "float16")
+FLOATS = ("float32", "float64", "float16")
 INTS = ("int64", "int32", "int16", "int8", "uint8")
 REALS = (*FLOATS, *INTS)
-#: What evaluators compute with; bfloat16 is stored and moved, not computed.
+#: What numpy computes in; bfloat16 is only moved and cast.
 COMPUTED = (*REALS, "bool")
+INDICES = ("int64", "int32")
+
+#: Most inputs of an op that takes any number: a limit of the plan, not of the op.
+MANY = 2**16
+
+_INT_LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in INTS}
+_INT_LIMITS["bool"] = (0, 1)
+
+
+def fail(op: str, expected: str, got: object) -> NoReturn:
+    """Raise :class:`OpError`; a long ``got`` is cut."""
+    text = str(got)
+    raise OpError(
+        f"{op}: expected {expected}, got {text if len(text) <= 120 else text[:117] + '...'}"
+    )
 
 
 def check_dtype(op: str, what: str, dtype: str, allowed: Sequence[str]) -> str:
-    """``dtype`` if it is one of ``allowed``."""
+    """Return ``dtype`` if it is one of ``allowed``."""
     if dtype not in allowed:
-        raise OpError(f"{op}: {what}: expected dtype {' or '.join(allowed)}, got {dtype}")
+        fail(op, f"{what} of {' or '.join(allowed)}", dtype)
     return dtype
 
 
 def check_same_dtype(op: str, inputs: Sequence[TensorType]) -> str:
-    """The dtype all inputs share."""
-    dtypes = {t.dtype for t in inputs}
-    if len(dtypes) != 1:
-        raise OpError(f"{op}: expected inputs of one dtype, got {[t.dtype for t in inputs]}")
-    return dtypes.pop()
+    """Return the dtype all inputs share."""
+    if any(t.dtype != inputs[0].dtype for t in inputs):
+        fail(op, "inputs of one dtype", [t.dtype for t in inputs])
+    return inputs[0].dtype
 
 
 def check_axis(op: str, axis: int, rank: int) -> int:
-    """``axis`` if it counts from the front and exists."""
+    """Return ``axis`` if it counts from the front and exists."""
     if not 0 <= axis < rank:
-        raise OpError(f"{op}: expected an axis in [0, {rank}), got {axis}")
+        fail(op, f"an axis in [0, {rank})", axis)
     return axis
 
 
 def check_axes(op: str, axes: Sequence[int], rank: int) -> Shape:
-    """``axes`` if they exist, rise and do not repeat."""
+    """Return ``axes`` if they exist and rise: each then stands once."""
     for axis in axes:
         check_axis(op, axis, rank)
     if any(a >= b for a, b in itertools.pairwise(axes)):
-        raise OpError(f"{op}: expected axes that rise, got {list(axes)}")
+        fail(op, "axes that rise", list(axes))
     return tuple(axes)
 
 
 def check_shape(op: str, shape: Sequence[int]) -> Shape:
-    """``shape`` if no size is negative."""
+    """Return ``shape`` if no size is negative."""
     if any(size < 0 for size in shape):
-        raise OpError(f"{op}: expected sizes of at least 0, got {list(shape)}")
+        fail(op, "sizes of at least 0", list(shape))
     return tuple(shape)
 
 
+def check_scalar(op: str, value: float, dtype: str) -> float:
+    """Return ``value`` if ``dtype`` has it: an integer no fraction, and nothing out of range.
+
+    A float dtype has any number, rounded.
+    """
+    if dtype in _INT_LIMITS:
+        low, high = _INT_LIMITS[dtype]
+        if not isinstance(value, int) or not low <= value <= high:
+            fail(op, f"a scalar of {dtype}", repr(value))
+    return value
+
+
 def broadcast(op: str, shapes: Sequence[Shape]) -> Shape:
-    """The shape numpy broadcasts ``shapes`` to."""
+    """Return the shape numpy broadcasts ``shapes`` to."""
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
     for shape in shapes:
@@ -66,5 +96,36 @@ def broadcast(op: str, shapes: Sequence[Shape]) -> Shape:
             if result[i] == 1:
                 result[i] = size
             elif size not in (1, result[i]):
-                raise OpError(f"{op}: shapes do not broadcast: {[list(s) for s in shapes]}")
+                fail(op, "shapes that broadcast", [list(s) for s in shapes])
     return tuple(result)
+
+
+def check_broadcasts_to(op: str, what: str, shape: Shape, target: Shape) -> Shape:
+    """Return ``target`` if ``shape`` broadcasts to it."""
+    if broadcast(op, [shape, target]) != target:
+        fail(op, f"{what} that broadcasts to {list(target)}", list(shape))
+    return target
+
+
+def check_indices(op: str, index: np.ndarray, low: int, size: int) -> None:
+    """Check, at run time, that every index is in ``[low, size)``.
+
+    Raises
+    ------
+    InputError
+        As a kernel that finds such an index.
+    """
+    if index.size and not (low <= index.min() and index.max() < size):
+        raise InputError(
+            f"{op}: expected indices in [{low}, {size}), got {index.min()} to {index.max()}"
+        )
+
+
+def replace(shape: Shape, axis: int, *sizes: int) -> Shape:
+    """Return ``shape`` with the dim at ``axis`` replaced by dims of ``sizes``."""
+    return (*shape[:axis], *sizes, *shape[axis + 1 :])
+
+
+def move_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Every output element read from the first input and written; other inputs read whole."""
+    return Cost(0, 2 * output.nbytes + sum(t.nbytes for t in inputs[1:]))

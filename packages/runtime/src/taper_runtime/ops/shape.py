@@ -1,4 +1,4 @@
-"""Ops that move values without changing them; most are views."""
+"""Ops that move values without changing them. All but COPY and CAT have a view rule."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import (
     ALL_INPUTS,
     Attr,
@@ -18,266 +16,306 @@ from taper_runtime.ops.opdef import (
     Shape,
     TensorType,
     View,
+    ViewRule,
     contiguous_strides,
 )
-from taper_runtime.ops.rules import broadcast, check_axes, check_axis, check_same_dtype, check_shape
+from taper_runtime.ops.rules import (
+    MANY,
+    broadcast,
+    check_axes,
+    check_axis,
+    check_same_dtype,
+    check_shape,
+    fail,
+    move_cost,
+    replace,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-#: Most inputs of one CAT.
-MAX_PARTS = 1 << 16
-
-
-def _arrays(*shapes: Shape) -> Iterator[np.ndarray]:
-    """One array per shape and element size: every byte of an element must move with it."""
-    rng = np.random.default_rng(15)
-    for dtype in ("float32", "int64", "bool", "int16"):
-        for shape in shapes:
-            # large values: an 8-byte element moved as 4 bytes must show
-            values = rng.integers(-(1 << 62), 1 << 62, shape)
-            yield np.asarray(values % 2 if dtype == "bool" else values).astype(
-                DTYPES[dtype].storage
-            )
+# -- type rules: the shape of the output -----------------------------------------------------------
 
 
-def _movement(
-    name: str,
-    doc: str,
-    attrs: dict[str, Attr],
-    infer: Callable[[TensorType, Attrs], Shape],
-    view: Callable[[Shape, Shape, Attrs], View | None],
-    samples: Callable[[], Iterator[Sample]],
-) -> OpDef:
-    """An op of one input whose output is a view of it; evaluated by copying that view."""
-
-    def evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-        x = np.ascontiguousarray(inputs[0]).reshape(inputs[0].shape)
-        shape = infer(TensorType("bool", x.shape), attrs)
-        placed = view(x.shape, contiguous_strides(x.shape), attrs)
-        assert placed is not None, "a contiguous tensor has every view"
-        out = np.empty(shape, x.dtype)
-        if out.size:
-            strides = [s * x.itemsize for s in placed.strides]
-            out[...] = np.ndarray(shape, x.dtype, x, placed.offset * x.itemsize, strides)
-        return out
-
-    return OpDef(
-        name=name,
-        doc=doc,
-        inputs=(1, 1),
-        infer=lambda inputs, attrs: TensorType(inputs[0].dtype, infer(inputs[0], attrs)),
-        evaluate=evaluate,
-        samples=samples,
-        attrs=attrs,
-        view=view,
-        strided=(ALL_INPUTS,),
-    )
+def _infer_reshape(shape: Shape, attrs: Attrs) -> Shape:
+    new = check_shape("RESHAPE", attrs["shape"])
+    if math.prod(new) != math.prod(shape):
+        fail("RESHAPE", f"a shape of {math.prod(shape)} elements", list(new))
+    return new
 
 
-def _infer_reshape(x: TensorType, attrs: Attrs) -> Shape:
-    shape = check_shape("RESHAPE", attrs["shape"])
-    if math.prod(shape) != x.size:
-        raise OpError(f"RESHAPE: expected a shape of {x.size} elements, got {list(shape)}")
+def _infer_transpose(shape: Shape, attrs: Attrs) -> Shape:
+    for name in ("axis0", "axis1"):
+        check_axis("TRANSPOSE", attrs[name], len(shape))
+    return _swapped(shape, attrs)
+
+
+def _infer_permute(shape: Shape, attrs: Attrs) -> Shape:
+    if sorted(attrs["axes"]) != list(range(len(shape))):
+        fail("PERMUTE", f"axes 0 to {len(shape) - 1}, each once", list(attrs["axes"]))
+    return _permuted(shape, attrs)
+
+
+def _infer_slice(shape: Shape, attrs: Attrs) -> Shape:
+    axis = check_axis("SLICE", attrs["axis"], len(shape))
+    start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
+    if not 0 <= start <= stop <= shape[axis] or step < 1:
+        expected = f"0 <= start <= stop <= {shape[axis]} and step >= 1"
+        fail("SLICE", expected, (start, stop, step))
+    return replace(shape, axis, -(-(stop - start) // step))
+
+
+def _infer_expand(shape: Shape, attrs: Attrs) -> Shape:
+    new = check_shape("EXPAND", attrs["shape"])
+    if broadcast("EXPAND", [shape, new]) != new:
+        fail("EXPAND", f"a shape that {list(shape)} expands to", list(new))
+    return new
+
+
+def _infer_flip(shape: Shape, attrs: Attrs) -> Shape:
+    check_axes("FLIP", attrs["axes"], len(shape))
     return shape
 
 
-def _view_reshape(shape: Shape, strides: Shape, attrs: Attrs) -> View | None:
-    """Strides of the new shape, if it splits and joins only dims that lie evenly in memory."""
-    new = tuple(attrs["shape"])
+# -- view rules ------------------------------------------------------------------------------------
+
+
+def _view(shape: Shape, strides: Sequence[int], offset: int = 0) -> View:
+    """Return the view, in the one form it has.
+
+    Strides of dims of size 1 say nothing: they become what row-major order would make them, so that
+    a contiguous view has exactly the row-major strides. A view of no elements starts at 0.
+    """
     if 0 in shape:
-        return View(0, contiguous_strides(new))
-    # runs of old dims that step evenly: (elements, innermost stride)
-    runs: list[list[int]] = []
+        return View(0, contiguous_strides(shape))
+    result = []
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1:
+            step = stride
+        result.append(step)
+        step *= size
+    return View(offset, tuple(reversed(result)))
+
+
+def _view_reshape(shape: Shape, strides: Shape, attrs: Attrs) -> View | None:
+    """Split and join dims that lie evenly in memory; None where the new dims do not."""
+    new = attrs["shape"]
+    if 0 in shape:
+        return _view(new, contiguous_strides(new))
+    runs: list[tuple[int, int]] = []  # elements and step of dims that lie evenly, innermost last
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
             continue
         if runs and runs[-1][1] == size * stride:
-            runs[-1] = [runs[-1][0] * size, stride]
-        else:
-            runs.append([size, stride])
+            size *= runs.pop()[0]
+        runs.append((size, stride))
     result = []
+    left, step = 1, 1
     for size in reversed(new):
-        if size == 1:
-            result.append(1)
-            continue
-        if not runs or runs[-1][0] % size:
+        if size != 1 and left == 1:
+            left, step = runs.pop()
+        if left % size:
             return None
-        result.append(runs[-1][1])
-        runs[-1] = [runs[-1][0] // size, runs[-1][1] * size]
-        if runs[-1][0] == 1:
-            runs.pop()
-    return View(0, tuple(reversed(result)))
+        result.append(step)
+        left, step = left // size, step * size
+    return _view(new, result[::-1])
+
+
+def _view_transpose(shape: Shape, strides: Shape, attrs: Attrs) -> View:
+    return _view(_swapped(shape, attrs), _swapped(strides, attrs))
+
+
+def _view_permute(shape: Shape, strides: Shape, attrs: Attrs) -> View:
+    return _view(_permuted(shape, attrs), _permuted(strides, attrs))
+
+
+def _view_slice(shape: Shape, strides: Shape, attrs: Attrs) -> View:
+    axis = attrs["axis"]
+    stepped = replace(strides, axis, strides[axis] * attrs["step"])
+    return _view(_infer_slice(shape, attrs), stepped, attrs["start"] * strides[axis])
+
+
+def _view_expand(shape: Shape, strides: Shape, attrs: Attrs) -> View:
+    new = attrs["shape"]
+    added = len(new) - len(shape)
+    kept = [0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)]
+    return _view(new, [0] * added + kept)
+
+
+def _view_flip(shape: Shape, strides: Shape, attrs: Attrs) -> View:
+    axes = attrs["axes"]
+    flipped = [-stride if axis in axes else stride for axis, stride in enumerate(strides)]
+    return _view(shape, flipped, sum((shape[axis] - 1) * strides[axis] for axis in axes))
+
+
+def _swapped(values: Shape, attrs: Attrs) -> Shape:
+    result = list(values)
+    a, b = attrs["axis0"], attrs["axis1"]
+    result[a], result[b] = values[b], values[a]
+    return tuple(result)
+
+
+def _permuted(values: Shape, attrs: Attrs) -> Shape:
+    return tuple(values[axis] for axis in attrs["axes"])
+
+
+# -- evaluators ----------------------------
+
+
+def _slice(x: np.ndarray, attrs: Attrs) -> np.ndarray:
+    part = slice(attrs["start"], attrs["stop"], attrs["step"])
+    return x[(slice(None),) * attrs["axis"] + (part,)]
+
+
+def _evaluate_cat(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    return np.asarray(np.concatenate(inputs, attrs["axis"]), order="C")
+
+
+def _infer_cat(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype = check_same_dtype("CAT", inputs)
+    shape = inputs[0].shape
+    axis = check_axis("CAT", attrs["axis"], len(shape))
+    for t in inputs:
+        if len(t.shape) != len(shape) or replace(t.shape, axis) != replace(shape, axis):
+            fail("CAT", f"shapes equal but for axis {axis}", [list(t.shape) for t in inputs])
+    return TensorType(dtype, replace(shape, axis, sum(t.shape[axis] for t in inputs)))
+
+
+# -- samples ---------------------------------------------------------------------------------------
+
+
+def _arrays(*shapes: Shape) -> Iterator[np.ndarray]:
+    """Yield an array per shape and element size; of integers every byte differs."""
+    rng = np.random.default_rng(8)
+    for dtype in (np.float32, np.int64, np.bool_, np.int16):
+        for shape in shapes:
+            if dtype is np.bool_:
+                yield np.asarray(rng.random(shape) < 0.5)
+            else:
+                bits = rng.integers(-(2**62), 2**62, shape)
+                yield np.asarray(bits).astype(dtype)
 
 
 def _samples_reshape() -> Iterator[Sample]:
     for x in _arrays((2, 3, 4)):
-        for shape in ((6, 4), (24,), (2, 1, 12), (4, 3, 2)):
+        for shape in ((6, 4), (24,), (2, 1, 12), (4, 3, 2), (2, 3, 1, 2, 2, 1)):
             yield Sample([x], {"shape": shape})
     yield Sample([np.ones((), np.float32)], {"shape": (1, 1)})
     yield Sample([np.ones((1,), np.float32)], {"shape": ()})
     yield Sample([np.ones((0, 3), np.float32)], {"shape": (3, 0, 2)})
 
 
-def _swapped(attrs: Attrs, rank: int) -> list[int]:
-    a, b = (
-        check_axis("TRANSPOSE", attrs["axis0"], rank),
-        check_axis("TRANSPOSE", attrs["axis1"], rank),
-    )
-    axes = list(range(rank))
-    axes[a], axes[b] = b, a
-    return axes
-
-
-def _permuted(attrs: Attrs, rank: int) -> list[int]:
-    axes = list(attrs["axes"])
-    if sorted(axes) != list(range(rank)):
-        raise OpError(f"PERMUTE: expected a permutation of {rank} axes, got {axes}")
-    return axes
-
-
-def _take(values: Shape, axes: Sequence[int]) -> Shape:
-    return tuple(values[axis] for axis in axes)
-
-
 def _samples_transpose() -> Iterator[Sample]:
-    for x in _arrays((3, 5), (2, 3, 4), (2, 3, 4, 5), (33, 70)):
+    for x in _arrays((3, 5), (2, 3, 4), (2, 3, 4, 5), (33, 70), (2, 1, 2, 3, 2, 3)):
         yield Sample([x], {"axis0": 0, "axis1": x.ndim - 1})
         yield Sample([x], {"axis0": x.ndim - 1, "axis1": x.ndim - 2})
+    yield Sample([np.ones((3, 0, 2), np.float32)], {"axis0": 0, "axis1": 1})
+    yield Sample([np.ones((3,), np.float32)], {"axis0": 0, "axis1": 0})
 
 
 def _samples_permute() -> Iterator[Sample]:
-    for x in _arrays((2, 3, 4), (2, 3, 4, 5, 2)):
+    for x in _arrays((2, 3, 4), (2, 3, 4, 5, 2), (5, 1, 3)):
         axes = list(range(x.ndim))
-        yield Sample([x], {"axes": axes})
-        yield Sample([x], {"axes": axes[::-1]})
-        yield Sample([x], {"axes": axes[1:] + axes[:1]})
+        for permuted in (axes, axes[::-1], axes[1:] + axes[:1]):
+            yield Sample([x], {"axes": permuted})
     yield Sample([np.ones((0, 3), np.float32)], {"axes": (1, 0)})
     yield Sample([np.ones((), np.float32)], {"axes": ()})
 
 
-def _infer_slice(x: TensorType, attrs: Attrs) -> Shape:
-    axis = check_axis("SLICE", attrs["axis"], len(x.shape))
-    start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
-    if not 0 <= start <= stop <= x.shape[axis] or step < 1:
-        raise OpError(
-            f"SLICE: expected 0 <= start <= stop <= {x.shape[axis]} and step >= 1, got "
-            f"{start}, {stop}, {step}"
-        )
-    return (*x.shape[:axis], -(-(stop - start) // step), *x.shape[axis + 1 :])
-
-
-def _view_slice(shape: Shape, strides: Shape, attrs: Attrs) -> View:
-    axis = attrs["axis"]
-    stride = strides[axis]
-    inside = attrs["stop"] > attrs["start"] and 0 not in shape
-    return View(
-        attrs["start"] * stride if inside else 0,
-        (*strides[:axis], stride * attrs["step"], *strides[axis + 1 :]),
-    )
-
-
 def _samples_slice() -> Iterator[Sample]:
     for x in _arrays((7,), (5, 6), (2, 5, 7)):
-        for axis in range(x.ndim):
-            size = x.shape[axis]
+        for axis, size in enumerate(x.shape):
             yield Sample([x], {"axis": axis, "start": 1, "stop": size})
             yield Sample([x], {"axis": axis, "start": 0, "stop": size, "step": 3})
+            yield Sample([x], {"axis": axis, "start": size - 1, "stop": size, "step": 2**40})
             yield Sample([x], {"axis": axis, "start": size, "stop": size})
 
 
-def _infer_expand(x: TensorType, attrs: Attrs) -> Shape:
-    shape = check_shape("EXPAND", attrs["shape"])
-    if broadcast("EXPAND", [x.shape, shape]) != shape:
-        raise OpError(f"EXPAND: expected a shape {list(x.shape)} expands to, got {list(shape)}")
-    return shape
-
-
-def _view_expand(shape: Shape, strides: Shape, attrs: Attrs) -> View:
-    added = len(attrs["shape"]) - len(shape)
-    kept = [
-        0 if size == 1 and new != 1 else stride
-        for size, stride, new in zip(shape, strides, attrs["shape"][added:], strict=True)
-    ]
-    return View(0, (*[0] * added, *kept))
-
-
 def _samples_expand() -> Iterator[Sample]:
-    for x in _arrays((3, 1), (1, 4)):
-        yield Sample([x], {"shape": (3, 4)})
-        yield Sample([x], {"shape": (2, 3, 3, 4)})
+    for x in _arrays((3, 1), (1, 4), (1, 1)):
+        yield Sample([x], {"shape": (max(x.shape[0], 3), max(x.shape[1], 4))})
+        yield Sample([x], {"shape": (2, *x.shape)})
+        yield Sample([x], {"shape": (2, 1, x.shape[0], max(x.shape[1], 4))})
     yield Sample([np.ones((), np.float32)], {"shape": (2, 3)})
     yield Sample([np.ones((1,), np.float32)], {"shape": (0,)})
-
-
-def _infer_flip(x: TensorType, attrs: Attrs) -> Shape:
-    check_axes("FLIP", attrs["axes"], len(x.shape))
-    return x.shape
-
-
-def _view_flip(shape: Shape, strides: Shape, attrs: Attrs) -> View:
-    if 0 in shape:
-        return View(0, strides)
-    offset = sum((shape[axis] - 1) * strides[axis] for axis in attrs["axes"])
-    return View(offset, tuple(-s if axis in attrs["axes"] else s for axis, s in enumerate(strides)))
+    yield Sample([np.ones((0, 1), np.float32)], {"shape": (3, 0, 2)})
 
 
 def _samples_flip() -> Iterator[Sample]:
-    for x in _arrays((5,), (3, 4), (2, 3, 5)):
+    for x in _arrays((5,), (3, 4), (2, 3, 5), (1, 3)):
         yield Sample([x], {"axes": (0,)})
         yield Sample([x], {"axes": tuple(range(x.ndim))})
+    yield Sample([np.ones((3, 0), np.float32)], {"axes": (0, 1)})
+    yield Sample([np.ones((), np.float32)], {"axes": ()})
 
 
-def _infer_cat(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype = check_same_dtype("CAT", inputs)
-    first = inputs[0].shape
-    axis = check_axis("CAT", attrs["axis"], len(first))
-    for t in inputs:
-        if len(t.shape) != len(first) or any(
-            a != b for i, (a, b) in enumerate(zip(t.shape, first, strict=True)) if i != axis
-        ):
-            shapes = [list(t.shape) for t in inputs]
-            raise OpError(f"CAT: expected shapes equal but for axis {axis}, got {shapes}")
-    total = sum(t.shape[axis] for t in inputs)
-    return TensorType(dtype, (*first[:axis], total, *first[axis + 1 :]))
-
-
-def _cat(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    return np.ascontiguousarray(np.concatenate(inputs, attrs["axis"]))
+def _samples_copy() -> Iterator[Sample]:
+    for x in _arrays((), (3, 4), (0, 2), (4, 3, 5)):
+        yield Sample([x])
 
 
 def _samples_cat() -> Iterator[Sample]:
     for x in _arrays((3, 4), (2, 3, 5)):
         for axis in range(x.ndim):
-            part = x.take(range(1), axis)
-            yield Sample([x, part, x], {"axis": axis})
+            yield Sample([x, x.take([0], axis), x], {"axis": axis})
             yield Sample([x, x.take([], axis)], {"axis": axis})
     yield Sample([np.ones((2, 2), np.float32)], {"axis": 0})
 
 
-MOVEMENT = [
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def _movement(
+    name: str,
+    doc: str,
+    attrs: Mapping[str, Attr],
+    infer: Callable[[Shape, Attrs], Shape],
+    view: ViewRule,
+    evaluate: Callable[[np.ndarray, Attrs], np.ndarray],
+    samples: Callable[[], Iterator[Sample]],
+) -> OpDef:
+    """An op of one input and a view rule; ``evaluate`` may give a view of numpy's."""
+    return OpDef(
+        name=name,
+        doc=doc,
+        inputs=(1, 1),
+        infer=lambda inputs, attrs: TensorType(inputs[0].dtype, infer(inputs[0].shape, attrs)),
+        evaluate=lambda inputs, attrs: np.asarray(evaluate(inputs[0], attrs), order="C"),
+        samples=samples,
+        attrs=attrs,
+        view=view,
+        strided=(ALL_INPUTS,),
+        cost=move_cost,
+    )
+
+
+OPS = (
     _movement(
         "RESHAPE",
-        "The same elements in row-major order under another shape.",
+        "The same elements, in row-major order, in another shape.",
         {"shape": Attr("ints")},
         _infer_reshape,
         _view_reshape,
+        lambda x, attrs: x.reshape(attrs["shape"]),
         _samples_reshape,
     ),
     _movement(
         "TRANSPOSE",
         "Two axes swapped.",
         {"axis0": Attr("int"), "axis1": Attr("int")},
-        lambda x, attrs: _take(x.shape, _swapped(attrs, len(x.shape))),
-        lambda shape, strides, attrs: View(0, _take(strides, _swapped(attrs, len(shape)))),
+        _infer_transpose,
+        _view_transpose,
+        lambda x, attrs: x.swapaxes(attrs["axis0"], attrs["axis1"]),
         _samples_transpose,
     ),
     _movement(
         "PERMUTE",
-        "Axes reordered: axis i of the output is axis axes[i] of the input.",
+        "Axes reordered: axis i of the output is axis axes[i] of x.",
         {"axes": Attr("ints")},
-        lambda x, attrs: _take(x.shape, _permuted(attrs, len(x.shape))),
-        lambda shape, strides, attrs: View(0, _take(strides, attrs["axes"])),
+        _infer_permute,
+        _view_permute,
+        lambda x, attrs: x.transpose(attrs["axes"]),
         _samples_permute,
     ),
     _movement(
@@ -286,14 +324,16 @@ MOVEMENT = [
         {"axis": Attr("int"), "start": Attr("int"), "stop": Attr("int"), "step": Attr("int", 1)},
         _infer_slice,
         _view_slice,
+        _slice,
         _samples_slice,
     ),
     _movement(
         "EXPAND",
-        "Broadcast to a shape.",
+        "Broadcast to a shape: dims of size 1 repeated, leading dims added.",
         {"shape": Attr("ints")},
         _infer_expand,
         _view_expand,
+        lambda x, attrs: np.broadcast_to(x, attrs["shape"]),
         _samples_expand,
     ),
     _movement(
@@ -302,25 +342,28 @@ MOVEMENT = [
         {"axes": Attr("ints")},
         _infer_flip,
         _view_flip,
+        lambda x, attrs: np.flip(x, attrs["axes"]),
         _samples_flip,
     ),
-]
-COPY = OpDef(
-    name="COPY",
-    doc="The same values in memory of their own.",
-    inputs=(1, 1),
-    infer=lambda inputs, attrs: inputs[0],
-    evaluate=lambda inputs, attrs: np.array(inputs[0], order="C"),
-    samples=lambda: (Sample([x]) for x in _arrays((), (3, 4), (0, 2))),
-    strided=(ALL_INPUTS,),
-)
-CAT = OpDef(
-    name="CAT",
-    doc="Tensors joined along an axis.",
-    inputs=(1, MAX_PARTS),
-    infer=_infer_cat,
-    evaluate=_cat,
-    samples=_samples_cat,
-    attrs={"axis": Attr("int")},
-    strided=(ALL_INPUTS,),
+    OpDef(
+        name="COPY",
+        doc="The same values in memory of their own.",
+        inputs=(1, 1),
+        infer=lambda inputs, attrs: inputs[0],
+        evaluate=lambda inputs, attrs: np.array(inputs[0], order="C"),
+        samples=_samples_copy,
+        strided=(ALL_INPUTS,),
+        cost=move_cost,
+    ),
+    OpDef(
+        name="CAT",
+        doc="Tensors joined along an axis.",
+        inputs=(1, MANY),
+        infer=_infer_cat,
+        evaluate=_evaluate_cat,
+        samples=_samples_cat,
+        attrs={"axis": Attr("int")},
+        strided=(ALL_INPUTS,),
+        cost=lambda inputs, output, attrs: move_cost(inputs[:1], output, attrs),
+    ),
 )

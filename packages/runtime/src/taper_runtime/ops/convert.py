@@ -1,0 +1,75 @@
+"""CAST, and values of dtypes that numpy has not."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.rules import COMPUTED, check_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: dtypes the native kernels convert between.
+_NATIVE = ("float32", "float64", "int64", "int32", "bool")
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """float32 values of bfloat16 bits (uint16): the upper half of a float32."""
+    return np.asarray(np.left_shift(bits, 16, dtype=np.uint32)).view(np.float32)
+
+
+def to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """Bits (uint16) of float32 values rounded to bfloat16, to nearest even; NaN to one NaN."""
+    bits = np.asarray(x, order="C").view(np.uint32)
+    # Half of the last place kept, less one unit where that place is even; a carry is right.
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
+
+
+def cast(x: np.ndarray, dtype: str) -> np.ndarray:
+    """``x`` in ``dtype``. An array of uint16 holds bfloat16: there is no dtype uint16."""
+    if x.dtype == np.uint16:
+        x = from_bfloat16(x)
+    with np.errstate(all="ignore"):
+        if dtype == "bfloat16":
+            return to_bfloat16(x.astype(np.float32))
+        return np.array(x, DTYPES[dtype].storage, order="C")
+
+
+def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    return TensorType(check_dtype("CAST", "dtype", attrs["dtype"], tuple(DTYPES)), inputs[0].shape)
+
+
+def _samples() -> Iterator[Sample]:
+    whole = np.array([[0, 1, 3, 7], [100, 25, 2, 0]])
+    exact = np.array([[0.0, -0.0, 1.0, -1.5], [2.5, 100.25, -100.75, 1e-9]])
+    for source, target in itertools.product(COMPUTED, repeat=2):
+        values = exact if source in ("float64", "float32", "float16") else whole
+        if target == "uint8":  # a negative number has no value there
+            values = abs(values)
+        array = values.astype(DTYPES[source].storage)
+        yield Sample([array], {"dtype": target}, source in _NATIVE and target in _NATIVE)
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 3.4e38, 1e-40], np.float32)
+    for target in ("float64", "bool"):
+        yield Sample([special], {"dtype": target})
+    for shape in ((), (0, 3), (2, 1, 1, 2, 1, 3)):
+        yield Sample([np.ones(shape, np.int32)], {"dtype": "float32"})
+
+
+CAST = OpDef(
+    name="CAST",
+    doc="Convert to another dtype. Floats truncate toward zero to integers (what an integer cannot "
+    "hold gives an unspecified one) and round to nearest even to smaller floats; to bool, anything "
+    "but 0 is true.",
+    inputs=(1, 1),
+    infer=_infer,
+    evaluate=lambda inputs, attrs: cast(inputs[0], attrs["dtype"]),
+    samples=_samples,
+    attrs={"dtype": Attr("string")},
+    strided=(ALL_INPUTS,),
+)

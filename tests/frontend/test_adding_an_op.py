@@ -1,0 +1,35 @@
+"""The example in docs/adding-an-op.md runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from taper_frontend.lowering import HANDLERS
+from taper_runtime.ops import REGISTRY
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding-an-op.md"
+
+
+@pytest.fixture
+def registries():
+    """Forget what the example registers."""
+    kept = [(registry, dict(registry)) for registry in (HANDLERS, REGISTRY)]
+    yield
+    for registry, entries in kept:
+        registry.clear()
+        registry.update(entries)
+
+
+@pytest.mark.usefixtures("registries")
+def test_example(tmp_path):
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    script = tmp_path / "example.py"
+    script.write_text(block, encoding="utf-8")
+    names = runpy.run_path(str(script))
+    (node,) = [node for node in names["plan"].nodes if node.op == "SNAKE"]
+    assert node.source.startswith("example.py:")
+    assert str(tmp_path) not in node.source

@@ -1,0 +1,326 @@
+"""Evaluators against torch, on the samples of the registry: dtype, shape, values, NaN, -0."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.convert import cast
+from taper_runtime.ops.elementwise import MICROOPS
+from taper_runtime.ops.rules import COMPUTED
+
+from op_samples import name_of
+
+torch.set_num_threads(1)
+
+#: float32 results may be this many units in the last place from what torch gives in float64.
+ULPS = 4
+
+#: Micro-op -> torch, where the name is not torch's in lower case.
+ELEMENTWISE = {
+    "NEG": torch.neg,
+    "ERF": torch.erf,
+    "RELU": torch.relu,
+    # torch's own cancel below zero, in float64 too; test_gelu_is_torchs compares with them.
+    "GELU": lambda x: 0.5 * x * torch.erfc(-math.sqrt(0.5) * x),
+    "GELU_TANH": lambda x: x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)),
+    "SILU": F.silu,
+    "HARDSWISH": F.hardswish,
+    "HARDSIGMOID": F.hardsigmoid,
+    "MISH": F.mish,
+    "SOFTPLUS": F.softplus,
+    "DIV": torch.true_divide,
+    "FLOOR_DIV": torch.floor_divide,
+    "TRUNC_DIV": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "LEAKY_RELU": lambda x, slope: torch.where(x > 0, x, x * slope),
+    "ELU": lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(x)),
+}
+
+#: What no torch op takes in integers, traps on, or leaves open.
+DIVISIONS = ("FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD")
+EITHER_ZERO = ("MAXIMUM", "MINIMUM")
+
+
+def torch_micro(name):
+    return ELEMENTWISE.get(name) or getattr(torch, name.lower())
+
+
+def operands(op, sample):
+    """The sample's operands as arrays of one dtype, a scalar as one of rank 0."""
+    arrays = list(sample.inputs)
+    index = sample.attrs.get("scalar_index", -1)
+    if index != -1:
+        dtype = np.bool_ if op.name == "WHERE" and index == 0 else arrays[-1].dtype
+        arrays.insert(index, np.asarray(sample.attrs["scalar"], dtype))
+    return arrays
+
+
+def assert_within_ulps(got, want, ulps):
+    """``want`` is float64: it is rounded to what ``got`` is. NaN, infinities and signs agree."""
+    with np.errstate(over="ignore"):
+        rounded = want.astype(got.dtype)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(rounded))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(rounded))
+    numbers = np.isfinite(rounded)
+    signed = ~np.isnan(got)
+    np.testing.assert_array_equal(np.signbit(got[signed]), np.signbit(rounded[signed]))
+    error = np.abs(got[numbers].astype(np.float64) - rounded[numbers])
+    assert (error <= ulps * np.spacing(np.abs(rounded[numbers]))).all(), error.max()
+
+
+def traps(a, b):
+    """Where torch cannot divide integers: by zero, and the lowest by -1."""
+    return (b == 0) | ((b == -1) & (a == np.iinfo(a.dtype).min if b.dtype.kind == "i" else False))
+
+
+@pytest.mark.parametrize("op", [REGISTRY[name] for name in MICROOPS], ids=name_of)
+def test_micro_op(op):
+    served = 0
+    for sample in op.samples():
+        arrays = operands(op, sample)
+        dtype = arrays[-1].dtype
+        if dtype == np.float16:
+            continue
+        if op.name in DIVISIONS and dtype.kind in "iu":
+            arrays = list(np.broadcast_arrays(*arrays))
+            keep = ~traps(*arrays)
+            arrays = [x[keep] for x in arrays]
+            got = op.evaluate(arrays, op.complete({}))
+        else:
+            got = op.evaluate(sample.inputs, op.complete(sample.attrs))
+        wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
+        want = torch_micro(op.name)(*map(torch.from_numpy, map(np.array, wide))).numpy()
+        if got.dtype == np.float32:
+            if op.name in EITHER_ZERO:
+                got, want = got + np.float32(0), want + 0.0
+            assert_within_ulps(got, want, ULPS)
+        else:
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-14 if dtype == np.float64 else 0)
+        served += 1
+    assert served
+
+
+@pytest.mark.parametrize("name", [name for name, op in MICROOPS.items() if "float32" in op.dtypes])
+def test_micro_op_has_torchs_special_values(name):
+    """What torch gives in float32 itself for pairs of NaN, infinities, zeros and ones."""
+    arity = MICROOPS[name].arity
+    values = [0.0, -0.0, 1.0, -1.0, 2.5, np.nan, np.inf, -np.inf]
+    arrays = [
+        np.array(column, np.float32)
+        for column in zip(*itertools.product(values, repeat=min(arity, 2)), strict=True)
+    ]
+    if arity == 3:
+        arrays.insert(0, np.arange(arrays[0].size) % 3 == 0)
+    got = REGISTRY[name].evaluate(arrays, REGISTRY[name].complete({}))
+    want = torch_micro(name)(*map(torch.from_numpy, arrays)).numpy()
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+    if got.dtype == np.float32 and name not in EITHER_ZERO:
+        zero = want == 0
+        np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_steps_are_rounded_once(dtype):
+    """What takes several steps takes them in float64."""
+    x = np.linspace(-4, 4, 999).astype(np.float16).astype(dtype)
+    for name in ("GELU", "GELU_TANH", "SILU", "SOFTPLUS", "MISH", "SIGMOID", "ERF", "HARDSWISH"):
+        got = REGISTRY[name].evaluate([x], REGISTRY[name].complete({}))
+        want = torch_micro(name)(torch.from_numpy(x.astype(np.float64))).numpy()
+        np.testing.assert_allclose(got, want.astype(dtype), rtol=np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(("name", "approximate"), [("GELU", "none"), ("GELU_TANH", "tanh")])
+def test_gelu_is_torchs(name, approximate):
+    x = np.linspace(-9, 9, 999)
+    got = REGISTRY[name].evaluate([x], REGISTRY[name].complete({}))
+    want = F.gelu(torch.from_numpy(x), approximate=approximate).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-14, atol=2e-15)
+
+
+@pytest.mark.parametrize("target", COMPUTED)
+def test_cast(target):
+    values = np.array([0.0, -0.0, 0.5, 1.5, 2.5, 100.9, -0.5, -1.5, -100.9])
+    if target == "uint8":  # a negative number has no value there
+        values = values[:6]
+    for source in COMPUTED:
+        x = (np.trunc(np.abs(values)) if source == "uint8" else values).astype(source)
+        got = REGISTRY["CAST"].evaluate([x], {"dtype": target})
+        want = torch.from_numpy(x).to(getattr(torch, target)).numpy()
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+        if got.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+@pytest.mark.parametrize("source", ["float64", "float32", "float16", "int64", "bool"])
+def test_cast_to_bfloat16(source):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(5000) * 10.0 ** rng.integers(-4, 4, 5000)).astype(source)
+    want = torch.from_numpy(x).to(torch.bfloat16)
+    got = cast(x, "bfloat16")
+    np.testing.assert_array_equal(got, want.view(torch.uint16).numpy())
+    np.testing.assert_array_equal(cast(got, "float32"), want.float().numpy())
+
+
+# -- the others: a torch function of the inputs and complete attrs
+
+
+def reduction(function):
+    """A torch reduction over several dims; over none it is taken one element at a time."""
+
+    def call(x, a):
+        axes = tuple(a["axes"])
+        y = function(x[..., None] if not axes else x, axes or (-1,), a["keepdim"])
+        return y.squeeze(-1) if not axes and a["keepdim"] else y
+
+    return call
+
+
+def product(x, axes, keepdim):
+    for axis in reversed(axes):
+        x = torch.prod(x, axis, keepdim)
+    return x
+
+
+def matmul(a, b, *extras, attrs):
+    if attrs["columns"]:
+        b = b.permute(1, 0, 2).flatten(1)[:, : attrs["columns"]]
+    y = a @ (b.transpose(-1, -2) if attrs["transpose_b"] else b)
+    if attrs["alpha"] != 1:
+        y = y * attrs["alpha"]
+    values, args = [y, *extras], list(attrs["args"])
+    for name in attrs["code"]:
+        count = MICROOPS[name].arity
+        given, args = args[:count], args[count:]
+        scalars = [torch.tensor(s, dtype=y.dtype) for s in attrs["scalars"]]
+        values.append(torch_micro(name)(*(values[v] if v >= 0 else scalars[-1 - v] for v in given)))
+    return values[-1]
+
+
+def attention(q, k, v, mask=None, *, attrs):
+    rank = q.ndim
+    if mask is None:
+        mask = torch.zeros((), dtype=q.dtype)
+    elif mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, -torch.inf).to(q.dtype)
+    mask = mask.expand(*q.shape[:-1], k.shape[-2])
+    q, k, v, mask = (x if rank == 4 else x[:, None] for x in (q, k, v, mask))
+    if attrs["causal"]:
+        ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+        mask = mask.masked_fill(~ones.tril(attrs["diagonal"]), -torch.inf)
+    gqa = q.shape[1] != k.shape[1]
+    y = F.scaled_dot_product_attention(q, k, v, mask, scale=attrs["scale"], enable_gqa=gqa)
+    y = y.transpose(1, 2) if attrs["transpose_output"] else y
+    return y if rank == 4 else y[:, 0]
+
+
+def norm(x, *parameters, attrs):
+    shape = x.shape[x.ndim - attrs["dims"] :]
+    weight = parameters[0] if attrs["has_weight"] else None
+    bias = parameters[-1] if attrs["has_bias"] else None
+    return F.layer_norm(x, shape, weight, bias, attrs["eps"])
+
+
+def reduce_scatter(x, index, src, a):
+    index = index.long() % x.shape[a["axis"]]
+    if a["reduce"] == "none":
+        return x.scatter(a["axis"], index, src)
+    if x.dtype == torch.bool:
+        return x.int().scatter_reduce(a["axis"], index, src.int(), a["reduce"]).bool()
+    return x.scatter_reduce(a["axis"], index, src, a["reduce"])
+
+
+def take(x, index, a):
+    index = index.long() % x.shape[a["axis"]] if x.shape[a["axis"]] else index.long()
+    y = x.index_select(a["axis"], index.flatten())
+    return y.unflatten(a["axis"], index.shape) if index.ndim else y.squeeze(a["axis"])
+
+
+OTHERS = {
+    "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
+    "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
+    "SOFTMAX": lambda x, a: (F.log_softmax if a["log"] else F.softmax)(x, a["axis"]),
+    "LAYER_NORM": lambda *x: norm(*x[:-1], attrs=x[-1]),
+    "RMS_NORM": lambda x, *r: F.rms_norm(
+        x, x.shape[x.ndim - r[-1]["dims"] :], *r[:-1], eps=r[-1]["eps"]
+    ),
+    "SUM": reduction(lambda x, d, k: torch.sum(x, d, k, dtype=x.dtype)),
+    "MEAN": reduction(torch.mean),
+    "PROD": reduction(lambda x, d, k: product(x, d, k).to(x.dtype)),
+    "AMAX": reduction(torch.amax),
+    "AMIN": reduction(torch.amin),
+    "ANY": reduction(torch.any),
+    "ALL": reduction(torch.all),
+    "VAR": lambda x, a: reduction(
+        lambda y, d, k: torch.var(y, d, correction=a["correction"], keepdim=k)
+    )(x, a),
+    "ARGMAX": lambda x, a: torch.argmax(x, a["axis"], a["keepdim"]),
+    "ARGMIN": lambda x, a: torch.argmin(x, a["axis"], a["keepdim"]),
+    "CUMSUM": lambda x, a: torch.cumsum(x, a["axis"], dtype=x.dtype),
+    "CUMPROD": lambda x, a: torch.cumprod(x, a["axis"], dtype=x.dtype),
+    "RESHAPE": lambda x, a: x.reshape(a["shape"]),
+    "TRANSPOSE": lambda x, a: x.transpose(a["axis0"], a["axis1"]),
+    "PERMUTE": lambda x, a: x.permute(a["axes"]),
+    "SLICE": lambda x, a: torch.ops.aten.slice(x, a["axis"], a["start"], a["stop"], a["step"]),
+    "EXPAND": lambda x, a: x.expand(a["shape"]),
+    "FLIP": lambda x, a: x.flip(a["axes"]),
+    "COPY": lambda x, a: x.clone(),
+    "CAT": lambda *x: torch.cat(x[:-1], x[-1]["axis"]),
+    "EMBEDDING": lambda weight, index, a: weight[index.long()],
+    "INDEX_SELECT": take,
+    "GATHER": lambda x, index, a: torch.gather(
+        x, a["axis"], index.long() % max(x.shape[a["axis"]], 1)
+    ),
+    "SCATTER": reduce_scatter,
+    "ARGSORT": lambda x, a: torch.argsort(
+        x, dim=a["axis"], descending=a["descending"], stable=True
+    ),
+}
+
+
+def test_every_op_is_compared():
+    assert REGISTRY.keys() == MICROOPS.keys() | OTHERS.keys() | {"CAST", "MAP"}
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")
+@pytest.mark.parametrize("name", OTHERS)
+def test_op(name):
+    op = REGISTRY[name]
+    for sample in op.samples():
+        attrs = op.complete(sample.attrs)
+        if any(x.dtype == np.float16 for x in sample.inputs):
+            continue
+        if name == "ATTENTION" and not attrs["safe_softmax"]:
+            continue  # torch's is safe
+        got = op.evaluate(sample.inputs, attrs)
+        wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in sample.inputs]
+        want = OTHERS[name](*map(torch.from_numpy, wide), attrs).numpy()
+        assert got.shape == want.shape
+        if got.dtype == np.float32:
+            assert want.dtype == np.float64
+            with np.errstate(over="ignore"):
+                want = want.astype(np.float32)
+            scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
+            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6 * scale)
+        else:
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_attention_without_anything_to_attend(safe):
+    op = REGISTRY["ATTENTION"]
+    x = np.ones((1, 2, 3, 4), np.float32)
+    mask = np.array([[True] * 3, [False] * 3, [True] * 3])
+    attrs = op.complete({"scale": 1.0, "safe_softmax": safe})
+    got = op.evaluate([x, x, x, mask], attrs)
+    np.testing.assert_array_equal(got[:, :, 1], 0 if safe else np.nan)
+    np.testing.assert_array_equal(got[:, :, ::2], 1)
+    tensors = [torch.from_numpy(x)] * 3
+    torchs = F.scaled_dot_product_attention(*tensors, torch.from_numpy(mask), scale=1.0)
+    np.testing.assert_allclose(op.evaluate([x, x, x, mask], attrs | {"safe_softmax": True}), torchs)

@@ -1,0 +1,363 @@
+"""Every definition is complete, and its type rule lets nothing through that it cannot compute.
+
+The type rule is what stands between a plan file and a kernel, so calls are made from samples by
+mutation: whatever comes out is either OpError or a type, and what has a type can be computed.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError, OpError
+from taper_runtime.ops import REGISTRY, register
+from taper_runtime.ops.elementwise import MICROOPS
+from taper_runtime.ops.opdef import REQUIRED, Attr, Sample, TensorType
+
+from op_samples import array_of, name_of, types_of
+
+OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
+
+#: Ops whose type rules differ by more than dtypes.
+DISTINCT = pytest.mark.parametrize(
+    "op",
+    [REGISTRY[name] for name in REGISTRY if name not in {*MICROOPS} - {"NEG", "ADD", "WHERE"}],
+    ids=name_of,
+)
+
+#: Values of each attr type, and of none.
+VALUES = {
+    "int": [-(2**63), -1, 0, 1, 2, 7, 2**40, 2**63 - 1],
+    "float": [-1.5, 0.0, 1, 1e300, math.inf, math.nan],
+    "bool": [True, False],
+    "string": ["", "float32", "bool", "bfloat16", "sum", "CAST:bool", "\ud800"],
+    "scalar": [True, -1, 0, 300, 2**63 - 1, 0.5, -0.0, math.nan, math.inf],
+    "ints": [[], [0], [-1], [1, 0], [0, 0], [2, 3], [0, 1, 2], [2**62, 2**62], [-1] * 40],
+    "strings": [[], ["ADD"], ["NEG", "WHERE"], ["CAST:int8"], ["CAST:x"], ["MAP"], ["NEG"] * 65],
+    "scalars": [[], [1], [0.5, True], [math.nan]],
+}
+NO_VALUES = [None, object(), {}, 10**400, -(2**63) - 1, [[0]], [None], b"x", 1j, np.int64(1)]
+
+#: Elements up to which what a type rule accepts is computed.
+SMALL = 4096
+
+
+def check_call(op, types, attrs):
+    """Whatever is accepted has a type, and evaluates to it."""
+    try:
+        result = op.infer_type(types, attrs)
+    except OpError:
+        return
+    assert isinstance(result, TensorType)
+    assert result.dtype in DTYPES
+    assert type(result.shape) is tuple
+    assert all(type(size) is int and size >= 0 for size in result.shape)
+    if len(result.shape) > 32 or any(t.size > SMALL for t in (*types, result)):
+        return
+    rng = np.random.default_rng(0)
+    arrays = [array_of(t, rng) for t in types]
+    try:
+        array = op.evaluate(arrays, op.complete(attrs))
+    except InputError:  # indices out of range
+        return
+    assert (array.dtype, array.shape) == (DTYPES[result.dtype].storage, result.shape)
+
+
+def some_samples(op):
+    """The smallest samples, one per set of attrs given."""
+    chosen = {}
+    for sample in sorted(op.samples(), key=lambda s: sum(x.size for x in s.inputs)):
+        if all(x.size for x in sample.inputs):
+            chosen.setdefault(frozenset(sample.attrs), sample)
+    return list(chosen.values())
+
+
+def mutations(types, attrs):
+    """Calls that differ from a sample in one thing."""
+    for name, value in attrs.items():
+        yield types, {key: v for key, v in attrs.items() if key != name}
+        for other in itertools.chain(*VALUES.values(), NO_VALUES):
+            yield types, {**attrs, name: other}
+        if isinstance(value, list | tuple):
+            yield types, {**attrs, name: value[:-1]}
+            yield types, {**attrs, name: [*value, *value]}
+    for i, (dtype, shape) in enumerate(types):
+        before, after = types[:i], types[i + 1 :]
+        yield before + after, attrs
+        yield [*types, types[i]], attrs
+        yield [*before, types[i], *types[i:]], attrs
+        for other in DTYPES:
+            yield [*before, TensorType(other, shape), *after], attrs
+        for other in (shape[1:], (*shape, 2), (3, *shape), (0, *shape[1:]), (*shape[:-1], 5)):
+            yield [*before, TensorType(dtype, other), *after], attrs
+    yield [], attrs
+    yield types * 40, attrs
+
+
+@OPS
+def test_one_mutation_is_refused_or_computed(op):
+    for sample in some_samples(op):
+        # Attrs left out are mutated too.
+        attrs = {**{k: a.default for k, a in op.attrs.items()}, **sample.attrs}
+        for types, mutated in mutations(types_of(sample.inputs), attrs):
+            check_call(op, types, mutated)
+
+
+shapes = st.lists(st.integers(0, 4), max_size=5).map(tuple)
+tensor_types = st.builds(TensorType, st.sampled_from(sorted(DTYPES)), shapes)
+
+
+def values(attr):
+    """Plausible values: the type's own, and numbers in the range of axes and sizes."""
+    numbers = st.integers(-2, 5)
+    plausible = {
+        "int": numbers,
+        "scalar": numbers | st.floats(),
+        "ints": st.lists(numbers, max_size=6),
+        "strings": st.lists(st.sampled_from([*MICROOPS, "CAST:int64"]), max_size=4),
+        "scalars": st.lists(numbers | st.floats(), max_size=3),
+        "float": st.floats(),
+    }
+    listed = st.sampled_from(VALUES[attr.type])
+    return plausible[attr.type] | listed if attr.type in plausible else listed
+
+
+@DISTINCT
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_many_mutations_are_refused_or_computed(op, data):
+    sample = data.draw(st.sampled_from(some_samples(op)))
+    types, attrs = types_of(sample.inputs), dict(sample.attrs)
+    for name in data.draw(st.sets(st.sampled_from(sorted(op.attrs)))) if op.attrs else ():
+        attrs[name] = data.draw(values(op.attrs[name]), name)
+    for i in data.draw(st.sets(st.integers(0, len(types) - 1), max_size=2)):
+        dtype = data.draw(st.sampled_from([types[i].dtype, *DTYPES]))
+        types[i] = TensorType(dtype, data.draw(st.just(types[i].shape) | shapes))
+    check_call(op, types, attrs)
+
+
+@DISTINCT
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_call_is_refused_or_computed(op, data):
+    types = data.draw(st.lists(tensor_types, max_size=4))
+    attrs = {name: data.draw(values(attr), name) for name, attr in op.attrs.items()}
+    check_call(op, types, attrs)
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+@OPS
+def test_op_is_described(op):
+    assert op.doc.endswith(".")
+    assert op.name == op.name.upper()
+    assert 1 <= op.inputs[0] <= op.inputs[1]
+    assert all(0 <= index < op.inputs[1] for index in op.inplace)
+    for attr in op.attrs.values():
+        assert attr.type in VALUES
+        assert attr.default is REQUIRED or attr.accepts(attr.default)
+
+
+@OPS
+def test_samples_use_every_attr(op):
+    samples = list(op.samples())
+    assert samples
+    unary = op.name in MICROOPS and op.inputs == (1, 1)  # it can have no scalar
+    used = {name for sample in samples for name in sample.attrs}
+    assert used == (set() if unary else set(op.attrs))
+    for name, attr in op.attrs.items():
+        if attr.default is not REQUIRED and not unary:
+            given = [sample.attrs.get(name, attr.default) for sample in samples]
+            assert any(value != attr.default for value in given), name
+
+
+@OPS
+def test_samples_are_deterministic_and_plain(op):
+    for first, second in zip(op.samples(), op.samples(), strict=True):
+        assert isinstance(first, Sample)
+        assert first.attrs == second.attrs
+        for a, b in zip(first.inputs, second.inputs, strict=True):
+            assert a.flags.c_contiguous
+            np.testing.assert_array_equal(a, b)
+        assert op.native or not first.native
+    assert any(sample.native for sample in op.samples()) == op.native
+
+
+@OPS
+def test_bad_attrs_are_refused_by_name(op):
+    sample = next(iter(op.samples()))
+    types = types_of(sample.inputs)
+    with pytest.raises(OpError, match=f"{op.name} has no attr 'nonsense'"):
+        op.infer_type(types, {**sample.attrs, "nonsense": 1})
+    for name, attr in op.attrs.items():
+        for value in NO_VALUES:
+            with pytest.raises(OpError, match=rf"{op.name}\.{name}: expected {attr.type}"):
+                op.infer_type(types, {**sample.attrs, name: value})
+        if attr.default is REQUIRED:
+            rest = {key: value for key, value in sample.attrs.items() if key != name}
+            with pytest.raises(OpError, match=f"{op.name} needs attr '{name}'"):
+                op.infer_type(types, rest)
+
+
+@OPS
+def test_wrong_input_count_is_refused(op):
+    sample = next(iter(op.samples()))
+    types = types_of(sample.inputs)
+    low, high = op.inputs
+    for count in {low - 1, min(high + 1, 2**17)}:
+        with pytest.raises(OpError, match=f"{op.name} takes {low} to {high} inputs, got {count}"):
+            op.infer_type((types * count)[:count], sample.attrs)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_attr_accepts_its_type_only(kind):
+    attr = Attr(kind)
+    assert all(map(attr.accepts, VALUES[kind]))
+    assert not any(map(attr.accepts, NO_VALUES))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", True),
+        ("int", 1.0),
+        ("int", 2**63),
+        ("bool", 1),
+        ("float", True),
+        ("float", 2**63),  # a kernel takes it as a double, by way of an int64
+        ("string", ["a"]),
+        ("scalar", "1"),
+        ("ints", [True]),
+        ("ints", [1.0]),
+        ("ints", 1),
+        ("strings", "ADD"),
+        ("scalars", [None]),
+    ],
+)
+def test_attr_refuses_what_is_near(kind, value):
+    assert not Attr(kind).accepts(value)
+
+
+def test_name_is_registered_once():
+    with pytest.raises(ValueError, match="registered already"):
+        register(REGISTRY["ADD"])
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+F = "float32"
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "message", "attrs"),
+    [
+        ("ADD", [(2,), (3,)], "shapes that broadcast", {}),
+        ("ADD", [(2,), ("int64", (2,))], "operand 1 of float32, got int64", {}),
+        ("ADD", [(2,)], "2 operands", {}),
+        ("ADD", [(2,), (2,)], "2 operands", {"scalar_index": 0}),
+        ("ADD", [(2,)], "scalar_index", {"scalar_index": 2}),
+        ("ADD", [(2,)], "scalar_index", {"scalar_index": -2}),
+        ("NEG", [(2,)], "1 operands", {"scalar_index": 0}),
+        ("ADD", [("int64", (2,))], "of int64, got 0.5", {"scalar": 0.5, "scalar_index": 0}),
+        ("ADD", [("uint8", (2,))], "of uint8, got 256", {"scalar": 256, "scalar_index": 1}),
+        ("ADD", [("bool", (2,))], "of bool, got 2", {"scalar": 2, "scalar_index": 1}),
+        ("WHERE", [(2,), (2,), (2,)], "operand 0 of bool", {}),
+        ("WHERE", [("bool", (2,)), (2,), ("int64", (2,))], "operand 2 of float32", {}),
+        ("SUB", [("bool", (2,)), ("bool", (2,))], "operands of float32", {}),
+        ("EXP", [("int64", (2,))], "operands of float32", {}),
+        ("CAST", [(2,)], "dtype", {"dtype": "complex64"}),
+        ("MAP", [(2,)], "1 to 64 instructions, got 0", {"code": [], "args": []}),
+        ("MAP", [(2,)], "1 to 64 instructions, got 65", {"code": ["NEG"] * 65, "args": [0] * 65}),
+        ("MAP", [(2,)], "a micro-op, got 'SUM'", {"code": ["SUM"], "args": [0]}),
+        ("MAP", [(2,)], "a micro-op, got 'CAST:'", {"code": ["CAST:"], "args": [0]}),
+        ("MAP", [(2,)], "a micro-op, got 'NEG:bool'", {"code": ["NEG:bool"], "args": [0]}),
+        ("MAP", [(2,)], "args of 2 entries", {"code": ["ADD"], "args": [0]}),
+        ("MAP", [(2,)], "args of 1 entries", {"code": ["NEG"], "args": [0, 0]}),
+        ("MAP", [(2,)], r"args in \[0, 1\) for NEG, got 1", {"code": ["NEG"], "args": [1]}),
+        ("MAP", [(2,)], r"\[0, 2\) for EXP, got 2", {"code": ["NEG", "EXP"], "args": [0, 2]}),
+        ("MAP", [(2,)], r"args in \[0, 1\) for NEG, got -1", {"code": ["NEG"], "args": [-1]}),
+        (
+            "MAP",
+            [(2,)],
+            "an array among the operands",
+            {"code": ["ADD"], "args": [-1, -1], "scalars": [1.0]},
+        ),
+        ("MAP", [(2,)], "CAST:bool", {"code": ["CAST:bool"], "args": [-1], "scalars": [1.0]}),
+        ("MAP", [(2,), (3,)], "broadcast", {"code": ["NEG"], "args": [0]}),
+        ("MATMUL", [(2, 3), (4, 5)], "as many columns of a as rows of b", {}),
+        ("MATMUL", [(2, 3), (5, 4)], "as many columns", {"transpose_b": True}),
+        ("MATMUL", [(), (3,)], "rank 1 or more", {}),
+        ("MATMUL", [(3,), (3,)], "rank 2 or more with transpose_b", {"transpose_b": True}),
+        ("MATMUL", [(2, 2, 3), (3, 3, 4)], "broadcast", {}),
+        ("MATMUL", [("int64", (2, 3)), (3, 4)], "one dtype", {}),
+        ("MATMUL", [("int64", (3,)), ("int64", (3,))], "float32", {"alpha": 0.5}),
+        ("MATMUL", [(2, 3), (2, 3, 16)], r"packed as b of \[1, K, 16\]", {"columns": 16}),
+        ("MATMUL", [(2, 3), (1, 4, 16)], "as many columns", {"columns": 16}),
+        ("MATMUL", [(2, 3), (1, 3, 16)], "columns of at least 0", {"columns": -1}),
+        ("MATMUL", [(2, 3), (1, 3, 16)], "transpose_b", {"columns": 9, "transpose_b": True}),
+        ("MATMUL", [(2, 3), (3, 4), (4,)], "code", {}),
+        ("MATMUL", [(2, 3), (3, 4)], "code", {"scalars": [1.0]}),
+        ("MATMUL", [(2, 3), (3, 4), (5, 2, 4)], "keeps", {"code": ["ADD"], "args": [0, 1]}),
+        ("MATMUL", [(2, 3), (3, 4), (2, 4)], "keeps", {"code": ["GT"], "args": [0, 1]}),
+        ("ATTENTION", [(2, 4, 8)] * 2 + [(2, 4)], "rank", {"scale": 1.0}),
+        ("ATTENTION", [(2, 4, 8), (3, 4, 8), (3, 4, 8)], "expected q", {"scale": 1.0}),
+        ("ATTENTION", [(2, 4, 8), (2, 4, 9), (2, 4, 8)], "expected q", {"scale": 1.0}),
+        ("ATTENTION", [(2, 4, 8), (2, 4, 8), (2, 5, 8)], "expected q", {"scale": 1.0}),
+        ("ATTENTION", [(1, 5, 4, 8), *[(1, 2, 4, 8)] * 2], "multiple", {"scale": 1.0}),
+        ("ATTENTION", [(1, 5, 4, 8), *[(1, 0, 4, 8)] * 2], "multiple", {"scale": 1.0}),
+        ("ATTENTION", [*[(2, 4, 8)] * 3, (5, 4)], "broadcast", {"scale": 1.0}),
+        ("ATTENTION", [*[(2, 4, 8)] * 3, (1, 2, 4, 4)], "broadcasts to", {"scale": 1.0}),
+        ("ATTENTION", [*[(2, 4, 8)] * 3, ("int64", (4, 4))], "mask", {"scale": 1.0}),
+        ("ATTENTION", [(2, 4, 8)] * 3, "rank 4", {"scale": 1.0, "transpose_output": True}),
+        ("SOFTMAX", [(2, 3)], "axis", {"axis": 2}),
+        ("SOFTMAX", [()], "axis", {"axis": 0}),
+        ("LAYER_NORM", [(2, 3)], "3 inputs", {"dims": 1, "eps": 0.0}),
+        ("LAYER_NORM", [(2, 3), (3,), (2,)], "weight and bias", {"dims": 1, "eps": 0.0}),
+        ("RMS_NORM", [(2, 3)], r"dims in \[1, 2\]", {"dims": 3, "eps": 0.0}),
+        ("RMS_NORM", [(2, 3)], r"dims in \[1, 2\]", {"dims": 0, "eps": 0.0}),
+        ("SUM", [(2, 3)], "axes that rise", {"axes": [1, 0]}),
+        ("SUM", [(2, 3)], "axes that rise", {"axes": [1, 1]}),
+        ("SUM", [(2, 3)], "axis", {"axes": [-1]}),
+        ("AMAX", [(0, 3)], "axes that hold elements", {"axes": [0]}),
+        ("ARGMAX", [(0, 3)], "axes that hold elements", {"axis": 0}),
+        ("ANY", [(2,)], "bool", {"axes": [0]}),
+        ("RESHAPE", [(2, 3)], "6 elements", {"shape": [5]}),
+        ("RESHAPE", [(2, 3)], "at least 0", {"shape": [-2, -3]}),
+        ("RESHAPE", [(0, 3)], "at least 0", {"shape": [0, -3]}),
+        ("TRANSPOSE", [(2, 3)], "axis", {"axis0": 0, "axis1": 2}),
+        ("PERMUTE", [(2, 3)], "each once", {"axes": [0, 0]}),
+        ("PERMUTE", [(2, 3)], "each once", {"axes": [0]}),
+        ("SLICE", [(4,)], "start <= stop", {"axis": 0, "start": 3, "stop": 2}),
+        ("SLICE", [(4,)], "start <= stop", {"axis": 0, "start": -1, "stop": 2}),
+        ("SLICE", [(4,)], "start <= stop", {"axis": 0, "start": 0, "stop": 5}),
+        ("SLICE", [(4,)], "step >= 1", {"axis": 0, "start": 0, "stop": 4, "step": 0}),
+        ("EXPAND", [(2, 3)], "broadcast", {"shape": [4, 3]}),
+        ("EXPAND", [(2, 3)], "expands to", {"shape": [3]}),
+        ("EXPAND", [(2, 3)], "expands to", {"shape": [2, 1]}),
+        ("FLIP", [(2, 3)], "axes that rise", {"axes": [1, 0]}),
+        ("CAT", [(2, 3), (2, 4)], "equal but for axis 0", {"axis": 0}),
+        ("CAT", [(2, 3), (2,)], "equal but for axis 1", {"axis": 1}),
+        ("CAT", [(2,), ("int64", (2,))], "one dtype", {"axis": 0}),
+        ("EMBEDDING", [(), ("int64", (2,))], "rank 1", {}),
+        ("EMBEDDING", [(5, 2), (2,)], "int64 or int32", {}),
+        ("GATHER", [(4, 5), ("int64", (4,))], "within", {"axis": 0}),
+        ("GATHER", [(4, 5), ("int64", (9, 6))], "within", {"axis": 0}),
+        ("SCATTER", [(4,), ("int64", (2,)), (3,)], "src", {"axis": 0}),
+        ("SCATTER", [(4,), ("int64", (2,)), (2,)], "reduce", {"axis": 0, "reduce": "mean"}),
+    ],
+)
+def test_what_an_op_does_not_allow_is_refused(op, types, message, attrs):
+    """A type is float32 of a shape, or a dtype and a shape."""
+    types = [TensorType(*(t if t and t[0] in DTYPES else (F, t))) for t in types]
+    with pytest.raises(OpError, match=message):
+        REGISTRY[op].infer_type(types, attrs)
+
+
+def test_refusal_is_short():
+    with pytest.raises(OpError) as caught:
+        REGISTRY["RESHAPE"].infer_type([TensorType(F, (6,))], {"shape": [1] * 10_000 + [5]})
+    assert len(str(caught.value)) < 300

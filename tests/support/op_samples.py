@@ -1,0 +1,32 @@
+"""Samples of the registry as types, and arrays for types."""
+
+import numpy as np
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.ops.opdef import TensorType
+
+_NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
+
+
+def type_of(array):
+    """The type of an array; one of uint16 holds bfloat16."""
+    return TensorType(_NAMES[array.dtype], array.shape)
+
+
+def types_of(arrays):
+    return [type_of(array) for array in arrays]
+
+
+def array_of(tensor_type, rng):
+    """Small values of a type: as indices mostly in range, as bfloat16 numbers."""
+    dtype, shape = tensor_type
+    storage = DTYPES[dtype].storage
+    if dtype == "bfloat16":
+        return rng.integers(0x3F00, 0x4100, shape, storage)
+    if storage.kind == "f":
+        return np.asarray(rng.standard_normal(shape), storage)
+    return np.asarray(rng.integers(0, 2, shape), storage)
+
+
+def name_of(value):
+    """For the ids of parametrised tests."""
+    return value.name
