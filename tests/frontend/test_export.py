@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import Block, seeded
 
 import taper_frontend
 import taper_runtime
+from models import Block, seeded
 from taper_frontend.passes import PIPELINE
 
 
@@ -41,6 +41,11 @@ def test_nested_arguments_flatten_in_order():
     np.testing.assert_allclose(y, x**3 * [1, 2, 3] + 1, rtol=1e-6)
     np.testing.assert_allclose(first, x**3 * [1, 2, 3], rtol=1e-6)
     np.testing.assert_array_equal(second, x)
+
+
+def test_any_pipeline_may_return_an_input():
+    plan = taper_frontend.export(Scale().eval(), ARGS, passes=())
+    assert run(plan, ARGS[0]["x"].numpy())[2].shape == (2, 3)
 
 
 def test_structure_is_kept_in_the_plan(tmp_path):
@@ -88,9 +93,7 @@ def test_wrong_pass_is_caught_by_verification():
     module, args = Scale().eval(), ARGS
     with pytest.raises(taper_frontend.VerificationError, match="differs from the module's"):
         taper_frontend.export(module, args, passes=[double_everything, *PIPELINE])
-    plan = taper_frontend.export(
-        module, args, passes=[double_everything, *PIPELINE], verify=False
-    )
+    plan = taper_frontend.export(module, args, passes=[double_everything, *PIPELINE], verify=False)
     assert "verified" not in plan.metadata
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+
+from op_samples import name_of
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.elementwise import MICROOPS
 from taper_runtime.ops.rules import COMPUTED
-
-from op_samples import name_of
 
 torch.set_num_threads(1)
 
@@ -324,3 +324,15 @@ def test_attention_without_anything_to_attend(safe):
     tensors = [torch.from_numpy(x)] * 3
     torchs = F.scaled_dot_product_attention(*tensors, torch.from_numpy(mask), scale=1.0)
     np.testing.assert_allclose(op.evaluate([x, x, x, mask], attrs | {"safe_softmax": True}), torchs)
+
+
+def test_attention_adds_the_mask_in_its_dtype():
+    """A row masked by a large number throughout attends all keys alike, as in torch."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 3, 8)).astype(np.float32) for _ in range(3))
+    mask = np.full((3, 3), -1e9, np.float32)
+    got = REGISTRY["ATTENTION"].evaluate(
+        [q, k, v, mask], REGISTRY["ATTENTION"].complete({"scale": 0.3})
+    )
+    want = F.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v, mask)), scale=0.3)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)

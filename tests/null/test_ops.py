@@ -5,14 +5,14 @@ import math
 
 import numpy as np
 import pytest
+
+from op_samples import array_of, name_of, type_of, types_of
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.matmul import PANEL, pack, unpack
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
-
-from op_samples import array_of, name_of, type_of, types_of
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from op_samples import array_of, name_of, types_of
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.ops import REGISTRY, register
 from taper_runtime.ops.elementwise import MICROOPS
 from taper_runtime.ops.opdef import REQUIRED, Attr, Sample, TensorType
-
-from op_samples import array_of, name_of, types_of
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

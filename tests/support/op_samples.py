@@ -1,6 +1,7 @@
 """Samples of the registry as types, and arrays for types."""
 
 import numpy as np
+
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops.opdef import TensorType
 

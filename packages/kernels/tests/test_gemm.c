@@ -11,9 +11,9 @@ enum { MAX_EXTRAS = 3 };
 
 /* How a tensor lies in memory. */
 typedef enum layout {
-    ROWS,     /* contiguous */
-    COLUMNS,  /* the last two dims swapped */
-    STRIDED,  /* any order of dims, with gaps, steps backwards and broadcasts */
+    ROWS,      /* contiguous */
+    COLUMNS,   /* the last two dims swapped */
+    STRIDED,   /* any order of dims, with gaps, steps backwards and broadcasts */
     MISALIGNED /* contiguous, 4 bytes off a cache line */
 } layout;
 
@@ -56,8 +56,8 @@ static const epilogue chain = {
 typedef struct product {
     operand a, b;
     bool transpose_b;
-    bool packed;  /* B is given packed; b says what it is before */
-    double alpha; /* 0: 1 */
+    bool packed;              /* B is given packed; b says what it is before */
+    double alpha;             /* 0: 1 */
     const epilogue *epilogue; /* NULL: none */
     operand extras[MAX_EXTRAS];
     int n_extras;
@@ -114,9 +114,10 @@ static taper_tensor pack(tensors *t, const taper_tensor *b, bool transposed, lay
     float *p = keep(t, panels * k * 16, l == MISALIGNED ? 4 : 0);
     for (int64_t i = 0; i < panels * k * 16; i++) {
         const int64_t column = i / (k * 16) * 16 + i % 16, row = i / 16 % k;
-        p[i] = column < n ? ((const float *)b->data)[row * b->strides[1 - n_dim] +
-                                                     column * b->strides[n_dim]]
-                          : 0.0f;
+        p[i] =
+            column < n
+                ? ((const float *)b->data)[row * b->strides[1 - n_dim] + column * b->strides[n_dim]]
+                : 0.0f;
     }
     return check_tensor(p, TAPER_FLOAT32, 3, (int64_t[]){panels, k, 16});
 }
@@ -166,8 +167,10 @@ static taper_status run(tensors *t, const product *p, int workers) {
     return check_run("MATMUL", NULL, t->inputs, 2 + p->n_extras, &t->output, &t->attrs, workers);
 }
 
-/* Element of x at the output's index, broadcast; the output's last `skip` dims are not batch dims. */
-static const float *broadcast_at(const taper_tensor *x, int x_dims, const int64_t *index, int dims) {
+/* Element of x at the output's index, broadcast; the output's last `skip` dims are not batch dims.
+ */
+static const float *broadcast_at(const taper_tensor *x, int x_dims, const int64_t *index,
+                                 int dims) {
     int64_t at = 0;
     for (int d = 0; d < x_dims; d++)
         at += x->shape[d] == 1 ? 0 : index[dims - x_dims + d] * x->strides[d];
@@ -363,9 +366,10 @@ static void shared_b(void) {
 
 static void strided(void) {
     for (int repeat = 0; repeat < 300; repeat++) {
-        product p = {
-            .a = {3, {check_int(1, 3), check_int(1, 20), check_int(1, 40)}, (layout)check_int(0, 2)},
-            .alpha = check_int(0, 1) ? 0.125 : 0};
+        product p = {.a = {3,
+                           {check_int(1, 3), check_int(1, 20), check_int(1, 40)},
+                           (layout)check_int(0, 2)},
+                     .alpha = check_int(0, 1) ? 0.125 : 0};
         p.b = (operand){3, {p.a.dims[0], p.a.dims[2], check_int(1, 70)}, (layout)check_int(0, 2)};
         if (check_int(0, 3) == 0)
             p.b.dims[2] = 1;
@@ -458,7 +462,8 @@ static void epilogue_over_batches(void) {
 
 /* ---- values ---- */
 
-/* NaN and infinity reach their row or column and nothing else, above all not from a panel's zeros. */
+/* NaN and infinity reach their row or column and nothing else, above all not from a panel's zeros.
+ */
 static void special_values(void) {
     static const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 3e38f};
     static const int64_t ms[] = {1, 3, 17};
@@ -503,8 +508,8 @@ static void rows_independent(void) {
 static void threads_same_bits(void) {
     static const struct {
         int64_t m, n, k;
-    } sizes[] = {{1, 2000, 600}, {3, 1500, 300}, {13, 700, 400}, {64, 600, 300}, {500, 400, 200},
-                 {300, 1100, 70}, {1000, 40, 1100}};
+    } sizes[] = {{1, 2000, 600},  {3, 1500, 300},  {13, 700, 400},  {64, 600, 300},
+                 {500, 400, 200}, {300, 1100, 70}, {1000, 40, 1100}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int way = 0; way < 3; way++) {
             product p = matrices(sizes[i].m, sizes[i].n, sizes[i].k);
@@ -560,8 +565,8 @@ static void bench_product(const char *name, product p) {
 
 static void bench_packed(void) {
     static const int64_t sizes[][3] = {
-        {1024, 1024, 1024}, {128, 512, 512},   {32, 512, 512},  {16, 512, 512},  {8, 512, 512},
-        {4, 512, 512},      {2, 512, 512},     {1, 512, 512},   {1, 2048, 2048}, {4, 2048, 2048},
+        {1024, 1024, 1024}, {128, 512, 512},   {32, 512, 512},   {16, 512, 512},  {8, 512, 512},
+        {4, 512, 512},      {2, 512, 512},     {1, 512, 512},    {1, 2048, 2048}, {4, 2048, 2048},
         {16, 2048, 2048},   {128, 3072, 768},  {128, 768, 3072}, {512, 768, 768}, {64, 64, 64},
         {256, 384, 384},    {1000, 1000, 1000}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -575,8 +580,8 @@ static void bench_packed(void) {
 }
 
 static void bench_unpacked(void) {
-    static const int64_t sizes[][3] = {{1, 2048, 2048}, {1, 50257, 768}, {4, 2048, 2048},
-                                       {8, 1024, 1024}, {16, 512, 512},  {128, 512, 512},
+    static const int64_t sizes[][3] = {{1, 2048, 2048},   {1, 50257, 768}, {4, 2048, 2048},
+                                       {8, 1024, 1024},   {16, 512, 512},  {128, 512, 512},
                                        {1024, 1024, 1024}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int way = 0; way < 2; way++) {

@@ -19,12 +19,12 @@ CHECK_ATTRS(cast)
 #define BOOL TAPER_BOOL
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-static const float specials[] = {0.0f,     -0.0f,     1.0f,     -1.0f,       0.5f,     -0.5f,
-                                 1.5f,     2.5f,      -2.5f,    INFINITY,    -INFINITY, NAN,
-                                 FLT_MIN,  -FLT_MIN,  1e-45f,   -1e-45f,     FLT_MAX,  -FLT_MAX,
-                                 8388609.f, 1e-20f,   3e9f,     -1e10f};
-static const int64_t int_specials[] = {0, 1, -1, 2, -2, 3, 7, -7, 63, 64, INT32_MAX, INT32_MIN,
-                                       INT64_MAX, INT64_MIN, INT64_MIN + 1};
+static const float specials[] = {0.0f,      -0.0f,    1.0f,   -1.0f,    0.5f,      -0.5f,
+                                 1.5f,      2.5f,     -2.5f,  INFINITY, -INFINITY, NAN,
+                                 FLT_MIN,   -FLT_MIN, 1e-45f, -1e-45f,  FLT_MAX,   -FLT_MAX,
+                                 8388609.f, 1e-20f,   3e9f,   -1e10f};
+static const int64_t int_specials[] = {
+    0, 1, -1, 2, -2, 3, 7, -7, 63, 64, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, INT64_MIN + 1};
 
 /* ---- one op ---- */
 
@@ -45,7 +45,8 @@ static void check_float(const char *op, float got, double want, double ulp, floa
 }
 
 /* Lengths around the vectors and tiles of every level. */
-static const int64_t lengths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 100, 511, 512, 513, 2000};
+static const int64_t lengths[] = {1,  2,  3,  4,  5,   7,   8,   9,   15,
+                                  16, 17, 31, 33, 100, 511, 512, 513, 2000};
 
 /* ---- float32, one operand ---- */
 
@@ -73,25 +74,44 @@ static const struct unary {
     double ulp;
     float low, high;
 } unary_ops[] = {
-    {"NEG", negative, 0, -9, 9},         {"ABS", fabs, 0, -9, 9},
-    {"SIGN", sign, 0, -1, 1},            {"RELU", relu, 0, -1, 1},
-    {"SQUARE", square, 0.5, -9, 9},      {"CEIL", ceil, 0, -9, 9},
-    {"FLOOR", floor, 0, -9, 9},          {"ROUND", rint, 0, -9, 9},
-    {"TRUNC", trunc, 0, -9, 9},          {"SQRT", sqrt, 0.5, 0, 9},
-    {"RSQRT", rsqrt, 1.5, 0, 9},         {"RECIPROCAL", reciprocal, 0.5, -9, 9},
-    {"EXP", exp, 2, -100, 90},           {"EXPM1", expm1, 2, -20, 90},
-    {"LOG", log, 1, 0, 3},               {"LOG2", log2, 2.5, 0, 3},
-    {"LOG10", log10, 2.5, 0, 3},         {"LOG1P", log1p, 2, -1, 3},
-    {"SIN", sin, 2, -99, 99},            {"COS", cos, 2, -99, 99},
-    {"TAN", tan, 2, -99, 99},            {"ASIN", asin, 2, -1.1f, 1.1f},
-    {"ACOS", acos, 2, -1.1f, 1.1f},      {"ATAN", atan, 2, -9, 9},
-    {"SINH", sinh, 3, -9, 9},            {"COSH", cosh, 3, -9, 9},
-    {"TANH", tanh, 2.5, -9, 9},          {"ASINH", asinh, 3, -9, 9},
-    {"ACOSH", acosh, 3, 0, 9},           {"ATANH", atanh, 3, -1.1f, 1.1f},
-    {"ERF", erf, 1.5, -5, 5},            {"SIGMOID", sigmoid, 2.5, -99, 20},
-    {"SILU", silu, 3, -20, 20},          {"GELU", gelu, 32, -3, 9},
-    {"GELU_TANH", gelu_tanh, 32, -3, 9},  {"HARDSWISH", hardswish, 3, -2.9f, 5},
-    {"HARDSIGMOID", hardsigmoid, 2, -2.9f, 5}, {"MISH", mish, 4, -20, 25},
+    {"NEG", negative, 0, -9, 9},
+    {"ABS", fabs, 0, -9, 9},
+    {"SIGN", sign, 0, -1, 1},
+    {"RELU", relu, 0, -1, 1},
+    {"SQUARE", square, 0.5, -9, 9},
+    {"CEIL", ceil, 0, -9, 9},
+    {"FLOOR", floor, 0, -9, 9},
+    {"ROUND", rint, 0, -9, 9},
+    {"TRUNC", trunc, 0, -9, 9},
+    {"SQRT", sqrt, 0.5, 0, 9},
+    {"RSQRT", rsqrt, 1.5, 0, 9},
+    {"RECIPROCAL", reciprocal, 0.5, -9, 9},
+    {"EXP", exp, 2, -100, 90},
+    {"EXPM1", expm1, 2, -20, 90},
+    {"LOG", log, 1, 0, 3},
+    {"LOG2", log2, 2.5, 0, 3},
+    {"LOG10", log10, 2.5, 0, 3},
+    {"LOG1P", log1p, 2, -1, 3},
+    {"SIN", sin, 2, -99, 99},
+    {"COS", cos, 2, -99, 99},
+    {"TAN", tan, 2, -99, 99},
+    {"ASIN", asin, 2, -1.1f, 1.1f},
+    {"ACOS", acos, 2, -1.1f, 1.1f},
+    {"ATAN", atan, 2, -9, 9},
+    {"SINH", sinh, 3, -9, 9},
+    {"COSH", cosh, 3, -9, 9},
+    {"TANH", tanh, 2.5, -9, 9},
+    {"ASINH", asinh, 3, -9, 9},
+    {"ACOSH", acosh, 3, 0, 9},
+    {"ATANH", atanh, 3, -1.1f, 1.1f},
+    {"ERF", erf, 1.5, -5, 5},
+    {"SIGMOID", sigmoid, 2.5, -99, 20},
+    {"SILU", silu, 3, -20, 20},
+    {"GELU", gelu, 32, -3, 9},
+    {"GELU_TANH", gelu_tanh, 32, -3, 9},
+    {"HARDSWISH", hardswish, 3, -2.9f, 5},
+    {"HARDSIGMOID", hardsigmoid, 2, -2.9f, 5},
+    {"MISH", mish, 4, -20, 25},
     {"SOFTPLUS", softplus, 2.5, -20, 25},
 };
 
@@ -191,9 +211,16 @@ static void float_binary(void) {
 static void float_division(void) {
     static const struct {
         float a, b, floor, trunc;
-    } rows[] = {{7, 2, 3, 3},          {-7, 2, -4, -3},     {7, -2, -4, -3},      {-7, -2, 3, 3},
-                {1, 0.1f, 9, 10},      {-0.0f, 3, -0.0f, -0.0f}, {1, 0, INFINITY, INFINITY},
-                {0, 0, NAN, NAN},      {NAN, 1, NAN, NAN},  {1, INFINITY, 0, 0},
+    } rows[] = {{7, 2, 3, 3},
+                {-7, 2, -4, -3},
+                {7, -2, -4, -3},
+                {-7, -2, 3, 3},
+                {1, 0.1f, 9, 10},
+                {-0.0f, 3, -0.0f, -0.0f},
+                {1, 0, INFINITY, INFINITY},
+                {0, 0, NAN, NAN},
+                {NAN, 1, NAN, NAN},
+                {1, INFINITY, 0, 0},
                 {-1, INFINITY, -1, -0.0f}};
     for (size_t i = 0; i < COUNT(rows); i++) {
         float a = rows[i].a, b = rows[i].b, floored, truncated;
@@ -222,8 +249,10 @@ static void power_of_a_constant(void) {
         check_threads("POW", NULL, &x, 1, &y, &attrs);
         for (int64_t i = 0; i < N; i++)
             check_float("POW", out[i],
-                        p == 0.5 ? sqrt(in[i]) : p == -0.5 ? 1 / sqrt(in[i]) : pow(in[i], p), 2,
-                        in[i], (float)p);
+                        p == 0.5    ? sqrt(in[i])
+                        : p == -0.5 ? 1 / sqrt(in[i])
+                                    : pow(in[i], p),
+                        2, in[i], (float)p);
     }
     check_free(x.data);
     check_free(y.data);
@@ -353,8 +382,8 @@ static void check_int_op(const struct int_ops *op, const integer *t) {
             const int64_t a = get(&x[0], i), got = get(&y, i);
             const int64_t want = index == 0 ? int_binary(op->name, t, scalar, a)
                                             : int_binary(op->name, t, a, scalar);
-            CHECK(got == want, "%s, scalar %lld at %d: %lld, not %lld", op->name,
-                  (long long)scalar, index, (long long)got, (long long)want);
+            CHECK(got == want, "%s, scalar %lld at %d: %lld, not %lld", op->name, (long long)scalar,
+                  index, (long long)got, (long long)want);
         }
     }
     check_free(x[0].data);
@@ -380,8 +409,8 @@ static void integer_scalar_exact(void) {
 }
 
 static void float_to_bool(void) {
-    static const char *const ops[] = {"EQ", "NE", "LT", "LE", "GT", "GE",
-                                      "LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR"};
+    static const char *const ops[] = {"EQ", "NE",          "LT",         "LE",         "GT",
+                                      "GE", "LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR"};
     enum { S = COUNT(specials), N = S * S };
     const taper_tensor x[2] = {vector(F32, N), vector(F32, N)}, y = vector(TAPER_BOOL, N);
     float *a = x[0].data, *b = x[1].data;
@@ -393,9 +422,13 @@ static void float_to_bool(void) {
     for (size_t o = 0; o < COUNT(ops); o++) {
         check_threads(ops[o], NULL, x, 2, &y, &no_scalar);
         for (int i = 0; i < N; i++) {
-            const bool want[] = {a[i] == b[i], a[i] != b[i], a[i] < b[i], a[i] <= b[i],
-                                 a[i] > b[i],  a[i] >= b[i], a[i] != 0 && b[i] != 0,
-                                 a[i] != 0 || b[i] != 0,     (a[i] != 0) != (b[i] != 0)};
+            const bool want[] = {a[i] == b[i],
+                                 a[i] != b[i],
+                                 a[i]<b[i], a[i] <= b[i], a[i]> b[i],
+                                 a[i] >= b[i],
+                                 a[i] != 0 && b[i] != 0,
+                                 a[i] != 0 || b[i] != 0,
+                                 (a[i] != 0) != (b[i] != 0)};
             CHECK(out[i] == want[o], "%s(%g, %g)", ops[o], (double)a[i], (double)b[i]);
         }
     }
@@ -418,15 +451,16 @@ static const taper_dtype cast_dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT64, TAPER_IN
                                           TAPER_BOOL};
 
 static double cast_get(const taper_tensor *t, int64_t i) {
-    return t->dtype == F32              ? (double)((const float *)t->data)[i]
+    return t->dtype == F32             ? (double)((const float *)t->data)[i]
            : t->dtype == TAPER_FLOAT64 ? ((const double *)t->data)[i]
                                        : (double)get(t, i);
 }
 
 /* Values every dtype but bool holds exactly, and for floats ones that must be truncated. */
 static void cast_matrix(void) {
-    static const double values[] = {0, 1, -1, 2, 100, -77, 16777216, 0.5, -0.5, 2.75, -2.75, 1e-30,
-                                    INFINITY, -INFINITY, NAN, 1e20, -1e20};
+    static const double values[] = {0,        1,         -1,   2,    100,   -77,
+                                    16777216, 0.5,       -0.5, 2.75, -2.75, 1e-30,
+                                    INFINITY, -INFINITY, NAN,  1e20, -1e20};
     enum { WHOLE = 7, N = 1000 };
     for (size_t f = 0; f < COUNT(cast_dtypes); f++)
         for (size_t t = 0; t < COUNT(cast_dtypes); t++) {
@@ -448,11 +482,11 @@ static void cast_matrix(void) {
                 const double v = cast_get(&x, i), got = cast_get(&y, i);
                 const bool in_range = fabs(v) < 1e10;
                 const double lowest = to == TAPER_INT64 ? -0x1p63 : -0x1p31;
-                const double want = to == TAPER_BOOL  ? v != 0
+                const double want = to == TAPER_BOOL      ? v != 0
                                     : to == TAPER_FLOAT32 ? (double)(float)v
-                                    : to_float        ? v
-                                    : in_range        ? trunc(v)
-                                                      : lowest;
+                                    : to_float            ? v
+                                    : in_range            ? trunc(v)
+                                                          : lowest;
                 CHECK(got == want || (isnan(got) && isnan(want)), "%s to %s: %g gives %g, not %g",
                       taper_dtype_name(from), taper_dtype_name(to), v, got, want);
             }
@@ -603,9 +637,9 @@ static void unsupported(void) {
 /* ---- benches ---- */
 
 static void bench_ops(void) {
-    static const char *const unary[] = {"RELU", "SQRT",    "EXP",  "EXPM1", "LOG",       "LOG1P",
-                                        "TANH", "SIGMOID", "SILU", "GELU",  "GELU_TANH", "ERF",
-                                        "MISH", "SOFTPLUS", "SIN", "NEG",   "TAN"};
+    static const char *const unary[] = {"RELU", "SQRT",     "EXP",  "EXPM1", "LOG",       "LOG1P",
+                                        "TANH", "SIGMOID",  "SILU", "GELU",  "GELU_TANH", "ERF",
+                                        "MISH", "SOFTPLUS", "SIN",  "NEG",   "TAN"};
     static const char *const binary[] = {"ADD", "MUL", "DIV", "MAXIMUM", "LT", "POW", "REMAINDER"};
     enum { N = 4096 }; /* three of them fit L1 */
     const taper_tensor x[2] = {vector(F32, N), vector(F32, N)}, y = vector(F32, N);

@@ -1,6 +1,6 @@
 /*
- * Random tile programs over random layouts, as MAP nodes and as epilogues, against an interpreter of
- * single elements. Only operations without approximation: the same float operations in the same
+ * Random tile programs over random layouts, as MAP nodes and as epilogues, against an interpreter
+ * of single elements. Only operations without approximation: the same float operations in the same
  * order give the same bits. Compiled once per level, to reach the engine of that level.
  */
 #include "check.h"
@@ -24,7 +24,8 @@ typedef union element {
     uint8_t boolean;
 } element;
 
-/* X(name, result, its member, arity, expression, operands...); F(k) is operand k read as float32. */
+/* X(name, result, its member, arity, expression, operands...); F(k) is operand k read as float32.
+ */
 #define F(k) x[k].f32
 #define I(k) x[k].i64
 #define J(k) x[k].i32
@@ -94,7 +95,8 @@ static struct map_attrs attrs_of(const program *p) {
         {p->code, p->n_code}, {p->args, p->n_args}, {p->scalars, MAX_SCALARS}};
 }
 
-/* A value of this dtype, the latest ones the likeliest, or a scalar; -MAX_VALUES if there is none. */
+/* A value of this dtype, the latest ones the likeliest, or a scalar; -MAX_VALUES if there is none.
+ */
 static int64_t random_operand(const program *p, int n_values, int dtype, bool scalar) {
     for (int tries = 0; tries < 20; tries++) {
         if (scalar && check_int(0, 4) == 0)
@@ -147,10 +149,10 @@ static element read_element(const taper_tensor *t, int64_t offset) {
 }
 
 static element scalar_element(taper_scalar s, int dtype) {
-    return dtype == TAPER_FLOAT32  ? (element){.f32 = (float)s.f}
-           : dtype == TAPER_INT64  ? (element){.i64 = s.i}
-           : dtype == TAPER_INT32  ? (element){.i32 = (int32_t)s.i}
-                                   : (element){.boolean = s.i != 0};
+    return dtype == TAPER_FLOAT32 ? (element){.f32 = (float)s.f}
+           : dtype == TAPER_INT64 ? (element){.i64 = s.i}
+           : dtype == TAPER_INT32 ? (element){.i32 = (int32_t)s.i}
+                                  : (element){.boolean = s.i != 0};
 }
 
 static element run_element(const program *p, element *values) {
@@ -253,8 +255,8 @@ static void random_shape(taper_tensor *t, int min_rank) {
     }
 }
 
-static const int value_dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT32, TAPER_FLOAT32, TAPER_INT64,
-                                   TAPER_INT32, TAPER_BOOL};
+static const int value_dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT32, TAPER_FLOAT32,
+                                   TAPER_INT64,   TAPER_INT32,   TAPER_BOOL};
 
 static void check_random_map(int max_inputs, int max_code) {
     program p;
@@ -388,8 +390,9 @@ static void empty_epilogue(void) {
     const taper_tensor y = check_tensor(NULL, TAPER_FLOAT32, 2, dims);
     taper_program p;
     float data[15] = {1};
-    const taper_status status = ENGINE.prepare(&p, &(taper_strings){NULL, 0}, &(taper_ints){NULL, 0},
-                                               &(taper_scalars){NULL, 0}, NULL, 0, &y, true);
+    const taper_status status =
+        ENGINE.prepare(&p, &(taper_strings){NULL, 0}, &(taper_ints){NULL, 0},
+                       &(taper_scalars){NULL, 0}, NULL, 0, &y, true);
     CHECK(status == TAPER_OK && p.count == 0 && p.scratch_bytes == 0, "status %d", status);
     ENGINE.run(&p, NULL, 0, 3, 0, 5, data, 5, NULL);
     CHECK(data[0] == 1, "%g", (double)data[0]);
@@ -431,7 +434,8 @@ static void malformed_programs(void) {
         many[i] = "NEG";
         args[i] = i ? i + 1 : 0;
     }
-    CHECK(prepare_map(many, PROGRAM_MAX_INSTRUCTIONS, args, PROGRAM_MAX_INSTRUCTIONS, 0) == TAPER_OK,
+    CHECK(prepare_map(many, PROGRAM_MAX_INSTRUCTIONS, args, PROGRAM_MAX_INSTRUCTIONS, 0) ==
+              TAPER_OK,
           "the longest program");
     CHECK(prepare_map(many, PROGRAM_MAX_INSTRUCTIONS + 1, args, PROGRAM_MAX_INSTRUCTIONS + 1, 0) ==
               TAPER_UNSUPPORTED,

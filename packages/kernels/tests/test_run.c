@@ -116,9 +116,7 @@ static void no_steps(void) {
     CHECK(taper_run(&args, &failed) == TAPER_OK, "an empty run");
 }
 
-static void counts_cpus(void) {
-    CHECK(taper_cpu_count() >= 1, "at least the one this runs on");
-}
+static void counts_cpus(void) { CHECK(taper_cpu_count() >= 1, "at least the one this runs on"); }
 
 int main(int argc, char **argv) {
     const check_case cases[] = {

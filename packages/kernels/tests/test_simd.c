@@ -12,10 +12,10 @@
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-static const float specials[] = {0.0f,     -0.0f,    1.0f,  -1.0f,    0.5f,      -0.5f,  1.5f,
-                                 2.5f,     -2.5f,    3.7f,  -3.2f,    INFINITY,  -INFINITY, NAN,
-                                 FLT_MIN,  -FLT_MIN, 1e-45f, -1e-45f, FLT_MAX,   -FLT_MAX,
-                                 8388609.f, 1e-20f,  3e9f,  -1e10f};
+static const float specials[] = {0.0f,      -0.0f,    1.0f,      -1.0f,    0.5f,   -0.5f,
+                                 1.5f,      2.5f,     -2.5f,     3.7f,     -3.2f,  INFINITY,
+                                 -INFINITY, NAN,      FLT_MIN,   -FLT_MIN, 1e-45f, -1e-45f,
+                                 FLT_MAX,   -FLT_MAX, 8388609.f, 1e-20f,   3e9f,   -1e10f};
 enum { PAIRS = COUNT(specials) * COUNT(specials) };
 
 static bool same(float a, float b) {
@@ -208,7 +208,8 @@ static void lane_reductions(void) {
         }
 
 static void zips(void) {
-    _Alignas(64) uint8_t a_bytes[sizeof(vi)], b_bytes[sizeof(vi)], low[sizeof(vi)], high[sizeof(vi)];
+    _Alignas(64) uint8_t a_bytes[sizeof(vi)], b_bytes[sizeof(vi)], low[sizeof(vi)],
+        high[sizeof(vi)];
     for (size_t i = 0; i < sizeof(vi); i++) {
         a_bytes[i] = (uint8_t)i;
         b_bytes[i] = (uint8_t)(i + 100);
@@ -288,8 +289,8 @@ static void check_values(const struct function *f, const float *x, int64_t n) {
     f->apply(y, x, n);
     for (int64_t i = 0; i < n; i++) {
         const double want = f->want(x[i]);
-        const bool close = check_ulp(y[i], want) <= f->ulp ||
-                           (isfinite(want) && fabs(y[i] - want) <= f->absolute);
+        const bool close =
+            check_ulp(y[i], want) <= f->ulp || (isfinite(want) && fabs(y[i] - want) <= f->absolute);
         CHECK(close && (want != 0 || y[i] != 0 || !signbit(y[i]) == !signbit(want)),
               "%s(%a) = %.9g, not %.9g: %.2f ulp", f->name, (double)x[i], (double)y[i], want,
               check_ulp(y[i], want));
@@ -311,7 +312,8 @@ static void functions_everywhere(void) {
 
 /* Where networks live, and just around the points where code paths meet. */
 static void functions_near(void) {
-    static const float joints[] = {0, 1, 20, 60, 88.72f, 103.97f, 104, 89, 0.92f, 4, 9.1f, 0.34657f,
+    static const float joints[] = {0,        1,        20,      60,      88.72f,   103.97f,
+                                   104,      89,       0.92f,   4,       9.1f,     0.34657f,
                                    1.41421f, 0.70711f, FLT_MIN, 1.5708f, 3.14159f, 8192};
     for (size_t k = 0; k < COUNT(functions); k++) {
         float x[64];

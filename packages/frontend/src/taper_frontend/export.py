@@ -11,6 +11,7 @@ from taper_frontend.capture import Model, capture
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
+from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
 from taper_frontend.verify import verify_plan
 
@@ -73,7 +74,8 @@ def export(
         graph = lowered.graph
         step("optimize")
         nodes_lowered = len(graph.nodes)
-        records = run_pipeline(graph, passes)
+        # the last is the planner's condition, whatever the pipeline
+        records = run_pipeline(graph, [*passes, materialize_outputs])
         step("plan")
         report = {
             "producer": f"taper_frontend {_version()}, torch {torch.__version__}",

@@ -21,10 +21,10 @@ typedef struct taper_step {
 typedef struct taper_run_args {
     const taper_step *steps; /* [count] */
     int64_t count;
-    int32_t workers;            /* at most this many threads, the caller among them */
-    char *worker_scratch;       /* [workers - 1][worker_scratch_bytes], aligned: workers 1.. */
+    int32_t workers;             /* at most this many threads, the caller among them */
+    char *worker_scratch;        /* [workers - 1][worker_scratch_bytes], aligned: workers 1.. */
     size_t worker_scratch_bytes; /* at least every step's scratch_bytes; a multiple of 64 */
-    int64_t *ns;                /* [count] nanoseconds per step, or NULL */
+    int64_t *ns;                 /* [count] nanoseconds per step, or NULL */
 } taper_run_args;
 
 /*

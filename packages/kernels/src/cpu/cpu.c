@@ -29,10 +29,10 @@ bool taper_cpu_has(const taper_cpuid *id, const char *level) {
     const bool v2 = all(id->leaf1_ecx, bit_SSE4_2 | bit_SSSE3 | bit_POPCNT);
     const bool v3 = v2 && all(id->leaf1_ecx, bit_AVX | bit_FMA | bit_F16C | bit_MOVBE) &&
                     all(id->leaf7_ebx, bit_AVX2 | bit_BMI | bit_BMI2) && all(id->xcr0, ymm);
-    const bool v4 =
-        v3 &&
-        all(id->leaf7_ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD) &&
-        all(id->xcr0, zmm);
+    const bool v4 = v3 &&
+                    all(id->leaf7_ebx,
+                        bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD) &&
+                    all(id->xcr0, zmm);
     if (strcmp(level, "baseline") == 0)
         return v2;
     if (strcmp(level, "avx2") == 0)

@@ -123,9 +123,9 @@ size_t taper_dtype_size(int dtype) {
 
 const char *taper_attr_type_name(int type) {
     static const char *const names[TAPER_ATTR_TYPE_COUNT] = {
-        [TAPER_ATTR_INT] = "int",       [TAPER_ATTR_FLOAT] = "float",
-        [TAPER_ATTR_BOOL] = "bool",     [TAPER_ATTR_STRING] = "string",
-        [TAPER_ATTR_SCALAR] = "scalar", [TAPER_ATTR_INTS] = "ints",
+        [TAPER_ATTR_INT] = "int",         [TAPER_ATTR_FLOAT] = "float",
+        [TAPER_ATTR_BOOL] = "bool",       [TAPER_ATTR_STRING] = "string",
+        [TAPER_ATTR_SCALAR] = "scalar",   [TAPER_ATTR_INTS] = "ints",
         [TAPER_ATTR_STRINGS] = "strings", [TAPER_ATTR_SCALARS] = "scalars",
     };
     return type >= 0 && type < TAPER_ATTR_TYPE_COUNT ? names[type] : NULL;
@@ -133,12 +133,18 @@ const char *taper_attr_type_name(int type) {
 
 const char *taper_status_string(taper_status status) {
     switch (status) {
-    case TAPER_OK: return "ok";
-    case TAPER_UNSUPPORTED: return "no kernel serves this node";
-    case TAPER_NO_MEMORY: return "out of memory";
-    case TAPER_BAD_INDEX: return "an index is outside the dimension it indexes";
-    case TAPER_BAD_ARGUMENT: return "an argument is outside its documented range";
-    case TAPER_UNKNOWN_ISA: return "TAPER_ISA names a level this build or this CPU does not have";
+    case TAPER_OK:
+        return "ok";
+    case TAPER_UNSUPPORTED:
+        return "no kernel serves this node";
+    case TAPER_NO_MEMORY:
+        return "out of memory";
+    case TAPER_BAD_INDEX:
+        return "an index is outside the dimension it indexes";
+    case TAPER_BAD_ARGUMENT:
+        return "an argument is outside its documented range";
+    case TAPER_UNKNOWN_ISA:
+        return "TAPER_ISA names a level this build or this CPU does not have";
     }
     return "unknown status";
 }

@@ -1,8 +1,8 @@
 /*
- * C[m][n] = alpha * A[m][k] * B[k][n] by dot products, where rows of A and columns of B lie contiguous
- * along k: for few rows it is cheaper than packing such a B, which is read once, in order. Each
- * element is one vector of partial sums, added up in a fixed order: its bits do not depend on m, n or
- * on the tiles around it.
+ * C[m][n] = alpha * A[m][k] * B[k][n] by dot products, where rows of A and columns of B lie
+ * contiguous along k: for few rows it is cheaper than packing such a B, which is read once, in
+ * order. Each element is one vector of partial sums, added up in a fixed order: its bits do not
+ * depend on m, n or on the tiles around it.
  */
 #ifndef TAPER_GEMM_DOT_F32_INL
 #define TAPER_GEMM_DOT_F32_INL

@@ -3,8 +3,8 @@
  *
  * B comes in panels of 16 columns, [ceil(n/16)][k][16], zero beyond n: one cache line per k, the
  * same bytes on every level. A micro-kernel computes a tile of some rows and some panels in
- * registers. It adds the products of one element in order of k, whatever the tile: an element's bits
- * do not depend on m, n or on the tiles around it.
+ * registers. It adds the products of one element in order of k, whatever the tile: an element's
+ * bits do not depend on m, n or on the tiles around it.
  */
 #ifndef TAPER_GEMM_F32_INL
 #define TAPER_GEMM_F32_INL
@@ -31,8 +31,9 @@ enum {
 #define GEMM_ROWS_6(X, panels) GEMM_ROWS_5(X, panels) X(6, panels)
 #define GEMM_ROWS_14(X, panels)                                                                    \
     GEMM_ROWS_6(X, panels)                                                                         \
-    X(7, panels) X(8, panels) X(9, panels) X(10, panels) X(11, panels) X(12, panels) X(13, panels) \
-    X(14, panels)
+    X(7, panels)                                                                                   \
+    X(8, panels) X(9, panels) X(10, panels) X(11, panels) X(12, panels) X(13, panels)              \
+        X(14, panels)
 #if V_LEN == 16 /* 32 registers: 14 x 2 sums, 2 of B, 1 of A */
 enum { GEMM_MR = 14, GEMM_PANELS = 2, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4 };
 #define GEMM_EDGE_TILES(X) GEMM_ROWS_14(X, 1)
@@ -97,7 +98,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
         vf bk[GEMM_WIDE_PANELS * GEMM_NV];
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
-            bk[v] = v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN);
+            bk[v] = v_in_register(v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN));
         if (panels <= GEMM_PANELS) /* a wide tile is bound by loads, and has nothing to fetch */
             __builtin_prefetch(prefetch, 0, 2);
 #pragma GCC unroll 16
@@ -270,7 +271,8 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             /* The panels that come next are in L3 or memory. The last tiles of these, which find
-             * theirs in L2 and leave the bus idle, fetch one each; the others what they just read. */
+             * theirs in L2 and leave the bus idle, fetch one each; the others what they just read.
+             */
             const int64_t fetch = panels - (tiles - t);
             const bool fetches = tiles > 1 && fetch >= 0 && panels + fetch < left && line_step > 0;
             const float *line = fetches ? next + fetch * block->b_panel_stride : g.b;
@@ -291,10 +293,11 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
  *   packed_b  [ceil(n/16)][k][16]
  *   c         C[i][j] at c[i * ldc + j]
  */
-static inline __attribute__((unused)) void
-gemm_f32_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row_stride,
-               int64_t a_k_stride, const float *packed_b, float alpha, float *c, int64_t ldc,
-               bool accumulate) {
+static inline __attribute__((unused)) void gemm_f32_block(int64_t m, int64_t n, int64_t k,
+                                                          const float *a, int64_t a_row_stride,
+                                                          int64_t a_k_stride, const float *packed_b,
+                                                          float alpha, float *c, int64_t ldc,
+                                                          bool accumulate) {
     const gemm_block block = {.a = a,
                               .a_row_stride = a_row_stride,
                               .a_k_stride = a_k_stride,

@@ -3,11 +3,11 @@
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 
 enum {
-    /* Longer sums are added up in pieces through C: the rows of A and the panels of B that meet in a
-     * tile stay in L2. */
+    /* Longer sums are added up in pieces through C: the rows of A and the panels of B that meet in
+     * a tile stay in L2. */
     MATMUL_KC = 1024,
-    /* Where B is read in place, 64 of its rows side by side, in runs of a whole part's columns; but a
-     * sum of up to 128 is short enough to keep in registers. */
+    /* Where B is read in place, 64 of its rows side by side, in runs of a whole part's columns; but
+     * a sum of up to 128 is short enough to keep in registers. */
     MATMUL_ROWS_KC = 64,
     MATMUL_ROWS_MAX_KC = 128,
     MATMUL_MC = 140, /* rows and columns of C that are computed before the epilogue: 0.3 MB of L2 */
@@ -20,9 +20,9 @@ struct matmul_state {
     taper_program epilogue;
     matmul_shape shape;
     float alpha;
-    bool dot; /* by dot products: few rows, and the columns of B are contiguous */
+    bool dot;           /* by dot products: few rows, and the columns of B are contiguous */
     gemm_b_form b_form; /* else */
-    int64_t k_piece; /* of the sum, in registers at once */
+    int64_t k_piece;    /* of the sum, in registers at once */
     /* Units of work, numbered [batch][column chunk][row chunk]; a task is some units in a row. */
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
@@ -42,8 +42,8 @@ typedef struct matmul_part {
 
 static void matmul_choose(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    /* The sum over lanes costs a few instructions for each element of C, packing some for each vector
-     * of B: dot products win for few rows. */
+    /* The sum over lanes costs a few instructions for each element of C, packing some for each
+     * vector of B: dot products win for few rows. */
     state->dot = s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= 32 &&
                  (s->m <= 4 || s->m * 16 <= s->k);
     /* Packing pays when several tiles of rows use it. */
@@ -221,12 +221,13 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
     matmul_epilogue(call, part->batch * s->m, s->m, part->col, part->cols, scratch);
 }
 
-/* The largest part that begins at `unit` and ends before `last`: whole columns of row chunks, or some
- * row chunks of one column chunk. Returns the unit after it. */
+/* The largest part that begins at `unit` and ends before `last`: whole columns of row chunks, or
+ * some row chunks of one column chunk. Returns the unit after it. */
 static int64_t matmul_next_part(const struct matmul_state *state, int64_t unit, int64_t last,
                                 matmul_part *part) {
     const matmul_shape *s = &state->shape;
-    const int64_t row = unit % state->row_chunks, col = unit / state->row_chunks % state->col_chunks;
+    const int64_t row = unit % state->row_chunks,
+                  col = unit / state->row_chunks % state->col_chunks;
     int64_t row_units = i64_min(state->row_chunks - row, last - unit), col_units = 1;
     if (row_units == state->row_chunks)
         col_units = i64_max(1, i64_min(i64_min((last - unit) / row_units, state->col_chunks - col),

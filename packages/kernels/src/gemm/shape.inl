@@ -43,7 +43,8 @@ static bool matmul_batch(matmul_shape *s, const taper_tensor *a, int32_t a_dims,
     return true;
 }
 
-/* Batch dims that share B and continue the rows of A are rows: [b, m, k] x [k, n] is one product. */
+/* Batch dims that share B and continue the rows of A are rows: [b, m, k] x [k, n] is one product.
+ */
 static void matmul_flatten(matmul_shape *s) {
     for (; s->batch_dims > 0; s->batch_dims--) {
         const matmul_batch_dim *dim = &s->batch[s->batch_dims - 1];
@@ -94,8 +95,8 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
         s->b_k_stride = GEMM_NR; /* in a panel */
         s->b_col_stride = 1;
         k = b->rank == 3 ? b->shape[1] : -1;
-        if (attrs->transpose_b || !tensor_is(b, TAPER_FLOAT32, i64_ceil_div(s->n, GEMM_NR) *
-                                                                   GEMM_NR * s->k))
+        if (attrs->transpose_b ||
+            !tensor_is(b, TAPER_FLOAT32, i64_ceil_div(s->n, GEMM_NR) * GEMM_NR * s->k))
             return false;
     } else if (b->rank == 1) {
         s->b_k_stride = b->strides[0];

@@ -1,9 +1,10 @@
 /*
  * Running a tile program over rows r0..r1 and columns c0..c1 of the output. Included by map.c.
  *
- * Row mode: tiles are pieces of one row. Operands are read in place: along the row, or one element of
- * it; other strides are gathered. Flat mode, for contiguous blocks of short rows: tiles are several
- * whole rows, read in place only where the operand is laid out like the output or is one element.
+ * Row mode: tiles are pieces of one row. Operands are read in place: along the row, or one element
+ * of it; other strides are gathered. Flat mode, for contiguous blocks of short rows: tiles are
+ * several whole rows, read in place only where the operand is laid out like the output or is one
+ * element.
  */
 
 typedef struct program_frame {
@@ -62,8 +63,9 @@ TAPER_GATHER(gather64, uint64_t)
 
 static void gather(int32_t size, void *to, int64_t pitch, const void *from, int64_t rows,
                    int64_t row_stride, int64_t cols, int64_t col_stride) {
-    (size == 1 ? gather8 : size == 4 ? gather32 : gather64)(to, pitch, from, rows, row_stride, cols,
-                                                            col_stride);
+    (size == 1   ? gather8
+     : size == 4 ? gather32
+                 : gather64)(to, pitch, from, rows, row_stride, cols, col_stride);
 }
 
 /* Offset of the input's row r, in elements. */
@@ -83,8 +85,8 @@ static void gather_rows(const taper_program *p, const program_input *in, const c
     const int64_t run = p->sizes[p->outer - 1];
     while (rows > 0) {
         const int64_t n = i64_min(rows, run - r % run);
-        gather(in->size, to, p->cols, data + row_offset(p, in, r) * in->size, n,
-               row_stride(p, in), p->cols, in->col_stride);
+        gather(in->size, to, p->cols, data + row_offset(p, in, r) * in->size, n, row_stride(p, in),
+               p->cols, in->col_stride);
         to += n * p->cols * in->size;
         r += n;
         rows -= n;
@@ -122,8 +124,8 @@ static int64_t tile_cols(const taper_program *p, int64_t cols) {
 }
 
 /* How many of the rows from r on, at most `rows`, run_rows takes at once: evenly spaced in every
- * operand, and no more than registers hold of a gathered one. Rows of several tiles go one by one, so
- * that memory is walked in order. */
+ * operand, and no more than registers hold of a gathered one. Rows of several tiles go one by one,
+ * so that memory is walked in order. */
 static int64_t rows_at_once(const taper_program *p, int64_t r, int64_t rows, int64_t cols) {
     if (p->outer == 0 || (p->gather_rows == 0 && tile_cols(p, cols) < cols))
         return 1;

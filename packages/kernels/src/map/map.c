@@ -1,6 +1,6 @@
 /*
- * MAP and every elementwise op: tile programs (map/program.h). A kernel of one micro-op is a program
- * of one instruction.
+ * MAP and every elementwise op: tile programs (map/program.h). A kernel of one micro-op is a
+ * program of one instruction.
  */
 #include <float.h>
 #include <math.h>
@@ -71,8 +71,8 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     taper_program *p = &s->program;
     if (!tensor_is_contiguous(call->output))
         return TAPER_UNSUPPORTED;
-    const taper_status status = program_prepare(p, code, args, scalars, call->inputs,
-                                                call->n_inputs, call->output, false);
+    const taper_status status =
+        program_prepare(p, code, args, scalars, call->inputs, call->n_inputs, call->output, false);
     if (status != TAPER_OK)
         return status;
     const int64_t elements = i64_max(PROGRAM_TILE, TASK_COST / p->cost);
@@ -92,8 +92,7 @@ static taper_status map_run(const taper_call *call, int64_t begin, int64_t end, 
     char *out = call->output->data;
     while (begin < end) { /* all rows at once, or the columns of one row */
         const int64_t col = begin % s->col_blocks;
-        const int64_t next =
-            s->col_blocks == 1 ? end : i64_min(end, begin - col + s->col_blocks);
+        const int64_t next = s->col_blocks == 1 ? end : i64_min(end, begin - col + s->col_blocks);
         const int64_t r0 = begin / s->col_blocks * s->row_block, c0 = col * s->col_block;
         const int64_t r1 = s->col_blocks == 1 ? i64_min(p->rows, end * s->row_block) : r0 + 1;
         const int64_t c1 = i64_min(p->cols, c0 + (next - begin) * s->col_block);
@@ -127,8 +126,8 @@ static taper_status prepare_one(const taper_call *call, taper_work *work, const 
     }
     if (!microop_fits(op, dtypes, call->output->dtype))
         return TAPER_UNSUPPORTED;
-    return map_prepare(call, work, &(taper_strings){&op->name, 1},
-                       &(taper_ints){args, op->arity}, &(taper_scalars){&scalar, 1});
+    return map_prepare(call, work, &(taper_strings){&op->name, 1}, &(taper_ints){args, op->arity},
+                       &(taper_scalars){&scalar, 1});
 }
 
 static taper_status prepare_microop(const taper_call *call, taper_work *work, const microop *op) {

@@ -1,6 +1,6 @@
 /*
- * Micro-ops as plain C loops, which the compiler vectorises: integers, booleans (0 or 1), comparisons
- * and conversions. `a` and `b` are elements of the operands.
+ * Micro-ops as plain C loops, which the compiler vectorises: integers, booleans (0 or 1),
+ * comparisons and conversions. `a` and `b` are elements of the operands.
  */
 
 /* The output may be an operand: element i is read before it is written, so iterations stay
@@ -98,7 +98,7 @@ INT_BINARY(sub, U(a) - U(b))
 INT_BINARY(mul, U(a) * U(b))
 INT_BINARY(maximum, a > b ? a : b)
 INT_BINARY(minimum, a < b ? a : b)
-INT_BINARY(bitwise_and, a & b)
+INT_BINARY(bitwise_and, a &b)
 INT_BINARY(bitwise_or, a | b)
 INT_BINARY(bitwise_xor, a ^ b)
 
@@ -130,10 +130,10 @@ INT_BINARY(pow, int_pow(a, b))
 C_UNARY(bool_logical_not, uint8_t, uint8_t, a == 0)
 C_UNARY(bool_bitwise_not, uint8_t, uint8_t, a == 0)
 C_BINARY(bool_add, uint8_t, uint8_t, a | b)
-C_BINARY(bool_mul, uint8_t, uint8_t, a & b)
+C_BINARY(bool_mul, uint8_t, uint8_t, a &b)
 C_BINARY(bool_maximum, uint8_t, uint8_t, a | b)
-C_BINARY(bool_minimum, uint8_t, uint8_t, a & b)
-C_BINARY(bool_bitwise_and, uint8_t, uint8_t, a & b)
+C_BINARY(bool_minimum, uint8_t, uint8_t, a &b)
+C_BINARY(bool_bitwise_and, uint8_t, uint8_t, a &b)
 C_BINARY(bool_bitwise_or, uint8_t, uint8_t, a | b)
 C_BINARY(bool_bitwise_xor, uint8_t, uint8_t, a ^ b)
 
@@ -165,7 +165,8 @@ COMPARISON(logical_xor, (a != 0) ^ (b != 0))
 
 /* Float to integer truncates; NaN and what is out of range give the lowest integer, as x86 does. */
 #define CONVERT(name, R, T) C_UNARY(name, R, T, a)
-#define CONVERT_CHECKED(name, R, T, lowest) C_UNARY(name, R, T, a >= lowest && a < -(lowest) ? (R)a : (R)lowest)
+#define CONVERT_CHECKED(name, R, T, lowest)                                                        \
+    C_UNARY(name, R, T, a >= lowest && a < -(lowest) ? (R)a : (R)lowest)
 #define LOWEST_I32 (-0x1p31f)
 #define LOWEST_I64 (-0x1p63f)
 #define CONVERSIONS(from, T)                                                                       \

@@ -1,21 +1,20 @@
 /*
- * Tile programs: a short list of elementwise micro-ops run tile by tile in L1. A MAP node is one; the
- * epilogue of a matmul is one. This is the whole interface; the code is compiled once per level, in
- * the map family, and other families of the same level reach it through one table:
+ * Tile programs: a short list of elementwise micro-ops run tile by tile in L1. A MAP node is one;
+ * the epilogue of a matmul is one. This is the whole interface; the code is compiled once per
+ * level, in the map family, and other families of the same level reach it through one table:
  *
  *     #include "map/program.h"
  *     #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
  *
  *     prepare():  taper_program *p = &state->epilogue;
  *                 status = PROGRAM.prepare(p, &attrs->code, &attrs->args, &attrs->scalars,
- *                                          &call->inputs[2], call->n_inputs - 2, call->output, true);
- *                 work->scratch_bytes += p->scratch_bytes;
- *     run():      if (p->count)
- *                     PROGRAM.run(p, &call->inputs[2], r0, r1, c0, c1, block, ldc, scratch);
+ *                                          &call->inputs[2], call->n_inputs - 2, call->output,
+ * true); work->scratch_bytes += p->scratch_bytes; run():      if (p->count) PROGRAM.run(p,
+ * &call->inputs[2], r0, r1, c0, c1, block, ldc, scratch);
  *
  * The output is viewed as [R][C]: C its last dim (1 at rank 0), R the product of the others. In an
- * epilogue (in_place) value 0 is the output block itself, float32, values 1.. are the tensors given,
- * broadcast against the whole output, and the result replaces the block:
+ * epilogue (in_place) value 0 is the output block itself, float32, values 1.. are the tensors
+ * given, broadcast against the whole output, and the result replaces the block:
  *
  *     for r in [r0, r1), c in [c0, c1):
  *         block[(r - r0) * ldc + c - c0] = program(block[same], tensors[0] at (r, c), ...)
@@ -77,7 +76,7 @@ typedef struct program_input {
 
 /* Filled by prepare, read by run; plain data, no pointer into itself. */
 typedef struct taper_program {
-    int64_t rows, cols; /* R and C */
+    int64_t rows, cols;            /* R and C */
     int64_t sizes[TAPER_MAX_RANK]; /* [outer dims]: their product is R */
     int64_t cost;                  /* per element, in units of one float32 addition */
     size_t scratch_bytes;          /* aligned to TAPER_ALIGNMENT; each worker's own */
@@ -87,8 +86,8 @@ typedef struct taper_program {
     int32_t count; /* instructions; 0: nothing to do */
     int32_t n_inputs, n_scalars;
     int32_t gather_rows; /* rows of a register of a gathered operand; 0: none is */
-    int32_t outer; /* dims the rows are made of */
-    int32_t first; /* value number of the first tensor: 1 in an epilogue, else 0 */
+    int32_t outer;       /* dims the rows are made of */
+    int32_t first;       /* value number of the first tensor: 1 in an epilogue, else 0 */
     int32_t output_size; /* bytes per element */
     program_input inputs[PROGRAM_MAX_INPUTS];
     program_scalar scalars[PROGRAM_MAX_SCALARS];
@@ -96,10 +95,10 @@ typedef struct taper_program {
 } taper_program;
 
 typedef struct taper_program_table {
-    /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, or a tensor
-     * does not broadcast to the output. Without in_place the tensors are values 0.., and the dims of
-     * the [R][C] view are merged where every operand's strides allow: read rows and cols from p.
-     * An empty program is valid in place only, and does nothing. */
+    /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, or a
+     * tensor does not broadcast to the output. Without in_place the tensors are values 0.., and the
+     * dims of the [R][C] view are merged where every operand's strides allow: read rows and cols
+     * from p. An empty program is valid in place only, and does nothing. */
     taper_status (*prepare)(taper_program *p, const taper_strings *code, const taper_ints *args,
                             const taper_scalars *scalars, const taper_tensor *tensors,
                             int32_t n_tensors, const taper_tensor *output, bool in_place);

@@ -8,7 +8,8 @@ enum {
      * are not laid out like the output are then copied to a tile register first. */
     PROGRAM_FLAT_COLS = 256,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
-    PROGRAM_GATHER_PITCH = PROGRAM_TILE + 16, /* off a power of two, so that rows share no cache set */
+    PROGRAM_GATHER_PITCH = PROGRAM_TILE +
+        16, /* off a power of two, so that rows share no cache set */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,
     SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
     ANY_DTYPE = -1
@@ -80,9 +81,7 @@ static void prepare_input(const taper_program *p, program_input *in) {
     }
 }
 
-static bool is_one_element(const program_input *in) {
-    return in->every_row && in->col_stride == 0;
-}
+static bool is_one_element(const program_input *in) { return in->every_row && in->col_stride == 0; }
 
 /* Whether some block can be run with several rows to a tile. */
 static bool may_be_flat(const taper_program *p) {
@@ -141,7 +140,7 @@ static program_microop power_microop(double exponent) {
     static const struct {
         double exponent;
         program_microop run;
-    } powers[] = {{2.0, f32_square}, {0.5, f32_sqrt},        {3.0, f32_cube},
+    } powers[] = {{2.0, f32_square},   {0.5, f32_sqrt},        {3.0, f32_cube},
                   {1.0, f32_from_f32}, {-1.0, f32_reciprocal}, {-0.5, f32_rsqrt}};
     for (size_t i = 0; i < sizeof powers / sizeof powers[0]; i++)
         if (powers[i].exponent == exponent)
@@ -153,11 +152,21 @@ static program_microop power_microop(double exponent) {
 static int scalar_slot(taper_program *p, taper_scalar scalar, int dtype) {
     program_scalar typed = {.i64 = 0};
     switch (dtype) {
-    case F32: typed.f32 = (float)scalar.f; break;
-    case F64: typed.f64 = scalar.f; break;
-    case I64: typed.i64 = scalar.i; break;
-    case I32: typed.i32 = (int32_t)scalar.i; break;
-    default: typed.boolean = scalar.f != 0.0 || scalar.i != 0; break;
+    case F32:
+        typed.f32 = (float)scalar.f;
+        break;
+    case F64:
+        typed.f64 = scalar.f;
+        break;
+    case I64:
+        typed.i64 = scalar.i;
+        break;
+    case I32:
+        typed.i32 = (int32_t)scalar.i;
+        break;
+    default:
+        typed.boolean = scalar.f != 0.0 || scalar.i != 0;
+        break;
     }
     for (int32_t s = 0; s < p->n_scalars; s++)
         if (memcmp(&p->scalars[s], &typed, sizeof typed) == 0)

@@ -87,7 +87,8 @@ static void *work(void *index) {
     return NULL;
 }
 
-/* The child of a fork has none of the threads, and perhaps a mutex that one of them would unlock. */
+/* The child of a fork has none of the threads, and perhaps a mutex that one of them would unlock.
+ */
 static void forget(void) {
     pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.threads = 0;

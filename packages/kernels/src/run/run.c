@@ -28,8 +28,9 @@ static void run_share(region *r, int64_t i, int32_t w, int32_t workers) {
     if (begin == end || atomic_load_explicit(&r->status, memory_order_relaxed) != TAPER_OK)
         return;
     void *scratch =
-        w == 0 ? step->scratch
-               : (void *)(r->args->worker_scratch + (size_t)(w - 1) * r->args->worker_scratch_bytes);
+        w == 0
+            ? step->scratch
+            : (void *)(r->args->worker_scratch + (size_t)(w - 1) * r->args->worker_scratch_bytes);
     const taper_status status = step->kernel->run(&step->call, begin, end, scratch);
     if (status != TAPER_OK) {
         int32_t none = TAPER_OK;

@@ -1,7 +1,7 @@
 /*
  * Elementary functions over the vector layer, lane by lane: a lane's result never depends on its
- * neighbours. Each states its largest error in units of float32's last place (ulp) against the exact
- * value; tests/test_simd.c holds it to that on every level. NaN gives NaN; infinities, -0 and
+ * neighbours. Each states its largest error in units of float32's last place (ulp) against the
+ * exact value; tests/test_simd.c holds it to that on every level. NaN gives NaN; infinities, -0 and
  * denormals give what C's libm gives.
  */
 #ifndef TAPER_SIMD_MATH_H
@@ -201,8 +201,8 @@ V_INLINE vf v_erf(vf x) {
     return v_select(v_lt(v_set1(0.92f), t), v_copysign(far, x), p);
 }
 
-/* x (1 + erf(x / sqrt 2)) / 2, 8 ulp for x >= -2. Below, where the textbook form loses all digits to
- * cancellation, the error grows to a relative 2^-18 at -6, and results under 1e-8 are rough. */
+/* x (1 + erf(x / sqrt 2)) / 2, 8 ulp for x >= -2. Below, where the textbook form loses all digits
+ * to cancellation, the error grows to a relative 2^-18 at -6, and results under 1e-8 are rough. */
 V_INLINE vf v_gelu(vf x) {
     /* The normal distribution's tail beyond t is e^(w(t) t - ln 2), 0 from 13.5 on; its complement
      * is the other side. The odd and the even powers of w apart: half the latency. */
@@ -220,8 +220,8 @@ V_INLINE vf v_gelu(vf x) {
     return v_mul(x, v_select(v_lt(x, v_zero()), tail, v_sub(v_set1(1.0f), tail)));
 }
 
-/* x (1 + tanh(u)) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3); 8 ulp for x >= -2, below
- * it the rounding of u counts: |u| ulp more. */
+/* x (1 + tanh(u)) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3); 8 ulp for x >= -2,
+ * below it the rounding of u counts: |u| ulp more. */
 V_INLINE vf v_gelu_tanh(vf x) {
     const vf inner = v_fma(v_mul(v_mul(x, x), v_set1(0.044715f)), x, x);
     return v_mul(x, v_sigmoid(v_mul(v_set1(2 * 0x1.988454p-1f), inner)));

@@ -11,8 +11,8 @@
  * swaps r[i] lane j with r[j] lane i. V_REGISTERS is how many vector registers the level has.
  *
  * A vector's 16-byte parts: vi_load_parts takes part i from p + i * step (bytes); vi_zip_low_<bits>
- * interleaves the elements of the lower 8 bytes of each part of a and b, vi_zip_high_<bits> those of
- * the upper 8.
+ * interleaves the elements of the lower 8 bytes of each part of a and b, vi_zip_high_<bits> those
+ * of the upper 8.
  */
 #ifndef TAPER_SIMD_H
 #define TAPER_SIMD_H
@@ -57,9 +57,19 @@ V_INLINE vf v_load_fill(const float *p, int64_t n, vf fill) {
     return v_select(vm_first(n), v_load_n(p, n), fill);
 }
 
+/* x, from now on in a register: at each of few uses compilers would load it again. */
+V_INLINE vf v_in_register(vf x) {
+#if !defined(TAPER_SCALAR) && defined(__SSE4_1__)
+    __asm__("" : "+v"(x));
+#elif !defined(TAPER_SCALAR) && defined(__aarch64__)
+    __asm__("" : "+w"(x));
+#endif
+    return x;
+}
+
 #if V_LEN < 16
-/* a * 2^n, rounded once, for integral n in [-250, 250] and a in [0.5, 2). AVX-512 has an instruction
- * for it; here two factors, as 2^n alone may be out of range. */
+/* a * 2^n, rounded once, for integral n in [-250, 250] and a in [0.5, 2). AVX-512 has an
+ * instruction for it; here two factors, as 2^n alone may be out of range. */
 V_INLINE vf v_ldexp(vf a, vf n) {
     const vi whole = v_to_int(n), half = vi_sar(whole, 1), bias = vi_set1(127);
     const vf low = v_as_float(vi_shl(vi_add(half, bias), 23));

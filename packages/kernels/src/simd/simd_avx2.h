@@ -46,9 +46,7 @@ V_INLINE vm v_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 V_INLINE vm v_unord(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }
 V_INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
 V_INLINE vm vm_or(vm a, vm b) { return _mm256_or_ps(a, b); }
-V_INLINE vm vm_not(vm a) {
-    return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
-}
+V_INLINE vm vm_not(vm a) { return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1))); }
 V_INLINE bool vm_any(vm a) { return _mm256_movemask_ps(a) != 0; }
 V_INLINE vf v_select(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
 

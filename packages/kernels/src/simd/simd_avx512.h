@@ -66,16 +66,14 @@ V_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 V_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 V_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
-#define vi_shr(a, n) _mm512_srli_epi32(a, n)  /* logical */
-#define vi_sar(a, n) _mm512_srai_epi32(a, n)  /* arithmetic */
+#define vi_shr(a, n) _mm512_srli_epi32(a, n)                 /* logical */
+#define vi_sar(a, n) _mm512_srai_epi32(a, n)                 /* arithmetic */
 V_INLINE vi v_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* to nearest even */
 V_INLINE vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 
 V_INLINE vf v_fraction(vf a) { return _mm512_reduce_ps(a, _MM_FROUND_TO_NEAREST_INT); }
 V_INLINE vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^floor(n) */
-V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) {
-    return _mm512_maskz_scalef_ps((vm)~zero, a, n);
-}
+V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) { return _mm512_maskz_scalef_ps((vm)~zero, a, n); }
 
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     const __m128i *a = p, *b = (const void *)((const char *)p + step);

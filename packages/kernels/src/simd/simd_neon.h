@@ -49,9 +49,7 @@ V_INLINE vf v_xor_sign(vf a, vf sign) {
     return vreinterpretq_f32_u32(
         veorq_u32(vreinterpretq_u32_f32(a), vandq_u32(vreinterpretq_u32_f32(sign), bit)));
 }
-V_INLINE vf v_copysign(vf a, vf sign) {
-    return vbslq_f32(vdupq_n_u32(0x80000000u), sign, a);
-}
+V_INLINE vf v_copysign(vf a, vf sign) { return vbslq_f32(vdupq_n_u32(0x80000000u), sign, a); }
 V_INLINE vf v_round(vf a) { return vrndnq_f32(a); }
 V_INLINE vf v_floor(vf a) { return vrndmq_f32(a); }
 V_INLINE vf v_ceil(vf a) { return vrndpq_f32(a); }
@@ -77,30 +75,24 @@ V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     return vreinterpretq_s32_u8(vld1q_u8(p));
 }
 V_INLINE vi vi_zip_low_8(vi a, vi b) {
-    return vreinterpretq_s32_s8(
-        vzip1q_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
+    return vreinterpretq_s32_s8(vzip1q_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
 }
 V_INLINE vi vi_zip_low_16(vi a, vi b) {
-    return vreinterpretq_s32_s16(
-        vzip1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+    return vreinterpretq_s32_s16(vzip1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
 }
 V_INLINE vi vi_zip_low_32(vi a, vi b) { return vzip1q_s32(a, b); }
 V_INLINE vi vi_zip_low_64(vi a, vi b) {
-    return vreinterpretq_s32_s64(
-        vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+    return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
 }
 V_INLINE vi vi_zip_high_8(vi a, vi b) {
-    return vreinterpretq_s32_s8(
-        vzip2q_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
+    return vreinterpretq_s32_s8(vzip2q_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
 }
 V_INLINE vi vi_zip_high_16(vi a, vi b) {
-    return vreinterpretq_s32_s16(
-        vzip2q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+    return vreinterpretq_s32_s16(vzip2q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
 }
 V_INLINE vi vi_zip_high_32(vi a, vi b) { return vzip2q_s32(a, b); }
 V_INLINE vi vi_zip_high_64(vi a, vi b) {
-    return vreinterpretq_s32_s64(
-        vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+    return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
 }
 
 V_INLINE void v_transpose(vf r[V_LEN]) {

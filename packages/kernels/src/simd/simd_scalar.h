@@ -130,9 +130,7 @@ V_INLINE void v_transpose(vf r[V_LEN]) {
         }
 }
 
-V_INLINE float v_sum(vf va) {
-    return (va.lane[0] + va.lane[2]) + (va.lane[1] + va.lane[3]);
-}
+V_INLINE float v_sum(vf va) { return (va.lane[0] + va.lane[2]) + (va.lane[1] + va.lane[3]); }
 V_INLINE float v_hmax(vf va) {
     float r = va.lane[0];
     for (int i = 1; i < 4; i++)

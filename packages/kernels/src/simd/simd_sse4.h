@@ -39,9 +39,7 @@ V_INLINE vf v_xor_sign(vf a, vf sign) {
 V_INLINE vf v_copysign(vf a, vf sign) {
     return _mm_or_ps(v_abs(a), _mm_and_ps(sign, _mm_set1_ps(-0.0f)));
 }
-V_INLINE vf v_round(vf a) {
-    return _mm_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+V_INLINE vf v_round(vf a) { return _mm_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 V_INLINE vf v_floor(vf a) { return _mm_floor_ps(a); }
 V_INLINE vf v_ceil(vf a) { return _mm_ceil_ps(a); }
 V_INLINE vf v_trunc(vf a) { return _mm_round_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC); }

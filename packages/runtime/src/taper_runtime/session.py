@@ -49,8 +49,8 @@ class SessionOptions:
     Attributes
     ----------
     intra_op_num_threads : int
-        Threads one run may use, the caller's among them. 0 takes ``TAPER_NUM_THREADS``, or where that
-        is not set the CPUs this process may use. The bits do not depend on it.
+        Threads one run may use, the caller's among them. 0 takes ``TAPER_NUM_THREADS``, or where
+        that is not set the CPUs this process may use. The bits do not depend on it.
     strict_native : bool
         Refuse plans with nodes that only numpy can compute.
     executor : str

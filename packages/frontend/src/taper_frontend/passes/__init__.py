@@ -12,7 +12,6 @@ from taper_frontend.passes.fold_constants import fold_constants
 from taper_frontend.passes.fuse_elementwise import fuse_elementwise
 from taper_frontend.passes.fuse_matmul_epilogues import fuse_matmul_epilogues
 from taper_frontend.passes.hoist_reshapes import hoist_reshapes
-from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.passes.pack_weights import pack_weights
 from taper_frontend.passes.pipeline import (
@@ -64,5 +63,4 @@ PIPELINE: list[Pass] = [
     fuse_matmul_epilogues,  # what is left beside a product, as one program
     pack_weights,  # last to touch weights
     eliminate_dead_code,
-    materialize_outputs,  # the planner's condition
 ]

@@ -50,15 +50,17 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
     with np.errstate(all="ignore"):
         scores = np.matmul(q, k.swapaxes(-1, -2)) * attrs["scale"]
-        if len(inputs) == 4:
-            mask = inputs[3]
-            scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        if len(inputs) == 4 and inputs[3].dtype == np.bool_:
+            scores = np.where(inputs[3], scores, -np.inf)
+        elif len(inputs) == 4:
+            # In the dtype itself: a large negative number, added, has to swallow a score.
+            scores = scores.astype(inputs[3].dtype) + inputs[3]
         if attrs["causal"]:
             rows, columns = np.ogrid[: scores.shape[-2], : scores.shape[-1]]
             scores = np.where(columns - rows <= attrs["diagonal"], scores, -np.inf)
         largest = scores.max(-1, keepdims=True, initial=-np.inf)
         masked = (largest == -np.inf) & attrs["safe_softmax"]
-        weights = np.exp(scores - np.where(masked, 0, largest))
+        weights = np.exp(scores.astype(np.float64) - np.where(masked, 0, largest))
         weights /= np.where(masked, 1, weights.sum(-1, keepdims=True))
         result = np.matmul(weights, v)
         if attrs["transpose_output"]:
