@@ -4,7 +4,7 @@ import numpy as np
 
 from graph_checks import Builder, check_keeps, floats, op_counts
 from taper_frontend.graph import evaluate
-from taper_frontend.passes import materialize_outputs
+from taper_frontend.passes.materialize_outputs import materialize_outputs
 
 
 def test_inputs_and_constants_are_copied():

@@ -16,7 +16,6 @@ from taper_frontend.passes import (
     Group,
     eliminate_dead_code,
     fuse_elementwise,
-    materialize_outputs,
     remove_noops,
     run_pipeline,
     run_until_stable,
@@ -38,9 +37,8 @@ def test_random_graphs_keep_their_values(seed):
     names = list(graph.outputs)
     run_pipeline(graph, PIPELINE, verify=True)
     values = evaluate(graph, inputs)
-    for name, final in zip(names, graph.outputs, strict=True):  # inputs as outputs are copied
-        assert final == name or graph.nodes[final].inputs == [name]
-        assert_same_values({name: values[final]}, {name: expected[name]})
+    assert graph.outputs == names
+    assert_same_values(values, expected)
 
 
 def test_random_graphs_give_every_pass_something_to_do():
@@ -59,7 +57,6 @@ def test_random_graphs_through_passes_in_any_order(seed):
     expected = evaluate(graph, inputs)
     names = list(graph.outputs)
     passes = list(dict.fromkeys(flat(PIPELINE)))
-    passes.remove(materialize_outputs)
     for index in rng.integers(len(passes), size=2 * len(passes)):
         passes[index](graph)
         graph.verify()
