@@ -32,8 +32,7 @@ enum {
 #define GEMM_ROWS_14(X, panels)                                                                    \
     GEMM_ROWS_6(X, panels)                                                                         \
     X(7, panels)                                                                                   \
-    X(8, panels) X(9, panels) X(10, panels) X(11, panels) X(12, panels) X(13, panels)              \
-        X(14, panels)
+    X(8, panels) X(9, panels) X(10, panels) X(11, panels) X(12, panels) X(13, panels) X(14, panels)
 #if V_LEN == 16 /* 32 registers: 14 x 2 sums, 2 of B, 1 of A */
 enum { GEMM_MR = 14, GEMM_PANELS = 2, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4 };
 #define GEMM_EDGE_TILES(X) GEMM_ROWS_14(X, 1)
