@@ -146,7 +146,7 @@ def sanitize(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """ruff, cython-lint, clang-format and strict mypy on our packages."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
-    python = ("packages", "tests", "asv_bench", "examples", "noxfile.py")
+    python = ("packages", "tests", "asv_bench", "peers", "examples", "noxfile.py")
     session.run("ruff", "check", *python)
     session.run("ruff", "format", "--check", *python)
     session.run("cython-lint", "packages/runtime")
@@ -176,6 +176,16 @@ def bench_check(session: nox.Session) -> None:
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     asv = ("asv", "check", "--config", "asv_bench/asv.conf.json", "-E", "existing:same")
     session.run(*asv)
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Taper beside torch eager and ONNX Runtime, on one thread."""
+    session.install(*TORCH, *TRANSFORMERS, "rich", "onnxruntime", "onnx", "onnxscript")
+    session.install(*MINILM)
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("python", "peers/compare.py", env=ONE_THREAD)
 
 
 @nox.session
