@@ -1,6 +1,7 @@
 """Broken and hostile files. Each is refused with the field at fault, and nothing else happens."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def test_attack(name, blob, tmp_path):
         load(path)
     assert caught.value.field == field
     assert len(str(caught.value).encode()) < 600
+
+
+def test_header_over_the_limit_in_a_file_that_holds_it(tmp_path):
+    path = tmp_path / "m.taper"
+    path.write_bytes((100_000_001).to_bytes(8, "little"))
+    os.truncate(path, 100_000_100)  # sparse: no such bytes are written
+    with pytest.raises(PlanFormatError) as caught:
+        load(path)
+    assert caught.value.field == "header.length"
 
 
 def test_truncated_at_every_byte(blob):

@@ -19,6 +19,7 @@ from plan_files import PlanFile, assert_same_plan, pack, small_plan
 from plan_strategies import plain, plans, shapes
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
+from taper_runtime.format import container
 from taper_runtime.format.container import MAX_HEADER_BYTES, make_header, parse_header
 from taper_runtime.format.plain import from_json, to_json
 from taper_runtime.format.reader import load, loads
@@ -284,6 +285,14 @@ def test_save_refuses_data_nested_too_deep(tmp_path):
     assert load(tmp_path / "m.taper").metadata == {"a": value[0]}
     with pytest.raises(PlanFormatError, match="levels"):
         replace(small_plan(), metadata={"a": value}).save(tmp_path / "m.taper")
+
+
+def test_save_refuses_a_header_over_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(container, "MAX_HEADER_BYTES", 1000)
+    with pytest.raises(PlanFormatError) as caught:
+        small_plan().save(tmp_path / "m.taper")
+    assert caught.value.field == "header.length"
+    assert os.listdir(tmp_path) == []
 
 
 def test_load_of_no_file(tmp_path):

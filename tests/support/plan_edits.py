@@ -25,6 +25,7 @@ EDITS = {
     },
     "header['w'].shape": {
         "shape_is_a_string": ("header.w.shape", "48"),
+        "shape_of_a_file_is_null": ("header.w.shape", None),
         "shape_of_floats": ("header.w.shape", [4.0, 8.0]),
         "shape_with_a_bool": ("header.w.shape", [32, True]),
         "negative_dims": ("header.w.shape", [-4, -8]),
@@ -38,6 +39,7 @@ EDITS = {
         "size_that_contradicts_the_dtype": ("header.w.dtype", "F64"),
         "offsets_reversed": ("header.w.data_offsets", [128, 0]),
         "negative_offsets": ("header.w.data_offsets", [-128, 0]),
+        "offsets_is_null": ("header.w.data_offsets", None),
         "three_offsets": ("header.w.data_offsets", [0, 64, 128]),
         "offset_is_a_bool": ("header.w.data_offsets", [False, 128]),
         "offset_is_a_float": ("header.w.data_offsets", [0, 128.0]),
@@ -92,6 +94,7 @@ EDITS = {
     },
     "plan.metadata.e.float": {
         "float_that_is_none": ("plan.metadata.e", {"float": "Infinity"}),
+        "float_that_is_an_array": ("plan.metadata.e", {"float": []}),
     },
     "plan.arena_bytes": {
         "negative_arena": ("plan.arena_bytes", -64),

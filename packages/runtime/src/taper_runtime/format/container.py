@@ -102,8 +102,6 @@ def parse_header(buffer: bytes | mmap) -> Container:
     PlanFormatError
         If anything in the header, or the file's length, is not as docs/format.md says.
     """
-    if len(buffer) < _LENGTH_BYTES:
-        fail("header.length", f"expected {_LENGTH_BYTES} bytes at least in the file", len(buffer))
     length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
     data = _LENGTH_BYTES + length
     if length > MAX_HEADER_BYTES:

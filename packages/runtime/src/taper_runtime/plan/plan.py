@@ -142,6 +142,8 @@ class Plan:
 
         Raises
         ------
+        PlanFormatError
+            If the plan is not valid.
         OSError
             If the file cannot be written; an existing file at ``path`` is then untouched.
         """
