@@ -95,6 +95,10 @@ EXCLUDED = {
 #: Of several equal elements torch may choose any: only floats, where there are none.
 TIES = frozenset({"argsort", "msort", "sort", "topk"})
 
+#: Relative and absolute tolerance where torch's own is too strict: its float32 result of these samples
+#: is 2e-5 from its float64 one.
+TOLERANCES = {"nn.functional.scaled_dot_product_attention": (1e-4, 5e-5)}
+
 #: Variants of another kind than their name says.
 OTHERS = frozenset({"norm.nuc", "as_strided.partial_views"})
 
@@ -149,10 +153,13 @@ def test_samples(family, dtype):
     graph = lower_model(module, *tensors).graph
     got = iter(evaluate_graph(graph, tensors))
     for (name, sample), want in zip(labels, wanted, strict=True):
+        rtol, atol = TOLERANCES.get(name, (None, None)) if dtype.is_floating_point else (None, None)
         for torchs in tensors_in(want):
             torch.testing.assert_close(
                 next(got),
                 torchs,
+                rtol=rtol,
+                atol=atol,
                 equal_nan=True,
                 check_stride=False,
                 msg=lambda text, name=name, sample=sample: f"{name}{sample.summary()}: {text}",
