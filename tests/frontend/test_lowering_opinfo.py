@@ -95,8 +95,8 @@ EXCLUDED = {
 #: Of several equal elements torch may choose any: only floats, where there are none.
 TIES = frozenset({"argsort", "msort", "sort", "topk"})
 
-#: Relative and absolute tolerance where torch's own is too strict: its float32 result of these samples
-#: is 2e-5 from its float64 one.
+#: Relative and absolute tolerance where torch's own is too strict: its float32 result of these
+#: samples is 2e-5 from its float64 one.
 TOLERANCES = {"nn.functional.scaled_dot_product_attention": (1e-4, 5e-5)}
 
 #: Variants of another kind than their name says.

@@ -40,7 +40,7 @@ static void fill(void *data, int dtype, int64_t n, float low, float high) {
         if (dtype == TAPER_FLOAT32)
             ((float *)data)[i] = check_uniform(low, high);
         else if (dtype == TAPER_INT64)
-            ((int64_t *)data)[i] = check_int(-(INT64_C(1) << 62), INT64_C(1) << 62);
+            ((int64_t *)data)[i] = check_int(-(INT64_C(1) << 61), INT64_C(1) << 61);
         else if (dtype == TAPER_INT32)
             ((int32_t *)data)[i] = (int32_t)check_int(INT32_MIN, INT32_MAX);
         else
