@@ -38,6 +38,23 @@ def test_numbers_of_integers_stay_integers():
     assert type(node.attrs["scalar"]) is int
 
 
+def test_overloads_only_other_programs_call():
+    aten = torch.ops.aten
+
+    def model(x, n):
+        return [
+            aten.bitwise_and.Scalar(n, 6),
+            aten.bitwise_or.Scalar(n, 9),
+            aten.bitwise_xor.Scalar(n, 5),
+            aten.div.Scalar(n, 2),
+            aten.div.Scalar_mode(n, 2, rounding_mode="floor"),
+            aten.sub.Scalar(x, 3, 2),
+            aten.remainder.Scalar_Tensor(7, n),
+        ]
+
+    check_lowering(model, X, torch.tensor([1, -2, 12]))
+
+
 def test_alpha_is_a_product_of_its_own():
     assert ops_of(check_lowering(lambda x, y: torch.add(x, y, alpha=2), X, X)) == ["MUL", "ADD"]
     assert ops_of(check_lowering(lambda x, y: torch.sub(x, y, alpha=3), X, X)) == ["MUL", "SUB"]

@@ -93,7 +93,11 @@ def test_scatter_reduce():
 
 def test_source_larger_than_index():
     def model(x, index, source):
-        return x.scatter(1, index, source), x.scatter(1, index, 9.0)
+        return [
+            x.scatter(1, index, source),
+            x.scatter(1, index, 9.0),
+            torch.ops.aten.scatter.value_reduce(x + 2, 1, index, 3.0, reduce="multiply"),
+        ]
 
     check_lowering(model, torch.zeros(3, 5), torch.tensor([[0, 2], [1, 4]]), torch.rand(4, 3))
 

@@ -109,9 +109,18 @@ def test_creation():
 
 
 def test_uninitialised_tensors_have_the_right_type():
-    graph = lower_model(lambda x: (torch.empty(2, 3), torch.empty_like(x)), X).graph
+    def model(x):
+        strided = torch.empty_strided((3, 2), (1, 3), dtype=torch.int64)
+        return torch.empty(2, 3), torch.empty_like(x), strided, x.new_empty_strided((2,), (1,))
+
+    graph = lower_model(model, X).graph
     types = [graph.tensors[name].type for name in graph.outputs]
-    assert types == [("float32", (2, 3)), ("float32", (2, 3, 4))]
+    assert types == [
+        ("float32", (2, 3)),
+        ("float32", (2, 3, 4)),
+        ("int64", (3, 2)),
+        ("float32", (2,)),
+    ]
 
 
 def test_large_constants_are_one_element_expanded():

@@ -347,7 +347,7 @@ static void check_random_epilogue(void) {
     CHECK(map == TAPER_OK && status == TAPER_OK, "status %d, %d", map, status);
     CHECK(engine->rows == rows && engine->cols == cols, "[R][C] is not the output's");
     void *scratch = check_alloc(engine->scratch_bytes, 0);
-    float *buffer = check_alloc((size_t)n * sizeof(float), 0);
+    float *buffer = check_alloc((size_t)(n + 2 * rows) * sizeof(float), 0);
     const int64_t row_block = check_int(0, 2) ? check_int(1, rows) : rows;
     const int64_t col_block = check_int(0, 2) ? check_int(1, cols) : cols;
     for (int64_t r0 = 0; r0 < rows; r0 += row_block)
@@ -360,11 +360,12 @@ static void check_random_epilogue(void) {
                 ENGINE.run(engine, extras + 1, r0, r1, c0, c1, block, cols, scratch);
                 continue;
             }
+            const int64_t ldc = width + check_int(0, 2);
             for (int64_t r = 0; r < r1 - r0; r++)
-                memcpy(buffer + r * width, block + r * cols, (size_t)width * sizeof(float));
-            ENGINE.run(engine, extras + 1, r0, r1, c0, c1, buffer, width, scratch);
+                memcpy(buffer + r * ldc, block + r * cols, (size_t)width * sizeof(float));
+            ENGINE.run(engine, extras + 1, r0, r1, c0, c1, buffer, ldc, scratch);
             for (int64_t r = 0; r < r1 - r0; r++)
-                memcpy(block + r * cols, buffer + r * width, (size_t)width * sizeof(float));
+                memcpy(block + r * cols, buffer + r * ldc, (size_t)width * sizeof(float));
         }
     for (int64_t i = 0; i < n; i++)
         CHECK(same((element){.f32 = data[i]}, (element){.f32 = want[i]}, TAPER_FLOAT32),

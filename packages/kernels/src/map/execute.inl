@@ -12,9 +12,10 @@ typedef struct program_frame {
     char *out;
 } program_frame;
 
-static void fill_tile(char *out, int64_t n, int32_t size) {
-    for (int64_t i = 1; i < n; i++)
-        memcpy(out + i * size, out, (size_t)size);
+/* The first element to all n. */
+static void fill_tile(char *out, int64_t n, int64_t size) {
+    for (int64_t done = 1; done < n; done *= 2)
+        memcpy(out + done * size, out, (size_t)(i64_min(done, n - done) * size));
 }
 
 /* n elements: inputs and frame->out are those of this tile. */

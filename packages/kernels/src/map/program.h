@@ -46,7 +46,8 @@ typedef struct program_operand {
 } program_operand;
 
 /* out[i] = op(in[0][i], ...) for i < n. Not every operand has step 0 unless n is 1. `out` may be an
- * operand of the same element size, and otherwise overlaps none. */
+ * operand of the same element size, and otherwise overlaps none; so an operand of step 0 is read
+ * before `out` is written. */
 typedef void (*program_microop)(void *out, const program_operand *in, int64_t n);
 
 /* Values live in slots: inputs, then results, then scalars, each kind at a fixed base. */

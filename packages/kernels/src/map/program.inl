@@ -238,18 +238,12 @@ static uint64_t uniform_results(const taper_program *p, bool flat) {
 
 /* ---- registers ---- */
 
-/* Whether result j may overwrite result o: same element size, and o is not one element that has to
- * stand for all while j is written. */
-static bool may_overwrite(const taper_program *p, int32_t o, int32_t j, const int *dtypes) {
-    if (taper_dtype_size(dtypes[RESULT_SLOT + o]) != taper_dtype_size(dtypes[RESULT_SLOT + j]))
-        return false;
-    for (int mode = 0; mode < 2; mode++)
-        if ((p->uniform[mode] >> o & 1) != (p->uniform[mode] >> j & 1))
-            return false;
-    return true;
+static size_t result_bytes(const int *dtypes, int32_t j) {
+    return taper_dtype_size(dtypes[RESULT_SLOT + j]);
 }
 
-/* Linear scan: a register is free again after its value's last use. */
+/* Linear scan: a register is free again at its value's last use, for a result of the same element
+ * size, and after it for any. */
 static void prepare_registers(taper_program *p, const int *dtypes) {
     int32_t last_use[PROGRAM_MAX_INSTRUCTIONS];
     for (int32_t j = 0; j < p->count; j++) {
@@ -261,10 +255,8 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
         }
     }
     size_t size = 0;
-    for (int32_t j = 0; j < p->count - 1; j++) {
-        const size_t bytes = taper_dtype_size(dtypes[RESULT_SLOT + j]);
-        size = bytes > size ? bytes : size;
-    }
+    for (int32_t j = 0; j < p->count - 1; j++)
+        size = result_bytes(dtypes, j) > size ? result_bytes(dtypes, j) : size;
     p->register_bytes = size * PROGRAM_TILE;
     int32_t n_registers = 0;
     uint64_t used = 0; /* bit r: register r holds a value still needed */
@@ -273,7 +265,7 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
         for (int32_t o = 0; o < j; o++)
             if (last_use[o] == j) {
                 used &= ~((uint64_t)1 << p->code[o].reg);
-                if (may_overwrite(p, o, j, dtypes))
+                if (result_bytes(dtypes, o) == result_bytes(dtypes, j))
                     taken &= ~((uint64_t)1 << p->code[o].reg);
             }
         int8_t reg = 0;

@@ -100,7 +100,7 @@ def _scatter(ctx: Lowering, x: str, dim: int, index: str, src: str, reduce: str)
     return ctx.reshape(y, shape)
 
 
-@lowers("aten.index_put.default", "aten._unsafe_index_put.default")
+@lowers("aten.index_put.default")
 def index_put(
     ctx: Lowering,
     x: str,

@@ -63,7 +63,7 @@ def select(ctx: Lowering, x: str, dim: int, index: int) -> str:
     return ctx.reshape(ctx.slice(x, axis, index, index + 1), ctx.output.shape)
 
 
-@lowers("aten.split_with_sizes.default", "aten.split_with_sizes_copy.default")
+@lowers("aten.split_with_sizes.default")
 def split_with_sizes(ctx: Lowering, x: str, sizes: Sequence[int], dim: int = 0) -> list[str]:
     """Cut one axis into consecutive parts."""
     axis = ctx.axis(x, dim)
