@@ -5,7 +5,6 @@ import math
 import mmap
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,13 +127,12 @@ def test_equal_plans_give_equal_bytes(tmp_path):
     def backwards(mapping):
         return dict(reversed(mapping.items()))
 
-    shuffled = replace(
-        plan,
+    shuffled = plan._replace(
         tensors=backwards(plan.tensors),
         placements=backwards(plan.placements),
         constants=backwards(plan.constants),
         metadata=backwards(plan.metadata),
-        nodes=tuple(replace(node, attrs=backwards(node.attrs)) for node in plan.nodes),
+        nodes=tuple(node._replace(attrs=backwards(node.attrs)) for node in plan.nodes),
     )
     plan.save(tmp_path / "a.taper")
     shuffled.save(tmp_path / "b.taper")
@@ -170,7 +168,7 @@ def test_a_file_that_is_replaced_keeps_serving_the_old_plan(tmp_path):
     plan = small_plan()
     plan.save(path)
     weights = load(path).constants["w"]
-    other = replace(plan, constants=plan.constants | {"w": plan.constants["w"] + 1})
+    other = plan._replace(constants=plan.constants | {"w": plan.constants["w"] + 1})
     other.save(path)
     np.testing.assert_array_equal(weights, plan.constants["w"])
     np.testing.assert_array_equal(load(path).constants["w"], plan.constants["w"] + 1)
@@ -254,7 +252,7 @@ def test_save_refuses_an_invalid_plan_and_keeps_the_old_file(tmp_path):
     path = tmp_path / "m.taper"
     path.write_bytes(b"old")
     with pytest.raises(PlanFormatError) as caught:
-        replace(small_plan(), arena_bytes=64).save(path)
+        small_plan()._replace(arena_bytes=64).save(path)
     assert caught.value.field == "plan.tensors['t'].offset"
     assert os.listdir(tmp_path) == ["m.taper"]
     assert path.read_bytes() == b"old"
@@ -273,7 +271,7 @@ def test_save_refuses_an_invalid_plan_and_keeps_the_old_file(tmp_path):
 )
 def test_save_refuses_what_is_not_plain_data(metadata, field, tmp_path):
     with pytest.raises(PlanFormatError) as caught:
-        replace(small_plan(), metadata=metadata).save(tmp_path / "m.taper")
+        small_plan()._replace(metadata=metadata).save(tmp_path / "m.taper")
     assert caught.value.field == field
 
 
@@ -281,10 +279,10 @@ def test_save_refuses_data_nested_too_deep(tmp_path):
     value = None
     for _ in range(checks.MAX_DEPTH):
         value = [value]
-    replace(small_plan(), metadata={"a": value[0]}).save(tmp_path / "m.taper")
+    small_plan()._replace(metadata={"a": value[0]}).save(tmp_path / "m.taper")
     assert load(tmp_path / "m.taper").metadata == {"a": value[0]}
     with pytest.raises(PlanFormatError, match="levels"):
-        replace(small_plan(), metadata={"a": value}).save(tmp_path / "m.taper")
+        small_plan()._replace(metadata={"a": value}).save(tmp_path / "m.taper")
 
 
 def test_save_refuses_a_header_over_the_limit(tmp_path, monkeypatch):
@@ -315,8 +313,8 @@ def sort_keys(value):
 
 def test_infinite_attrs_round_trip(tmp_path):
     plan = small_plan()
-    first = replace(plan.nodes[0], attrs={"alpha": -math.inf})
-    replace(plan, nodes=(first, *plan.nodes[1:])).save(tmp_path / "m.taper")
+    first = plan.nodes[0]._replace(attrs={"alpha": -math.inf})
+    plan._replace(nodes=(first, *plan.nodes[1:])).save(tmp_path / "m.taper")
     assert load(tmp_path / "m.taper").nodes[0].attrs == {"alpha": -math.inf}
 
 

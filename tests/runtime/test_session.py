@@ -303,3 +303,73 @@ def test_bad_thread_count_is_refused(threads, monkeypatch):
     options.intra_op_num_threads = threads
     with pytest.raises(taper_runtime.InputError, match="at least 1"):
         taper_runtime.InferenceSession(large_plan(), options)
+
+
+def test_out_is_written_in_place(session):
+    mine = np.empty((2, 3), np.float32)
+    y, z = session.run(None, {"a": A, "b": B}, out={"y": mine})
+    assert y is mine
+    np.testing.assert_array_equal(mine, (A + B) * 2)
+    np.testing.assert_array_equal(z, A - B)
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.empty((3, 2), np.float32), "expected shape"),
+        (np.empty((2, 3), np.float64), "expected dtype"),
+        (np.empty((3, 2), np.float32).T, "C-contiguous"),
+        (np.frombuffer(bytes(24), np.float32).reshape(2, 3), "writable"),
+        ([[0.0] * 3] * 2, "numpy array"),
+        (A, "memory of its own"),
+    ],
+)
+def test_unfit_out_is_refused_unwritten(session, array, words):
+    before = np.array(array)
+    with pytest.raises(taper_runtime.InputError, match=r"out\['y'\].*" + words):
+        session.run(None, {"a": A, "b": B}, out={"y": array})
+    np.testing.assert_array_equal(before, array)
+
+
+def test_two_outs_must_not_share_memory(session):
+    mine = np.empty((3, 3), np.float32)
+    with pytest.raises(taper_runtime.InputError, match=r"out\['z'\].*memory of its own"):
+        session.run(None, {"a": A, "b": B}, out={"y": mine[:2], "z": mine[1:]})
+
+
+def test_unknown_out_is_refused(session):
+    with pytest.raises(taper_runtime.InputError, match=r"unknown outputs.*'w'"):
+        session.run(None, {"a": A, "b": B}, out={"w": np.empty((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+def test_out_serves_an_output_that_stands_twice(add_mul, executor):
+    options = taper_runtime.SessionOptions()
+    options.executor = executor
+    twice = taper_runtime.InferenceSession(add_mul._replace(outputs=("z", "y", "y")), options)
+    mine = np.empty((2, 3), np.float32)
+    z, first, second = twice.run(None, {"a": A, "b": B}, out={"y": mine})
+    assert first is mine
+    np.testing.assert_array_equal(second, (A + B) * 2)
+    np.testing.assert_array_equal(z, A - B)
+
+
+def test_run_options_are_refused(session):
+    with pytest.raises(taper_runtime.InputError, match="run_options"):
+        session.run(None, {"a": A, "b": B}, {"log": 1})
+
+
+def test_modelmeta_is_text(add_mul):
+    plan = add_mul._replace(metadata={"producer": "frontend 1", "passes": [{"name": "fold"}]})
+    meta = taper_runtime.InferenceSession(plan).get_modelmeta()
+    assert meta.producer_name == "frontend 1"
+    assert meta.custom_metadata_map["passes"] == '[{"name": "fold"}]'
+
+
+def test_show_config_names_isa_threads_and_kernels(capsys, monkeypatch):
+    monkeypatch.setenv("TAPER_NUM_THREADS", "3")
+    taper_runtime.show_config()
+    isa, threads, kernels = capsys.readouterr().out.splitlines()
+    assert _native.active_isa() in isa
+    assert "3 of" in threads
+    assert "MATMUL" in kernels

@@ -1,7 +1,5 @@
 """Hypothesis strategies: small valid plans, placed by a planner as simple as can be."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import strategies as st
 
@@ -102,7 +100,7 @@ def plans(draw, max_nodes=10):
     for index in draw(st.sets(st.integers(0, len(nodes)), max_size=2)):
         if index < len(nodes) and _is_executed(nodes[index], roots):
             nbytes = draw(st.integers(1, 100))
-            nodes[index] = replace(nodes[index], scratch=(arena_bytes, nbytes))
+            nodes[index] = nodes[index]._replace(scratch=(arena_bytes, nbytes))
     arena_bytes += 128 if any(node.scratch[1] for node in nodes) else 0
     inputs = tuple(name for name, role in roles.items() if role == "input")
     return Plan(
@@ -171,7 +169,7 @@ def _draw_roots(draw, tensors, nodes):
         ):
             # The whole chain moves into the output's memory.
             for name in [n for n, p in places.items() if p.root == place.root]:
-                places[name] = replace(places[name], root=output.name)
+                places[name] = places[name]._replace(root=output.name)
     return places
 
 
@@ -210,7 +208,7 @@ def _lay_out(tensors, nodes, places):
         )
         arena_bytes = max(arena_bytes, laid[root] + size)
     placed = {
-        name: replace(place, offset=laid[name]) if name in laid else place
+        name: place._replace(offset=laid[name]) if name in laid else place
         for name, place in places.items()
     }
     return placed, -(-arena_bytes // 64) * 64

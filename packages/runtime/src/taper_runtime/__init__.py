@@ -4,6 +4,7 @@
 >>> outputs = session.run(None, {"x": x})
 """
 
+from taper_runtime.config import show_config
 from taper_runtime.errors import (
     InputError,
     InternalError,
@@ -14,7 +15,7 @@ from taper_runtime.errors import (
 )
 from taper_runtime.format.reader import load
 from taper_runtime.plan.plan import Plan
-from taper_runtime.session import InferenceSession, NodeArg, SessionOptions
+from taper_runtime.session import InferenceSession, ModelMeta, NodeArg, SessionOptions
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "InferenceSession",
     "InputError",
     "InternalError",
+    "ModelMeta",
     "NodeArg",
     "OpError",
     "Plan",
@@ -30,4 +32,5 @@ __all__ = [
     "TaperError",
     "UnsupportedOpError",
     "load",
+    "show_config",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from json import dumps
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.errors import InputError
@@ -41,6 +42,21 @@ class NodeArg(NamedTuple):
     name: str
     shape: list[int]
     type: str
+
+
+class ModelMeta(NamedTuple):
+    """What a plan says about itself.
+
+    Attributes
+    ----------
+    producer_name : str
+        The packages that exported it, with their versions.
+    custom_metadata_map : dict of str to str
+        The export report; values that are not text stand as JSON.
+    """
+
+    producer_name: str
+    custom_metadata_map: dict[str, str]
 
 
 class SessionOptions:
@@ -94,7 +110,7 @@ class InferenceSession:
         self._executor = _EXECUTORS[options.executor].compile(
             self.plan,
             strict_native=options.strict_native,
-            threads=_thread_count(options.intra_op_num_threads),
+            threads=thread_count(options.intra_op_num_threads),
         )
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
@@ -107,8 +123,24 @@ class InferenceSession:
         """Outputs in the order of the module's flattened results."""
         return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
 
+    def get_modelmeta(self) -> ModelMeta:
+        """Who made the plan and what the export reported."""
+        metadata = self.plan.metadata
+        return ModelMeta(
+            str(metadata.get("producer", "")),
+            {
+                key: value if isinstance(value, str) else dumps(value)
+                for key, value in metadata.items()
+            },
+        )
+
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, np.ndarray],
+        run_options: None = None,
+        *,
+        out: Mapping[str, np.ndarray] | None = None,
     ) -> list[np.ndarray]:
         """One inference. Safe to call from many threads at once; the GIL is released.
 
@@ -119,17 +151,24 @@ class InferenceSession:
         input_feed : mapping of str to numpy.ndarray
             One array per input, of exactly its dtype and shape. Arrays that are not C-contiguous
             are copied; nothing is converted.
+        run_options : None
+            Stands where ONNX Runtime has it; a run has no options.
+        out : mapping of str to numpy.ndarray, optional
+            Arrays to write outputs into, by output name, without a copy: C-contiguous, writable, of
+            exactly the output's dtype and shape, apart from every input.
 
         Returns
         -------
         list of numpy.ndarray
-            Fresh arrays.
+            Fresh arrays, or those of ``out``.
 
         Raises
         ------
         InputError
-            On a missing, unknown or unfit input, or an unknown output name.
+            On a missing, unknown or unfit input or ``out``, or an unknown output name.
         """
+        if run_options is not None:
+            raise InputError(f"run_options: expected None, got {run_options!r}")
         try:
             arrays = [input_feed[name] for name in self._inputs]
         except KeyError as error:
@@ -140,7 +179,11 @@ class InferenceSession:
         if len(input_feed) != len(arrays):
             unknown = sorted(input_feed.keys() - set(self._inputs))
             raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
-        outputs = self._executor.run(arrays)
+        if out:
+            unknown = sorted(out.keys() - self._output_index.keys())
+            if unknown:
+                raise InputError(f"out: unknown outputs {unknown}; expected {self.plan.outputs}")
+        outputs = self._executor.run(arrays, out and [out.get(n) for n in self.plan.outputs])
         if output_names is None:
             return outputs
         try:
@@ -151,8 +194,8 @@ class InferenceSession:
             ) from None
 
 
-def _thread_count(wanted: int) -> int:
-    """``wanted``, else the environment's, else the CPUs at hand."""
+def thread_count(wanted: int = 0) -> int:
+    """Threads a run may use: ``wanted``, else ``TAPER_NUM_THREADS``, else the CPUs at hand."""
     what, value = "intra_op_num_threads", str(wanted)
     if wanted == 0:
         what = "TAPER_NUM_THREADS"

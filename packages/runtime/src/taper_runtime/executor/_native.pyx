@@ -26,7 +26,7 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, InternalError, TaperError
 
-from taper_runtime.executor.inputs import check_input
+from taper_runtime.executor.inputs import check_input, check_output
 from taper_runtime.executor.taper cimport *
 
 cdef extern from "stdlib.h" nogil:
@@ -492,37 +492,41 @@ cdef class Program:
         """
         self.segments.append((0, 0, (evaluate, list(operands))))
 
-    def run(self, arrays):
+    def run(self, arrays, out=None):
         """One inference.
 
         Parameters
         ----------
         arrays : sequence of numpy.ndarray
             In the order of ``inputs``.
+        out : sequence of numpy.ndarray or None, optional
+            Per output the array to write, None for a fresh one.
 
         Returns
         -------
         list of numpy.ndarray
-            Fresh arrays, in the order of ``outputs``.
+            In the order of ``outputs``.
 
         Raises
         ------
         InputError
             If an array's type, dtype or shape is not the input's, or an index is out of range.
         """
-        return self._run(arrays, None)
+        return self._run(arrays, out, None)
 
     def profile(self, arrays):
         """One inference; returns (outputs, nanoseconds per native step)."""
         cdef Buffer ns = Buffer(len(self.nodes) * sizeof(int64_t))
-        outputs = self._run(arrays, ns)
+        outputs = self._run(arrays, None, ns)
         return outputs, [(<int64_t *>ns.data)[i] for i in range(len(self.nodes))]
 
-    cdef list _run(self, arrays, Buffer ns):
+    cdef list _run(self, arrays, out, Buffer ns):
         cdef Frame frame
         cdef Py_ssize_t i
         if len(arrays) != self.n_inputs:
             raise InputError(f"expected {self.n_inputs} inputs, got {len(arrays)}")
+        if out is not None and len(out) != len(self.outputs):
+            raise InputError(f"out: expected {len(self.outputs)} arrays, got {len(out)}")
         try:
             frame = self.frames.pop()
         except IndexError:
@@ -536,7 +540,10 @@ cdef class Program:
                 bound[i] = _input_address(self.inputs[i], arrays[i], held)
             for i in range(self.n_inputs, self.n_bound):
                 spec = self.outputs[i - self.n_inputs]
-                array = np.empty((<tuple>spec)[2], (<tuple>spec)[1])
+                if out is None or out[i - self.n_inputs] is None:
+                    array = np.empty((<tuple>spec)[2], (<tuple>spec)[1])
+                else:
+                    array = check_output((<tuple>spec)[0], out[i - self.n_inputs], [*arrays, *outputs])
                 bound[i] = _address(array)
                 outputs.append(array)
             frame.bind()

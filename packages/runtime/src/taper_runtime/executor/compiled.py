@@ -86,9 +86,13 @@ class CompiledExecutor(Executor):
             return cls(program, steps, None)
         return cls(program, steps, [outputs.index(name) for name in plan.outputs])
 
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(
+        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+    ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        outputs = self._program.run(inputs)
+        if out is not None and self._repeated is not None:
+            out = [out[self._repeated.index(i)] for i in range(max(self._repeated) + 1)]
+        outputs = self._program.run(inputs, out)
         return outputs if self._repeated is None else [outputs[i] for i in self._repeated]
 
     def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:

@@ -41,8 +41,18 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """One inference: arrays in the order of ``plan.inputs`` to fresh ones of ``plan.outputs``.
+    def run(
+        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+    ) -> list[np.ndarray]:
+        """One inference: arrays in the order of ``plan.inputs`` to those of ``plan.outputs``.
+
+        Parameters
+        ----------
+        inputs : sequence of numpy.ndarray
+        out : sequence of numpy.ndarray or None, optional
+            Per output the array to write, None for a fresh one. It is written without a copy and
+            must be C-contiguous, writable and apart from every input. The first array stands for an
+            output that the plan names twice.
 
         Raises
         ------

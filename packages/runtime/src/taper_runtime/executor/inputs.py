@@ -1,4 +1,4 @@
-"""What a good input array is: the one check both executors make."""
+"""What a good input and output array is: the one check both executors make."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from taper_runtime.plan.plan import TensorSpec
 
 
@@ -31,3 +33,27 @@ def check_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, order="C")
+
+
+def check_output(spec: TensorSpec, array: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """``array`` if a run may write the output into it.
+
+    Raises
+    ------
+    InputError
+        If it has not the output's dtype and shape, cannot be written in place, or shares memory
+        with one of ``others``: the run's inputs, read after it has begun to write, and outputs.
+    """
+    storage = DTYPES[spec.dtype].storage
+    name = f"out[{spec.name!r}]"
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{name}: expected a numpy array, got {type(array).__name__}")
+    if array.dtype != storage:
+        raise InputError(f"{name}: expected dtype {storage}, got {array.dtype}")
+    if array.shape != spec.shape:
+        raise InputError(f"{name}: expected shape {spec.shape}, got {array.shape}")
+    if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
+        raise InputError(f"{name}: expected a C-contiguous, aligned, writable array")
+    if any(np.may_share_memory(array, other) for other in others):
+        raise InputError(f"{name}: expected memory of its own, got that of another input or output")
+    return array

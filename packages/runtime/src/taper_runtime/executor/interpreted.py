@@ -9,7 +9,7 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import Executor, definition, operand, refuse
-from taper_runtime.executor.inputs import check_input
+from taper_runtime.executor.inputs import check_input, check_output
 from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Computes a node: fills the output array (last) from the inputs.
@@ -68,12 +68,20 @@ class InterpretedExecutor(Executor):
             refuse(fallbacks)
         return cls(plan, steps)
 
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(
+        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+    ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
+        plan = self._plan
         memory = self._bind(inputs)
+        given = {}
+        for name, array in zip(plan.outputs, out or (), strict=out is not None):
+            if array is not None and name not in given:
+                given[name] = check_output(plan.tensors[name], array, [*inputs, *given.values()])
+                memory[name] = _as_bytes(array)
         for _ in self._execute(memory):
             pass
-        return [self._array(memory, name) for name in self._plan.outputs]
+        return [given[n] if n in given else self._array(memory, n) for n in plan.outputs]
 
     def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, np.ndarray]]:
         """Run, yielding each executed node with its output before the next one runs.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,9 +66,11 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 
 REQUIRED: Any = object()
 
+#: The attrs of an op that has none, and of a node that sets none.
+NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Attr:
+
+class Attr(NamedTuple):
     """Type and default of one attr. ``type`` is a key of the kernel descriptors' type names."""
 
     type: str
@@ -79,12 +81,11 @@ class Attr:
         return _CHECKS[self.type](value)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One test case: arrays in, attrs, and whether a native kernel is expected to serve it."""
 
     inputs: Sequence[np.ndarray]
-    attrs: dict[str, Any] = field(default_factory=dict)
+    attrs: Attrs = NO_ATTRS
     native: bool = True
 
 
@@ -102,8 +103,7 @@ def _streaming_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Att
     return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs))
 
 
-@dataclass(frozen=True, slots=True)
-class OpDef:
+class OpDef(NamedTuple):
     """Definition of one op.
 
     Parameters
@@ -143,7 +143,7 @@ class OpDef:
     infer: Infer
     evaluate: Evaluate
     samples: Callable[[], Iterable[Sample]]
-    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    attrs: Mapping[str, Attr] = NO_ATTRS
     view: ViewRule | None = None
     inplace: tuple[int, ...] = ()
     strided: tuple[int, ...] = ()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, TensorType, contiguous_strides
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 #: Roles of a tensor. "state" (lives across runs) is reserved for mutated buffers.
 ROLES = ("input", "output", "constant", "state", "intermediate")
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+
+class TensorSpec(NamedTuple):
     """Name, type and role of one tensor."""
 
     name: str
@@ -38,8 +39,7 @@ class TensorSpec:
         return self.type.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Where a tensor lies.
 
     A tensor is its own root (``root`` is its name) or lies inside another tensor's memory. Roots
@@ -70,8 +70,7 @@ class Placement:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PlanNode:
+class PlanNode(NamedTuple):
     """One step: an op from the registry over named tensors.
 
     Attributes
@@ -87,13 +86,12 @@ class PlanNode:
     op: str
     inputs: tuple[str, ...]
     output: str
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Mapping[str, Any] = _NOTHING
     scratch: tuple[int, int] = (0, 0)
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A model ready to run: frozen plain data, nothing executable.
 
     Attributes
@@ -126,10 +124,10 @@ class Plan:
     outputs: tuple[str, ...]
     constants: Mapping[str, np.ndarray]
     arena_bytes: int
-    samples: Mapping[str, np.ndarray] = field(default_factory=dict)
+    samples: Mapping[str, np.ndarray] = _NOTHING
     input_tree: Any = None
     output_tree: Any = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = _NOTHING
 
     def is_executed(self, node: PlanNode) -> bool:
         """Whether a run computes this node; False where it is only a view of its input."""

@@ -1,0 +1,24 @@
+"""What this installation runs with."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from taper_runtime.executor import _native
+from taper_runtime.session import thread_count
+
+
+def show_config() -> None:
+    """Print the ISA level in use and those at hand, the kernels, and the threads of a run.
+
+    Raises
+    ------
+    InputError
+        If ``TAPER_NUM_THREADS`` is not a number of threads.
+    """
+    kernels = Counter(op for _, op, _ in _native.list_kernels())
+    active = _native.active_isa()
+    others = [isa for isa in _native.available_isas() if isa != active]
+    print(f"isa      {active} (also here: {', '.join(others)})")
+    print(f"threads  {thread_count()} of {_native.cpu_count()} CPUs")
+    print(f"kernels  {kernels.total()} for {len(kernels)} ops: {', '.join(sorted(kernels))}")
