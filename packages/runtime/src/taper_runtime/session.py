@@ -179,11 +179,13 @@ class InferenceSession:
         if len(input_feed) != len(arrays):
             unknown = sorted(input_feed.keys() - set(self._inputs))
             raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
+        mine = None
         if out:
             unknown = sorted(out.keys() - self._output_index.keys())
             if unknown:
                 raise InputError(f"out: unknown outputs {unknown}; expected {self.plan.outputs}")
-        outputs = self._executor.run(arrays, out and [out.get(n) for n in self.plan.outputs])
+            mine = [out.get(name) for name in self.plan.outputs]
+        outputs = self._executor.run(arrays, mine)
         if output_names is None:
             return outputs
         try:

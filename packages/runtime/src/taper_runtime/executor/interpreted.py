@@ -74,7 +74,7 @@ class InterpretedExecutor(Executor):
         """See :meth:`Executor.run`."""
         plan = self._plan
         memory = self._bind(inputs)
-        given = {}
+        given: dict[str, np.ndarray] = {}
         for name, array in zip(plan.outputs, out or (), strict=out is not None):
             if array is not None and name not in given:
                 given[name] = check_output(plan.tensors[name], array, [*inputs, *given.values()])
