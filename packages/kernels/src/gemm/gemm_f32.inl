@@ -234,15 +234,37 @@ static void gemm_edge_tile(gemm_tile_fn tile, const gemm_block *g, const float *
     gemm_copy(g->c, g->ldc, c, WIDTH, 1, rows, cols);
 }
 
+/*
+ * The panels that come next are in L3 or memory: the tiles of these fetch them, each its share of
+ * the way so that the bus is asked for an even flow. Tile t of `tiles` fetches from *line on, *step
+ * floats further at each k; both stay as they are where it has nothing to fetch.
+ */
+static void gemm_next_lines(const gemm_block *block, const float *next, int64_t panels, int64_t t,
+                            int64_t tiles, const float **line, int64_t *step) {
+    if (block->b_panel_stride == block->k * GEMM_NR) { /* in one run */
+        *step = i64_ceil_div(panels * GEMM_NR, tiles);
+        *line = next + t * *step * block->k;
+        return;
+    }
+    /* Else a panel's lines are a step apart, if they are lines: the last tiles take one panel each.
+     */
+    const int64_t panel = panels - (tiles - t);
+    if (panel < 0)
+        return;
+    if (block->b_col_stride == 1)
+        *step = block->b_k_stride;
+    else if (block->b_col_stride == block->k && block->b_k_stride == 1)
+        *step = GEMM_NR;
+    else
+        return;
+    *line = next + panel * block->b_panel_stride;
+}
+
 /* Computes the block's m rows and n columns; m, n, k >= 0. */
 static inline __attribute__((unused)) void gemm_block_run(const gemm_block *block, int64_t m,
                                                           int64_t n) {
     if (m <= 0)
         return;
-    /* Lines of the panels that come next; none where a line is not a part of one panel. */
-    int64_t line_step = block->b_k_stride;
-    if (block->b_col_stride != 1)
-        line_step = block->b_col_stride == block->k && block->b_k_stride == 1 ? GEMM_NR : 0;
     /* Tiles of equal height: 16 rows are 8 and 8, not 14 and 2. */
     const int64_t tiles = i64_ceil_div(m, GEMM_MR);
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
@@ -269,13 +291,10 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         }
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
-            /* The panels that come next are in L3 or memory. The last tiles of these, which find
-             * theirs in L2 and leave the bus idle, fetch one each; the others what they just read.
-             */
-            const int64_t fetch = panels - (tiles - t);
-            const bool fetches = tiles > 1 && fetch >= 0 && panels + fetch < left && line_step > 0;
-            const float *line = fetches ? next + fetch * block->b_panel_stride : g.b;
-            const int64_t step = fetches ? line_step : g.b_k_stride;
+            const float *line = g.b;
+            int64_t step = g.b_k_stride;
+            if (tiles > 1 && left > panels)
+                gemm_next_lines(block, next, panels, t, tiles, &line, &step);
             if (cols == panels * GEMM_NR)
                 tile[rows](&g, line, step);
             else

@@ -5,7 +5,7 @@
 enum {
     /* Longer sums are added up in pieces through C: the rows of A and the panels of B that meet in
      * a tile stay in L2. */
-    MATMUL_KC = 1024,
+    MATMUL_KC = 2048,
     /* Where B is read in place, 64 of its rows side by side, in runs of a whole part's columns; but
      * a sum of up to 128 is short enough to keep in registers. */
     MATMUL_ROWS_KC = 64,
