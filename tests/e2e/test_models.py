@@ -17,16 +17,17 @@ def relative_error(got, want):
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
-def run(plan, executor="compiled", strict=True):
+def run(plan, executor="compiled", strict=True, threads=1):
     options = taper_runtime.SessionOptions()
     options.executor = executor
     options.strict_native = strict
+    options.intra_op_num_threads = threads
     session = taper_runtime.InferenceSession(plan, options)
     return session.run(None, dict(session.plan.samples))
 
 
 def check(module, args, tmp_path, *, kwargs=None, tolerance=1e-5, strict=True):
-    """Export fused and unfused, run both executors, compare everything; return the fused plan."""
+    """Export fused and unfused, run both executors and more threads, compare; return the plan."""
     with torch.no_grad():
         result = module(*args, **(kwargs or {}))
     want = [leaf.numpy() for leaf in torch.utils._pytree.tree_leaves(result)]
@@ -40,6 +41,9 @@ def check(module, args, tmp_path, *, kwargs=None, tolerance=1e-5, strict=True):
         assert relative_error(got, expected) <= tolerance
     for ours, theirs in zip(compiled, run(path, "interpreted", strict), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+    for threads in (2, 3, 8):
+        for ours, theirs in zip(compiled, run(path, strict=strict, threads=threads), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
     unfused = taper_frontend.export(module, args, kwargs, passes=(), verify=False)
     for ours, theirs in zip(compiled, run(unfused, strict=False), strict=True):
         assert relative_error(ours, theirs) <= tolerance
