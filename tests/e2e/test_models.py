@@ -126,6 +126,24 @@ def test_llama(tmp_path):
     assert heads == [2, 2, 2], "key and value heads are not repeated"
 
 
+def test_mixtral(tmp_path):
+    """A mixture of experts: each token goes through two of four."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        vocab_size=500,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=96,
+        num_local_experts=4,
+        use_cache=False,
+    )
+    module = seeded(lambda: transformers.MixtralForCausalLM(config))
+    plan = check(module, (torch.randint(0, 500, (2, 12)),), tmp_path, strict=False)
+    assert ops(plan).count("GROUPED_MATMUL") == 4
+
+
 def test_minilm(tmp_path):
     """Trained weights, mask, mean pooling and normalisation inside the exported module."""
     transformers = pytest.importorskip("transformers")

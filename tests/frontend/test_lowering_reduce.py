@@ -127,3 +127,9 @@ def test_large_constants_are_one_element_expanded():
     graph = check_lowering(lambda x: x + torch.ones(1000, 1000)[:1, :4], X)
     assert "EXPAND" in ops_of(graph)
     assert sum(array.nbytes for array in graph.constants.values()) == 4
+
+
+@pytest.mark.parametrize("x", [X, X[:, :0], torch.full((3,), 2.0), X.round()])
+@pytest.mark.parametrize(("bins", "low", "high"), [(5, -3, 4), (7, -1, 2), (4, 0, 0), (1, 9, 10)])
+def test_histogram(x, bins, low, high):
+    check_lowering(lambda x: x.histc(bins, low, high), x)

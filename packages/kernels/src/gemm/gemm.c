@@ -1,5 +1,5 @@
 /*
- * MATMUL in float32. shape.inl reduces every case of ranks, strides and batches to a batch of plain
+ * MATMUL and GROUPED_MATMUL in float32. shape.inl reduces every case of ranks, strides and batches to a batch of plain
  * products C = A * B; matmul.inl chooses how B is read, splits the work and applies the epilogue to
  * each block of C while it is in cache; gemm_f32.inl and dot_f32.inl compute blocks.
  */
@@ -18,6 +18,8 @@ TAPER_DEFINE_ATTRS(matmul)
 #include "gemm/shape.inl"
 
 #include "gemm/matmul.inl"
+
+#include "gemm/grouped.inl"
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel kernels[] = {

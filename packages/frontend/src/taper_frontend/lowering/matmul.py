@@ -43,3 +43,21 @@ def addmm(ctx: Lowering, x: str, a: str, b: str, beta: float = 1, alpha: float =
     if beta != 1:
         x = ctx.apply("MUL", x, beta, dtype=dtype)
     return ctx.emit("ADD", [y, x])
+
+
+@lowers("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def grouped_mm(
+    ctx: Lowering,
+    a: str,
+    b: str,
+    offs: str | None = None,
+    bias: str | None = None,
+    out_dtype: str | None = None,
+) -> str:
+    """Multiply each run of rows by a matrix of its own; ``offs`` says where the runs end."""
+    if offs is None or (ctx.rank(a), ctx.rank(b)) != (2, 3):
+        ctx.unsupported("only groups of rows: offs given, a of rank 2, b of rank 3")
+    y = ctx.emit("GROUPED_MATMUL", [a, b, offs])
+    if bias is not None:
+        y = ctx.emit("ADD", [y, bias])
+    return ctx.cast(y, ctx.output.dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
@@ -203,3 +205,31 @@ def _arg(ctx: Lowering, op: str, x: str, dim: int | None, keepdim: bool) -> str:
 def _scan(ctx: Lowering, op: str, x: str, dim: int) -> str:
     y = ctx.cast(ctx.at_least_1d(x), ctx.output.dtype)
     return ctx.reshape(ctx.emit(op, [y], axis=ctx.axis(y, dim)), ctx.output.shape)
+
+
+@lowers("aten.histc.default")
+def histc(ctx: Lowering, x: str, bins: int = 100, min: float = 0, max: float = 0) -> str:
+    """Count the elements in each of ``bins`` equal parts of ``[min, max]``, as comparisons.
+
+    Where ``min`` and ``max`` are equal the range is that of the elements, and one about them where
+    these are equal too.
+    """
+    dtype = ctx.output.dtype
+    x = ctx.flat(x)
+    low, high = ctx.full((), min, dtype), ctx.full((), max, dtype)
+    if min == max and ctx.type(x).size:
+        low = ctx.emit("AMIN", [x], axes=(0,))
+        high = ctx.emit("AMAX", [x], axes=(0,))
+        same = ctx.emit("EQ", [low, high])
+        low, high = (
+            ctx.emit("WHERE", [same, ctx.apply("ADD", end, by, dtype=dtype), end])
+            for end, by in ((low, -1), (high, 1))
+        )
+    width = ctx.emit("SUB", [high, low])
+    place = ctx.apply("MUL", ctx.emit("SUB", [x, low]), bins, dtype=dtype)
+    place = ctx.emit("FLOOR", [ctx.emit("DIV", [place, width])])
+    place = ctx.apply("MINIMUM", place, bins - 1, dtype=dtype)  # the last part has its upper end
+    inside = ctx.emit("LOGICAL_AND", [ctx.emit("LE", [low, x]), ctx.emit("LE", [x, high])])
+    parts = ctx.constant(np.arange(bins).reshape(bins, 1).astype(dtype))
+    hits = ctx.emit("LOGICAL_AND", [ctx.emit("EQ", [place, parts]), inside])
+    return ctx.emit("SUM", [ctx.cast(hits, dtype)], axes=(1,))

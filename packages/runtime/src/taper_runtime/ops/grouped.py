@@ -1,0 +1,84 @@
+"""GROUPED_MATMUL: each run of rows times a matrix of its own, as mixtures of experts need it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_runtime.errors import InputError
+from taper_runtime.ops.opdef import Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.rules import FLOATS, INDICES, check_dtype, check_same_dtype, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    a, b, ends = inputs
+    dtype = check_same_dtype("GROUPED_MATMUL", inputs[:2])
+    check_dtype("GROUPED_MATMUL", "a and b", dtype, FLOATS)
+    check_dtype("GROUPED_MATMUL", "ends", ends.dtype, INDICES)
+    shapes = [list(t.shape) for t in inputs]
+    if (len(a.shape), len(b.shape), len(ends.shape)) != (2, 3, 1):
+        fail("GROUPED_MATMUL", "a of rank 2, b of rank 3 and ends of rank 1", shapes)
+    if a.shape[1] != b.shape[1] or ends.shape[0] != b.shape[0]:
+        fail("GROUPED_MATMUL", "a [M, K], b [G, K, N] and ends [G]", shapes)
+    return TensorType(dtype, (a.shape[0], b.shape[2]))
+
+
+def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    a, b, ends = inputs
+    output = np.zeros((a.shape[0], b.shape[2]), a.dtype)
+    begin = 0
+    for matrix, end in zip(b, ends.tolist(), strict=True):
+        if not begin <= end <= a.shape[0]:
+            raise InputError(
+                f"GROUPED_MATMUL: expected ends that rise from 0 to at most {a.shape[0]}, "
+                f"got {ends.tolist()}"
+            )
+        with np.errstate(all="ignore"):
+            output[begin:end] = a[begin:end] @ matrix
+        begin = end
+    return output
+
+
+def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Every row in some group; of b as many matrices as there are rows for."""
+    a, b, ends = inputs
+    read = b.nbytes * min(a.shape[0], b.shape[0]) // max(1, b.shape[0])
+    return Cost(2 * output.size * a.shape[1], a.nbytes + read + ends.nbytes + output.nbytes)
+
+
+def _samples() -> Iterator[Sample]:
+    rng = np.random.default_rng(2)
+
+    def floats(*shape: int) -> np.ndarray:
+        return np.asarray(rng.standard_normal(shape), np.float32)
+
+    for m, k, n, ends in (
+        (9, 20, 33, [2, 2, 9]),
+        (40, 7, 5, [40]),
+        (6, 12, 16, [1, 3, 4, 6]),
+        (8, 5, 40, [3, 6]),  # rows beyond the last end are 0
+        (4, 0, 3, [1, 4]),
+        (0, 3, 4, [0, 0]),
+        (3, 4, 0, [1, 3]),
+    ):
+        b = floats(len(ends), k, n)
+        yield Sample([floats(m, k), b, np.array(ends, np.int32)])
+        yield Sample([floats(m, k), b, np.array(ends)])
+    yield Sample([np.ones((2, 3)), np.ones((1, 3, 2)), np.array([2])], native=False)
+
+
+GROUPED_MATMUL = OpDef(
+    name="GROUPED_MATMUL",
+    doc="a [M, K] times b [G, K, N], one matrix for each group of rows: rows ends[g-1] to ends[g] "
+    "of a (from 0 for the first group) are multiplied by b[g]. Rows beyond the last end give 0.",
+    inputs=(3, 3),
+    infer=_infer,
+    evaluate=_evaluate,
+    samples=_samples,
+    strided=(0, 1),
+    cost=_cost,
+)
