@@ -1,7 +1,8 @@
 /*
- * MATMUL and GROUPED_MATMUL in float32. shape.inl reduces every case of ranks, strides and batches to a batch of plain
- * products C = A * B; matmul.inl chooses how B is read, splits the work and applies the epilogue to
- * each block of C while it is in cache; gemm_f32.inl and dot_f32.inl compute blocks.
+ * MATMUL and GROUPED_MATMUL in float32. shape.inl reduces every case of ranks, strides and batches
+ * to a batch of plain products C = A * B; matmul.inl chooses how B is read, splits the work and
+ * applies the epilogue to each block of C while it is in cache; gemm_f32.inl and dot_f32.inl
+ * compute blocks.
  */
 #include <assert.h>
 
