@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.graph.elementwise import external_inputs, is_fusable, tile_program
 from taper_frontend.graph.matmul import is_plain_matmul
-from taper_runtime.ops.matmul import MAX_EXTRAS
+from taper_runtime.ops.map import MAX_EXTRAS
 
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
