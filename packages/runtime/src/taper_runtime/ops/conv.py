@@ -39,6 +39,11 @@ def pack_weight(weight: np.ndarray, groups: int) -> np.ndarray:
     return np.stack([pack(matrix[:, g]) for g in range(groups)])
 
 
+def is_depthwise(weight: Shape, groups: int) -> bool:
+    """Whether each output channel of a CONV has an input channel to itself, among several."""
+    return groups > 1 and weight[-2:] == (1, groups)
+
+
 def _weight_shape(op: str, channels: int, weight: TensorType, attrs: Attrs) -> Shape:
     """Shape of the weight as it is unpacked, if it fits x."""
     kernel, groups, columns = attrs["kernel"], attrs["groups"], attrs["columns"]
