@@ -9,10 +9,8 @@ enum {
     DW_VECTORS = V_REGISTERS == 32 ? 2 : 1, /* of channels in a tile */
     DW_PIXELS = 7,
     DW_FEW_PIXELS = 4,
-    DW_MAX_TAPS = 7,        /* whose weights stay in registers */
-    DW_L1 = 6 << 10,        /* floats of x that the channels of a pass read for one output row */
-    DW_UNIT_COST = 1 << 18, /* multiply-adds, with 2 for what an element costs besides */
-    DW_UNIT = 32 << 10,     /* floats of the output that wait for the epilogue */
+    DW_MAX_TAPS = 7,    /* whose weights stay in registers */
+    DW_UNIT = 16 << 10, /* floats of the output that wait for the epilogue, in L1 */
 };
 
 struct depthwise_state {
@@ -21,7 +19,6 @@ struct depthwise_state {
     /* Units of work, numbered [image][slice][row block][width block]. */
     int64_t rows, row_blocks;
     int64_t width, width_blocks; /* less than a row only where rows is 1 */
-    int64_t channels;            /* in a pass */
     int32_t kind;                /* index in depthwise_tiles */
 };
 
@@ -163,17 +160,11 @@ static const struct {
 static void depthwise_split(struct depthwise_state *state) {
     const conv_shape *s = &state->shape;
     const window_dim *h = &s->dims[1], *w = &s->dims[2];
-    const int64_t pixel_cost = s->channels * (conv_taps(s) + 2 + 3 * state->epilogue.cost);
-    const int64_t pixels = i64_max(1, i64_min(DW_UNIT / s->channels, DW_UNIT_COST / pixel_cost));
+    const int64_t pixels = i64_max(1, DW_UNIT / s->channels);
     state->width = pixels >= w->out ? w->out : conv_part(w->out, i64_max(pixels, 8 * DW_PIXELS));
     state->rows = state->width == w->out ? conv_part(h->out, pixels / w->out) : 1;
     state->row_blocks = i64_ceil_div(h->out, state->rows);
     state->width_blocks = i64_ceil_div(w->out, state->width);
-
-    const int64_t step = DW_VECTORS * V_LEN;
-    const int64_t positions =
-        s->dims[0].kernel * h->kernel * i64_min(w->in, state->width * w->stride + w->kernel);
-    state->channels = i64_max(1, DW_L1 / i64_max(1, positions) / step) * step;
 
     const int32_t kinds = sizeof depthwise_tiles / sizeof depthwise_tiles[0];
     for (state->kind = 0; state->kind < kinds - 1; state->kind++)
@@ -206,10 +197,10 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
 
 /* ---- run ---- */
 
-/* Pixels [begin, end) of one output row, channels [c0, c1). row: the tile of its pixel 0, channel
- * 0, but for what follows from the pixels. */
+/* Pixels [begin, end) of one output row. row: the tile of its pixel 0, but for what follows from
+ * the pixels. */
 static void depthwise_pixels(const struct depthwise_state *state, const depthwise_tile *row,
-                             int64_t begin, int64_t end, int64_t c0, int64_t c1) {
+                             int64_t begin, int64_t end) {
     const window_dim *w = &state->shape.dims[2];
     for (int64_t o = begin, step; o < end; o += step) {
         const int64_t left = end - o;
@@ -223,18 +214,16 @@ static void depthwise_pixels(const struct depthwise_state *state, const depthwis
             t.at + (DW_PIXELS - 1) * w->stride + (w->kernel - 1) * w->dilation < w->in;
         const depthwise_fn full =
             whole ? depthwise_tiles[state->kind].whole : depthwise_tiles[state->kind].edge[few];
-        t.x += c0;
-        t.weight += c0;
-        t.y += o * t.channels + c0;
-        int64_t c = c0;
-        for (const int64_t n = DW_VECTORS * V_LEN; c + n <= c1; c += n) {
+        t.y += o * t.channels;
+        int64_t c = 0;
+        for (const int64_t n = DW_VECTORS * V_LEN; c + n <= t.channels; c += n) {
             full(&t);
             t.x += n;
             t.weight += n;
             t.y += n;
         }
-        for (; c < c1; c += V_LEN) {
-            t.lanes = i64_min(V_LEN, c1 - c);
+        for (; c < t.channels; c += V_LEN) {
+            t.lanes = i64_min(V_LEN, t.channels - c);
             depthwise_tiles[state->kind].lanes[few](&t);
             t.x += V_LEN;
             t.weight += V_LEN;
@@ -261,28 +250,27 @@ static void depthwise_unit(const taper_call *call, int64_t unit, void *scratch) 
     const int64_t weight_row = w->kernel * s->channels, weight_slice = h->kernel * weight_row;
     const float *x = call->inputs[0].data, *weight = call->inputs[1].data;
     float *output = call->output->data;
-    for (int64_t c = 0; c < s->channels; c += state->channels)
-        for (int64_t o = first; o < last; o++) {
-            const int64_t y = o * h->stride - h->low, y_end = window_taps(h, y, &y_tap);
-            const depthwise_tile row = {
-                .x = x + (image * d->in + z + z_tap * d->dilation) * x_slice +
-                     (y + y_tap * h->dilation) * x_row,
-                .weight = weight + z_tap * weight_slice + y_tap * weight_row,
-                .y = output + conv_pixel(s, image, slice, o, 0) * s->channels,
-                .slices = z_end - z_tap,
-                .rows = y_end - y_tap,
-                .x_slice = d->dilation * x_slice,
-                .x_row = h->dilation * x_row,
-                .weight_slice = weight_slice,
-                .weight_row = weight_row,
-                .taps = w->kernel,
-                .stride = w->stride,
-                .dilation = w->dilation,
-                .size = w->in,
-                .channels = s->channels,
-            };
-            depthwise_pixels(state, &row, begin, end, c, i64_min(c + state->channels, s->channels));
-        }
+    for (int64_t o = first; o < last; o++) {
+        const int64_t y = o * h->stride - h->low, y_end = window_taps(h, y, &y_tap);
+        const depthwise_tile row = {
+            .x = x + (image * d->in + z + z_tap * d->dilation) * x_slice +
+                 (y + y_tap * h->dilation) * x_row,
+            .weight = weight + z_tap * weight_slice + y_tap * weight_row,
+            .y = output + conv_pixel(s, image, slice, o, 0) * s->channels,
+            .slices = z_end - z_tap,
+            .rows = y_end - y_tap,
+            .x_slice = d->dilation * x_slice,
+            .x_row = h->dilation * x_row,
+            .weight_slice = weight_slice,
+            .weight_row = weight_row,
+            .taps = w->kernel,
+            .stride = w->stride,
+            .dilation = w->dilation,
+            .size = w->in,
+            .channels = s->channels,
+        };
+        depthwise_pixels(state, &row, begin, end);
+    }
 
     const taper_program *p = &state->epilogue;
     const int64_t r0 = conv_pixel(s, image, slice, first, begin);
