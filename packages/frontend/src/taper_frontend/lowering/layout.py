@@ -23,5 +23,6 @@ def channels_first(ctx: Lowering, x: str) -> str:
 
 
 def per_channel(ctx: Lowering, values: str, x: str) -> str:
-    """Return a vector in the shape that broadcasts along dimension 1 of ``x``."""
-    return ctx.reshape(values, ctx.shape(values) + (1,) * (ctx.rank(x) - 2))
+    """Return ``values`` in the shape that broadcasts along the dimensions of ``x`` from 1 on."""
+    shape = ctx.shape(values)
+    return ctx.reshape(values, shape + (1,) * (ctx.rank(x) - 1 - len(shape)))

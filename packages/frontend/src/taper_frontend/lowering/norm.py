@@ -155,7 +155,12 @@ def group_norm(
     shape = ctx.shape(x)
     grouped = ctx.reshape(x, (shape[0], groups, channels // groups, *shape[2:]))
     y = _normalise(ctx, grouped, range(2, ctx.rank(grouped)), eps)
-    return _scale_and_shift(ctx, ctx.reshape(y, shape), weight, bias), None, None
+    # in groups as well: all of it is then one elementwise node
+    weight, bias = (
+        None if values is None else ctx.reshape(values, (groups, channels // groups))
+        for values in (weight, bias)
+    )
+    return ctx.reshape(_scale_and_shift(ctx, y, weight, bias), shape), None, None
 
 
 def _normalise(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> str:
@@ -172,7 +177,7 @@ def _normalise(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> str:
 
 
 def _scale_and_shift(ctx: Lowering, x: str, scale: str | None, shift: str | None) -> str:
-    """Multiply and add per channel."""
+    """Multiply and add per channel, or per group and channel."""
     dtype = ctx.dtype(x)
     if scale is not None:
         x = ctx.apply("MUL", x, per_channel(ctx, scale, x), dtype=dtype)
