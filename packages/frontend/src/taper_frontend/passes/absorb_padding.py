@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from taper_frontend.graph.pattern import rewrite
+from taper_frontend.graph.permutation import permutation, permutation_op
 
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
@@ -23,29 +24,40 @@ def absorb_padding(graph: Graph) -> bool:
         CONV(CAT(zeros, x, zeros), w)      CONV(x, w, padding)
         AVG_POOL(CAT(x, zeros))            AVG_POOL(x, padding, counted)
         MAX_POOL(CAT(-inf, x))             MAX_POOL(x, padding)
+
+    A permutation may stand between.
     """
     return rewrite(graph, _absorb)
 
 
 def _absorb(graph: Graph, node: Node) -> bool:
     border = _BORDER.get(node.op)
+    if border is None:
+        return False
     cat = graph.producer(node.inputs[0])
-    if border is None or cat is None or cat.op != "CAT":
+    axes = None if cat is None else permutation(graph, cat)
+    if cat is not None and axes is not None:
+        cat = graph.producer(cat.inputs[0])
+    if cat is None or cat.op != "CAT":
         return False
-    dim = cat.attrs["axis"] - 1
+    axis = cat.attrs["axis"] if axes is None else axes.index(cat.attrs["axis"])
     parts = [name for name in cat.inputs if not _is_filled_with(graph, name, border)]
-    if len(parts) != 1 or not 0 <= dim < len(node.attrs["kernel"]):
+    if len(parts) != 1 or not 1 <= axis <= len(node.attrs["kernel"]):
         return False
-    at = cat.inputs.index(parts[0])
-    sizes = [graph.tensors[name].shape[dim + 1] for name in cat.inputs]
+    (x,) = parts
+    at = cat.inputs.index(x)
+    sizes = [graph.tensors[name].shape[cat.attrs["axis"]] for name in cat.inputs]
     attrs = dict(node.attrs)
     for attr in ("padding", "counted"):
         if attr in attrs:
             widths = list(attrs[attr])
-            widths[2 * dim] += sum(sizes[:at])
-            widths[2 * dim + 1] += sum(sizes[at + 1 :])
+            widths[2 * axis - 2] += sum(sizes[:at])
+            widths[2 * axis - 1] += sum(sizes[at + 1 :])
             attrs[attr] = tuple(widths)
-    graph.replace_node(node, node.op, [parts[0], *node.inputs[1:]], attrs)
+    if axes is not None:
+        op, moved = permutation_op(axes)
+        x = graph.add_node(op, [x], moved, name=f"{x}.moved", source=cat.source)
+    graph.replace_node(node, node.op, [x, *node.inputs[1:]], attrs)
     return True
 
 

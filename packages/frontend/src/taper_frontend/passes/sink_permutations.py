@@ -247,41 +247,41 @@ def _reshape(graph: Graph, node: Node) -> _Moved | None:
     blocks = _blocks(old, new)
     if blocks is None:
         return None
-    counting = sorted(axes[axis] for axis, size in enumerate(old) if size != 1)
     # the source's dims that make each block, in its order, and the new dims they become
     pieces = sorted(([axes[axis] for axis in mine], theirs) for mine, theirs in blocks)
     order = [axis for _, theirs in pieces for axis in theirs]
     permuted = tuple(order.index(axis) for axis in range(len(new)))
-    regrouped = [axis for members, _ in pieces for axis in members]
-    if regrouped != counting:
+    regrouped = tuple(axis for members, _ in pieces for axis in members)
+    regrouped = (*(axis for axis in sorted(axes) if axis not in regrouped), *regrouped)
+    if not _keeps_order(graph.tensors[source].shape, regrouped):
         if not _is_undone(graph, node.output, permuted, by=any):
             return None
-        ones = [axis for axis in sorted(axes) if axis not in counting]
-        source = _reordered(graph, source, (*ones, *regrouped))
+        source = _reordered(graph, source, regrouped)
     return _Moved([source], {"shape": tuple(new[axis] for axis in order)}, permuted)
 
 
 def _blocks(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
     """Pair the dims of two shapes: least groups of as many elements, in order.
 
-    Dims of size 1 are left out of the old shape; those of the new one go with the block that
-    follows, or the last. None if there is no block to go with.
+    A dim of size 1 is paired with one where both stand at the same place. Else one of the old shape
+    is left out, and one of the new goes with the block that follows, or the last. None if there is
+    no block to go with.
     """
-    before = [axis for axis, size in enumerate(old) if size != 1]
-    after = list(range(len(new)))
-    if 0 in old or not before:
-        return None
+    before, after = list(range(len(old))), list(range(len(new)))
     blocks: list[tuple[list[int], list[int]]] = []
-    while before:
+    while before and after and 0 not in old:
         mine, theirs = [before.pop(0)], [after.pop(0)]
         while (have := _count(old, mine)) != (want := _count(new, theirs)):
-            if have < want:
+            if have == 1:
+                mine = [before.pop(0)]
+            elif have < want:
                 mine.append(before.pop(0))
             else:
                 theirs.append(after.pop(0))
         blocks.append((mine, theirs))
-    blocks[-1][1].extend(after)
-    return blocks
+    if blocks:
+        blocks[-1][1].extend(after)
+    return blocks or None
 
 
 def _count(shape: Shape, axes: Sequence[int]) -> int:
