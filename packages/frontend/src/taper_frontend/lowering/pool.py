@@ -65,6 +65,8 @@ def _avg_pool(n: int) -> Handler:
         Integers are divided as such: rounded towards zero.
         """
         attrs = _window(ctx, x, n, kernel_size, stride, padding, (1,) * n)
+        if divisor_override is None and _is_whole(ctx, x, attrs):
+            return _over_all(ctx, "MEAN", x, n)
         counted = per_dim(padding, n) if count_include_pad else (0,) * n
         attrs |= {"counted": pairs(counted, counted), "divisor": divisor_override or 0}
         dtype = ctx.dtype(x)
@@ -97,6 +99,20 @@ def _window(
     return {"kernel": kernel, "stride": steps, "padding": pairs(low, high)}
 
 
+def _is_whole(ctx: Lowering, x: str, attrs: dict[str, Any]) -> bool:
+    """Whether there is one window, which starts with the input and ends with it or beyond."""
+    n = len(attrs["kernel"])
+    spatial = zip(ctx.shape(x)[-n:], ctx.output.shape[-n:], attrs["kernel"], strict=True)
+    starts = attrs["padding"][::2]
+    return not any(starts) and all(out == 1 and taps >= size for size, out, taps in spatial)
+
+
+def _over_all(ctx: Lowering, op: str, x: str, n: int) -> str:
+    """Reduce the spatial dimensions to one element each."""
+    rank = ctx.rank(x)
+    return ctx.emit(op, [x], axes=tuple(range(rank - n, rank)), keepdim=True)
+
+
 def _adaptive_avg_pool(n: int) -> Handler:
     def adaptive_avg_pool(ctx: Lowering, x: str, output_size: Sizes) -> str:
         """Average windows that share out the input."""
@@ -122,8 +138,7 @@ def _adaptive(ctx: Lowering, x: str, n: int, kind: str, whole: str, **attrs: Any
     if all(size == out for size, out in sizes):
         return x
     if all(out == 1 for _, out in sizes):
-        rank = ctx.rank(x)
-        return ctx.emit(whole, [x], axes=tuple(range(rank - n, rank)), keepdim=True)
+        return _over_all(ctx, whole, x, n)
     if all(out and size % out == 0 for size, out in sizes):
         kernel = tuple(size // out for size, out in sizes)
         attrs |= {"kernel": kernel, "stride": kernel, "padding": (0,) * (2 * n)}
