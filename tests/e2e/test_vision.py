@@ -54,7 +54,7 @@ HUGGING_FACE = {
             "image_size": 64,
         },
         64,
-        18,
+        9,
     ),
     "SegformerForSemanticSegmentation": (
         "SegformerConfig",
@@ -65,7 +65,7 @@ HUGGING_FACE = {
             "decoder_hidden_size": 16,
         },
         64,
-        3,
+        2,
     ),
     "CLIPVisionModelWithProjection": (
         "CLIPVisionConfig",

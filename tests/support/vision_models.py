@@ -195,8 +195,8 @@ MODELS = {
     "UNet": (UNet, (2, 3, 16, 16), 2),
     "DenseNet": (DenseNet, (2, 3, 32, 32), 1),
     "ShuffleNet": (ShuffleNet, (1, 3, 32, 32), 4),
-    "GoogLeNet": (GoogLeNet, (1, 3, 40, 40), 1),
-    "Generator": (Generator, (1, 3, 16, 16), 3),
+    "GoogLeNet": (GoogLeNet, (1, 3, 40, 40), 2),
+    "Generator": (Generator, (1, 3, 16, 16), 2),
     "ResNetWith1d": (ResNetWith1d, (2, 2, 64), 1),
 }
 

@@ -94,11 +94,13 @@ def _join_summands(graph: Graph, node: Node) -> bool:
 
 def _add_negative(graph: Graph, node: Node) -> bool:
     found = _constant_operand(graph, node, "SUB")
-    if found is None or not is_plain_product(found[0]) or node.inputs[0] != found[0].output:
+    if found is None or node.inputs[0] != found[0].output:
         return False
-    product, constant = found
+    value, constant = found
+    if value.op != "ADD" and not is_plain_product(value):
+        return False
     negative = graph.add_constant(f"{constant}.negative", -graph.constants[constant])
-    graph.replace_node(node, "ADD", [product.output, negative])
+    graph.replace_node(node, "ADD", [value.output, negative])
     return True
 
 
