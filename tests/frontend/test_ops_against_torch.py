@@ -362,6 +362,12 @@ def take(x, index, a):
     return y.unflatten(a["axis"], index.shape) if index.ndim else y.squeeze(a["axis"])
 
 
+def grouped_matmul(a, b, ends, attrs):
+    groups = torch.bucketize(torch.arange(len(a)), ends.long(), right=True)
+    b = torch.cat([b, b.new_zeros(1, *b.shape[1:])])  # of the rows beyond the last end
+    return torch.einsum("mk,mkn->mn", a, b[groups])
+
+
 OTHERS = {
     "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
     "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
@@ -400,6 +406,7 @@ OTHERS = {
     "COPY": lambda x, a: x.clone(),
     "CAT": lambda *x: torch.cat(x[:-1], x[-1]["axis"]),
     "EMBEDDING": lambda weight, index, a: weight[index.long()],
+    "GROUPED_MATMUL": grouped_matmul,
     "INDEX_SELECT": take,
     "GATHER": lambda x, index, a: torch.gather(
         x, a["axis"], index.long() % max(x.shape[a["axis"]], 1)

@@ -61,9 +61,7 @@ def _describe_export(plan: Plan) -> list[str]:
         lines.append("every node has a native kernel")
     copies = [node for node in plan.nodes if _is_copy(plan, node)]
     if copies:
-        lines.append(
-            f"{len(copies)} nodes only move values, between what makes and needs them:"
-        )
+        lines.append(f"{len(copies)} nodes only move values, between what makes and needs them:")
         lines += [f"  {_describe_copy(plan, node)}" for node in copies]
     return lines
 

@@ -189,15 +189,6 @@ def _flip(graph: Graph, node: Node) -> _Moved | None:
     return _Moved([source], {"axes": sorted(axes[axis] for axis in node.attrs["axes"])}, axes)
 
 
-def _expand(graph: Graph, node: Node) -> _Moved | None:
-    found = _permuted(graph, node.inputs[0])
-    shape = graph.tensors[node.output].shape
-    if found is None or len(shape) != len(found[1]):
-        return None
-    source, axes = found
-    return _Moved([source], {"shape": tuple(shape[axis] for axis in _inverse(axes))}, axes)
-
-
 def _reduction(graph: Graph, node: Node) -> _Moved | None:
     found = _permuted(graph, node.inputs[0])
     if found is None:
@@ -323,7 +314,6 @@ _SAME_AXES = frozenset({"CAT", "SLICE", "FLIP", "RESAMPLE", "SOFTMAX", "CUMSUM"}
 
 _RULES: Mapping[str, Callable[[Graph, Node], _Moved | None]] = {
     "CAT": _cat,
-    "EXPAND": _expand,
     "FLIP": _flip,
     "RESHAPE": _reshape,
     **dict.fromkeys(
