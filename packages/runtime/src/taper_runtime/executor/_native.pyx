@@ -20,6 +20,7 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 import os
+import time
 
 import numpy as np
 
@@ -37,6 +38,7 @@ cdef class Buffer:
     """Owner of zeroed memory aligned to TAPER_ALIGNMENT."""
 
     cdef char *data
+    cdef size_t size
 
     def __cinit__(self, size_t size):
         cdef void *p = NULL
@@ -45,6 +47,7 @@ cdef class Buffer:
             raise MemoryError(f"cannot allocate {size} bytes")
         memset(p, 0, size)
         self.data = <char *>p
+        self.size = size
 
     def __dealloc__(self):
         free(self.data)
@@ -91,6 +94,46 @@ def active_isa():
 def cpu_count():
     """CPUs this process may use: its affinity mask, and its cgroup's quota rounded up."""
     return taper_cpu_count()
+
+
+def cache_bytes(level):
+    """Bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not say."""
+    return taper_cache_bytes(level)
+
+
+def measure(isa, probe, workers, memory, passes):
+    """Run a loop that measures one limit of the machine; see taper/machine.h.
+
+    Parameters
+    ----------
+    isa : str
+        An ISA level of this CPU.
+    probe : str
+        "fma", "int8", "read" or "copy".
+    workers : int
+        Threads, each of which has a part of ``memory``.
+    memory : Buffer
+    passes : int
+
+    Returns
+    -------
+    (float, int) or None
+        Operations or bytes of all workers, and nanoseconds. None where this CPU has no such probe.
+    """
+    cdef const taper_probe *found = taper_probe_find(isa.encode(), probe.encode())
+    cdef taper_measurement result
+    cdef taper_status status
+    cdef Buffer buffer = memory
+    cdef int32_t count = workers
+    cdef int64_t n = passes
+    if found == NULL:
+        return None
+    cdef size_t each = buffer.size // count // TAPER_ALIGNMENT * TAPER_ALIGNMENT
+    with nogil:
+        status = taper_measure(found, count, buffer.data, each, n, &result)
+    if status != TAPER_OK:
+        raise InternalError(f"measure: {taper_status_string(status).decode()}")
+    return result.work, result.ns
 
 
 cdef dict _describe(const taper_kernel *kernel):
@@ -515,12 +558,16 @@ cdef class Program:
         return self._run(arrays, out, None)
 
     def profile(self, arrays):
-        """One inference; returns (outputs, nanoseconds per native step)."""
-        cdef Buffer ns = Buffer(len(self.nodes) * sizeof(int64_t))
-        outputs = self._run(arrays, None, ns)
-        return outputs, [(<int64_t *>ns.data)[i] for i in range(len(self.nodes))]
+        """One inference; returns (outputs, spans).
 
-    cdef list _run(self, arrays, out, Buffer ns):
+        spans : per step, native or not, per worker: (begin, end) in nanoseconds of the monotonic
+        clock, zeros where that worker had no part in the step.
+        """
+        cdef list spans = []
+        outputs = self._run(arrays, None, spans)
+        return outputs, spans
+
+    cdef list _run(self, arrays, out, list spans):
         cdef Frame frame
         cdef Py_ssize_t i
         if len(arrays) != self.n_inputs:
@@ -534,7 +581,6 @@ cdef class Program:
         cdef void **bound = <void **>frame.bound.data
         cdef list outputs = []
         cdef list held = []  # copies made of inputs that are not contiguous
-        cdef int64_t *times = NULL if ns is None else <int64_t *>ns.data
         try:
             for i in range(self.n_inputs):
                 bound[i] = _input_address(self.inputs[i], arrays[i], held)
@@ -549,14 +595,17 @@ cdef class Program:
             frame.bind()
             for begin, end, node in self.segments:
                 if node is None:
-                    self._run_native(frame, begin, end, times)
-                else:
-                    _run_numpy(frame, node)
+                    self._run_native(frame, begin, end, spans)
+                    continue
+                start = 0 if spans is None else time.monotonic_ns()
+                _run_numpy(frame, node)
+                if spans is not None:
+                    spans.append([(start, time.monotonic_ns())])
         finally:
             self.frames.append(frame)
         return outputs
 
-    cdef int _run_native(self, Frame frame, int64_t begin, int64_t end, int64_t *ns) except -1:
+    cdef int _run_native(self, Frame frame, int64_t begin, int64_t end, list spans) except -1:
         cdef taper_run_args args
         cdef int64_t failed = 0
         cdef taper_status status
@@ -565,13 +614,22 @@ cdef class Program:
         args.workers = self.workers
         args.worker_scratch = frame.worker_scratch.data
         args.worker_scratch_bytes = self.worker_scratch_bytes
-        args.ns = NULL if ns == NULL else ns + begin
+        cdef Buffer record = None
+        cdef taper_span *span = NULL
+        if spans is not None:
+            record = Buffer(args.count * self.workers * sizeof(taper_span))
+            span = <taper_span *>record.data
+        args.spans = span
         with nogil:
             status = taper_run(&args, &failed)
         if status != TAPER_OK:
             raise InputError(
                 f"node {self.labels[begin + failed]}: {taper_status_string(status).decode()}"
             )
+        if spans is not None:
+            for i in range(args.count):
+                at = i * self.workers
+                spans.append([(span[w].begin, span[w].end) for w in range(at, at + self.workers)])
         return 0
 
 
