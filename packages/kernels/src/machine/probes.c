@@ -10,8 +10,11 @@ enum {
     LOADS = 8,   /* vectors a turn */
 };
 
-/* Makes a compiler believe that memory changed: each pass then reads it again. */
-static inline void forget_memory(void) { __asm__ volatile("" ::: "memory"); }
+/* The same address, but no compiler knows: what it does there is not what it did before. */
+static inline void *another(const void *p) {
+    __asm__ volatile("" : "+r"(p));
+    return (void *)p;
+}
 
 static double probe_fma(void *memory, size_t bytes, int64_t passes) {
     (void)bytes;
@@ -50,36 +53,34 @@ __attribute__((target("avx512vnni"))) static double probe_int8(void *memory, siz
 #endif
 
 static double probe_read(void *memory, size_t bytes, int64_t passes) {
-    int32_t *p = memory;
-    const int64_t turn = LOADS * V_LEN, turns = (int64_t)(bytes / sizeof *p) / turn;
+    const int64_t turn = LOADS * V_LEN, turns = (int64_t)(bytes / sizeof(int32_t)) / turn;
     vi sums[LOADS];
     for (int i = 0; i < LOADS; i++)
         sums[i] = vi_set1(0);
     for (int64_t pass = 0; pass < passes; pass++) {
+        const int32_t *p = another(memory);
         for (int64_t at = 0; at < turns * turn; at += turn)
 #pragma GCC unroll 8
             for (int i = 0; i < LOADS; i++)
                 sums[i] = vi_add(sums[i], vi_load(p + at + i * V_LEN));
-        forget_memory();
     }
     for (int i = 1; i < LOADS; i++)
         sums[0] = vi_add(sums[0], sums[i]);
-    vi_store(p, sums[0]);
-    return (double)sizeof *p * (double)(turns * turn) * (double)passes;
+    vi_store(memory, sums[0]);
+    return (double)sizeof(int32_t) * (double)(turns * turn) * (double)passes;
 }
 
 static double probe_copy(void *memory, size_t bytes, int64_t passes) {
     const int64_t turn = LOADS * V_LEN, turns = (int64_t)(bytes / 2 / sizeof(float)) / turn;
-    const float *from = memory;
-    float *to = (float *)memory + turns * turn;
     for (int64_t pass = 0; pass < passes; pass++) {
+        const float *from = another(memory);
+        float *to = (float *)another(memory) + turns * turn;
         for (int64_t at = 0; at < turns * turn; at += turn)
 #pragma GCC unroll 8
             for (int i = 0; i < LOADS; i++) /* in a register: else this becomes a memcpy */
                 v_store(to + at + i * V_LEN, v_in_register(v_load(from + at + i * V_LEN)));
-        forget_memory();
     }
-    return 2.0 * sizeof *to * (double)(turns * turn) * (double)passes;
+    return 2.0 * sizeof(float) * (double)(turns * turn) * (double)passes;
 }
 
 static const taper_probe probes[] = {

@@ -38,7 +38,7 @@ cdef class Buffer:
     """Owner of zeroed memory aligned to TAPER_ALIGNMENT."""
 
     cdef char *data
-    cdef size_t size
+    cdef readonly size_t size
 
     def __cinit__(self, size_t size):
         cdef void *p = NULL
@@ -101,7 +101,7 @@ def cache_bytes(level):
     return taper_cache_bytes(level)
 
 
-def measure(isa, probe, workers, memory, passes):
+def measure(isa, probe, workers, Buffer memory, each, passes):
     """Run a loop that measures one limit of the machine; see taper/machine.h.
 
     Parameters
@@ -111,8 +111,10 @@ def measure(isa, probe, workers, memory, passes):
     probe : str
         "fma", "int8", "read" or "copy".
     workers : int
-        Threads, each of which has a part of ``memory``.
+        Threads.
     memory : Buffer
+    each : int
+        Bytes of ``memory`` per thread, a multiple of TAPER_ALIGNMENT.
     passes : int
 
     Returns
@@ -123,14 +125,15 @@ def measure(isa, probe, workers, memory, passes):
     cdef const taper_probe *found = taper_probe_find(isa.encode(), probe.encode())
     cdef taper_measurement result
     cdef taper_status status
-    cdef Buffer buffer = memory
     cdef int32_t count = workers
+    cdef size_t part = each
     cdef int64_t n = passes
     if found == NULL:
         return None
-    cdef size_t each = buffer.size // count // TAPER_ALIGNMENT * TAPER_ALIGNMENT
+    if workers * each > memory.size:
+        raise InternalError(f"measure: {workers} x {each} bytes of {memory.size}")
     with nogil:
-        status = taper_measure(found, count, buffer.data, each, n, &result)
+        status = taper_measure(found, count, memory.data, part, n, &result)
     if status != TAPER_OK:
         raise InternalError(f"measure: {taper_status_string(status).decode()}")
     return result.work, result.ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor import _native
-from taper_runtime.executor.executor import Executor, definition, operand, refuse
+from taper_runtime.executor.executor import Executor, definition, node_cost, operand, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class CompiledExecutor(Executor):
         self._program = program
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
-        #: Native steps in order, each with its kernel's name.
+        #: Executed nodes in order, each with its kernel's name, "numpy" where there is none.
         self.steps = steps
 
     @classmethod
@@ -76,6 +76,7 @@ class CompiledExecutor(Executor):
                 places = [place(n) for n in names]
                 program.add_native(prepared, places, node.scratch, label, workers)
             else:
+                steps.append((node, "numpy"))
                 fallbacks.append(node)
                 evaluate = _bind_attrs(op.evaluate, attrs)
                 operands = [(*place(n), *t) for n, t in zip(names, types, strict=True)]
@@ -95,8 +96,14 @@ class CompiledExecutor(Executor):
         outputs = self._program.run(inputs, out)
         return outputs if self._repeated is None else [outputs[i] for i in self._repeated]
 
-    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-        """Run once; returns the outputs, and nanoseconds per step of :attr:`steps`."""
+    def profile(
+        self, inputs: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
+        """Run once; returns the outputs, and when each worker was at each of :attr:`steps`.
+
+        That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
+        clock, zeros where the worker had no part in the step.
+        """
         return self._program.profile(inputs)
 
 
@@ -108,9 +115,7 @@ _WORTH_NS = 8000
 
 def _workers_worth(plan: Plan, node: PlanNode) -> int:
     """How many threads a node is worth, at least one."""
-    op, attrs = definition(node)
-    inputs = [plan.tensors[name].type for name in node.inputs]
-    flops, nbytes = op.cost(inputs, plan.tensors[node.output].type, attrs)
+    flops, nbytes = node_cost(plan, node)
     return max(1, int(max(flops / _FLOPS_PER_NS, nbytes / _BYTES_PER_NS) / _WORTH_NS))
 
 
