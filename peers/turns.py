@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    import numpy as np
+    from peers.engines import Run
 
 
 class Refused(Exception):
@@ -27,26 +27,17 @@ class Refused(Exception):
 
 
 class Runner(Protocol):
-    """One engine with one model, ready to run."""
-
-    output: np.ndarray
+    """What takes a turn."""
 
     def seconds(self) -> float:
         """Run once; the time it took."""
 
 
-class Here:
-    """An engine in this process."""
+class Timed:
+    """A function, timed."""
 
-    def __init__(self, engine: str, family: str, model: str, plan: Path, threads: int) -> None:
-        torch.set_num_threads(threads)
-        try:
-            module, args = SETS[family][model]()
-            with torch.no_grad():
-                self._run = ENGINES[engine](module, args, plan, threads)
-                self.output = self._run().copy()
-        except Exception as error:  # whatever an engine raises is its refusal
-            raise Refused(f"{type(error).__name__}: {error}") from error
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     def seconds(self) -> float:
         """See :class:`Runner`."""
@@ -54,6 +45,20 @@ class Here:
             begin = time.perf_counter()
             self._run()
             return time.perf_counter() - begin
+
+
+class Here(Timed):
+    """An engine in this process."""
+
+    def __init__(self, engine: str, family: str, model: str, plan: Path, threads: int) -> None:
+        torch.set_num_threads(threads)
+        try:
+            module, args = SETS[family][model]()
+            with torch.no_grad():
+                super().__init__(ENGINES[engine](module, args, plan, threads))
+                self.output = self._run().copy()
+        except Exception as error:  # whatever an engine raises is its refusal
+            raise Refused(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Nothing to end."""
