@@ -108,7 +108,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     seconds = 1.0 if options.quick else 10.0
     limits = measure_limits([_native.active_isa()], [options.threads])[0]
-    setting = describe_setting(command_line("peers"))
+    setting = describe_setting(command_line("peers"), "onnxruntime", "openvino")
     print(setting, describe_limits([limits]), sep="\n")
     head = f"| model | {' | '.join(ENGINES)} | ratio | roofline |"
     rule = "| --- " * (len(ENGINES) + 3) + "|"

@@ -80,4 +80,3 @@ ENGINES: dict[str, Callable[..., Run]] = {
     "ONNX Runtime": onnxruntime,
     "OpenVINO": openvino,
 }
-DISTRIBUTIONS = ("torch", "onnxruntime", "openvino", "numpy")

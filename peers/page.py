@@ -9,16 +9,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 import taper_runtime
-from peers.engines import DISTRIBUTIONS
 from taper_runtime.executor import _native
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 
-def describe_setting(command: str) -> str:
-    """Versions, CPU, date and the command, as a paragraph."""
-    versions = ", ".join(f"{name} {version(name)}" for name in DISTRIBUTIONS)
+def describe_setting(command: str, *engines: str) -> str:
+    """The command, date, versions of torch, numpy and ``engines``, CPU: as a paragraph."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", *engines))
     return (
         f"`{command}`, {time.strftime('%Y-%m-%d')}: taper {taper_runtime.__version__}, {versions}, "
         f"Python {platform.python_version()}; {cpu_name()}, {_native.active_isa()}"
