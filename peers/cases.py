@@ -6,7 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import classifiers
-from models import BLOCK_SIZES, MINILM_SIZES, MLP_SIZES, block, gpt2, minilm, mlp
+from models import (
+    BLOCK_SIZES,
+    LINEAR_SIZES,
+    MINILM_SIZES,
+    MLP_SIZES,
+    block,
+    gpt2,
+    linear,
+    minilm,
+    mlp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +36,7 @@ VISION = {
 }
 #: Set -> model -> a function that makes the module and its arguments.
 SETS: dict[str, dict[str, Case]] = {
+    "gemm": {f"GEMM {m}x{k}x{n}": partial(linear, m, k, n) for m, k, n in LINEAR_SIZES},
     "mlp": {f"MLP {b}x{w}": partial(mlp, b, w) for b, w in MLP_SIZES},
     "block": {f"block {b}x{s}x{w}": partial(block, b, s, w) for b, s, w in BLOCK_SIZES},
     "minilm": {f"MiniLM {b}x{s}": partial(minilm, b, s) for b, s in MINILM_SIZES},

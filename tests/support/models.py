@@ -9,6 +9,7 @@ import torch
 
 MLP_SIZES = [(1, 512), (32, 512), (128, 512), (1, 2048), (32, 2048)]  # batch, width
 BLOCK_SIZES = [(1, 16, 64), (4, 64, 128), (4, 128, 256)]  # batch, length, width
+LINEAR_SIZES = [(1024, 1024, 1024), (1, 2048, 2048)]  # rows, k, n
 MINILM_SIZES = [(1, 16), (1, 128), (8, 128)]  # batch, length
 
 
@@ -107,6 +108,10 @@ def seeded(make):
     """The module ``make`` builds, with the same weights every time, in eval mode."""
     torch.manual_seed(0)
     return make().eval()
+
+
+def linear(rows, k, n):
+    return seeded(lambda: torch.nn.Linear(k, n, bias=False)), (torch.randn(rows, k),)
 
 
 def mlp(batch, width):
