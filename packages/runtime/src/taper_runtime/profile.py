@@ -64,23 +64,20 @@ def _duration(workers: list[tuple[int, int]]) -> float:
     return max(end for _, end in part) - min(begin for begin, _ in part)
 
 
-def least_ns(plan: Plan, node: PlanNode, limits: Limits) -> float:
-    """What :meth:`Limits.least_ns` says of a node of a plan."""
-    flops, moved = node_cost(plan, node)
-    written = min(plan.tensors[node.output].nbytes, moved)
-    constants = {name for name in node.inputs if plan.placements[name].root in plan.constants}
-    constant = min(sum(plan.tensors[name].nbytes for name in constants), moved - written)
-    return limits.least_ns(flops, constant, moved - written - constant, written, _resident(plan))
-
-
-def least_run_ns(plan: Plan, limits: Limits) -> float:
-    """The sum of :func:`least_ns` over the nodes a run executes."""
-    return sum(least_ns(plan, node, limits) for node in plan.nodes if plan.is_executed(node))
-
-
-def _resident(plan: Plan) -> int:
+def least_ns(plan: Plan, limits: Limits) -> list[float]:
+    """What :meth:`Limits.least_ns` says of each node a run executes, in order."""
     bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
-    return plan.arena_bytes + bound + sum(array.nbytes for array in plan.constants.values())
+    constants = sum(array.nbytes for array in plan.constants.values())
+    resident = plan.arena_bytes + bound + constants
+    times = []
+    for node in filter(plan.is_executed, plan.nodes):
+        flops, moved = node_cost(plan, node)
+        written = min(plan.tensors[node.output].nbytes, moved)
+        names = {name for name in node.inputs if plan.placements[name].root in plan.constants}
+        constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
+        read = moved - written - constant
+        times.append(limits.least_ns(flops, constant, read, written, resident))
+    return times
 
 
 def describe_profile(profile: Profile, limits: Limits) -> str:
@@ -88,7 +85,7 @@ def describe_profile(profile: Profile, limits: Limits) -> str:
     plan = profile.plan
     total = max(sum(profile.ns), 1.0)
     lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
-    least = [least_ns(plan, node, limits) for node, _ in profile.steps]
+    least = least_ns(plan, limits)
     for (node, kernel), ns, floor in zip(profile.steps, profile.ns, least, strict=True):
         flops, moved = node_cost(plan, node)
         lines.append(
