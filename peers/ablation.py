@@ -89,7 +89,7 @@ def variants(family: str, make: Callable[..., Any]) -> dict[str, Run]:
         rows["torch SDPA"] = torch_run(make)
     rows |= {
         "numpy per op": taper_run(make, NumpyExecutor, []),
-        "native per op": taper_run(make, InterpretedExecutor, []),
+        "native per op, interpreted": taper_run(make, InterpretedExecutor, []),
         "compiled without fusion": taper_run(make, CompiledExecutor, without("fuse_")),
     }
     if family == "mlp":

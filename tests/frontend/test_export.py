@@ -196,6 +196,7 @@ def test_command_line_from_export_to_output(tmp_path):
         (["inspect", "zoo.py"], 1, "header"),
         (["run", "zoo.py"], 1, "header"),
         (["profile", "zoo.py", "--machine", "zoo.py"], 1, "header"),
+        (["bench", "m.taper", "--output", "x.json"], 1, "expected --machine"),
         (["bench"], 2, "one of the arguments plan --machine is required"),
         (["conquer"], 2, "invalid choice"),
     ],

@@ -115,6 +115,8 @@ def _add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
 def _bench(args: argparse.Namespace) -> None:
     if args.machine:
         _bench_machine(args.output)
+    elif args.output:
+        raise InputError("--output: expected --machine beside it; it is where its limits go")
     else:
         _bench_plan(args)
 
