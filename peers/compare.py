@@ -121,11 +121,12 @@ def main() -> None:
             rows.append(row)
             notes += more
         if not options.quick:
-            table = "\n".join([head, rule, *rows])
-            remarks = "\n".join(f"- {note}" for note in notes)
-            threads = f"{options.threads} thread{'s' if options.threads > 1 else ''}"
-            text = f"{setting}\n\n{table}\n\n{remarks}\n\n```\n{describe_limits([limits])}\n```"
-            write_section(f"{family} {options.threads}", f"{family}, {threads}", text)
+            remarks = [f"- {note}" for note in notes] + [""] * bool(notes)
+            machine = ["```", describe_limits([limits]), "```"]
+            text = "\n".join([setting, "", head, rule, *rows, "", *remarks, *machine])
+            write_section(
+                f"{family} {options.threads}", f"{family}, threads: {options.threads}", text
+            )
 
 
 if __name__ == "__main__":
