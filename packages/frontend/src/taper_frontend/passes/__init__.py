@@ -15,6 +15,7 @@ from taper_frontend.passes.fuse_elementwise import fuse_elementwise
 from taper_frontend.passes.fuse_epilogues import fuse_epilogues
 from taper_frontend.passes.hoist_reshapes import hoist_reshapes
 from taper_frontend.passes.merge_parallel_matmuls import merge_parallel_matmuls
+from taper_frontend.passes.merge_selections import merge_selections
 from taper_frontend.passes.pack_weights import pack_weights
 from taper_frontend.passes.pipeline import (
     Group,
@@ -31,6 +32,7 @@ from taper_frontend.passes.recognize_softmax import recognize_softmax
 from taper_frontend.passes.remove_noops import remove_noops
 from taper_frontend.passes.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.passes.sink_permutations import sink_permutations
+from taper_frontend.passes.sink_reshapes import sink_reshapes
 
 __all__ = ["PIPELINE", "Group", "Pass", "PassRecord", "run_pipeline", "run_until_stable"]
 
@@ -71,6 +73,8 @@ PIPELINE: list[Pass] = [
     ),
     absorb_output_transpose,  # the reshape after it becomes free
     merge_parallel_matmuls,  # after attention, which reads the slices; before biases are epilogues
+    merge_selections,  # windows that are shifted and cut
+    sink_reshapes,  # what stands between a product and its activation
     fuse_elementwise,
     fuse_epilogues,  # what is left beside a product, as one program
     read_permuted,  # what no product has taken

@@ -125,7 +125,8 @@ def _before(graph: Graph, tensor: str, axes: Axes, *, full_rank: bool) -> str:
         (source,) = graph.nodes[tensor].inputs
         return _added(graph, tensor, "EXPAND", source, {"shape": moved})
     if _keeps_order(shape, back):
-        while not full_rank and moved[:1] == (1,):
+        # a vector of parameters stays one; what is computed keeps its rank, and its epilogue
+        while not full_rank and tensor in graph.constants and moved[:1] == (1,):
             moved = moved[1:]
         return _reshaped(graph, tensor, moved)
     return _reordered(graph, _reshaped(graph, tensor, shape), back)
