@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING
 from taper_frontend.graph.elementwise import is_elementwise
 from taper_frontend.graph.pattern import rewrite
 from taper_frontend.graph.product import is_plain_product
+from taper_frontend.graph.strides import is_free_reshape
 
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
+    from taper_runtime.ops.opdef import Shape
 
 
 def sink_reshapes(graph: Graph) -> bool:
-    """Compute an elementwise op before the RESHAPE that stands between it and a product.
+    """Compute an elementwise op before a RESHAPE that parts it from a product, or is a copy.
 
     ::
 
         CONV -> RESHAPE [N,L,C] -> GELU            CONV -> GELU -> RESHAPE [N,L,C]
+        PERMUTE -> RESHAPE (a copy) -> ADD(., y)   PERMUTE -> ADD(., y in its shape) -> RESHAPE
 
-    The op can then become the epilogue, or fuse with the elementwise op before. Its other operands
-    are scalars, or vectors along a last dimension that both shapes have.
+    The op can then become the epilogue, fuse with the elementwise op before, or read the permuted
+    tensor as it lies. Its other operands are scalars, vectors along a last dimension that both
+    shapes have, and tensors that can be had in the other shape without a copy.
     """
     return rewrite(graph, _sink)
 
@@ -29,29 +33,51 @@ def sink_reshapes(graph: Graph) -> bool:
 def _sink(graph: Graph, node: Node) -> bool:
     if not is_elementwise(node):
         return False
-    tensors = graph.tensors
-    reshapes = [
-        producer
-        for name in node.inputs
-        if (producer := graph.producer(name)) is not None
-        and producer.op == "RESHAPE"
-        and tensors[name].shape == tensors[node.output].shape
-    ]
-    if len(reshapes) != 1 or graph.sole_consumer(reshapes[0].output) is not node:
+    after = graph.tensors[node.output].shape
+    for name in node.inputs:
+        reshape = graph.producer(name)
+        if reshape is None or not _parts(graph, reshape, node):
+            continue
+        (source,) = reshape.inputs
+        before = graph.tensors[source].shape
+        if all(other == name or _fits(graph, other, before, after) for other in node.inputs):
+            inputs = [
+                source if other == name else _reshaped(graph, other, before, after)
+                for other in node.inputs
+            ]
+            wanted = f"{node.output}.before"
+            result = graph.add_node(node.op, inputs, node.attrs, name=wanted, source=node.source)
+            graph.replace_node(node, "RESHAPE", [result], {"shape": after})
+            return True
+    return False
+
+
+def _parts(graph: Graph, reshape: Node, node: Node) -> bool:
+    """Whether a RESHAPE that ``node`` alone reads is in its way."""
+    source = reshape.inputs[0]
+    if (
+        reshape.op != "RESHAPE"
+        or graph.tensors[reshape.output].shape != graph.tensors[node.output].shape
+        or graph.sole_consumer(reshape.output) is not node
+    ):
         return False
-    (reshape,) = reshapes
-    source = graph.producer(reshape.inputs[0])
-    if source is None or graph.sole_consumer(source.output) is not reshape:
-        return False
-    if not is_plain_product(source) and not is_elementwise(source):
-        return False
-    before, after = tensors[source.output].shape, tensors[node.output].shape
+    producer = graph.producer(source)
+    fuses = (
+        producer is not None
+        and (is_plain_product(producer) or is_elementwise(producer))
+        and graph.sole_consumer(source) is reshape
+    )
+    return fuses or not is_free_reshape(graph, source, graph.tensors[node.output].shape)
+
+
+def _fits(graph: Graph, tensor: str, before: Shape, after: Shape) -> bool:
+    """Whether the tensor can be an operand before the RESHAPE too."""
+    shape = graph.tensors[tensor].shape
     vector = after[-1:] if before[-1:] == after[-1:] else ()
-    others = [name for name in node.inputs if name != reshape.output]
-    if any(tensors[name].shape not in ((), vector) for name in others):
-        return False
-    inputs = [source.output if name == reshape.output else name for name in node.inputs]
-    name = f"{node.output}.before"
-    result = graph.add_node(node.op, inputs, node.attrs, name=name, source=node.source)
-    graph.replace_node(node, "RESHAPE", [result], {"shape": after})
-    return True
+    return shape in ((), vector) or (shape == after and is_free_reshape(graph, tensor, before))
+
+
+def _reshaped(graph: Graph, tensor: str, before: Shape, after: Shape) -> str:
+    if graph.tensors[tensor].shape != after:
+        return tensor
+    return graph.add_node("RESHAPE", [tensor], {"shape": before}, name=f"{tensor}.view")
