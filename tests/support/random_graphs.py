@@ -233,12 +233,24 @@ class RandomGraph(Builder):
             y = self.op(op, y, self.constant(floats(self.width, 1, seed=seed)))
         return self.transpose(self.op("TANH", y), 1, 2)
 
+    def selected(self) -> str:
+        """Rows reversed and reversed again, wide enough to be followed."""
+        x = self.pick()
+        shape = self.graph.tensors[x].shape
+        count = math.prod(shape)
+        rows = self.op("EXPAND", self.reshape(x, count, 1), shape=(count, 16))
+        back = self.constant(np.arange(count)[::-1].copy())
+        rows = self.op("ABS", rows) if self.chance() else rows
+        for _ in range(2):
+            rows = self.op("INDEX_SELECT", rows, back, axis=0)
+        return self.reshape(self.op("MEAN", rows, axes=(1,)), *shape)
+
     def grow(self, fragments: int) -> Graph:
         kinds: list[Callable[[], str]] = [
             self.unary, self.binary, self.broadcast, self.move, self.masked, self.linear,
             self.linear, self.gelu, self.silu, self.norm, self.softmax, self.attention,
             self.attention, self.grouped_attention, self.reduced, self.folded, self.repeated,
-            self.convolution,
+            self.convolution, self.selected,
         ]  # fmt: skip
         for _ in range(fragments):
             made = kinds[self.rng.integers(len(kinds))]()
