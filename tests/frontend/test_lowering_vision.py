@@ -198,3 +198,14 @@ def test_moving_between_channels_and_places():
         lambda x: F.fold(F.unfold(x, 3), (8, 9), 3),
     )
     check_lowering(lambda x: [call(x) for call in calls], X)
+
+
+@pytest.mark.parametrize("border", ["zeros", "border", "reflection"])
+def test_sampling_at_a_grid(border):
+    def model(x, grid):
+        return [
+            F.grid_sample(x, grid, mode, border, align_corners=align)
+            for mode, align in (("bilinear", False), ("nearest", True))
+        ]
+
+    check_lowering(model, X, torch.rand(2, 4, 5, 2, generator=torch.manual_seed(0)) * 3 - 1.5)

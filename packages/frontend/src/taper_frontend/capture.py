@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
@@ -85,10 +86,15 @@ def capture(
         )
 
 
+#: Core ATen ops without a handler that torch can decompose all the same.
+_DECOMPOSED = (torch.ops.aten.grid_sampler_2d.default,)
+
+
 def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:
-    """Torch's own table without the ops that have a handler."""
+    """Torch's own table without the ops that have a handler, and with some it leaves whole."""
     table: dict[OperatorBase, Callable[..., Any]] = torch.export.default_decompositions()
-    return {op: rule for op, rule in table.items() if str(op) not in HANDLERS}
+    kept = {op: rule for op, rule in table.items() if str(op) not in HANDLERS}
+    return kept | get_decompositions(_DECOMPOSED)
 
 
 def _own(arguments: _T) -> _T:
