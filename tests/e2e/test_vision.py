@@ -54,7 +54,7 @@ HUGGING_FACE = {
             "image_size": 64,
         },
         64,
-        9,
+        3,
     ),
     "SegformerForSemanticSegmentation": (
         "SegformerConfig",

@@ -196,7 +196,7 @@ MODELS = {
     "DenseNet": (DenseNet, (2, 3, 32, 32), 1),
     "ShuffleNet": (ShuffleNet, (1, 3, 32, 32), 4),
     "GoogLeNet": (GoogLeNet, (1, 3, 40, 40), 2),
-    "Generator": (Generator, (1, 3, 16, 16), 2),
+    "Generator": (Generator, (1, 3, 16, 16), 1),
     "ResNetWith1d": (ResNetWith1d, (2, 2, 64), 1),
 }
 
