@@ -13,6 +13,7 @@ import taper_frontend
 import taper_runtime
 from models import Block, seeded
 from taper_frontend.passes import PIPELINE
+from taper_runtime.report import describe_plan
 
 
 class Scale(torch.nn.Module):
@@ -207,3 +208,12 @@ def test_users_mistakes_are_one_line(arguments, code, message, tmp_path):
     assert result.returncode == code
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_report_names_what_only_moves_values():
+    x = torch.randn(1, 3, 6, 5)
+    plan = taper_frontend.export(torch.nn.Conv2d(3, 4, 3).eval(), (x,), verify=False)
+    text = describe_plan(plan, nodes=False)
+    assert "2 nodes only move values" in text
+    assert "PERMUTE, input to CONV, 0.4 kB" in text
+    assert "PERMUTE, CONV to output, 0.2 kB" in text
