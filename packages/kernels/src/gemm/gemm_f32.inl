@@ -241,18 +241,35 @@ static inline __attribute__((unused)) void gemm_f32_pack_b(float *packed, const 
 
 /* ---- blocks ---- */
 
+/* to[r * to_stride + c] = from[r * from_stride + c], by vectors. */
+static void gemm_copy_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride,
+                           int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++, to += to_stride, from += from_stride) {
+        int64_t c = 0;
+        for (; c + V_LEN <= cols; c += V_LEN)
+            v_store(to + c, v_load(from + c));
+        if (c < cols)
+            v_store_n(to + c, v_load_n(from + c, cols - c), cols - c);
+    }
+}
+
 /* A tile of which C has only the first cols columns: computed beside C. */
-static void gemm_edge_tile(gemm_tile_fn tile, const gemm_block *g, const float *prefetch,
+static void gemm_edge_tile(gemm_tile_fn tile, gemm_block *g, const float *prefetch,
                            int64_t prefetch_step, int64_t rows, int64_t cols) {
     enum { WIDTH = GEMM_WIDE_PANELS * GEMM_NR };
-    float c[GEMM_MR * WIDTH] = {0};
-    gemm_block beside = *g;
-    beside.c = c;
-    beside.ldc = WIDTH;
-    if (g->accumulate)
-        gemm_copy(c, WIDTH, g->c, g->ldc, 1, rows, cols);
-    tile(&beside, prefetch, prefetch_step);
-    gemm_copy(g->c, g->ldc, c, WIDTH, 1, rows, cols);
+    float beside[GEMM_MR * WIDTH];
+    float *const c = g->c;
+    const int64_t ldc = g->ldc;
+    if (g->accumulate) {
+        memset(beside, 0, sizeof beside);
+        gemm_copy_rows(beside, WIDTH, c, ldc, rows, cols);
+    }
+    g->c = beside;
+    g->ldc = WIDTH;
+    tile(g, prefetch, prefetch_step);
+    g->c = c;
+    g->ldc = ldc;
+    gemm_copy_rows(c, ldc, beside, WIDTH, rows, cols);
 }
 
 /*
