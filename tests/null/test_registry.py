@@ -250,6 +250,11 @@ def test_name_is_registered_once():
 # -- refusals --------------------------------------------------------------------------------------
 
 F = "float32"
+WINDOW = {"kernel": [3], "stride": [1], "padding": [0, 0]}
+
+
+def conv(**given):
+    return WINDOW | {"dilation": [1]} | given
 
 
 @pytest.mark.parametrize(
@@ -303,6 +308,46 @@ F = "float32"
         ("MATMUL", [(2, 3), (3, 4)], "code", {"scalars": [1.0]}),
         ("MATMUL", [(2, 3), (3, 4), (5, 2, 4)], "keeps", {"code": ["ADD"], "args": [0, 1]}),
         ("MATMUL", [(2, 3), (3, 4), (2, 4)], "keeps", {"code": ["GT"], "args": [0, 1]}),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], r"x of rank 4", conv(kernel=[3, 3])),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "kernel of 1 to 3 dims", conv(kernel=[])),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "kernel of 1 integers from 1", conv(kernel=[0])),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "stride of 1 integers from 1", conv(stride=[0])),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "padding of 2 integers", conv(padding=[1])),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "to 2147483647", conv(padding=[0, 2**31])),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "within the padded input", conv(dilation=[3])),
+        ("CONV", [(1, 5, 2), (2, 2, 4)], r"a weight of \[3, 2, O\]", conv()),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "divide the 2 channels", conv(groups=3)),
+        ("CONV", [(1, 5, 2), (3, 1, 3)], "divide the 3 channels", conv(groups=2)),
+        ("CONV", [(1, 5, 2), (1, 6, 16)], r"9 columns packed as \[1, 1, 6, 16\]", conv(columns=9)),
+        ("CONV", [(1, 5, 2), (3, 2, 4), (4,)], "code", conv()),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "keeps", conv(code=["GT"], args=[0, 0])),
+        ("CONV_TRANSPOSE", [(1, 5, 2), (3, 2, 4)], "not empty", conv(padding=[4, 4])),
+        ("CONV_TRANSPOSE", [(1, 0, 2), (3, 2, 4)], "not empty", conv()),
+        ("MAX_POOL", [("bool", (1, 5, 2))], "float32", WINDOW | {"dilation": [1]}),
+        ("MAX_POOL", [(1, 2, 2)], "within the padded input", WINDOW | {"dilation": [1]}),
+        ("AVG_POOL", [(1, 5, 2)], "counted of 2 integers", WINDOW | {"counted": [-1, 0]}),
+        (
+            "AVG_POOL",
+            [(1, 5, 2)],
+            "a divisor within",
+            WINDOW | {"counted": [0, 0], "divisor": 2**31},
+        ),
+        ("ADAPTIVE_AVG_POOL", [(1, 5, 2)], "one per spatial dim", {"sizes": [2, 2]}),
+        ("ADAPTIVE_MAX_POOL", [(1, 0, 2)], "hold elements", {"sizes": [2]}),
+        ("RESAMPLE", [(2, 3)], "a mode of nearest", {"axis": 1, "size": 4, "mode": "area"}),
+        ("RESAMPLE", [(2, 3)], "at least 1", {"axis": 1, "size": 0, "mode": "linear"}),
+        (
+            "RESAMPLE",
+            [(2, 3)],
+            "a scale of 0 or from",
+            {"axis": 1, "size": 4, "mode": "linear", "scale": 1e-9},
+        ),
+        (
+            "RESAMPLE",
+            [(2, 3)],
+            "no align_corners",
+            {"axis": 1, "size": 4, "mode": "nearest", "align_corners": True},
+        ),
         ("ATTENTION", [(2, 4, 8)] * 2 + [(2, 4)], "rank", {"scale": 1.0}),
         ("ATTENTION", [(2, 4, 8), (3, 4, 8), (3, 4, 8)], "expected q", {"scale": 1.0}),
         ("ATTENTION", [(2, 4, 8), (2, 4, 9), (2, 4, 8)], "expected q", {"scale": 1.0}),
