@@ -5,10 +5,10 @@
  */
 
 enum {
-    CONV_SOURCE = 96 << 10,    /* floats of x that a block may read: 0.4 MB of L2 */
+    CONV_SOURCE = 144 << 10,   /* floats of x that a block may read: 0.6 MB of L2 */
     CONV_MAX_SOURCE = 1 << 28, /* and what not even a block of one pixel may exceed */
     CONV_RESIDENT = 128 << 10, /* floats of a weight that stays in L2 from block to block */
-    CONV_KC = 2048,            /* longer sums are added up in pieces of whole runs */
+    CONV_KC = 5120,            /* longer sums are added up in pieces of whole runs */
     CONV_UNITS = 8,            /* for threads to share */
     CONV_UNIT_COST = 1 << 20,  /* a unit's least, in multiply-adds: about 12 microseconds */
     CONV_MIN_COLS = 64,        /* for the epilogue, which has a cost per row */
