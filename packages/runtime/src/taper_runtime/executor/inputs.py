@@ -15,7 +15,22 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import TensorSpec
 
 
-def check_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+def check_array(spec: TensorSpec, array: object) -> np.ndarray:
+    """``array`` if it is one of the input's dtype; its shape may be any.
+
+    Raises
+    ------
+    InputError
+    """
+    storage = DTYPES[spec.dtype].storage
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"input {spec.name!r}: expected a numpy array, got {type(array).__name__}")
+    if array.dtype != storage:
+        raise InputError(f"input {spec.name!r}: expected dtype {storage}, got {array.dtype}")
+    return array
+
+
+def check_input(spec: TensorSpec, array: object) -> np.ndarray:
     """``array`` as a contiguous, aligned array of the input's dtype and shape.
 
     Raises
@@ -23,11 +38,7 @@ def check_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
     InputError
         If it is not an array of that dtype and shape; nothing is converted.
     """
-    storage = DTYPES[spec.dtype].storage
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"input {spec.name!r}: expected a numpy array, got {type(array).__name__}")
-    if array.dtype != storage:
-        raise InputError(f"input {spec.name!r}: expected dtype {storage}, got {array.dtype}")
+    array = check_array(spec, array)
     if array.shape != spec.shape:
         raise InputError(f"input {spec.name!r}: expected shape {spec.shape}, got {array.shape}")
     if array.flags.c_contiguous and array.flags.aligned:

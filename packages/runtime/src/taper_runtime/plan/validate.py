@@ -10,23 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
+from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import (
     MAX_ARENA_BYTES,
     METADATA_NAME,
     SAMPLE_PREFIX,
     check_text,
     check_type,
+    check_variable,
     fail,
     is_size,
     tensor_field,
 )
 from taper_runtime.plan.memory import check_memory
+from taper_runtime.sizes import Size, affine, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -50,6 +53,7 @@ def validate(plan: Plan) -> None:
     """
     if not is_size(plan.arena_bytes) or plan.arena_bytes > MAX_ARENA_BYTES:
         fail("plan.arena_bytes", f"expected 0 to {MAX_ARENA_BYTES}", plan.arena_bytes)
+    _check_sizes(plan)
     for name, spec in plan.tensors.items():
         _check_spec(name, spec)
     _check_signature(plan.inputs, plan.tensors, "input")
@@ -59,6 +63,36 @@ def validate(plan: Plan) -> None:
     check_memory(plan, _check_nodes(plan))
     _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
     _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
+
+
+def _check_sizes(plan: Plan) -> None:
+    """Check the size variables, and that inputs give each its value."""
+    for name, limits in plan.sizes.items():
+        check_variable(name, limits)
+    if plan.sizes and plan.arena_bytes:
+        fail("plan.arena_bytes", "expected 0, as the arena depends on sizes", plan.arena_bytes)
+    given = set()
+    for name in plan.inputs:
+        if type(name) is str and name in plan.tensors:
+            solutions = filter(None, map(affine, plan.tensors[name].shape))
+            given |= {variable for variable, factor, _ in solutions if factor >= 1}
+    for name in plan.sizes:
+        if name not in given:
+            raise PlanFormatError(f"plan.sizes[{name!r}]", "expected an input with a dim of it")
+    for spec in plan.tensors.values():
+        if type(spec.shape) is tuple:
+            _check_variables(plan, spec.shape, tensor_field(spec.name))
+    for name, placement in plan.placements.items():
+        values = placement.strides if type(placement.strides) is tuple else ()
+        _check_variables(plan, (placement.offset, *values), tensor_field(name))
+
+
+def _check_variables(plan: Plan, values: Iterable[object], field: str) -> None:
+    """Check that the size expressions among ``values`` have no variables but the plan's."""
+    for value in values:
+        for atom in variables(value) if isinstance(value, Size) else ():
+            if plan.sizes.get(atom.text) != (atom.low, atom.high):
+                fail(field, "expected size variables of the plan", atom.text)
 
 
 def _check_spec(name: object, spec: TensorSpec) -> None:
@@ -104,13 +138,18 @@ def _check_samples(plan: Plan) -> None:
         if name not in plan.inputs:
             raise PlanFormatError(field, "expected the name of an input")
         _check_array(array, plan.tensors[name], field)
+    try:
+        bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+    except InputError as error:
+        raise PlanFormatError("plan.samples", str(error)) from error
 
 
 def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
     """Check that ``array`` has the type of ``spec`` and can be read by its address."""
     if array.dtype != DTYPES[spec.dtype].storage:
         fail(f"{field}.dtype", f"expected data of the tensor's {spec.dtype}", str(array.dtype))
-    if array.shape != spec.shape:
+    sized = spec.role == "input" and any(isinstance(size, Size) for size in spec.shape)
+    if array.shape != spec.shape and not sized:  # what depends on sizes is bound together
         raise PlanFormatError(
             f"{field}.shape", f"the tensor's is {list(spec.shape)}, its data's {list(array.shape)}"
         )
@@ -140,6 +179,10 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
         if node.output in defined:
             fail(f"{field}.output", "expected a tensor without a value yet", node.output)
         _check_types(node, types, field)
+        for key in node.attrs:
+            value = node.attrs[key]
+            values = value if type(value) in (tuple, list) else (value,)
+            _check_variables(plan, values, f"{field}.attrs.{key}")
         defined.add(node.output)
     for name, spec in tensors.items():
         if name not in defined:
