@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Largest size a variable may take. Products of several may exceed 64 bits: evaluation checks.
 MAX_SIZE = 2**48
 
+#: A range that ends here or later has no end that anyone asked for.
+UNBOUNDED = 2**31 - 1
+
 #: Values that a size expression may have when it is evaluated: signed 64-bit integers.
 _LOW, _HIGH = -(2**63), 2**63 - 1
 
@@ -431,6 +434,8 @@ def _floordiv(a: Any, b: Any) -> int:
         return _make(quotient) + remainder // b
     b_low, b_high = bounds(b)
     corners = [low // b_low, low // b_high, high // b_low, high // b_high]
+    if min(corners) == max(corners):
+        return _make(quotient) + corners[0]
     text = f"floordiv({remainder}, {b})"
     return _make(quotient) + _of_atom(
         Atom(text, "floordiv", (remainder, b), min(corners), max(corners))

@@ -19,16 +19,16 @@ from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.graph import Graph
-from taper_frontend.lowering.context import DTYPE_NAMES, Lowering, Refusal, add_tensor
+from taper_frontend.lowering.context import Lowering, Refusal, add_tensor
 from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.lowering.sizes import DTYPE_NAMES, Sizes, refused_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
-from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
-from taper_runtime.ops.opdef import TensorType
+from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputSpec, OutputSpec
@@ -75,7 +75,7 @@ class _Poison:
 _POISON = _Poison()
 
 
-def lower(program: ExportedProgram) -> Lowered:
+def lower(program: ExportedProgram, names: Mapping[str, str] | None = None) -> Lowered:
     """Lower a captured program.
 
     Inputs keep the names ``torch.export`` gave them, constants those of the module's state dict,
@@ -86,6 +86,8 @@ def lower(program: ExportedProgram) -> Lowered:
     ----------
     program : ExportedProgram
         As :func:`taper_frontend.capture.capture` returns it.
+    names : mapping of str to str, optional
+        Names for torch's size symbols.
 
     Returns
     -------
@@ -98,18 +100,19 @@ def lower(program: ExportedProgram) -> Lowered:
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    return _Walk(program).run()
+    return _Walk(program, names or {}).run()
 
 
 class _Walk:
     """One pass over the nodes of a program, collecting what is refused."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, names: Mapping[str, str]) -> None:
         self.program = program
-        self.graph = Graph()
+        self.sizes = Sizes(program, names)
+        self.graph = Graph(self.sizes.ranges, self.sizes.examples)
         self.context = Lowering(self.graph)
         self.refused: list[UnsupportedNode] = []
-        # FX node name -> tensor name, tensor names of a multi-output node, plain value, or poison
+        # FX node name -> tensor name, names of a multi-output node, plain value, size, or poison
         self.values: dict[str, Any] = {}
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
@@ -162,13 +165,13 @@ class _Walk:
             self._refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
         else:
             value = placeholders[arg.name].meta["val"]
-            for axis, size in enumerate(value.shape):
-                if not isinstance(size, int):
-                    self._refuse(what, "dynamic shape", f"dimension {axis} varies ({size})")
-            if reason := _refused_type(value):
-                self._refuse(what, "dtype", reason)
-            elif type_ := _type(value):
-                self.values[arg.name] = self.graph.add_input(arg.name, *type_)
+            try:
+                if reason := refused_type(value):
+                    self._refuse(what, "dtype", reason)
+                elif type_ := self.sizes.type(value):
+                    self.values[arg.name] = self.graph.add_input(arg.name, *type_)
+            except OpError as error:
+                self._refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]
 
     def _result(self, spec: OutputSpec) -> Tree | None:
@@ -197,7 +200,7 @@ class _Walk:
         program = self.program
         tensors = program.constants if name in program.constants else program.state_dict
         tensor = tensors[name]
-        if reason := _refused_type(tensor):
+        if reason := refused_type(tensor):
             self._refuse(f"{spec.kind.name.lower().replace('_', ' ')} {name!r}", "dtype", reason)
             return _POISON
         key = (
@@ -218,13 +221,18 @@ class _Walk:
         if node.target is operator.getitem:
             return self._pick(node)
         try:
-            args, kwargs = self._arguments(node)
             handler = _find_handler(node)
-            if handler is None or _holds_poison([args, kwargs]) or not _is_static(node):
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt) and not _unbacked(node):
+                return self.sizes.size(value)
+            args, kwargs = self._arguments(node)
+            if handler is None or _holds_poison([args, kwargs]) or _unbacked(node):
                 return _POISON
             return self._call(handler, args, kwargs, node)
         except Refusal as refusal:
             category, reason = refusal.category, str(refusal)
+        except UndecidedError as error:
+            category, reason = "dynamic shape", f"{error}; a Dim with a narrower range may tell"
         except OpError as error:
             dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}
             category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
@@ -243,7 +251,7 @@ class _Walk:
 
     def _call(self, handler: Handler, args: list[Any], kwargs: dict[str, Any], node: Node) -> Any:
         """Call the handler of a node and check what it gives against what torch says."""
-        expected = _output_types(node)
+        expected = self.sizes.types(node)
         self.context.begin(node, expected, source_line(node))
         result: Any = handler(self.context, *args, **kwargs)
         many = isinstance(node.meta.get("val"), list | tuple)
@@ -252,7 +260,10 @@ class _Walk:
         if len(got) != len(expected) or any(
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
-            raise InternalError(f"{node.target} is lowered to {got}, torch gives {expected}")
+            message = f"{node.target} is lowered to {got}, torch gives {expected}"
+            if self.sizes.ranges:  # two forms of one size
+                raise UndecidedError(message)
+            raise InternalError(message)
         return names if many else names[0]
 
     def _arguments(self, node: Node) -> tuple[list[Any], dict[str, Any]]:
@@ -271,7 +282,7 @@ class _Walk:
 
     def _stand_in(self, node: Node) -> Any:
         """Return inputs of the node's types, so that what follows it is looked at too."""
-        types = _output_types(node)
+        types = self.sizes.types(node)
         names = [_POISON if t is None else self.graph.add_input(node.name, *t) for t in types]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
 
@@ -301,7 +312,7 @@ def _find_handler(node: Node) -> Handler | None:
     if _unbacked(node) - known:
         raise Refusal("the shape of the result depends on values", "data-dependent")
     for value in _tensors([node]):
-        if reason := _refused_type(value):
+        if reason := refused_type(value):
             raise Refusal(reason, "dtype")
     if (handler := HANDLERS.get(str(target))) is not None:
         return handler
@@ -321,35 +332,6 @@ def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
 def _unbacked(node: Node) -> set[Any]:
     """Return the sizes in what the node computes that only values decide."""
     return set(free_unbacked_symbols(node.meta.get("val")))
-
-
-def _is_static(node: Node) -> bool:
-    """Whether every tensor the node computes has a known shape."""
-    return all(_type(value) is not None for value in _tensors([node]))
-
-
-def _type(value: Any) -> TensorType | None:
-    """Return dtype and shape; None where it has none in a plan."""
-    if not isinstance(value, torch.Tensor) or _refused_type(value):
-        return None
-    shape = tuple(value.shape)
-    if not all(isinstance(size, int) for size in shape):
-        return None
-    return TensorType(DTYPE_NAMES[value.dtype], shape)
-
-
-def _output_types(node: Node) -> list[TensorType | None]:
-    value = node.meta.get("val")
-    return [_type(v) for v in (value if isinstance(value, list | tuple) else [value])]
-
-
-def _refused_type(value: torch.Tensor) -> str:
-    """Return what is wrong with the type of a tensor, empty if nothing is."""
-    if value.layout != torch.strided:
-        return f"expected a dense tensor, got {value.layout}"
-    if value.dtype not in DTYPE_NAMES:
-        return f"expected one of {', '.join(DTYPES)}, got {value.dtype}"
-    return ""
 
 
 def _holds_poison(args: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import Executor, definition, operand, refuse
-from taper_runtime.executor.inputs import check_array
+from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.sizes import largest
 
@@ -50,10 +50,7 @@ class CompiledExecutor(Executor):
         variables = list(plan.sizes)
 
         def bind(arrays: Sequence[np.ndarray]) -> list[int]:
-            for name, array in zip(plan.inputs, arrays, strict=True):
-                check_array(plan.tensors[name], array)
-            shapes = {n: a.shape for n, a in zip(plan.inputs, arrays, strict=True)}
-            values = bind_sizes(plan, shapes)
+            values = bind_inputs(plan, arrays)
             return [values[variable] for variable in variables]
 
         def place(name: str) -> tuple[int, int, int]:

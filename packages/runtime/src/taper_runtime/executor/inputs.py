@@ -8,11 +8,12 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
+from taper_runtime.plan.binding import bind_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_runtime.plan.plan import TensorSpec
+    from taper_runtime.plan.plan import Plan, TensorSpec
 
 
 def check_array(spec: TensorSpec, array: object) -> np.ndarray:
@@ -28,6 +29,21 @@ def check_array(spec: TensorSpec, array: object) -> np.ndarray:
     if array.dtype != storage:
         raise InputError(f"input {spec.name!r}: expected dtype {storage}, got {array.dtype}")
     return array
+
+
+def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+    """Return the values of the plan's size variables that ``arrays``, one per input, give.
+
+    Raises
+    ------
+    InputError
+        If one is not an array of its input's dtype, or of no shape that the plan takes.
+    """
+    checked = {
+        name: check_array(plan.tensors[name], array)
+        for name, array in zip(plan.inputs, arrays, strict=True)
+    }
+    return bind_sizes(plan, {name: array.shape for name, array in checked.items()})
 
 
 def check_input(spec: TensorSpec, array: object) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import dump_json, make_header
 from taper_runtime.format.plain import to_json
+from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import Size
@@ -35,7 +36,10 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
     """
     validate(plan)
     arrays = {**plan.constants, **{SAMPLE_PREFIX + name: a for name, a in plan.samples.items()}}
-    types = {name: plan.tensors[name.removeprefix(SAMPLE_PREFIX)].type for name in arrays}
+    types = {
+        name: TensorType(plan.tensors[name.removeprefix(SAMPLE_PREFIX)].dtype, array.shape)
+        for name, array in arrays.items()
+    }
     metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
     header, order = make_header(metadata, types)
     _replace(os.fspath(path), header, (arrays[name] for name in order))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.ops import (
     attention,
     convert,
+    creation,
     elementwise,
     gather,
     grouped,
@@ -51,6 +52,7 @@ for _op in (
     *reduce.OPS,
     *shape.OPS,
     *gather.OPS,
+    creation.ARANGE,
     scatter.SCATTER,
     sort.ARGSORT,
 ):

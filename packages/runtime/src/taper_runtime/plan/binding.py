@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError
 from taper_runtime.plan.checks import ALIGNMENT
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
-from taper_runtime.sizes import Size, affine, evaluate, variables
+from taper_runtime.sizes import UNBOUNDED, Size, affine, evaluate, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from taper_runtime.ops.opdef import Shape
-
-#: A range that ends here or later has no end that anyone asked for.
-UNBOUNDED = 2**31 - 1
 
 
 def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
