@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.export import Dim
+from torch.export import Dim, ShapesCollection
 from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
 from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
@@ -34,12 +34,13 @@ class Dims(NamedTuple):
 
 
 def requested_dims(
+    module: Any,
     program: ExportedProgram,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any,
 ) -> Dims:
-    """Compare the dimensions that the user lets vary with those that do.
+    """Compare the dimensions of a module's inputs that the user lets vary with those that do.
 
     Raises
     ------
@@ -67,7 +68,12 @@ def requested_dims(
         for axis, dim in places:
             _compare_dim(dims, f"dimension {axis} of {where}", dim, shape_of[id(x)][axis])
 
-    combined = _combine_args(program.module(), args, dict(kwargs or {}))
+    kwargs = dict(kwargs or {})
+    combined = _combine_args(module, args, kwargs)
+    if isinstance(dynamic_shapes, ShapesCollection):
+        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, kwargs)
+    if isinstance(dynamic_shapes, tuple | list):
+        combined = type(dynamic_shapes)(combined.values())
     _tree_map_with_path(compare, combined, dynamic_shapes, tree_name="inputs")
     return dims
 

@@ -71,7 +71,7 @@ def export(
     with _steps(progress) as step:
         step("capture")
         program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-        dims = requested_dims(program, args, kwargs, dynamic_shapes)
+        dims = requested_dims(module, program, args, kwargs, dynamic_shapes)
         step("lower")
         lowered = lower(program, dims.names)
         graph = lowered.graph
