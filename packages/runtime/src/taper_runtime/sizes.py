@@ -89,12 +89,13 @@ class Size:
         Products and their factors, in canonical order: no factor is 0, no product stands twice.
     """
 
-    __slots__ = ("_hash", "_text", "terms")
+    __slots__ = ("_bounds", "_hash", "_text", "terms")
 
     def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
         self.terms = tuple(terms)
         self._text = _format(self.terms)
         self._hash = hash(self._text)
+        self._bounds: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return self._text
@@ -165,7 +166,7 @@ class Size:
         return _is_at_least(self, other)
 
     def __bool__(self) -> bool:
-        low, high = _sign_bounds(self)
+        low, high = bounds(self)  # type: ignore[arg-type]
         if low > 0 or high < 0:
             return True
         raise UndecidedError(f"whether {self} is 0 depends on the inputs' sizes")
@@ -196,16 +197,11 @@ def is_static(size: int) -> bool:
 
 def bounds(size: int) -> tuple[int, int]:
     """Return numbers that ``size`` is between, both included, from the ranges of its variables."""
-    if isinstance(size, int):
+    if not isinstance(size, Size):
         return size, size
-    low = high = 0
-    for atoms, factor in _terms(size):
-        a = b = factor
-        for atom in atoms:
-            corners = (a * atom.low, a * atom.high, b * atom.low, b * atom.high)
-            a, b = min(corners), max(corners)
-        low, high = low + a, high + b
-    return low, high
+    if size._bounds is None:
+        size._bounds = _low(_terms(size)), -_low(_terms(-size))
+    return size._bounds
 
 
 def variables(size: int) -> Iterator[Atom]:
@@ -468,7 +464,7 @@ def _extreme(function: str, a: int, b: int) -> int:
 def _is_at_least(a: int, b: int) -> bool:
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
-    low, high = _sign_bounds(a - b)
+    low, high = bounds(a - b)
     if low >= 0:
         return True
     if high < 0:
@@ -476,18 +472,32 @@ def _is_at_least(a: int, b: int) -> bool:
     raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes")
 
 
-def _sign_bounds(size: int) -> tuple[int, int]:
-    """Return bounds of something with the sign of ``size``: common factors of at least 1 are out.
+def _low(terms: tuple[tuple[tuple[Atom, ...], int], ...]) -> int:
+    """Return a number that the sum of ``terms`` is never less than.
 
-    So ``s * t - s`` is never negative, which the bounds of its terms do not tell.
+    Each atom is written as its least value plus a rest that is not negative. What becomes of
+    ``s * t - s`` with s, t >= 1 then has no negative term, where the terms as they are tell nothing.
     """
-    terms = _terms(size)
-    for atom in terms[0][0] if len(terms) > 1 else ():
-        if atom.low >= 1:
-            left = [(_without(atoms, (atom,)), factor) for atoms, factor in terms]
-            if all(atoms is not None for atoms, _ in left):
-                return _sign_bounds(_make({a: f for a, f in left if a is not None}))
-    return bounds(size)
+    shifted: dict[tuple[Atom, ...], int] = {}
+    for atoms, factor in terms:
+        parts = {(): factor}
+        for atom in atoms:
+            grown: dict[tuple[Atom, ...], int] = {}
+            for rests, amount in parts.items():
+                for key, value in ((rests, amount * atom.low), ((*rests, atom), amount)):
+                    grown[key] = grown.get(key, 0) + value
+            parts = grown
+            if len(parts) > MAX_TERMS:
+                raise OpError(f"a product of more than {MAX_TERMS} terms")
+        for rests, amount in parts.items():
+            shifted[rests] = shifted.get(rests, 0) + amount
+    low = shifted.pop((), 0)
+    for rests, amount in shifted.items():
+        if amount < 0:
+            for atom in rests:
+                amount *= atom.high - atom.low
+            low += amount
+    return low
 
 
 def _format(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> str:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 _INTEGERS = ("int64", "int32")
 _MAX_CONSTANT = 1 << 16  # elements; larger constants are not looked at
 
-_ORDERS = {"LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge}
+_ORDERS = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
 
 
 class Affine(NamedTuple):
@@ -103,6 +110,8 @@ def _compare(graph: Graph, node: Node) -> bool | None:
     order = _ORDERS[node.op]
     try:
         low, high = apart.limits(graph.tensors[node.output].shape)
+        if low <= 0 <= high and node.op in ("EQ", "NE"):
+            return order(low, 0) if low == high else None
         answers = {order(low, 0), order(high, 0)}
     except UndecidedError:
         return None
@@ -143,6 +152,44 @@ def _operands(graph: Graph, node: Node) -> list[Affine | None]:
 def _add(a: Affine, b: Affine, sign: int) -> Affine:
     steps = zip(a.steps, b.steps, strict=True)
     return Affine(a.start + sign * b.start, tuple(x + sign * y for x, y in steps))
+
+
+def _cast(graph: Graph, node: Node) -> Affine | None:
+    known = truth(graph, node.inputs[0])
+    if known is None:
+        return affine(graph, node.inputs[0])
+    return Affine(int(known), (0,) * len(graph.tensors[node.output].shape))
+
+
+def _cat(graph: Graph, node: Node) -> Affine | None:
+    """Follow parts of which each begins where the one before it would go on."""
+    axis = node.attrs["axis"]
+    parts = [affine(graph, name) for name in node.inputs]
+    sizes = [graph.tensors[name].shape[axis] for name in node.inputs]
+    first = parts[0]
+    if first is None or len(parts) < 2 or parts[1] is None:
+        return None
+    step = parts[1].start - first.start if sizes[0] == 1 else first.steps[axis]
+    start = first.start
+    for part, size in zip(parts, sizes, strict=True):
+        if part is None or part.start != start:
+            return None
+        steps = list(part.steps)
+        if size == 1:
+            steps[axis] = step
+        if steps != [*first.steps[:axis], step, *first.steps[axis + 1 :]]:
+            return None
+        start += step * size
+    return Affine(first.start, (*first.steps[:axis], step, *first.steps[axis + 1 :]))
+
+
+def _cumsum(graph: Graph, node: Node) -> Affine | None:
+    """Follow sums of equal elements."""
+    found, axis = affine(graph, node.inputs[0]), node.attrs["axis"]
+    if found is None or not found.is_uniform:
+        return None
+    steps = [found.start if i == axis else 0 for i in range(len(found.steps))]
+    return Affine(found.start, tuple(steps))
 
 
 def _arange(graph: Graph, node: Node) -> Affine:
@@ -214,7 +261,9 @@ def _gather(graph: Graph, node: Node) -> Affine | None:
 _COMPUTED = {
     "ARANGE": _arange,
     "COPY": _same,
-    "CAST": _same,
+    "CAST": _cast,
+    "CAT": _cat,
+    "CUMSUM": _cumsum,
     "RESHAPE": _reshape,
     "EXPAND": _expand,
     "TRANSPOSE": _permute,

@@ -221,11 +221,11 @@ class _Walk:
         if node.target is operator.getitem:
             return self._pick(node)
         try:
+            args, kwargs = self._arguments(node)
             handler = _find_handler(node)
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt) and not _unbacked(node):
                 return self.sizes.size(value)
-            args, kwargs = self._arguments(node)
             if handler is None or _holds_poison([args, kwargs]) or _unbacked(node):
                 return _POISON
             return self._call(handler, args, kwargs, node)
@@ -306,6 +306,8 @@ def _find_handler(node: Node) -> Handler | None:
         raise Refusal("only straight-line programs of ATen ops are supported", category)
     if str(target) == "aten._local_scalar_dense.default":
         raise Refusal("a number is read out of a tensor", "data-dependent")
+    if isinstance(node.meta.get("val"), torch.SymFloat) and _tensors(node.users):
+        raise Refusal("a fraction is computed from the inputs' sizes", "dynamic shape")
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
     known = set[object]().union(*(_unbacked(source) for source in node.all_input_nodes))

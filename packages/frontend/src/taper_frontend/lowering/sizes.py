@@ -63,7 +63,9 @@ class Sizes:
         if symbol in self._symbols:
             return
         limits = program.range_constraints[symbol]
-        low = max(int(limits.lower), 1)
+        # 2 is what torch assumes where nobody said: its programs take 1 as well.
+        low = int(limits.lower) if str(symbol) in names or limits.lower > 2 else 1
+        low = max(low, 1)
         high = UNBOUNDED if limits.upper == int_oo else min(int(limits.upper), UNBOUNDED)
         name = names.get(str(symbol), str(symbol))
         if not is_name(name) or name in self.ranges:
