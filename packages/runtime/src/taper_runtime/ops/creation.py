@@ -45,5 +45,4 @@ ARANGE = OpDef(
         "step": Attr("int", 1),
     },
     cost=lambda inputs, output, attrs: Cost(0, output.nbytes),
-    native=False,
 )
