@@ -23,6 +23,7 @@ from taper_runtime.format.container import MAX_HEADER_BYTES, make_header, parse_
 from taper_runtime.format.plain import from_json, to_json
 from taper_runtime.format.reader import load, loads
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
+from taper_runtime import sizes
 from taper_runtime.plan import checks
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 
@@ -344,6 +345,9 @@ def test_page_states_the_limits():
         checks.MAX_RANK,
         checks.MAX_TENSOR_BYTES,
         checks.MAX_ARENA_BYTES,
+        sizes.MAX_TEXT,
+        sizes.MAX_NESTING,
+        sizes.MAX_TERMS,
         checks.MAX_DEPTH,
     ]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import definition
+from taper_runtime.plan.binding import bind_sizes, instantiate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,8 @@ def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], runs: int) -> str:
     Columns: microseconds, share of the run, GFLOP/s, GB/s, kernel, node. Nodes numpy computes are
     not timed and not listed.
     """
+    sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
+    plan = instantiate(plan, sizes)
     executor = CompiledExecutor.compile(plan)
     arrays = [feed[name] for name in plan.inputs]
     executor.run(arrays)

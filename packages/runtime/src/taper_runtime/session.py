@@ -12,6 +12,7 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load
 from taper_runtime.plan.plan import Plan, TensorSpec
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,13 +35,14 @@ class NodeArg(NamedTuple):
     Attributes
     ----------
     name : str
-    shape : list of int
+    shape : list of int or str
+        A dim that varies is its size variable's name, or an expression of several.
     type : str
         As ONNX Runtime spells it: ``"tensor(float)"``, ``"tensor(int64)"``.
     """
 
     name: str
-    shape: list[int]
+    shape: list[int | str]
     type: str
 
 
@@ -149,7 +151,8 @@ class InferenceSession:
         output_names : sequence of str or None
             Which outputs to return, None for all in order.
         input_feed : mapping of str to numpy.ndarray
-            One array per input, of exactly its dtype and shape. Arrays that are not C-contiguous
+            One array per input, of exactly its dtype and shape; dims that vary have any size in
+            their variable's range, the same in all inputs. Arrays that are not C-contiguous
             are copied; nothing is converted.
         run_options : None
             Stands where ONNX Runtime has it; a run has no options.
@@ -208,6 +211,5 @@ def thread_count(wanted: int = 0) -> int:
 
 
 def _describe(spec: TensorSpec) -> NodeArg:
-    return NodeArg(
-        spec.name, list(spec.shape), f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})"
-    )
+    shape = [str(size) if isinstance(size, Size) else size for size in spec.shape]
+    return NodeArg(spec.name, shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")

@@ -349,12 +349,7 @@ class _Parser:
 
 def is_name(text: str) -> bool:
     """Whether ``text`` can name a size variable."""
-    return (
-        text.isascii()
-        and text.isidentifier()
-        and len(text) <= 100
-        and text not in FUNCTIONS
-    )
+    return text.isascii() and text.isidentifier() and len(text) <= 100 and text not in FUNCTIONS
 
 
 # -- canonical form --------------------------------------------------------------------------------
@@ -406,7 +401,7 @@ def _floordiv(a: Any, b: Any) -> int:
     quotient: _Terms = {}
     rest: _Terms = {}
     if len(divisor) == 1:
-        (atoms, factor), = divisor
+        ((atoms, factor),) = divisor
         for term, amount in _terms(a):
             left = _without(term, atoms)
             whole, part = divmod(amount, factor)

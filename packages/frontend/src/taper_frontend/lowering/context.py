@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: What an ATen argument that may be a tensor or a number arrives as; an int may be a size.
 Operand = str | int | float | bool
 
+
 class Refusal(Exception):
     """The node being lowered is not supported."""
 
@@ -148,9 +149,7 @@ class Lowering:
             return tensor
         return self.emit("SLICE", [tensor], axis=axis, start=start, stop=stop, step=step)
 
-    def range(
-        self, tensor: str, axis: int, start: int | None, end: int | None
-    ) -> tuple[int, int]:
+    def range(self, tensor: str, axis: int, start: int | None, end: int | None) -> tuple[int, int]:
         """Return first and last + 1 of the elements of an axis that Python's slice means."""
         size = self.shape(tensor)[axis]
 

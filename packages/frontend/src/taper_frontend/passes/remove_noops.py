@@ -171,9 +171,7 @@ def _select_all(graph: Graph, node: Node) -> bool:
         return False
     x, index = node.inputs
     size = graph.tensors[x].shape[node.attrs["axis"]]
-    if not is_static(size) or not np.array_equal(
-        graph.constants[index].ravel(), np.arange(size)
-    ):
+    if not is_static(size) or not np.array_equal(graph.constants[index].ravel(), np.arange(size)):
         return False
     graph.replace_node(node, "RESHAPE", [x], {"shape": graph.tensors[node.output].shape})
     return True

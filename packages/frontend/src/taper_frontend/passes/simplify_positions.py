@@ -53,7 +53,10 @@ def _choose(graph: Graph, node: Node) -> bool:
     if known is None:
         return False
     chosen = operands[1 if known else 2]
-    if not isinstance(chosen, str) or graph.tensors[chosen].dtype != graph.tensors[node.output].dtype:
+    if (
+        not isinstance(chosen, str)
+        or graph.tensors[chosen].dtype != graph.tensors[node.output].dtype
+    ):
         return False
     graph.replace_node(node, "EXPAND", [chosen], {"shape": graph.tensors[node.output].shape})
     return True

@@ -34,7 +34,6 @@ class PreparedNode:
 def prepare(
     op: OpDef, attrs: Mapping[str, Any], inputs: Sequence[Type], output: Type
 ) -> PreparedNode | None: ...
-
 def lay_out(
     births: Sequence[int], deaths: Sequence[int], sizes: Sequence[int]
 ) -> tuple[list[int], int]: ...

@@ -49,9 +49,7 @@ class InterpretedExecutor(Executor):
     #: In order of preference.
     backends: tuple[Backend, ...] = (native_backend, numpy_backend)
 
-    def __init__(
-        self, plan: Plan, steps: list[tuple[PlanNode, Step]], strict_native: bool
-    ) -> None:
+    def __init__(self, plan: Plan, steps: list[tuple[PlanNode, Step]], strict_native: bool) -> None:
         self._plan = plan
         self._steps = steps
         self._strict_native = strict_native

@@ -122,7 +122,10 @@ def _from_document(
         _check_object(item, _TENSOR_KEYS, field)
         shape, strides = (
             tuple(
-                [_parse_size(size, variables, f"{field}.{key}") for size in _tuple(item, key, field)]
+                [
+                    _parse_size(size, variables, f"{field}.{key}")
+                    for size in _tuple(item, key, field)
+                ]
             )
             for key in ("shape", "strides")
         )

@@ -208,3 +208,19 @@ def contiguous_strides(shape: Shape) -> Shape:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
+
+
+def plain_strides(shape: Shape, strides: Sequence[int]) -> Shape:
+    """Strides in the one form they have.
+
+    Those of dims of size 1 say nothing: they become what row-major order would make them, so that a
+    contiguous view has exactly the row-major strides.
+    """
+    result = []
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1:
+            step = stride
+        result.append(step)
+        step *= size
+    return tuple(reversed(result))

@@ -18,6 +18,7 @@ from taper_runtime.ops.opdef import (
     View,
     ViewRule,
     contiguous_strides,
+    plain_strides,
 )
 from taper_runtime.ops.rules import (
     MANY,
@@ -82,21 +83,10 @@ def _infer_flip(shape: Shape, attrs: Attrs) -> Shape:
 
 
 def _view(shape: Shape, strides: Sequence[int], offset: int = 0) -> View:
-    """Return the view, in the one form it has.
-
-    Strides of dims of size 1 say nothing: they become what row-major order would make them, so that
-    a contiguous view has exactly the row-major strides. A view of no elements starts at 0.
-    """
+    """Return the view, in the one form it has. A view of no elements starts at 0."""
     if 0 in shape:
         return View(0, contiguous_strides(shape))
-    result = []
-    step = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1:
-            step = stride
-        result.append(step)
-        step *= size
-    return View(offset, tuple(reversed(result)))
+    return View(offset, plain_strides(shape, strides))
 
 
 def _view_reshape(shape: Shape, strides: Shape, attrs: Attrs) -> View | None:

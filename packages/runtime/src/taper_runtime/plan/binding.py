@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError
+from taper_runtime.ops.opdef import plain_strides
 from taper_runtime.plan.checks import ALIGNMENT
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 from taper_runtime.sizes import UNBOUNDED, Size, affine, evaluate, variables
@@ -95,7 +96,8 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
         if placement.root == name and tensors[name].role == "intermediate":
             offset = end
             end += -(-tensors[name].nbytes // ALIGNMENT) * ALIGNMENT
-        placements[name] = Placement(placement.root, offset, known(placement.strides))
+        strides = plain_strides(tensors[name].shape, known(placement.strides))
+        placements[name] = Placement(placement.root, offset, strides)
     nodes = tuple(
         node._replace(attrs={key: known(value) for key, value in node.attrs.items()})
         for node in plan.nodes

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.ops.opdef import Attrs, OpDef, TensorType
+    from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 #: "state" is reserved: no plan of this version has one.
@@ -69,8 +69,6 @@ def _check_sizes(plan: Plan) -> None:
     """Check the size variables, and that inputs give each its value."""
     for name, limits in plan.sizes.items():
         check_variable(name, limits)
-    if plan.sizes and plan.arena_bytes:
-        fail("plan.arena_bytes", "expected 0, as the arena depends on sizes", plan.arena_bytes)
     given = set()
     for name in plan.inputs:
         if type(name) is str and name in plan.tensors:
@@ -79,6 +77,8 @@ def _check_sizes(plan: Plan) -> None:
     for name in plan.sizes:
         if name not in given:
             raise PlanFormatError(f"plan.sizes[{name!r}]", "expected an input with a dim of it")
+    if plan.sizes and plan.arena_bytes:
+        fail("plan.arena_bytes", "expected 0, as the arena depends on sizes", plan.arena_bytes)
     for spec in plan.tensors.values():
         if type(spec.shape) is tuple:
             _check_variables(plan, spec.shape, tensor_field(spec.name))
@@ -133,15 +133,17 @@ def _check_constants(plan: Plan) -> None:
 
 
 def _check_samples(plan: Plan) -> None:
+    shapes: dict[str, Shape] = {}
     for name, array in plan.samples.items():
         field = f"plan.samples[{name!r}]"
         if name not in plan.inputs:
             raise PlanFormatError(field, "expected the name of an input")
         _check_array(array, plan.tensors[name], field)
-    try:
-        bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
-    except InputError as error:
-        raise PlanFormatError("plan.samples", str(error)) from error
+        shapes[name] = array.shape
+        try:
+            bind_sizes(plan, shapes)
+        except InputError as error:
+            raise PlanFormatError(f"{field}.shape", str(error)) from error
 
 
 def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
