@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from plan_files import PlanFile, assert_same_plan, pack, small_plan
 from plan_strategies import plain, plans, shapes
+from taper_runtime import sizes
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import container
@@ -23,7 +24,6 @@ from taper_runtime.format.container import MAX_HEADER_BYTES, make_header, parse_
 from taper_runtime.format.plain import from_json, to_json
 from taper_runtime.format.reader import load, loads
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
-from taper_runtime import sizes
 from taper_runtime.plan import checks
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 

@@ -1,5 +1,6 @@
 """Size expressions: canonical, sound in what they decide, strict in what they parse."""
 
+import math
 import operator
 
 import pytest
@@ -142,7 +143,15 @@ def test_affine():
     [
         *("", "5", "n", "b+a", "b + a", "1*b", "b*2", "0*b", "b - b", "(b)", "b ", "--b", "+b"),
         *("b**2", "b//2", "floordiv(b, 2", "floordiv(4*b, 2)", "floordiv(b, 0)", "min(b, 99)"),
-        *("min(b)", "max(b, 3, 4)", "floordiv(b, a - 1)", "b + 1.5", "b + 1e3", "b + ١", "b\n"),
+        *(
+            "min(b)",
+            "max(b, 3, 4)",
+            "floordiv(b, a - 1)",
+            "b + 1.5",
+            "b + 1e3",
+            "b + \u0661",
+            "b\n",
+        ),
         "99999999999999999999*b",
         "min(3, " * 20 + "b" + ")" * 20,
         "a*" * 400 + "b",
@@ -155,10 +164,8 @@ def test_parse_refuses(text):
 
 
 def test_products_of_sums_stay_small():
-    size = A + B + C + 1
     with pytest.raises(OpError, match="terms"):
-        for _ in range(40):
-            size = size * (A + B + C + 1)
+        math.prod([A + B + C + 1] * 40)
 
 
 def test_evaluation_checks_64_bits():

@@ -66,12 +66,16 @@ def requested_dims(
         places = wanted.items() if isinstance(wanted, dict) else enumerate(wanted)
         where = f"inputs{torch.utils._pytree.keystr(path)}"
         for axis, dim in places:
-            _compare_dim(dims, f"dimension {axis} of {where}", dim, shape_of[id(x)][axis])
+            size = shape_of[id(x)][axis]
+            if isinstance(size, torch.SymInt) and size.node.expr in program.range_constraints:
+                limits = program.range_constraints[size.node.expr]
+                size = int(limits.lower) if limits.is_singleton() else size
+            _compare_dim(dims, f"dimension {axis} of {where}", dim, size)
 
     kwargs = dict(kwargs or {})
-    combined = _combine_args(module, args, kwargs)
+    combined: Any = _combine_args(module, args, kwargs)
     if isinstance(dynamic_shapes, ShapesCollection):
-        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, kwargs)
+        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, kwargs)  # type: ignore[no-untyped-call]
     if isinstance(dynamic_shapes, tuple | list):
         combined = type(dynamic_shapes)(combined.values())
     _tree_map_with_path(compare, combined, dynamic_shapes, tree_name="inputs")

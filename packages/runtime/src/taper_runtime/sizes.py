@@ -10,7 +10,8 @@ size at once. Two things keep that sound:
 - an order (``<``, ``<=``...) and the truth of an expression are decided from the ranges of its
   variables, and raise :class:`UndecidedError` where the ranges leave both answers open.
 
-Annotations say ``int`` for a size, expression or not: that is how it is used.
+Annotations say ``int`` for a size, expression or not: that is how it is used. Type checkers see an
+expression as a subclass of it; at run time it is none, so that nothing takes it for a number.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from taper_runtime.errors import InputError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    _Int = int
+else:
+    _Int = object
 
 #: Largest size a variable may take. Products of several may exceed 64 bits: evaluation checks.
 MAX_SIZE = 2**48
@@ -80,7 +85,7 @@ class Atom:
         return self.text < other.text
 
 
-class Size:
+class Size(_Int):
     """A size expression that is no constant: a sum of products of atoms.
 
     Attributes
@@ -108,24 +113,24 @@ class Size:
 
     # -- arithmetic -------------------------------------------------------------------------------
 
-    def __add__(self, other: int) -> int:
+    def __add__(self, other: int) -> Any:
         return _sum(self, other, 1)
 
     __radd__ = __add__
 
-    def __sub__(self, other: int) -> int:
+    def __sub__(self, other: int) -> Any:
         return _sum(self, other, -1)
 
-    def __rsub__(self, other: int) -> int:
+    def __rsub__(self, other: int) -> Any:
         return _sum(other, self, -1)
 
     def __neg__(self) -> int:
         return _sum(0, self, -1)
 
     def __pos__(self) -> int:
-        return self  # type: ignore[return-value]
+        return self
 
-    def __mul__(self, other: int) -> int:
+    def __mul__(self, other: int) -> Any:
         if not _is_size(other):
             return NotImplemented
         product: _Terms = {}
@@ -139,10 +144,10 @@ class Size:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: int) -> int:
+    def __floordiv__(self, other: int) -> Any:
         return _floordiv(self, other)
 
-    def __rfloordiv__(self, other: int) -> int:
+    def __rfloordiv__(self, other: int) -> Any:
         return _floordiv(other, self)
 
     def __mod__(self, other: int) -> int:
@@ -156,17 +161,17 @@ class Size:
     def __lt__(self, other: int) -> bool:
         return not self >= other
 
-    def __le__(self, other: int) -> bool:
+    def __le__(self, other: int) -> Any:
         return _is_at_least(other, self)
 
     def __gt__(self, other: int) -> bool:
         return not self <= other
 
-    def __ge__(self, other: int) -> bool:
+    def __ge__(self, other: int) -> Any:
         return _is_at_least(self, other)
 
     def __bool__(self) -> bool:
-        low, high = bounds(self)  # type: ignore[arg-type]
+        low, high = bounds(self)
         if low > 0 or high < 0:
             return True
         raise UndecidedError(f"whether {self} is 0 depends on the inputs' sizes")
@@ -206,7 +211,7 @@ def bounds(size: int) -> tuple[int, int]:
 
 def variables(size: int) -> Iterator[Atom]:
     """Yield the variables in ``size``; one may come more than once."""
-    if isinstance(size, int):
+    if not isinstance(size, Size):
         return
     for atoms, _ in _terms(size):
         for atom in atoms:
@@ -235,7 +240,7 @@ def evaluate(size: int, values: Mapping[str, int]) -> int:
     InputError
         If it, or something on the way to it, does not fit 64 bits.
     """
-    if isinstance(size, int):
+    if not isinstance(size, Size):
         return size
     total = 0
     for atoms, factor in _terms(size):
@@ -283,7 +288,7 @@ def parse(text: str, known: Mapping[str, int]) -> int:
         size = parser.sum(0)
     except OpError as error:
         raise ValueError(str(error)) from error
-    if parser.at != len(text) or isinstance(size, int) or str(size) != text:
+    if parser.at != len(text) or not isinstance(size, Size) or str(size) != text:
         raise ValueError("expected the canonical form of an expression")
     return size
 
@@ -372,14 +377,14 @@ def _make(terms: _Terms) -> int:
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
     kept.sort(key=lambda term: (-len(term[0]), [atom.text for atom in term[0]]))
-    return Size(kept)  # type: ignore[return-value]
+    return Size(kept)
 
 
 def _of_atom(atom: Atom) -> int:
-    return Size((((atom,), 1),))  # type: ignore[return-value]
+    return Size((((atom,), 1),))
 
 
-def _sum(a: Any, b: Any, sign: int) -> int:
+def _sum(a: Any, b: Any, sign: int) -> Any:
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
     total = dict(_terms(a))
@@ -388,7 +393,7 @@ def _sum(a: Any, b: Any, sign: int) -> int:
     return _make(total)
 
 
-def _floordiv(a: Any, b: Any) -> int:
+def _floordiv(a: Any, b: Any) -> Any:
     """Divide what can be divided exactly; the rest becomes an atom.
 
     ``(q * b + r) // b = q + r // b``, with the factors of ``r`` in ``[0, b)`` where b is a number.
@@ -421,7 +426,7 @@ def _floordiv(a: Any, b: Any) -> int:
     low, high = bounds(remainder)
     if low >= 0 and high < bounds(b)[0]:
         return _make(quotient)
-    if isinstance(remainder, int) and isinstance(b, int):
+    if is_static(remainder) and is_static(b):
         return _make(quotient) + remainder // b
     b_low, b_high = bounds(b)
     corners = [low // b_low, low // b_high, high // b_low, high // b_high]
@@ -456,7 +461,7 @@ def _extreme(function: str, a: int, b: int) -> int:
     return smaller if function == "min" else larger
 
 
-def _is_at_least(a: int, b: int) -> bool:
+def _is_at_least(a: Any, b: Any) -> Any:
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
     low, high = bounds(a - b)
@@ -473,11 +478,11 @@ def _low(terms: tuple[tuple[tuple[Atom, ...], int], ...]) -> int:
     Each atom is written as its least value plus a rest that is not negative. What becomes of
     ``s * t - s`` with s, t >= 1 then has no negative term, where the terms as they are tell nothing.
     """
-    shifted: dict[tuple[Atom, ...], int] = {}
+    shifted: _Terms = {}
     for atoms, factor in terms:
-        parts = {(): factor}
+        parts: _Terms = {(): factor}
         for atom in atoms:
-            grown: dict[tuple[Atom, ...], int] = {}
+            grown: _Terms = {}
             for rests, amount in parts.items():
                 for key, value in ((rests, amount * atom.low), ((*rests, atom), amount)):
                     grown[key] = grown.get(key, 0) + value

@@ -129,7 +129,8 @@ def _constant(array: np.ndarray) -> Affine | None:
         for axis, size in enumerate(array.shape)
     ]
     expected = np.full(array.shape, start, np.int64)
-    for step, index in zip(steps, np.indices(array.shape, sparse=True), strict=True):
+    places: tuple[np.ndarray, ...] = np.indices(array.shape, sparse=True)
+    for step, index in zip(steps, places, strict=True):
         expected = expected + step * index
     return Affine(start, tuple(steps)) if np.array_equal(array, expected) else None
 

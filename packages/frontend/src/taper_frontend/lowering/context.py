@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from taper_frontend.lowering.sizes import DTYPE_NAMES
-from taper_runtime.sizes import Size, is_static, largest, smallest
+from taper_runtime.sizes import Size, largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,9 +192,9 @@ class Lowering:
         values: list[Any] = [
             torch.empty([1] * min(self.rank(x), 1), dtype=getattr(torch, self.dtype(x)))
             if isinstance(x, str)
-            else x
-            if is_static(x) or isinstance(x, float | bool)
             else 0
+            if isinstance(x, Size)
+            else x
             for x in operands
         ]
         return DTYPE_NAMES[torch.result_type(*values)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.registry import lowers
-from taper_runtime.sizes import is_static
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
@@ -29,12 +29,12 @@ def arange(
     ctx: Lowering, start: float, end: float, step: float = 1, *, dtype: str | None = None
 ) -> str:
     """Count; where the inputs decide how far, in whole numbers."""
-    if all(is_static(value) or isinstance(value, float) for value in (start, end, step)):
+    if not any(isinstance(value, Size) for value in (start, end, step)):
         return ctx.constant(ctx.compute())
     (size,) = ctx.output.shape
-    start, step = (int(v) if isinstance(v, float) and v.is_integer() else v for v in (start, step))
-    if isinstance(start, float) or isinstance(step, float):
+    if any(isinstance(value, float) and not value.is_integer() for value in (start, step)):
         ctx.unsupported(f"expected whole numbers from {start} in steps of {step}", "dynamic shape")
+    start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     counted = ctx.emit("ARANGE", [], start=start, stop=start + size * step, step=step)
     return ctx.cast(counted, ctx.output.dtype)
 

@@ -63,7 +63,11 @@ def _choose(graph: Graph, node: Node) -> bool:
 
 
 def _drop_true(graph: Graph, node: Node) -> bool:
-    if node.op not in _CONJUNCTIONS or len(node.inputs) != 2:
+    if node.op not in _CONJUNCTIONS:
+        return False
+    if node.attrs.get("scalar") is True and graph.tensors[node.inputs[0]].dtype == "bool":
+        return graph.bypass(node, node.inputs[0])
+    if len(node.inputs) != 2:
         return False
     for mask, other in (node.inputs, node.inputs[::-1]):
         if truth(graph, mask) and graph.tensors[other].dtype == "bool":

@@ -57,7 +57,7 @@ def make_plan(
     }
     intervals = [*root_intervals, *scratch_intervals.values()]
     offsets, arena_bytes = lay_out(intervals)
-    memory = {
+    memory: dict[str, Any] = {
         "arena": arena_bytes,
         "intermediates": sum(
             graph.nbytes(node.output)

@@ -82,7 +82,7 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
 
     def known(value: Any) -> Any:
         if isinstance(value, Size):
-            return evaluate(value, values)  # type: ignore[arg-type]
+            return evaluate(value, values)
         return tuple(map(known, value)) if type(value) is tuple else value
 
     tensors = {

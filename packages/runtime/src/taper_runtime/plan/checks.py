@@ -58,7 +58,7 @@ def is_size(value: object) -> bool:
 
 def is_size_expression(value: object) -> bool:
     """Whether ``value`` is a size expression that is nowhere negative."""
-    return isinstance(value, Size) and bounds(value)[0] >= 0  # type: ignore[arg-type]
+    return isinstance(value, Size) and bounds(value)[0] >= 0
 
 
 def check_text(value: object, field: str) -> None:
@@ -100,7 +100,7 @@ def check_type(dtype: object, shape: object, field: str) -> None:
     nbytes = DTYPES[dtype].size
     for size in shape:
         if isinstance(size, Size):
-            if bounds(size)[0] < 1:  # type: ignore[arg-type]
+            if bounds(size)[0] < 1:
                 fail(f"{field}.shape", "expected a size expression of at least 1", str(size))
             continue
         if type(size) is not int or size < 0:

@@ -150,7 +150,7 @@ def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
 
 def _check_in_arena(plan: Plan, offset: int, nbytes: int, field: str) -> None:
     if plan.sizes:
-        if offset != 0 or field.endswith("scratch") and nbytes:
+        if offset != 0 or (field.endswith("scratch") and nbytes):
             fail(field, "expected 0, as the arena depends on sizes", offset)
         return
     if offset % ALIGNMENT:
