@@ -86,10 +86,14 @@ ATTACKS = {
     ),
     "a shape of another form": (set_tensor("c", shape=["B", "S*2", 3]), "plan.tensors['c'].shape"),
     "an unknown variable": (set_tensor("c", shape=["B", "T", 3]), "plan.tensors['c'].shape"),
-    "a dim that may be empty": (set_tensor("x", shape=["B", "S - 2", 4]), "plan.tensors['x'].shape"),
+    "a dim that may be empty": (
+        set_tensor("x", shape=["B", "S - 2", 4]), "plan.tensors['x'].shape",
+    ),
     "an arena in the file": (edit(lambda plan: plan.update(arena_bytes=64)), "plan.arena_bytes"),
     "an offset in the arena": (set_tensor("h", offset=64), "plan.tensors['h'].offset"),
-    "an offset in the arena that varies": (set_tensor("h", offset="64*S"), "plan.tensors['h'].offset"),
+    "an offset in the arena that varies": (
+        set_tensor("h", offset="64*S"), "plan.tensors['h'].offset",
+    ),
     "scratch in the arena": (
         edit(lambda plan: plan["nodes"][0].update(scratch=[0, 64])), "plan.nodes[0].scratch",
     ),
@@ -100,7 +104,8 @@ ATTACKS = {
         edit(lambda plan: plan["tensors"]["x"].update(shape=["B*S", "S", 4])), "plan.",
     ),
     "a sample out of range": (
-        edit(lambda plan: plan.update(sizes={"B": [3, 8], "S": [2, 32]})), "plan.samples['x'].shape",
+        edit(lambda plan: plan.update(sizes={"B": [3, 8], "S": [2, 32]})),
+        "plan.samples['x'].shape",
     ),
     "a constant that varies": (set_tensor("w", shape=[4, "3*S"]), "plan."),
 }  # fmt: skip

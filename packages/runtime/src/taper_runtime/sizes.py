@@ -124,7 +124,7 @@ class Size(_Int):
     def __rsub__(self, other: int) -> Any:
         return _sum(other, self, -1)
 
-    def __neg__(self) -> int:
+    def __neg__(self) -> Any:
         return _sum(0, self, -1)
 
     def __pos__(self) -> int:
@@ -150,10 +150,10 @@ class Size(_Int):
     def __rfloordiv__(self, other: int) -> Any:
         return _floordiv(other, self)
 
-    def __mod__(self, other: int) -> int:
+    def __mod__(self, other: int) -> Any:
         return self - other * _floordiv(self, other)
 
-    def __rmod__(self, other: int) -> int:
+    def __rmod__(self, other: int) -> Any:
         return other - self * _floordiv(other, self)
 
     # -- what only the ranges can tell ------------------------------------------------------------
@@ -476,7 +476,7 @@ def _low(terms: tuple[tuple[tuple[Atom, ...], int], ...]) -> int:
     """Return a number that the sum of ``terms`` is never less than.
 
     Each atom is written as its least value plus a rest that is not negative. What becomes of
-    ``s * t - s`` with s, t >= 1 then has no negative term, where the terms as they are tell nothing.
+    ``s * t - s`` with s, t >= 1 then has no negative term; as they are, its terms tell nothing.
     """
     shifted: _Terms = {}
     for atoms, factor in terms:
