@@ -47,6 +47,12 @@ EDITS = {
     "header['sample/x'].data_offsets": {
         "overlapping_tensors": ("header.sample/x.data_offsets", [64, 96]),
     },
+    "plan.states['x']": {
+        "state_that_is_an_input": ("plan.states", {"x": "y"}),
+    },
+    "plan.tensors['b'].role": {
+        "state_without_a_next_value": ("plan.tensors.b.role", "state"),
+    },
     "plan.sizes['n']": {
         "size_that_no_input_gives": ("plan.sizes", {"n": [1, 4]}),
         "size_with_one_limit": ("plan.sizes", {"n": [4]}),

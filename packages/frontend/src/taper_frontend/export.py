@@ -109,7 +109,7 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
     args, kwargs = program.example_inputs
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=True)}
+    return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=False)}
 
 
 def _rename_leaves(tree: Any, names: Iterator[str]) -> Any:

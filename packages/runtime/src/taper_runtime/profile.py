@@ -25,7 +25,7 @@ def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], runs: int) -> str:
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
     plan = instantiate(plan, sizes)
     executor = CompiledExecutor.compile(plan)
-    arrays = [feed[name] for name in plan.inputs]
+    arrays = [feed.get(name, plan.constants.get(name)) for name in plan.reads]
     executor.run(arrays)
     samples = [executor.profile(arrays)[1] for _ in range(runs)]
     medians = np.median(np.array(samples), axis=0)

@@ -38,6 +38,9 @@ class Graph:
         Type and role (input, constant or intermediate) of every tensor.
     constants : dict of str to numpy.ndarray
         C-contiguous values of the tensors of role constant, in the storage type of their dtype.
+    states : dict of str to numpy.ndarray
+        What lives across runs, with its first value: the last of ``inputs``, whose next values are
+        the last of ``outputs``, in the same order.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Graph:
         self.outputs: list[str] = []
         self.tensors: dict[str, TensorSpec] = {}
         self.constants: dict[str, np.ndarray] = {}
+        self.states: dict[str, np.ndarray] = {}
         self._nodes: dict[str, Node] = {}
         # tensor -> outputs of the nodes that read it (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}

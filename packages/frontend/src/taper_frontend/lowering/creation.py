@@ -25,9 +25,7 @@ def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
 
 
 @lowers("aten.arange.start_step")
-def arange(
-    ctx: Lowering, start: Any, end: Any, step: Any = 1, *, dtype: str | None = None
-) -> str:
+def arange(ctx: Lowering, start: Any, end: Any, step: Any = 1, *, dtype: str | None = None) -> str:
     """Count; where the inputs decide how far, in whole numbers."""
     if not any(isinstance(value, Size) for value in (start, end, step)):
         return ctx.constant(ctx.compute())

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.graph import Graph
-from taper_frontend.lowering.context import Lowering, Refusal, add_tensor
+from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.lowering.sizes import DTYPE_NAMES, Sizes, refused_type
 from taper_frontend.lowering.source import source_line
@@ -47,7 +47,6 @@ _ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
 _CONSTANT_KINDS = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
 
 _MUTATIONS = {
-    OutputKind.BUFFER_MUTATION: "buffer",
     OutputKind.PARAMETER_MUTATION: "parameter",
     OutputKind.USER_INPUT_MUTATION: "input",
 }
@@ -116,6 +115,12 @@ class _Walk:
         self.values: dict[str, Any] = {}
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
+        # buffer that the module writes to -> FX node of its next value
+        self.written = {
+            spec.target: spec.arg.name
+            for spec in program.graph_signature.output_specs
+            if spec.kind == OutputKind.BUFFER_MUTATION
+        }
 
     def run(self) -> Lowered:
         nodes = self.program.graph.nodes
@@ -125,6 +130,7 @@ class _Walk:
             for spec in self.program.graph_signature.input_specs
             if (leaf := self._bind(spec, placeholders)) is not None
         ]
+        self._bind_states()
         for node in nodes:
             if node.op == "call_function":
                 self.values[node.name] = self._lower(node)
@@ -136,6 +142,7 @@ class _Walk:
         if self.refused:
             raise UnsupportedOpError(self.refused)
         outputs = [name for kind, name in results if kind == "tensor"]
+        outputs += [self._value(name) for name in self.written.values()]
         if _holds_poison(outputs):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(outputs)
@@ -174,9 +181,26 @@ class _Walk:
                 self._refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]
 
+    def _bind_states(self) -> None:
+        """Make inputs of the buffers that the module writes to, after the user's."""
+        buffers = {spec.target: spec for spec in self.constants.values()}
+        for target in self.written:
+            name = buffers[target].arg.name
+            tensor = self._tensor(buffers[target])
+            if reason := refused_type(tensor):
+                self._refuse(f"buffer {target!r}", "dtype", reason)
+                self.values[name] = _POISON
+                continue
+            array = to_numpy(tensor)
+            state = self.graph.add_input(target, DTYPE_NAMES[tensor.dtype], array.shape)
+            self.graph.states[state] = array
+            self.values[name] = state
+
     def _result(self, spec: OutputSpec) -> Tree | None:
         """Return the leaf of one of the user's outputs."""
         arg = spec.arg
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            return None
         if spec.kind in _MUTATIONS:
             what = f"{_MUTATIONS[spec.kind]} {spec.target!r}"
             self._refuse(what, "mutation", "the model writes to it in forward")
@@ -195,11 +219,16 @@ class _Walk:
             self.values[name] = self._constant(self.constants[name])
         return self.values[name]
 
-    def _constant(self, spec: InputSpec) -> str | _Poison:
+    def _tensor(self, spec: InputSpec) -> torch.Tensor:
         name = spec.target or spec.arg.name
         program = self.program
         tensors = program.constants if name in program.constants else program.state_dict
-        tensor = tensors[name]
+        tensor: torch.Tensor = tensors[name]
+        return tensor
+
+    def _constant(self, spec: InputSpec) -> str | _Poison:
+        name = spec.target or spec.arg.name
+        tensor = self._tensor(spec)
         if reason := refused_type(tensor):
             self._refuse(f"{spec.kind.name.lower().replace('_', ' ')} {name!r}", "dtype", reason)
             return _POISON

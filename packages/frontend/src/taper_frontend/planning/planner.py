@@ -85,15 +85,21 @@ def make_plan(
         nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
         tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
         placements={name: sharing.placement(name, arena) for name in graph.tensors},
-        inputs=tuple(graph.inputs),
-        outputs=tuple(graph.outputs),
-        constants={n: np.ascontiguousarray(a).reshape(a.shape) for n, a in graph.constants.items()},
+        inputs=tuple(graph.inputs[: len(graph.inputs) - len(graph.states)]),
+        outputs=tuple(graph.outputs[: len(graph.outputs) - len(graph.states)]),
+        constants={
+            name: np.ascontiguousarray(array).reshape(array.shape)
+            for name, array in {**graph.constants, **graph.states}.items()
+        },
         arena_bytes=arena_bytes,
         samples=dict(samples or {}),
         input_tree=input_tree,
         output_tree=output_tree,
         metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
         sizes=graph.sizes,
+        states=dict(zip(graph.states, graph.outputs[-len(graph.states) :], strict=True))
+        if graph.states
+        else {},
     )
     validate(plan)
     return plan
@@ -150,4 +156,6 @@ def _same(value: Any, default: Any) -> bool:
 def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
     if graph.is_output(spec.name):
         return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
+    if spec.name in graph.states:
+        return TensorSpec(spec.name, spec.dtype, spec.shape, "state")
     return spec

@@ -41,9 +41,9 @@ class CompiledExecutor(Executor):
         cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
-        constants = {name: i for i, name in enumerate(plan.constants)}
-        outputs = list(dict.fromkeys(plan.outputs))
-        bound = {name: i for i, name in enumerate((*plan.inputs, *outputs))}
+        constants = {n: i for i, n in enumerate(n for n in plan.constants if n not in plan.states)}
+        outputs = list(dict.fromkeys(plan.writes))
+        bound = {name: i for i, name in enumerate((*plan.reads, *outputs))}
         nodes = [node for node in plan.nodes if plan.is_executed(node)]
         roots = _arena_roots(plan, nodes)
         index = {name: i for i, name in enumerate(roots)}
@@ -63,9 +63,9 @@ class CompiledExecutor(Executor):
             return _native.ARENA, index[root], 0 if root == name else offset
 
         program = _native.Program(
-            [plan.tensors[name] for name in plan.inputs],
+            [plan.tensors[name] for name in plan.reads],
             [plan.tensors[name] for name in outputs],
-            list(plan.constants.values()),
+            [plan.constants[name] for name in constants],
             list(roots.values()),
             plan.arena_bytes,
             threads,
@@ -83,9 +83,9 @@ class CompiledExecutor(Executor):
         if strict_native:
             kernels = program.kernels()
             refuse([node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None])
-        if len(outputs) == len(plan.outputs):
+        if len(outputs) == len(plan.writes):
             return cls(program, nodes, None)
-        return cls(program, nodes, [outputs.index(name) for name in plan.outputs])
+        return cls(program, nodes, [outputs.index(name) for name in plan.writes])
 
     @property
     def steps(self) -> list[tuple[PlanNode, str]]:

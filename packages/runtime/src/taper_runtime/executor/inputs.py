@@ -41,7 +41,7 @@ def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
     """
     checked = {
         name: check_array(plan.tensors[name], array)
-        for name, array in zip(plan.inputs, arrays, strict=True)
+        for name, array in zip(plan.reads, arrays, strict=True)
     }
     return bind_sizes(plan, {name: array.shape for name, array in checked.items()})
 

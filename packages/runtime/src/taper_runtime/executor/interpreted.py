@@ -85,13 +85,13 @@ class InterpretedExecutor(Executor):
         plan = self._plan
         memory = self._bind(inputs)
         given: dict[str, np.ndarray] = {}
-        for name, array in zip(plan.outputs, out or (), strict=out is not None):
+        for name, array in zip(plan.writes, out or (), strict=out is not None):
             if array is not None and name not in given:
                 given[name] = check_output(plan.tensors[name], array, [*inputs, *given.values()])
                 memory[name] = _as_bytes(array)
         for _ in self._execute(memory):
             pass
-        return [given[n] if n in given else self._array(memory, n) for n in plan.outputs]
+        return [given[n] if n in given else self._array(memory, n) for n in plan.writes]
 
     def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, np.ndarray]]:
         """Run, yielding each executed node with its output before the next one runs.
@@ -106,7 +106,7 @@ class InterpretedExecutor(Executor):
         """Memory of every root, as bytes."""
         plan = self._plan
         memory = {name: _as_bytes(array) for name, array in plan.constants.items()}
-        for name, array in zip(plan.inputs, inputs, strict=True):
+        for name, array in zip(plan.reads, inputs, strict=True):
             memory[name] = _as_bytes(check_input(plan.tensors[name], array))
         for name, placement in plan.placements.items():
             if placement.root == name and name not in memory:

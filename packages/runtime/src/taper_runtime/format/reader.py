@@ -30,7 +30,7 @@ from taper_runtime.sizes import parse, variable
 _PLAN_KEYS = frozenset(
     {
         "format_version", "inputs", "outputs", "arena_bytes", "nodes", "tensors",
-        "input_tree", "output_tree", "metadata", "sizes",
+        "input_tree", "output_tree", "metadata", "sizes", "states",
     }
 )  # fmt: skip
 _NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "scratch", "source"})
@@ -151,7 +151,15 @@ def _from_document(
         output_tree=from_json(document["output_tree"], "plan.output_tree"),
         metadata=metadata,
         sizes=sizes,
+        states=_object(document, "states"),
     )
+
+
+def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
+    if type(document[key]) is not dict:
+        fail(f"plan.{key}", "expected an object", document[key])
+    value: dict[str, Any] = document[key]
+    return value
 
 
 def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:

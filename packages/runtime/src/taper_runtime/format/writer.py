@@ -98,6 +98,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "input_tree": to_json(plan.input_tree, "plan.input_tree"),
         "output_tree": to_json(plan.output_tree, "plan.output_tree"),
         "metadata": to_json(dict(plan.metadata), "plan.metadata"),
+        "states": {name: plan.states[name] for name in sorted(plan.states)},
         "sizes": {name: list(plan.sizes[name]) for name in sorted(plan.sizes)},
     }
 

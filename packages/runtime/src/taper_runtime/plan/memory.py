@@ -180,7 +180,7 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
         return
     field = tensor_field(node.output)
     _check_row_major(plan, plan.tensors[node.output], field)
-    if root.role in ("input", "constant"):
+    if root.role in ("input", "constant", "state"):
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
     in_place = any(_is_in_place(plan, node, name, extents) for name in node.inputs)
     if root.role != "output" and not in_place:

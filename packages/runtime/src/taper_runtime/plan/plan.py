@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-#: Roles of a tensor. "state" (lives across runs) is reserved for mutated buffers.
+#: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
 ROLES = ("input", "output", "constant", "state", "intermediate")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -110,7 +110,8 @@ class Plan(NamedTuple):
         In the order of the module's flattened arguments and results. An output is a tensor of role
         output; the same name may stand there twice.
     constants : mapping of str to numpy.ndarray
-        One C-contiguous array per tensor of role constant (views of the mapped file after a load).
+        One C-contiguous array per tensor of role constant, and of role state: its first value
+        (views of the mapped file after a load).
     arena_bytes : int
         0 where the plan has size variables.
     samples : mapping of str to numpy.ndarray
@@ -122,6 +123,8 @@ class Plan(NamedTuple):
         The export report and what else a reader may show; never read to run.
     sizes : mapping of str to tuple of int
         The size variables, each with the least and the largest value it may take.
+    states : mapping of str to str
+        Each tensor of role state, and the tensor of role output that is its value after a run.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -136,6 +139,17 @@ class Plan(NamedTuple):
     output_tree: Any = None
     metadata: Mapping[str, Any] = _NOTHING
     sizes: Mapping[str, tuple[int, int]] = _NOTHING
+    states: Mapping[str, str] = _NOTHING
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What a run is given: the inputs, then the states."""
+        return (*self.inputs, *self.states)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """What a run gives: the outputs, then the states' next values."""
+        return (*self.outputs, *self.states.values())
 
     def is_executed(self, node: PlanNode) -> bool:
         """Whether a run computes this node; False where it is only a view of its input."""

@@ -26,6 +26,7 @@ from taper_runtime.plan.checks import (
     tensor_field,
 )
 from taper_runtime.plan.memory import check_memory
+from taper_runtime.plan.plan import ROLES
 from taper_runtime.sizes import Size, affine, variables
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
-#: "state" is reserved: no plan of this version has one.
-_ROLES = ("input", "output", "constant", "intermediate")
+#: Roles of the tensors whose values the file has.
+_STORED = ("constant", "state")
 
 _NEVER = -1
 _FOREVER = 2**63
@@ -57,7 +58,8 @@ def validate(plan: Plan) -> None:
     for name, spec in plan.tensors.items():
         _check_spec(name, spec)
     _check_signature(plan.inputs, plan.tensors, "input")
-    _check_signature(plan.outputs, plan.tensors, "output")
+    _check_signature(plan.outputs, plan.tensors, "output", plan.states.values())
+    _check_states(plan)
     _check_constants(plan)
     _check_samples(plan)
     check_memory(plan, _check_nodes(plan))
@@ -101,15 +103,20 @@ def _check_spec(name: object, spec: TensorSpec) -> None:
     if spec.name != name or not spec.name:
         fail(field, "expected the name of the tensor", spec.name)
     check_type(spec.dtype, spec.shape, field)
-    if spec.role not in _ROLES:
-        fail(f"{field}.role", f"expected one of {', '.join(_ROLES)}", spec.role)
-    if spec.role == "constant" and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
+    if spec.role not in ROLES:
+        fail(f"{field}.role", f"expected one of {', '.join(ROLES)}", spec.role)
+    if spec.role in _STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
         raise PlanFormatError(field, "the file keeps this name for itself: rename the constant")
 
 
-def _check_signature(names: Sequence[object], tensors: Mapping[str, TensorSpec], role: str) -> None:
-    """Check that ``names`` are the tensors of ``role``; only an output may stand there twice."""
-    seen = set()
+def _check_signature(
+    names: Sequence[object],
+    tensors: Mapping[str, TensorSpec],
+    role: str,
+    others: Iterable[str] = (),
+) -> None:
+    """Check that ``names`` and ``others`` are the tensors of ``role``; an output may come twice."""
+    seen = {name for name in others if type(name) is str}
     for index, name in enumerate(names):
         field = f"plan.{role}s[{index}]"
         if type(name) is not str or name not in tensors or tensors[name].role != role:
@@ -122,12 +129,31 @@ def _check_signature(names: Sequence[object], tensors: Mapping[str, TensorSpec],
             raise PlanFormatError(f"{tensor_field(name)}.role", f"{role}, but not in plan.{role}s")
 
 
+def _check_states(plan: Plan) -> None:
+    """Check that each state has a next value: an output of its type, and of no other state's."""
+    for name, spec in plan.tensors.items():
+        if spec.role == "state" and name not in plan.states:
+            raise PlanFormatError(f"{tensor_field(name)}.role", "state, but not in plan.states")
+    taken = set(plan.outputs)
+    for name, after in plan.states.items():
+        field = f"plan.states[{name!r}]"
+        if name not in plan.tensors or plan.tensors[name].role != "state":
+            raise PlanFormatError(field, "expected the name of a tensor of role state")
+        if type(after) is not str or after not in plan.tensors or after in taken:
+            fail(field, "expected an output of its own", after)
+        if plan.tensors[after].role != "output" or (
+            plan.tensors[after].type != plan.tensors[name].type
+        ):
+            fail(field, f"expected an output of the type of {name!r}", after)
+        taken.add(after)
+
+
 def _check_constants(plan: Plan) -> None:
     for name, spec in plan.tensors.items():
-        if spec.role == "constant" and name not in plan.constants:
-            raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
+        if spec.role in _STORED and name not in plan.constants:
+            raise PlanFormatError(tensor_field(name), f"expected its data, as it is a {spec.role}")
     for name, array in plan.constants.items():
-        if name not in plan.tensors or plan.tensors[name].role != "constant":
+        if name not in plan.tensors or plan.tensors[name].role not in _STORED:
             raise PlanFormatError(tensor_field(name), "expected no data, as it is no constant")
         _check_array(array, plan.tensors[name], tensor_field(name))
 
@@ -166,7 +192,9 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
     tensors = plan.tensors
     types = {name: spec.type for name, spec in tensors.items()}
     last_read = dict.fromkeys(tensors, _NEVER)
-    defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
+    defined = {
+        name for name, spec in tensors.items() if spec.role in ("input", "constant", "state")
+    }
     for step, node in enumerate(plan.nodes):
         field = f"plan.nodes[{step}]"
         if type(node.op) is not str or node.op not in REGISTRY:
