@@ -67,6 +67,20 @@ class Lowered(NamedTuple):
     output_tree: Tree
 
 
+class Survey(NamedTuple):
+    """What of a program can be lowered.
+
+    Attributes
+    ----------
+    graph : Graph
+        That part. What is refused stands in it as inputs, what nothing reads as outputs.
+    refused : list of UnsupportedNode
+    """
+
+    graph: Graph
+    refused: list[UnsupportedNode]
+
+
 class _Poison:
     """The value of what depends on something refused and has no type to go on with."""
 
@@ -102,6 +116,16 @@ def lower(program: ExportedProgram, names: Mapping[str, str] | None = None) -> L
     return _Walk(program, names or {}).run()
 
 
+def survey(program: ExportedProgram, names: Mapping[str, str] | None = None) -> Survey:
+    """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
+    walk = _Walk(program, names or {})
+    walk.lower_nodes()
+    graph = walk.graph
+    graph.states.clear()
+    graph.set_outputs(name for name in graph.nodes if not graph.consumers(name))
+    return Survey(graph, walk.refused)
+
+
 class _Walk:
     """One pass over the nodes of a program, collecting what is refused."""
 
@@ -123,6 +147,23 @@ class _Walk:
         }
 
     def run(self) -> Lowered:
+        input_leaves, results = self.lower_nodes()
+        if self.refused:
+            raise UnsupportedOpError(self.refused)
+        outputs = [name for kind, name in results if kind == "tensor"]
+        outputs += [self._value(name) for name in self.written.values()]
+        if _holds_poison(outputs):
+            raise InternalError("an output has no value though nothing was refused")
+        self.graph.set_outputs(outputs)
+        spec = self.program.call_spec
+        return Lowered(
+            self.graph,
+            describe_tree(spec.in_spec, input_leaves),
+            describe_tree(spec.out_spec, results),
+        )
+
+    def lower_nodes(self) -> tuple[list[Tree], list[Tree]]:
+        """Lower all nodes; return the leaves of the user's inputs and outputs."""
         nodes = self.program.graph.nodes
         placeholders = {node.name: node for node in nodes if node.op == "placeholder"}
         input_leaves = [
@@ -139,19 +180,7 @@ class _Walk:
             for spec in self.program.graph_signature.output_specs
             if (leaf := self._result(spec)) is not None
         ]
-        if self.refused:
-            raise UnsupportedOpError(self.refused)
-        outputs = [name for kind, name in results if kind == "tensor"]
-        outputs += [self._value(name) for name in self.written.values()]
-        if _holds_poison(outputs):
-            raise InternalError("an output has no value though nothing was refused")
-        self.graph.set_outputs(outputs)
-        spec = self.program.call_spec
-        return Lowered(
-            self.graph,
-            describe_tree(spec.in_spec, input_leaves),
-            describe_tree(spec.out_spec, results),
-        )
+        return input_leaves, results
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -265,6 +294,10 @@ class _Walk:
         except OpError as error:
             dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}
             category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
+        except TypeError as error:
+            if not self.sizes.ranges:
+                raise
+            category, reason = "dynamic shape", f"expected a size that is known: {error}"
         self._refuse(str(node.target), category, reason, source_line(node))
         return self._stand_in(node)
 
