@@ -67,9 +67,8 @@ def requested_dims(
         where = f"inputs{torch.utils._pytree.keystr(path)}"
         for axis, dim in places:
             size = shape_of[id(x)][axis]
-            if isinstance(size, torch.SymInt) and size.node.expr in program.range_constraints:
-                limits = program.range_constraints[size.node.expr]
-                size = int(limits.lower) if limits.is_singleton() else size
+            if isinstance(size, torch.SymInt) and size.node.expr.is_number:
+                size = int(size)
             _compare_dim(dims, f"dimension {axis} of {where}", dim, size)
 
     kwargs = dict(kwargs or {})
