@@ -180,12 +180,34 @@ def bench_check(session: nox.Session) -> None:
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """Taper beside torch eager and ONNX Runtime, on one thread."""
-    session.install(*TORCH, *TRANSFORMERS, "rich", "onnxruntime", "onnx", "onnxscript")
+    """Taper beside other engines, into docs/benchmarks.md; `-- --models mlp --threads 2 --quick`.
+
+    torch.compile needs a C++ compiler.
+    """
+    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
+    session.run("python", "-m", "peers.compare", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def ablation(session: nox.Session) -> None:
+    """What each part of Taper is worth, into docs/benchmarks.md; `-- --quick` only prints."""
+    measuring(session)
+    session.run("python", "-m", "peers.ablation", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def scaling(session: nox.Session) -> None:
+    """Time and memory as work grows, plotted into docs/images; `-- --quick` only prints."""
+    measuring(session, "matplotlib")
+    session.run("python", "-m", "peers.scaling", *session.posargs, env=ONE_THREAD)
+
+
+def measuring(session: nox.Session, *more: str) -> None:
+    """What the scripts in peers/ need."""
+    session.install(*TORCH, *TRANSFORMERS, "rich", *more)
     session.install(*MINILM)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "peers/compare.py", env=ONE_THREAD)
 
 
 @nox.session

@@ -1,109 +1,132 @@
-"""Taper beside torch eager and ONNX Runtime: one thread, one process, engines taking turns.
+"""Taper beside the engines people have: `nox -s peers`.
 
-Interleaving run by run makes the ratios hold where the machine's speed drifts. Every engine's
-result is compared with torch's before anything is timed. Prints a Markdown table: median
-microseconds, and how many times longer the others take.
+On one thread all engines share this process and take turns run by run. On more, each has a process
+of its own. Every result is compared with torch's before anything is timed. The tables go to
+docs/benchmarks.md; a quick run only prints them.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
+import os
 import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 import torch
-from transformers import AutoModel
 
 import taper_frontend
-import taper_runtime
+from peers.cases import SETS
+from peers.engines import ENGINES
+from peers.page import command_line, describe_setting, write_section
+from peers.turns import Apart, Here, Refused, take_turns
+from taper_runtime.errors import TaperError
+from taper_runtime.executor import _native
+from taper_runtime.machine import Limits, describe_limits, measure_limits
+from taper_runtime.profile import least_ns
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "asv_bench"))
-
-from benchmarks.common import block, mlp  # noqa: E402  # found through the path above
-
-Run = Callable[[], np.ndarray]
-SECONDS = 3.0  # timed per model, all engines together
-
-
-def cases() -> Iterator[tuple[str, torch.nn.Module, tuple[torch.Tensor, ...]]]:
-    """Name, module and arguments of every model."""
-    for batch, width in ((1, 512), (32, 512), (128, 512)):
-        yield f"MLP {batch}x{width}", *mlp(batch, width)
-    for batch, length, width in ((1, 16, 64), (4, 64, 128), (4, 128, 256)):
-        yield f"block {batch}x{length}x{width}", *block(batch, length, width)
-    spec = importlib.util.spec_from_file_location("minilm", ROOT / "examples/export_minilm.py")
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    encoder = AutoModel.from_pretrained(example.get_model_path())
-    module = example.SentenceEmbedder(encoder).eval()
-    for batch, length in ((1, 16), (1, 128), (8, 128)):
-        ids = torch.randint(1000, 20000, (batch, length))
-        yield f"MiniLM {batch}x{length}", module, (ids, torch.ones_like(ids))
+TOLERANCE = 1e-4  # of the relative L2 difference to torch eager
+REFERENCE = "torch eager"
 
 
-def engines(module: torch.nn.Module, args: tuple[Any, ...], directory: Path) -> dict[str, Run]:
-    """A function per engine that computes the model's one output."""
-    options = taper_runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    plan = taper_frontend.export(module, args, verify=False)
-    session = taper_runtime.InferenceSession(plan, options)
-    feed = dict(plan.samples)
+def compare(family: str, model: str, limits: Limits, seconds: float) -> tuple[str, list[str]]:
+    """A row of the table, and a line for each engine that has no time in it."""
+    threads = limits.threads
+    module, args = SETS[family][model]()
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "model.taper")
+        try:
+            plan = taper_frontend.export(module, args, verify=False)
+        except TaperError as error:
+            cells = " | ".join("" for _ in range(len(ENGINES) + 1))
+            return f"| {model} | not exported: {_short(error)} | {cells} |", []
+        plan.save(path)
+        del module
+        runners, notes = _start(family, model, path, threads)
+        try:
+            times = take_turns(runners, seconds)
+        finally:
+            for runner in runners.values():
+                runner.close()
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    cells = [
+        f"{_ms(min(times[name]))} / {_ms(medians[name])}" if name in times else "-"
+        for name in ENGINES
+    ]
+    ratio = share = "-"
+    if "taper" in medians:
+        ours = medians.pop("taper")
+        ratio = f"{min(medians.values()) / ours:.2f}"
+        share = f"{sum(least_ns(plan, limits)) / 1e9 / ours:.0%}"
+    return f"| {model} | {' | '.join(cells)} | {ratio} | {share} |", notes
 
-    path = directory / "model.onnx"
-    torch.onnx.export(module, args, dynamo=True, verbose=False).save(path)
-    onnx_options = onnxruntime.SessionOptions()
-    onnx_options.intra_op_num_threads = 1
-    onnx = onnxruntime.InferenceSession(path, onnx_options)
-    onnx_feed = {i.name: a.numpy() for i, a in zip(onnx.get_inputs(), args, strict=True)}
-    return {
-        "taper": lambda: session.run(None, feed)[0],
-        "torch": lambda: module(*args).numpy(),
-        "onnxruntime": lambda: onnx.run(None, onnx_feed)[0],
-    }
+
+def _start(
+    family: str, model: str, plan: Path, threads: int
+) -> tuple[dict[str, Here | Apart], list[str]]:
+    """The engines that are right, and a line for each of the others."""
+    runner = Here if threads == 1 else Apart
+    runners: dict[str, Here | Apart] = {}
+    notes = []
+    want = Here(REFERENCE, family, model, plan, threads).output.astype(np.float64)
+    for name in ENGINES:
+        try:
+            made = runner(name, family, model, plan, threads)
+        except Refused as refusal:
+            notes.append(f"{model}: {name} refuses: {_short(refusal)}")
+            continue
+        error = float(np.linalg.norm(made.output - want) / np.linalg.norm(want))
+        if error <= TOLERANCE:
+            runners[name] = made
+        else:
+            made.close()
+            notes.append(f"{model}: {name} is wrong: relative difference {error:.1e}")
+    return runners, notes
 
 
-def compare(runs: dict[str, Run]) -> dict[str, float]:
-    """Median seconds per engine, run in turn."""
-    want = runs["torch"]()
-    for name, run in runs.items():
-        error = float(np.linalg.norm(run() - want) / np.linalg.norm(want))
-        assert error < 1e-4, f"{name}: relative error {error:.1e}"
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
-        for name, run in runs.items():
-            begin = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(values) for name, values in times.items()}
+def _ms(seconds: float) -> str:
+    """Milliseconds to three digits."""
+    ms = 1e3 * seconds
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.3f}"
+
+
+def _short(error: BaseException) -> str:
+    """The first lines of a message, fit for a table's cell."""
+    text = " ".join(str(error).split()).replace("|", "/")
+    return text if len(text) <= 160 else text[:157] + "..."
 
 
 def main() -> None:
-    """Print the table."""
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    versions = f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}"
-    print(f"taper {taper_runtime.__version__}, {versions}; one thread, float32\n")
-    print("| model | taper, us | torch eager | ONNX Runtime |\n| --- | --- | --- | --- |")
-    with tempfile.TemporaryDirectory() as directory, torch.no_grad():
-        for name, module, args in cases():
-            medians = compare(engines(module, args, Path(directory)))
-            ours = medians["taper"]
-            others = [f"{medians[peer] / ours:.2f}x" for peer in ("torch", "onnxruntime")]
-            print(f"| {name} | {ours * 1e6:.0f} | {' | '.join(others)} |", flush=True)
+    """Measure the chosen sets."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=SETS, default=list(SETS), metavar="SET")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a glance: print, write nothing")
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # for the processes to come
+    torch.set_num_threads(options.threads)
+    seconds = 1.0 if options.quick else 8.0
+    limits = measure_limits([_native.active_isa()], [options.threads])[0]
+    setting = describe_setting(command_line("peers"), "onnxruntime", "openvino")
+    print(setting, describe_limits([limits]), sep="\n")
+    head = f"| model | {' | '.join(ENGINES)} | ratio | roofline |"
+    rule = "| --- " * (len(ENGINES) + 3) + "|"
+    for family in options.models:
+        print(f"\n{head}\n{rule}")
+        rows, notes = [], []
+        for model in SETS[family]:
+            row, more = compare(family, model, limits, seconds)
+            print(row, *more, sep="\n", flush=True)
+            rows.append(row)
+            notes += more
+        if not options.quick:
+            remarks = [f"- {note}" for note in notes] + [""] * bool(notes)
+            machine = ["```", describe_limits([limits]), "```"]
+            text = "\n".join([setting, "", head, rule, *rows, "", *remarks, *machine])
+            write_section(
+                f"{family} {options.threads}", f"{family}, threads: {options.threads}", text
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Exporting a model."""
 
 import taper_frontend
-from benchmarks.common import block, mlp
+from models import block, mlp
 
 
 class Export:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import taper_frontend
 import taper_runtime
-from benchmarks.common import BLOCK_SIZES, MLP_SIZES, block, encoder, mlp
+from models import BLOCK_SIZES, MINILM_SIZES, MLP_SIZES, block, encoder, mlp
 
 
 class Plans:
@@ -14,7 +14,7 @@ class Plans:
     cases = {
         **{f"mlp {b}x{w}": (mlp, (b, w)) for b, w in MLP_SIZES},
         **{f"block {b}x{s}x{w}": (block, (b, s, w)) for b, s, w in BLOCK_SIZES},
-        **{f"encoder {b}x{s}": (encoder, (b, s)) for b, s in [(1, 16), (1, 128), (8, 128)]},
+        **{f"encoder {b}x{s}": (encoder, (b, s)) for b, s in MINILM_SIZES},
     }
     params = list(cases)
     param_names = ["model"]

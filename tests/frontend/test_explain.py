@@ -31,7 +31,7 @@ def test_every_break_at_once():
     explanation = taper_frontend.explain(Broken(), (torch.randn(2, 4), torch.zeros(2)))
     assert {"op", "data-dependent", "mutation"} <= set(explanation.categories)
     bessel = next(each for each in explanation.breaks if "bessel" in each.op)
-    assert bessel.count == 2
+    assert bessel.nodes == 2
     assert bessel.category == "op"
     assert len(bessel.sources) == 1, "two nodes of one line"
     assert "test_explain.py" in bessel.sources[0]

@@ -1,5 +1,6 @@
 """The frontend's entry point: arguments, pipeline, verification, report, command line."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -180,9 +181,10 @@ def test_command_line_from_export_to_output(tmp_path):
 
     result = taper("bench", "m.taper", "--runs", 3, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    result = taper("profile", "m.taper", "--runs", 3, cwd=tmp_path)
+    result = taper("profile", "m.taper", "--runs", 3, "--trace", "trace.json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "f32_matmul" in result.stdout
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +195,9 @@ def test_command_line_from_export_to_output(tmp_path):
         (["inspect", "missing.taper"], 1, "No such file"),
         (["inspect", "zoo.py"], 1, "header"),
         (["run", "zoo.py"], 1, "header"),
+        (["profile", "zoo.py", "--machine", "zoo.py"], 1, "header"),
+        (["bench", "m.taper", "--output", "x.json"], 1, "expected --machine"),
+        (["bench"], 2, "one of the arguments plan --machine is required"),
         (["conquer"], 2, "invalid choice"),
     ],
 )

@@ -72,9 +72,27 @@ FAMILIES = {
         __rmatmul__ addmm addmv addr baddbmm bmm dot einsum inner kron linalg.multi_dot matmul mm
         mv nn.functional.linear nn.functional.scaled_dot_product_attention outer tensordot
     """,
+    "convolutions": """
+        nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
+        nn.functional.conv_transpose1d nn.functional.conv_transpose2d
+        nn.functional.conv_transpose3d nn.functional.unfold
+    """,
+    "pooling": """
+        nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d
+        nn.functional.adaptive_avg_pool3d
+        nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d
+        nn.functional.adaptive_max_pool3d nn.functional.avg_pool1d nn.functional.avg_pool2d
+        nn.functional.avg_pool3d nn.functional.max_pool1d nn.functional.max_pool2d
+        nn.functional.max_pool3d nn.functional.max_unpool2d
+    """,
+    "sizes": """
+        nn.functional.channel_shuffle nn.functional.interpolate nn.functional.upsample_bilinear
+        nn.functional.upsample_nearest
+    """,
     "norms": """
         log_softmax nn.functional.batch_norm nn.functional.cosine_similarity
-        nn.functional.group_norm nn.functional.layer_norm nn.functional.mse_loss
+        nn.functional.group_norm nn.functional.instance_norm nn.functional.layer_norm
+        nn.functional.local_response_norm nn.functional.mse_loss
         nn.functional.normalize nn.functional.rms_norm nn.functional.softmin softmax
     """,
 }
@@ -97,7 +115,10 @@ TIES = frozenset({"argsort", "msort", "sort", "topk"})
 
 #: Relative and absolute tolerance where torch's own is too strict: its float32 result of these
 #: samples is 2e-5 from its float64 one.
-TOLERANCES = {"nn.functional.scaled_dot_product_attention": (1e-4, 5e-5)}
+TOLERANCES = {
+    "nn.functional.conv_transpose3d": (1e-4, 5e-5),
+    "nn.functional.scaled_dot_product_attention": (1e-4, 5e-5),
+}
 
 #: Variants of another kind than their name says.
 OTHERS = frozenset({"norm.nuc", "as_strided.partial_views"})

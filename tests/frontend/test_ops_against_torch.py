@@ -193,6 +193,10 @@ def matmul(a, b, *extras, attrs):
     y = a @ (b.transpose(-1, -2) if attrs["transpose_b"] else b)
     if attrs["alpha"] != 1:
         y = y * attrs["alpha"]
+    return epilogue(y, extras, attrs)
+
+
+def epilogue(y, extras, attrs):
     values, args = [y, *extras], list(attrs["args"])
     for name in attrs["code"]:
         count = MICROOPS[name].arity
@@ -200,6 +204,123 @@ def matmul(a, b, *extras, attrs):
         scalars = [torch.tensor(s, dtype=y.dtype) for s in attrs["scalars"]]
         values.append(torch_micro(name)(*(values[v] if v >= 0 else scalars[-1 - v] for v in given)))
     return values[-1]
+
+
+def spatial(n, name):
+    """``torch.nn.functional``'s function for n spatial dims."""
+    return getattr(F, f"{name}{n}d")
+
+
+def channels_first(x):
+    return x.movedim(-1, 1)
+
+
+def pad(x, padding, value=0.0):
+    """``x`` with pairs of padding per spatial dim, channels last; negative pairs cut."""
+    pairs = [padding[i : i + 2] for i in range(0, len(padding), 2)]
+    return F.pad(x, [0, 0, *itertools.chain(*reversed(pairs))], value=value)
+
+
+def torch_weight(weight, channels, attrs):
+    """``[O, C/groups, *kernel]``."""
+    if attrs["columns"]:
+        flat = weight.permute(2, 0, 1, 3).flatten(2)[..., : attrs["columns"]]
+        rows = channels // attrs["groups"]
+        weight = flat.reshape(*attrs["kernel"], rows, flat.shape[1] * flat.shape[2])
+    return weight.movedim((-1, -2), (0, 1))
+
+
+def conv(x, weight, *extras, attrs):
+    weight = torch_weight(weight, x.shape[-1], attrs)
+    x = channels_first(pad(x, attrs["padding"]))
+    if 0 in (x.shape[0], x.shape[1], weight.shape[0]):  # torch refuses some of these
+        size = [
+            (n - d * (k - 1) - 1) // s + 1
+            for n, k, s, d in zip(
+                x.shape[2:], attrs["kernel"], attrs["stride"], attrs["dilation"], strict=True
+            )
+        ]
+        return torch.zeros(x.shape[0], *size, weight.shape[0], dtype=x.dtype)
+    y = spatial(x.ndim - 2, "conv")(
+        x, weight, None, attrs["stride"], 0, attrs["dilation"], attrs["groups"]
+    )
+    return epilogue(y.movedim(1, -1), extras, attrs)
+
+
+def conv_transpose(x, weight, *extras, attrs):
+    groups = attrs["groups"]
+    weight = torch_weight(weight, x.shape[-1], attrs)  # torch's is [C, O/groups, *kernel]
+    weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    if x.numel():
+        y = spatial(x.ndim - 2, "conv_transpose")(
+            channels_first(x), weight, None, attrs["stride"], 0, 0, groups, attrs["dilation"]
+        ).movedim(1, -1)
+    else:
+        size = [
+            (n - 1) * s + d * (k - 1) + 1
+            for n, k, s, d in zip(
+                x.shape[1:-1], attrs["kernel"], attrs["stride"], attrs["dilation"], strict=True
+            )
+        ]
+        y = torch.zeros(x.shape[0], *size, weight.shape[1] * groups, dtype=x.dtype)
+    return epilogue(pad(y, [-p for p in attrs["padding"]]), extras, attrs)
+
+
+def max_pool(x, a):
+    if 0 in (x.shape[0], x.shape[-1]):
+        x, empty = torch.zeros(1, *x.shape[1:-1], 1, dtype=x.dtype), x.shape
+        return max_pool(x, a).expand(empty[0], *[-1] * (x.ndim - 2), empty[-1])
+    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    x = channels_first(pad(x, a["padding"], lowest))
+    pooled = spatial(x.ndim - 2, "max_pool")(x, a["kernel"], a["stride"], 0, a["dilation"])
+    return pooled.movedim(1, -1)
+
+
+def window_sums(x, a):
+    """Sums over the windows that fit, ``[N, *out, C]``."""
+    for d, (size, step) in enumerate(zip(a["kernel"], a["stride"], strict=True)):
+        x = x.unfold(1 + d, size, step)
+    return x.sum(tuple(range(-len(a["kernel"]), 0)))
+
+
+def avg_pool(x, a):
+    sums = window_sums(pad(x, a["padding"]), a)
+    rest = [p - c for p, c in zip(a["padding"], a["counted"], strict=True)]
+    counted = pad(pad(torch.ones_like(x), a["counted"], 1.0), rest)
+    return sums / (a["divisor"] or window_sums(counted, a))
+
+
+def adaptive(name):
+    def call(x, a):
+        if 0 in (*x.shape, *a["sizes"]):
+            return torch.zeros(x.shape[0], *a["sizes"], x.shape[-1], dtype=x.dtype)
+        pooled = spatial(x.ndim - 2, f"adaptive_{name}_pool")(channels_first(x), a["sizes"])
+        return pooled.movedim(1, -1)
+
+    return call
+
+
+def resample(x, a):
+    """Along one dim of an image, whose other dim has one element."""
+    moved = x.movedim(a["axis"], -1)
+    rows = moved.reshape(1, -1, 1, moved.shape[-1])
+    if not x.numel():
+        shape = (*x.shape[: a["axis"]], a["size"], *x.shape[a["axis"] + 1 :])
+        return torch.zeros(shape, dtype=x.dtype)
+    aten, scale = torch.ops.aten, a["scale"] or None
+    if a["mode"] in ("nearest", "nearest-exact"):
+        op = aten.upsample_nearest1d if a["mode"] == "nearest" else aten._upsample_nearest_exact1d
+        y = op(rows[:, :, 0], [a["size"]], scale)
+    elif a["mode"] == "linear":
+        y = aten.upsample_linear1d(rows[:, :, 0], [a["size"]], a["align_corners"], scale)
+    else:
+        op = {
+            "cubic": aten.upsample_bicubic2d,
+            "linear-antialias": aten._upsample_bilinear2d_aa,
+            "cubic-antialias": aten._upsample_bicubic2d_aa,
+        }[a["mode"]]
+        y = op(rows, [1, a["size"]], a["align_corners"], None, scale)
+    return y.reshape(*moved.shape[:-1], a["size"]).movedim(-1, a["axis"])
 
 
 def attention(q, k, v, mask=None, *, attrs):
@@ -241,9 +362,22 @@ def take(x, index, a):
     return y.unflatten(a["axis"], index.shape) if index.ndim else y.squeeze(a["axis"])
 
 
+def grouped_matmul(a, b, ends, attrs):
+    groups = torch.bucketize(torch.arange(len(a)), ends.long(), right=True)
+    b = torch.cat([b, b.new_zeros(1, *b.shape[1:])])  # of the rows beyond the last end
+    return torch.einsum("mk,mkn->mn", a, b[groups])
+
+
 OTHERS = {
     "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
     "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
+    "CONV": lambda *x: conv(*x[:-1], attrs=x[-1]),
+    "CONV_TRANSPOSE": lambda *x: conv_transpose(*x[:-1], attrs=x[-1]),
+    "MAX_POOL": max_pool,
+    "AVG_POOL": avg_pool,
+    "ADAPTIVE_MAX_POOL": adaptive("max"),
+    "ADAPTIVE_AVG_POOL": adaptive("avg"),
+    "RESAMPLE": resample,
     "SOFTMAX": lambda x, a: (F.log_softmax if a["log"] else F.softmax)(x, a["axis"]),
     "LAYER_NORM": lambda *x: norm(*x[:-1], attrs=x[-1]),
     "RMS_NORM": lambda x, *r: F.rms_norm(
@@ -272,6 +406,7 @@ OTHERS = {
     "COPY": lambda x, a: x.clone(),
     "CAT": lambda *x: torch.cat(x[:-1], x[-1]["axis"]),
     "EMBEDDING": lambda weight, index, a: weight[index.long()],
+    "GROUPED_MATMUL": grouped_matmul,
     "INDEX_SELECT": take,
     "GATHER": lambda x, index, a: torch.gather(
         x, a["axis"], index.long() % max(x.shape[a["axis"]], 1)
@@ -298,11 +433,13 @@ def test_op(name):
         if name == "ATTENTION" and not attrs["safe_softmax"]:
             continue  # torch's is safe
         got = op.evaluate(sample.inputs, attrs)
-        wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in sample.inputs]
-        want = OTHERS[name](*map(torch.from_numpy, wide), attrs).numpy()
+        # Positions are rounded as values are.
+        wide = np.float32 if name == "RESAMPLE" else np.float64
+        arrays = [x.astype(wide) if x.dtype == np.float32 else x for x in sample.inputs]
+        want = OTHERS[name](*map(torch.from_numpy, arrays), attrs).numpy()
         assert got.shape == want.shape
         if got.dtype == np.float32:
-            assert want.dtype == np.float64
+            assert want.dtype == wide
             with np.errstate(over="ignore"):
                 want = want.astype(np.float32)
             scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)

@@ -218,11 +218,27 @@ class RandomGraph(Builder):
         again = [self.op("MUL", self.op("TANH", x), 0.5) for _ in range(2)]
         return self.op("SUB", again[0], self.op("SIN", again[1]))
 
+    def convolution(self) -> str:
+        """As lowering leaves it: permuted before and after, with a batch norm behind."""
+        x = self.transpose(self.op("ABS", self.pick()), 1, 2)
+        if self.chance():
+            zeros = self.op("EXPAND", self.constant(0.0), shape=(self.batch, self.width, 2))
+            x, padding = self.op("CAT", zeros, x, axis=2), (0, 0)
+        else:
+            padding = (1, 1)
+        weight = self.weight(3, self.width, self.width)
+        attrs = {"kernel": (3,), "stride": (1,), "dilation": (1,), "padding": padding}
+        y = self.transpose(self.op("CONV", self.transpose(x, 1, 2), weight, **attrs), 1, 2)
+        for op, seed in (("SUB", 7), ("MUL", 8), ("ADD", 9)):
+            y = self.op(op, y, self.constant(floats(self.width, 1, seed=seed)))
+        return self.transpose(self.op("TANH", y), 1, 2)
+
     def grow(self, fragments: int) -> Graph:
         kinds: list[Callable[[], str]] = [
             self.unary, self.binary, self.broadcast, self.move, self.masked, self.linear,
             self.linear, self.gelu, self.silu, self.norm, self.softmax, self.attention,
             self.attention, self.grouped_attention, self.reduced, self.folded, self.repeated,
+            self.convolution,
         ]  # fmt: skip
         for _ in range(fragments):
             made = kinds[self.rng.integers(len(kinds))]()

@@ -7,7 +7,8 @@ CHECK_ATTRS(arange)
 
 static void counts(void) {
     static const int64_t sizes[] = {0, 1, 2, 15, 16, 17, 16383, 16384, 16385, 50000};
-    static const struct arange_attrs attrs[] = {{0, 0, 1}, {-7, 0, 3}, {5, 0, -2}, {1LL << 40, 0, 1}};
+    static const struct arange_attrs attrs[] = {
+        {0, 0, 1}, {-7, 0, 3}, {5, 0, -2}, {1LL << 40, 0, 1}};
     for (size_t k = 0; k < sizeof attrs / sizeof attrs[0]; k++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             taper_tensor y = check_tensor(NULL, TAPER_INT64, 1, &sizes[i]);

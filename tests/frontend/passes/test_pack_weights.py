@@ -5,6 +5,7 @@ import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import pack_weights
+from taper_runtime.ops.conv import pack_weight
 from taper_runtime.ops.matmul import unpack
 
 
@@ -55,6 +56,38 @@ def test_original_that_others_read_stays():
     x = b.op("EMBEDDING", table, b.input("ids", 3, dtype="int64"))
     graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, table, transpose_b=True)))
     assert list(graph.constants) == ["table", "table.packed"]
+
+
+def conv(b, x, weight, op="CONV", **attrs):
+    plain = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    return b.op(op, x, weight, **plain, **attrs)
+
+
+@pytest.mark.parametrize("op", ["CONV", "CONV_TRANSPOSE"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution(op, groups):
+    b = Builder()
+    weight = floats(3, 3, 6 // groups, 20)
+    x = b.input("x", 1, 5, 5, 6)
+    graph = b.done(conv(b, x, b.constant(weight, "w"), op, groups=groups))
+    check_fires(pack_weights, graph)
+    node = only(graph, op)
+    assert node.attrs["columns"] == 20 // groups
+    packed = graph.constants["w.packed"]
+    assert packed.shape == (groups, 2 // groups, 9 * 6 // groups, 16)
+    np.testing.assert_array_equal(packed, pack_weight(weight, groups))
+
+
+def test_convolution_of_one_channel_is_packed():
+    b = Builder()
+    graph = b.done(conv(b, b.input("x", 1, 5, 5, 1), b.weight(3, 3, 1, 1)))
+    check_fires(pack_weights, graph)
+
+
+def test_depthwise_convolution_stays():
+    b = Builder()
+    weight = b.weight(3, 3, 1, 6)
+    check_keeps(pack_weights, b.done(conv(b, b.input("x", 1, 5, 5, 6), weight, groups=6)))
 
 
 def test_vector_times_matrix():

@@ -56,8 +56,8 @@ class Break(NamedTuple):
         One of :data:`taper_frontend.errors.CATEGORIES`.
     op : str
     reason : str
-    count : int
-        Nodes it holds for.
+    nodes : int
+        How many it holds for.
     sources : list of str
         The lines of the user's model, each once; the first is where it comes first.
     hint : str
@@ -67,7 +67,7 @@ class Break(NamedTuple):
     category: str
     op: str
     reason: str
-    count: int
+    nodes: int
     sources: list[str]
     hint: str
 
@@ -78,15 +78,14 @@ class Fallback(NamedTuple):
     Attributes
     ----------
     op : str
-    count : int
-        Nodes of it.
+    nodes : int
     share : float
         Of the time that all nodes are estimated to take, from the work their ops say they do.
     sources : list of str
     """
 
     op: str
-    count: int
+    nodes: int
     share: float
     sources: list[str]
 
@@ -121,7 +120,7 @@ class Explanation(NamedTuple):
         """Nodes that break the export, by category."""
         counts: Counter[str] = Counter()
         for each in self.breaks:
-            counts[each.category] += each.count
+            counts[each.category] += each.nodes
         return dict(counts)
 
     def __str__(self) -> str:
@@ -129,15 +128,15 @@ class Explanation(NamedTuple):
         for category, count in self.categories.items():
             lines += ["", f"{category}: {count} {'node' if count == 1 else 'nodes'}"]
             for each in (each for each in self.breaks if each.category == category):
-                lines.append(f"  {each.count} x {each.op}: {each.reason}")
+                lines.append(f"  {each.nodes} x {each.op}: {each.reason}")
                 lines += [f"      at {source}" for source in each.sources]
                 lines.append(f"      hint: {each.hint}")
         if self.fallbacks:
-            share = sum(each.share for each in self.fallbacks)
+            share = sum(fallback.share for fallback in self.fallbacks)
             lines += ["", f"computed by numpy, about {share:.1%} of the time:"]
-            for each in self.fallbacks:
-                lines.append(f"  {each.count} x {each.op}: {each.share:.1%}")
-                lines += [f"      at {source}" for source in each.sources]
+            for fallback in self.fallbacks:
+                lines.append(f"  {fallback.nodes} x {fallback.op}: {fallback.share:.1%}")
+                lines += [f"      at {source}" for source in fallback.sources]
         elif not self.breaks:
             lines.append("every node has a native kernel")
         return "\n".join(lines)
@@ -199,7 +198,7 @@ def _breaks(refused: list[UnsupportedNode]) -> list[Break]:
         Break(category, op, reason, len(nodes), _sources(n.source for n in nodes), HINTS[category])
         for (category, op, reason), nodes in groups.items()
     ]
-    return sorted(breaks, key=lambda each: (-weight[each.category], each.category, -each.count))
+    return sorted(breaks, key=lambda each: (-weight[each.category], each.category, -each.nodes))
 
 
 def _sources(sources: Any) -> list[str]:

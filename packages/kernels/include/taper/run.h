@@ -17,6 +17,11 @@ typedef struct taper_step {
     int32_t workers; /* how many the node is worth; 1 for a small one */
 } taper_step;
 
+/* When one worker was at one step, in nanoseconds of CLOCK_MONOTONIC; zeros where it was not. */
+typedef struct taper_span {
+    int64_t begin, end;
+} taper_span;
+
 /* What one run needs. */
 typedef struct taper_run_args {
     const taper_step *steps; /* [count] */
@@ -24,7 +29,7 @@ typedef struct taper_run_args {
     int32_t workers;             /* at most this many threads, the caller among them */
     char *worker_scratch;        /* [workers - 1][worker_scratch_bytes], aligned: workers 1.. */
     size_t worker_scratch_bytes; /* at least every step's scratch_bytes; a multiple of 64 */
-    int64_t *ns;                 /* [count] nanoseconds per step, or NULL */
+    taper_span *spans;           /* [count][workers], zeroed by the caller; or NULL */
 } taper_run_args;
 
 /*

@@ -11,7 +11,7 @@ taper_cpuid taper_cpuid_read(void) {
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
         id.leaf1_ecx = ecx;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx))
-        id.leaf7_ebx = ebx;
+        id.leaf7_ebx = ebx, id.leaf7_ecx = ecx;
     if (id.leaf1_ecx & bit_OSXSAVE) {
         uint32_t low, high;
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -37,6 +37,8 @@ bool taper_cpu_has(const taper_cpuid *id, const char *level) {
         return v2;
     if (strcmp(level, "avx2") == 0)
         return v3;
+    if (strcmp(level, "avx512_vnni") == 0)
+        return v4 && all(id->leaf7_ecx, bit_AVX512VNNI);
     return strcmp(level, "avx512") == 0 && v4;
 }
 

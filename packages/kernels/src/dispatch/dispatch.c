@@ -4,10 +4,13 @@
 
 #include "cpu/cpu.h"
 #include "isa/isa.h"
+#include "machine/probes.h"
 #include "taper_config.h" /* TAPER_ISA_LIST, TAPER_FAMILY_LIST: meson writes it */
 
 #define TAPER_DECLARE_FAMILY(isa, family) extern const taper_family taper_##family##__##isa;
-#define TAPER_DECLARE_ISA(isa) TAPER_FAMILY_LIST(TAPER_DECLARE_FAMILY, isa)
+#define TAPER_DECLARE_ISA(isa)                                                                     \
+    TAPER_FAMILY_LIST(TAPER_DECLARE_FAMILY, isa)                                                   \
+    extern const taper_probes taper_probes__##isa;
 TAPER_ISA_LIST(TAPER_DECLARE_ISA)
 
 #define TAPER_FAMILY_ROW(isa, family) &taper_##family##__##isa,
@@ -18,9 +21,10 @@ TAPER_ISA_LIST(TAPER_ISA_TABLE)
 typedef struct level {
     const char *name;
     const taper_family *const *families;
+    const taper_probes *probes;
 } level;
 
-#define TAPER_LEVEL_ROW(isa) {#isa, families_##isa},
+#define TAPER_LEVEL_ROW(isa) {#isa, families_##isa, &taper_probes__##isa},
 static const level levels[] = {TAPER_ISA_LIST(TAPER_LEVEL_ROW)}; /* best first */
 
 enum {
@@ -83,6 +87,22 @@ const taper_kernel *taper_kernel_next(const char *op, size_t *position) {
     while ((kernel = taper_kernel_at((*position)++)) != NULL)
         if (strcmp(kernel->op, op) == 0)
             return kernel;
+    return NULL;
+}
+
+const taper_probe *taper_probe_find(const char *isa, const char *name) {
+    const taper_cpuid id = taper_cpuid_read();
+    const level *l;
+    for (size_t i = 0; (l = level_at(i, &id)) != NULL; i++) {
+        if (strcmp(l->name, isa) != 0)
+            continue;
+        for (size_t p = 0; p < l->probes->count; p++) {
+            const taper_probe *probe = &l->probes->probes[p];
+            if (strcmp(probe->name, name) == 0 &&
+                (!probe->needs || taper_cpu_has(&id, probe->needs)))
+                return probe;
+        }
+    }
     return NULL;
 }
 

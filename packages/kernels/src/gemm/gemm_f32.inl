@@ -58,7 +58,17 @@ typedef enum gemm_b_form {
     GEMM_B_ANY     /* the panels of a tile are packed when their turn comes */
 } gemm_b_form;
 
-/* Operands of a block, and of a tile in it. */
+/* From the end of one run of k to the start of the next. */
+typedef struct gemm_jump {
+    int64_t a; /* in elements */
+    int64_t b; /* in lines of k */
+} gemm_jump;
+
+/*
+ * Operands of a block, and of a tile in it. Left zero, the last fields say that A and C are plain
+ * matrices. A convolution's are not: k comes in runs, each contiguous in A, and rows in bands, each
+ * evenly spaced.
+ */
 typedef struct gemm_block {
     const float *a; /* A[i][k] at a[i * a_row_stride + k * a_k_stride] */
     int64_t a_row_stride;
@@ -68,12 +78,17 @@ typedef struct gemm_block {
     int64_t b_k_stride;
     int64_t b_col_stride; /* 1 but for GEMM_B_ANY */
     float *packed;        /* [GEMM_WIDE_PANELS][k][16], scratch, but for GEMM_B_PANELS */
-    int64_t k;
-    float *c; /* C[i][j] at c[i * ldc + j] */
+    int64_t k;            /* in a run */
+    float *c;             /* C[i][j] at c[i * ldc + j] */
     int64_t ldc;
     float alpha;
     gemm_b_form b_form;
-    bool accumulate; /* C += rather than C = */
+    bool accumulate;       /* C += rather than C = */
+    int64_t jumps;         /* runs but one; GEMM_B_PANELS only */
+    const gemm_jump *jump; /* [jumps] */
+    int64_t more_bands;    /* bands but one, of m rows each */
+    int64_t a_band_stride;
+    int64_t c_band_stride;
 } gemm_block;
 
 /* C has all the tile's columns. The k lines from `prefetch` on, a step apart, are brought to L2
@@ -93,23 +108,29 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 
     const int64_t row_stride = g->a_row_stride, panel_stride = g->b_panel_stride;
     const float *a = g->a, *b = g->b;
-    for (int64_t k = g->k; k > 0; k--) {
-        vf bk[GEMM_WIDE_PANELS * GEMM_NV];
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++)
-            bk[v] = v_in_register(v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN));
-        if (panels <= GEMM_PANELS) /* a wide tile is bound by loads, and has nothing to fetch */
-            __builtin_prefetch(prefetch, 0, 2);
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            const vf ai = v_set1(a[i * row_stride]);
+    for (int64_t run = 0;; run++) {
+        for (int64_t k = g->k; k > 0; k--) {
+            vf bk[GEMM_WIDE_PANELS * GEMM_NV];
 #pragma GCC unroll 16
             for (int v = 0; v < vectors; v++)
-                sum[i][v] = v_fma(ai, bk[v], sum[i][v]);
+                bk[v] = v_in_register(v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN));
+            if (panels <= GEMM_PANELS) /* a wide tile is bound by loads, and has nothing to fetch */
+                __builtin_prefetch(prefetch, 0, 2);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++) {
+                const vf ai = v_set1(a[i * row_stride]);
+#pragma GCC unroll 16
+                for (int v = 0; v < vectors; v++)
+                    sum[i][v] = v_fma(ai, bk[v], sum[i][v]);
+            }
+            a += g->a_k_stride;
+            b += g->b_k_stride;
+            prefetch += prefetch_step;
         }
-        a += g->a_k_stride;
-        b += g->b_k_stride;
-        prefetch += prefetch_step;
+        if (run == g->jumps)
+            break;
+        a += g->jump[run].a;
+        b += g->jump[run].b * g->b_k_stride;
     }
 
     const vf alpha = v_set1(g->alpha);
@@ -241,9 +262,10 @@ static void gemm_edge_tile(gemm_tile_fn tile, const gemm_block *g, const float *
  */
 static void gemm_next_lines(const gemm_block *block, const float *next, int64_t panels, int64_t t,
                             int64_t tiles, const float **line, int64_t *step) {
-    if (block->b_panel_stride == block->k * GEMM_NR) { /* in one run */
+    const int64_t k = block->k * (block->jumps + 1);
+    if (block->b_panel_stride == k * GEMM_NR) { /* in one run */
         *step = i64_ceil_div(panels * GEMM_NR, tiles);
-        *line = next + t * *step * block->k;
+        *line = next + t * *step * k;
         return;
     }
     /* Else a panel's lines are a step apart, if they are lines: the last tiles take one panel each.
@@ -260,13 +282,14 @@ static void gemm_next_lines(const gemm_block *block, const float *next, int64_t 
     *line = next + panel * block->b_panel_stride;
 }
 
-/* Computes the block's m rows and n columns; m, n, k >= 0. */
+/* Computes the block's m rows (in each band) and n columns; m, n, k >= 0. */
 static inline __attribute__((unused)) void gemm_block_run(const gemm_block *block, int64_t m,
                                                           int64_t n) {
     if (m <= 0)
         return;
     /* Tiles of equal height: 16 rows are 8 and 8, not 14 and 2. */
-    const int64_t tiles = i64_ceil_div(m, GEMM_MR);
+    const int64_t band_tiles = i64_ceil_div(m, GEMM_MR);
+    const int64_t tiles = band_tiles * (block->more_bands + 1);
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
         const gemm_tile_fn *tile = gemm_edge_tiles;
@@ -289,8 +312,13 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
             g.b_panel_stride = g.k * GEMM_NR;
             g.b_k_stride = GEMM_NR;
         }
-        for (int64_t t = 0; t < tiles; t++) {
-            const int64_t rows = (m + t) / tiles;
+        for (int64_t t = 0, i = 0; t < tiles; t++, i++) {
+            if (i == band_tiles) {
+                i = 0;
+                g.a += g.a_band_stride - m * g.a_row_stride;
+                g.c += g.c_band_stride - m * g.ldc;
+            }
+            const int64_t rows = (m + i) / band_tiles;
             const float *line = g.b;
             int64_t step = g.b_k_stride;
             if (tiles > 1 && left > panels)

@@ -88,10 +88,11 @@ static void *work(void *index) {
 }
 
 /* The child of a fork has none of the threads, and perhaps a mutex that one of them would unlock.
- */
+ * The parent's last run would look new to the child's first thread. */
 static void forget(void) {
     pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.threads = 0;
+    atomic_store(&pool.run, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.arrived, 0);
 }

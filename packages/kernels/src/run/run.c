@@ -51,11 +51,14 @@ static void run_steps(void *arg, int32_t w, int32_t workers) {
         if (shared || apart)
             taper_pool_barrier(workers);
         apart = shared;
-        const int64_t start = r->args->ns && w == 0 ? now_ns() : 0;
-        if (w < n)
-            run_share(r, i, w, n);
-        if (r->args->ns && w == 0)
-            r->args->ns[i] = now_ns() - start;
+        if (w >= n)
+            continue;
+        taper_span *span = r->args->spans ? &r->args->spans[i * r->args->workers + w] : NULL;
+        if (span)
+            span->begin = now_ns();
+        run_share(r, i, w, n);
+        if (span)
+            span->end = now_ns();
     }
 }
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, TaperError
+from taper_runtime.executor import _native
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.report import describe_plan
-from taper_runtime.session import InferenceSession, SessionOptions
+from taper_runtime.session import InferenceSession, SessionOptions, thread_count
 from taper_runtime.sizes import evaluate
 
 if TYPE_CHECKING:
@@ -97,8 +98,17 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("bench", help="time a plan on its sample inputs")
-    parser.add_argument("plan", type=Path)
+    parser = commands.add_parser("bench", help="time a plan on its sample inputs, or the machine")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("plan", type=Path, nargs="?")
+    what.add_argument(
+        "--machine",
+        action="store_true",
+        help="measure arithmetic and memory at every ISA level and number of threads",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE.json", help="where the machine's limits go"
+    )
     parser.add_argument("--runs", type=int, default=100, help="timed runs (default 100)")
     _add_sizes(parser)
     _add_session_options(parser)
@@ -106,6 +116,24 @@ def _add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
+    if args.machine:
+        _bench_machine(args.output)
+    elif args.output:
+        raise InputError("--output: expected --machine beside it; it is where its limits go")
+    else:
+        _bench_plan(args)
+
+
+def _bench_machine(output: Path | None) -> None:
+    from taper_runtime.machine import describe_limits, measure_limits, save_limits
+
+    limits = measure_limits(_native.available_isas(), range(1, thread_count() + 1))
+    print(describe_limits(limits))
+    if output:
+        save_limits(limits, output)
+
+
+def _bench_plan(args: argparse.Namespace) -> None:
     begin = time.perf_counter()
     session = _session(args)
     opened = time.perf_counter() - begin
@@ -123,18 +151,38 @@ def _bench(args: argparse.Namespace) -> None:
 
 
 def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("profile", help="time every node of a plan")
+    parser = commands.add_parser("profile", help="time every node beside the machine's limit")
     parser.add_argument("plan", type=Path)
     parser.add_argument("--runs", type=int, default=20, help="timed runs (default 20)")
     _add_sizes(parser)
+    parser.add_argument(
+        "--machine",
+        type=Path,
+        metavar="FILE.json",
+        help="limits that `bench --machine --output` wrote; else they are measured, for a second",
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE.json", help="write a trace for Chrome or Perfetto"
+    )
     parser.set_defaults(command=_profile)
 
 
 def _profile(args: argparse.Namespace) -> None:
-    from taper_runtime.profile import profile_plan
+    from taper_runtime.format.reader import load
+    from taper_runtime.machine import load_limits, measure_limits
+    from taper_runtime.profile import describe_profile, profile_plan, save_trace
 
-    session = InferenceSession(args.plan)
-    print(profile_plan(session.plan, _sample_feed(session.plan, args.size), runs=max(args.runs, 1)))
+    plan, isa, threads = load(args.plan), _native.active_isa(), thread_count()
+    if args.machine:
+        limits = load_limits(args.machine, isa, threads)
+    else:
+        limits = measure_limits([isa], [threads])[0]
+    profile = profile_plan(
+        plan, _sample_feed(plan, args.size), runs=max(args.runs, 1), threads=threads
+    )
+    print(describe_profile(profile, limits))
+    if args.trace:
+        save_trace(profile, args.trace)
 
 
 def _add_session_options(parser: argparse.ArgumentParser) -> None:

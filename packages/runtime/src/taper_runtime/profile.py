@@ -1,44 +1,135 @@
-"""Time per node of a plan, beside the work its op says it is."""
+"""Where a run's time goes, node by node, and how far each node is from the machine's limit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import statistics
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import definition
+from taper_runtime.executor.executor import node_cost
 from taper_runtime.plan.binding import bind_sizes, instantiate
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
-    from taper_runtime.plan.plan import Plan
+    import numpy as np
+
+    from taper_runtime.machine import Limits
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+#: Per step, per worker: begin and end in nanoseconds; zeros where the worker had no part.
+Spans = list[list[tuple[int, int]]]
 
 
-def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], runs: int) -> str:
-    """Median time of every node over ``runs`` runs, as a table.
+class Profile(NamedTuple):
+    """Times of one plan.
 
-    Columns: microseconds, share of the run, GFLOP/s, GB/s, kernel, node. Nodes numpy computes are
-    not timed and not listed.
+    Attributes
+    ----------
+    plan : Plan
+    threads : int
+    steps : list of (PlanNode, str)
+        The executed nodes in order, each with its kernel's name.
+    ns : list of float
+        Median time of each step over the runs, from its first worker's start to its last one's end.
+    fastest : list
+        When each worker was at each step in the fastest run.
     """
+
+    plan: Plan
+    threads: int
+    steps: list[tuple[PlanNode, str]]
+    ns: list[float]
+    fastest: Spans
+
+
+def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], *, runs: int, threads: int) -> Profile:
+    """Run a plan ``runs`` times, after once to warm up, and note when each worker was where."""
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
     plan = instantiate(plan, sizes)
-    executor = CompiledExecutor.compile(plan)
-    arrays = [feed.get(name, plan.constants.get(name)) for name in plan.reads]
+    executor = CompiledExecutor.compile(plan, threads=threads)
+    arrays = [plan.constants[name] if name in plan.states else feed[name] for name in plan.reads]
     executor.run(arrays)
-    samples = [executor.profile(arrays)[1] for _ in range(runs)]
-    medians = np.median(np.array(samples), axis=0)
-    total = max(float(medians.sum()), 1.0)
-    lines = [f"{'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>7}  kernel, node"]
-    for (node, kernel), ns in zip(executor.steps, medians, strict=True):
-        op, attrs = definition(node)
-        inputs = [plan.tensors[name].type for name in node.inputs]
-        cost = op.cost(inputs, plan.tensors[node.output].type, attrs)
-        ns = max(float(ns), 1.0)
+    taken = [executor.profile(arrays)[1] for _ in range(runs)]
+    times = [[_duration(workers) for workers in spans] for spans in taken]
+    ns = [statistics.median(step) for step in zip(*times, strict=True)]
+    fastest = taken[min(range(runs), key=lambda run: sum(times[run]))]
+    return Profile(plan, threads, executor.steps, ns, fastest)
+
+
+def _duration(workers: list[tuple[int, int]]) -> float:
+    part = [span for span in workers if span[1]]
+    if not part:  # a node without tasks
+        return 0.0
+    return max(end for _, end in part) - min(begin for begin, _ in part)
+
+
+def least_ns(plan: Plan, limits: Limits) -> list[float]:
+    """What :meth:`Limits.least_ns` says of each node a run executes, in order."""
+    bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
+    constants = sum(array.nbytes for array in plan.constants.values())
+    resident = plan.arena_bytes + bound + constants
+    times = []
+    for node in filter(plan.is_executed, plan.nodes):
+        flops, moved = node_cost(plan, node)
+        written = min(plan.tensors[node.output].nbytes, moved)
+        names = {name for name in node.inputs if plan.placements[name].root in plan.constants}
+        constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
+        read = moved - written - constant
+        times.append(limits.least_ns(flops, constant, read, written, resident))
+    return times
+
+
+def describe_profile(profile: Profile, limits: Limits) -> str:
+    """A table: microseconds, share of the run, work, share of the roofline, kernel and node."""
+    plan = profile.plan
+    total = max(sum(profile.ns), 1.0)
+    lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
+    least = least_ns(plan, limits)
+    for (node, kernel), ns, floor in zip(profile.steps, profile.ns, least, strict=True):
+        flops, moved = node_cost(plan, node)
         lines.append(
-            f"{ns / 1e3:9.1f} {ns / total:6.1%} {cost.flops / ns:8.1f} {cost.bytes / ns:7.1f}  "
-            f"{kernel}, {node.output}  {node.source}"
+            f"{ns / 1e3:9.1f} {ns / total:6.1%} {flops / 1e6:9.2f} {moved / 1e3:9.1f} "
+            f"{floor / max(ns, 1.0):8.0%}  {kernel}  {node.output} = {node.op}  {node.source}"
         )
-    lines.append(f"{total / 1e3:9.1f} us in native nodes")
+    lines.append(
+        f"{total / 1e3:9.1f} us in {len(profile.steps)} nodes; {sum(least) / total:.0%} of the "
+        f"roofline of {limits.threads} {'thread' if limits.threads == 1 else 'threads'} of "
+        f"{limits.isa}: {limits.flops:.0f} GFLOP/s, "
+        + ", ".join(f"{m.name} {m.read:.0f}" for m in limits.memory)
+        + " GB/s"
+    )
     return "\n".join(lines)
+
+
+def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write the fastest run in the Trace Event Format that Chrome and Perfetto show.
+
+    One complete event ("X") per node and worker, in microseconds from the run's start; the worker
+    is the thread.
+    """
+    start = min((begin for step in profile.fastest for begin, end in step if end), default=0)
+    events: list[dict[str, object]] = []
+    for (node, kernel), workers in zip(profile.steps, profile.fastest, strict=True):
+        flops, moved = node_cost(profile.plan, node)
+        args = {"kernel": kernel, "flops": flops, "bytes": moved, "source": node.source}
+        events += [
+            {
+                "name": f"{node.output} = {node.op}",
+                "cat": node.op,
+                "ph": "X",
+                "pid": 0,
+                "tid": worker,
+                "ts": (begin - start) / 1e3,
+                "dur": (end - begin) / 1e3,
+                "args": args,
+            }
+            for worker, (begin, end) in enumerate(workers)
+            if end
+        ]
+    other = {"isa": _native.active_isa(), "threads": profile.threads}
+    with open(path, "w") as file:
+        json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from taper_runtime.ops import REGISTRY
 from taper_runtime.sizes import UNBOUNDED
 
 if TYPE_CHECKING:
-    from taper_runtime.plan.plan import Plan, TensorSpec
+    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 
 def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
@@ -67,7 +68,36 @@ def _describe_export(plan: Plan) -> list[str]:
         lines += [f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks]
     else:
         lines.append("every node has a native kernel")
+    copies = [node for node in plan.nodes if _is_copy(plan, node)]
+    if copies:
+        lines.append(f"{len(copies)} nodes only move values, between what makes and needs them:")
+        lines += [f"  {_describe_copy(plan, node)}" for node in copies]
     return lines
+
+
+def _is_copy(plan: Plan, node: PlanNode) -> bool:
+    """Whether a node that could be a view, or is a COPY, is executed."""
+    return plan.is_executed(node) and (node.op == "COPY" or REGISTRY[node.op].view is not None)
+
+
+def _describe_copy(plan: Plan, node: PlanNode) -> str:
+    makers = {other.output: other for other in plan.nodes}
+    source = node.inputs[0]
+    while source in makers and not plan.is_executed(makers[source]):
+        source = makers[source].inputs[0]
+    readers = {node.output}
+    needs = []
+    for other in plan.nodes:
+        if readers.isdisjoint(other.inputs):
+            continue
+        if plan.is_executed(other):
+            needs.append(other.op)
+        else:
+            readers.add(other.output)
+    needs += ["output"] * any(name in readers for name in plan.outputs)
+    maker = makers[source].op if source in makers else plan.tensors[source].role
+    size = _size(plan.tensors[node.output].nbytes)
+    return f"{node.output} = {node.op}, {maker} to {', '.join(dict.fromkeys(needs))}, {size}"
 
 
 def _describe_nodes(plan: Plan) -> list[str]:

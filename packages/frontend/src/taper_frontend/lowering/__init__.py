@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from taper_frontend.lowering import (  # noqa: F401  (importing them registers their handlers)
     attention,
+    conv,
     creation,
     elementwise,
     indexing,
     matmul,
     norm,
+    pad,
+    pool,
     reduce,
+    resample,
     scatter,
     shape,
     sort,

@@ -83,6 +83,10 @@ class Lowering:
         """Count ``dim`` from the front; a scalar has one dimension, as in torch."""
         return dim % max(self.rank(tensor), 1)
 
+    def reads(self, index: int) -> bool:
+        """Whether anything reads one of the op's results."""
+        return any(user.args[1] == index and user.users for user in self.node.users)
+
     # -- building ---------------------------------------------------------------------------------
 
     def emit(self, op: str, inputs: Sequence[str], /, **attrs: Any) -> str:

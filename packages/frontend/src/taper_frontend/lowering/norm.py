@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from taper_frontend.lowering.layout import per_channel
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from taper_frontend.lowering.context import Lowering
 
 
@@ -90,15 +93,50 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[str, None, None]:
-    """Normalise each channel with the statistics gathered in training."""
+    """Normalise each channel with the statistics gathered in training: one factor, one summand."""
     dtype = ctx.output.dtype
-    deviation = ctx.emit("RSQRT", [ctx.apply("ADD", running_var, eps, dtype=dtype)])
-    scale = deviation if weight is None else ctx.emit("MUL", [deviation, weight])
-    centred = ctx.emit("SUB", [x, _per_channel(ctx, running_mean, x)])
-    y = ctx.emit("MUL", [centred, _per_channel(ctx, scale, x)])
-    if bias is not None:
-        y = ctx.emit("ADD", [y, _per_channel(ctx, bias, x)])
-    return y, None, None
+    scale = ctx.emit("RSQRT", [ctx.apply("ADD", running_var, eps, dtype=dtype)])
+    if weight is not None:
+        scale = ctx.apply("MUL", scale, weight, dtype=dtype)
+    shift = ctx.apply("MUL", running_mean, scale, dtype=dtype)
+    shift = ctx.apply("SUB", 0 if bias is None else bias, shift, dtype=dtype)
+    return _scale_and_shift(ctx, x, scale, shift), None, None
+
+
+@lowers("aten._native_batch_norm_legit.no_stats")
+def batch_norm_no_stats(
+    ctx: Lowering,
+    x: str,
+    weight: str | None,
+    bias: str | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[str, None, None]:
+    """Normalise each channel with the statistics of the batch."""
+    y = _normalise(ctx, x, (0, *range(2, ctx.rank(x))), eps)
+    return _scale_and_shift(ctx, y, weight, bias), None, None
+
+
+@lowers("aten.instance_norm.default")
+def instance_norm(
+    ctx: Lowering,
+    x: str,
+    weight: str | None,
+    bias: str | None,
+    running_mean: str | None,
+    running_var: str | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> str:
+    """Normalise each channel of each sample, or as batch norm does."""
+    if not use_input_stats and running_mean is not None and running_var is not None:
+        y, *_ = batch_norm(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
+        return y
+    y = _normalise(ctx, x, range(2, ctx.rank(x)), eps)
+    return _scale_and_shift(ctx, y, weight, bias)
 
 
 @lowers("aten.native_group_norm.default")
@@ -114,16 +152,35 @@ def group_norm(
     eps: float,
 ) -> tuple[str, None, None]:
     """Normalise over each group of channels, then scale and shift each channel."""
-    grouped = ctx.reshape(x, (batch, groups, channels // groups * positions))
-    y = ctx.emit("LAYER_NORM", [grouped], dims=1, eps=eps, has_weight=False, has_bias=False)
-    y = ctx.reshape(y, ctx.shape(x))
-    if weight is not None:
-        y = ctx.emit("MUL", [y, _per_channel(ctx, weight, x)])
-    if bias is not None:
-        y = ctx.emit("ADD", [y, _per_channel(ctx, bias, x)])
-    return y, None, None
+    shape = ctx.shape(x)
+    grouped = ctx.reshape(x, (shape[0], groups, channels // groups, *shape[2:]))
+    y = _normalise(ctx, grouped, range(2, ctx.rank(grouped)), eps)
+    # in groups as well: all of it is then one elementwise node
+    weight, bias = (
+        None if values is None else ctx.reshape(values, (groups, channels // groups))
+        for values in (weight, bias)
+    )
+    return ctx.reshape(_scale_and_shift(ctx, y, weight, bias), shape), None, None
 
 
-def _per_channel(ctx: Lowering, values: str, x: str) -> str:
-    """Return ``values`` in the shape that broadcasts along dimension 1 of ``x``."""
-    return ctx.reshape(values, ctx.shape(values) + (1,) * (ctx.rank(x) - 2))
+def _normalise(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> str:
+    """Subtract the mean over ``axes``, divide by the deviation.
+
+    Spelled out, for it holds in every layout; where the axes are the last ones a pass makes a
+    LAYER_NORM of it.
+    """
+    dtype = ctx.dtype(x)
+    attrs = {"axes": tuple(axes), "keepdim": True}
+    variance = ctx.emit("VAR", [x], correction=0.0, **attrs)
+    inverse = ctx.emit("RSQRT", [ctx.apply("ADD", variance, eps, dtype=dtype)])
+    return ctx.emit("MUL", [ctx.emit("SUB", [x, ctx.emit("MEAN", [x], **attrs)]), inverse])
+
+
+def _scale_and_shift(ctx: Lowering, x: str, scale: str | None, shift: str | None) -> str:
+    """Multiply and add per channel, or per group and channel."""
+    dtype = ctx.dtype(x)
+    if scale is not None:
+        x = ctx.apply("MUL", x, per_channel(ctx, scale, x), dtype=dtype)
+    if shift is not None:
+        x = ctx.apply("ADD", x, per_channel(ctx, shift, x), dtype=dtype)
+    return x

@@ -99,27 +99,6 @@ def flip(ctx: Lowering, x: str, dims: Sequence[int]) -> str:
     return ctx.emit("FLIP", [x], axes=axes) if axes and ctx.rank(x) else x
 
 
-@lowers("aten.constant_pad_nd.default")
-def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0) -> str:
-    """Add a border of one value; a negative width takes elements away."""
-    for index in range(len(pad) // 2):
-        axis = ctx.rank(x) - 1 - index
-        before, after = pad[2 * index : 2 * index + 2]
-        size = ctx.shape(x)[axis]
-        x = ctx.slice(x, axis, max(-before, 0), size - max(-after, 0))
-        shape = ctx.shape(x)
-        border = [
-            ctx.full((*shape[:axis], width, *shape[axis + 1 :]), value, ctx.dtype(x))
-            if width > 0
-            else None
-            for width in (before, after)
-        ]
-        parts = [part for part in (border[0], x, border[1]) if part is not None]
-        if len(parts) > 1:
-            x = ctx.emit("CAT", parts, axis=axis)
-    return x
-
-
 @lowers("aten.diagonal.default")
 def diagonal(ctx: Lowering, x: str, offset: int = 0, dim1: int = 0, dim2: int = 1) -> str:
     """Take the elements whose indices on two axes differ by ``offset``."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from taper_frontend.passes.absorb_causal_mask import absorb_causal_mask
 from taper_frontend.passes.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.passes.absorb_output_transpose import absorb_output_transpose
+from taper_frontend.passes.absorb_padding import absorb_padding
 from taper_frontend.passes.absorb_repeated_heads import absorb_repeated_heads
 from taper_frontend.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from taper_frontend.passes.eliminate_dead_code import eliminate_dead_code
 from taper_frontend.passes.fold_constants import fold_constants
+from taper_frontend.passes.fold_scales import fold_scales
 from taper_frontend.passes.fuse_elementwise import fuse_elementwise
-from taper_frontend.passes.fuse_matmul_epilogues import fuse_matmul_epilogues
+from taper_frontend.passes.fuse_epilogues import fuse_epilogues
 from taper_frontend.passes.hoist_reshapes import hoist_reshapes
 from taper_frontend.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.passes.pack_weights import pack_weights
@@ -21,6 +23,7 @@ from taper_frontend.passes.pipeline import (
     run_pipeline,
     run_until_stable,
 )
+from taper_frontend.passes.read_permuted import read_permuted
 from taper_frontend.passes.recognize_activations import recognize_activations
 from taper_frontend.passes.recognize_attention import recognize_attention
 from taper_frontend.passes.recognize_norms import recognize_norms
@@ -28,6 +31,7 @@ from taper_frontend.passes.recognize_softmax import recognize_softmax
 from taper_frontend.passes.remove_noops import remove_noops
 from taper_frontend.passes.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.passes.simplify_positions import simplify_positions
+from taper_frontend.passes.sink_permutations import sink_permutations
 
 __all__ = ["PIPELINE", "Group", "Pass", "PassRecord", "run_pipeline", "run_until_stable"]
 
@@ -41,6 +45,14 @@ PIPELINE: list[Pass] = [
         simplify_positions,  # the same where sizes vary
         eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
         eliminate_dead_code,  # readers that nobody reads would count as consumers
+    ),
+    Group(
+        sink_permutations,  # before norms are recognized: channels are the last axis then
+        remove_noops,  # where two of them meet
+        fold_constants,  # permuted weights
+        fold_scales,  # batch norm
+        absorb_padding,
+        eliminate_common_subexpressions,
     ),
     recognize_softmax,  # before attention, which is made of it
     recognize_norms,
@@ -63,7 +75,9 @@ PIPELINE: list[Pass] = [
     absorb_output_transpose,  # the reshape after it becomes free
     merge_parallel_matmuls,  # after attention, which reads the slices; before biases are epilogues
     fuse_elementwise,
-    fuse_matmul_epilogues,  # what is left beside a product, as one program
+    fuse_epilogues,  # what is left beside a product, as one program
+    read_permuted,  # what no product has taken
+    remove_noops,
     pack_weights,  # last to touch weights
     eliminate_dead_code,
 ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from taper_frontend.graph.matmul import is_plain_matmul
 from taper_frontend.graph.pattern import rewrite
 from taper_frontend.graph.permutation import permutation, swaps
+from taper_frontend.graph.product import is_plain_matmul
 
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph

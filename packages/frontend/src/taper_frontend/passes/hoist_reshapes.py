@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_frontend.graph.elementwise import is_elementwise
-from taper_frontend.graph.matmul import is_plain_matmul
 from taper_frontend.graph.pattern import rewrite
+from taper_frontend.graph.product import is_plain_matmul
 from taper_frontend.graph.strides import is_free_reshape
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.graph.elementwise import is_elementwise
-from taper_frontend.graph.matmul import is_plain_matmul
+from taper_frontend.graph.product import is_plain_matmul
 from taper_runtime.ops.opdef import contiguous_strides
 
 if TYPE_CHECKING:

@@ -2,42 +2,75 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+from taper_runtime.ops.conv import is_depthwise, pack_weight
 from taper_runtime.ops.matmul import pack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
     from taper_frontend.graph.graph import Graph
+    from taper_frontend.graph.node import Node
 
 
 def pack_weights(graph: Graph) -> bool:
-    """Pack each constant matrix that is the second operand of a MATMUL.
+    """Pack each constant matrix that is the second operand of a MATMUL or of a convolution.
 
     ::
 
         w: [N, K]                                  w.packed: [ceil(N/16), K, 16]
         MATMUL(a, w, transpose_b)                  MATMUL(a, w.packed, columns=N)
 
-    Packing reads both layouts, so the transpose is gone. A matrix is packed once for all products
-    that use it, and the original goes if nothing else reads it (an embedding table may).
+        w: [3, 3, C/G, O]                          w.packed: [G, ceil(O/G/16), 9 C/G, 16]
+        CONV(x, w, groups=G)                       CONV(x, w.packed, groups=G, columns=O/G)
+
+    Packing reads both layouts of a MATMUL, so the transpose is gone. A depthwise convolution is no
+    matrix product and keeps its weight. A matrix is packed once for all products that use it, and
+    the original goes if nothing else reads it (an embedding table may).
     """
-    packed: dict[tuple[str, bool], str] = {}
+    packed: dict[tuple[str, object], str] = {}
     changed = False
     for node in graph.order():
-        if node.op != "MATMUL" or node.attrs.get("columns"):
+        packing = None if node.attrs.get("columns") else _packing(graph, node)
+        if packing is None:
             continue
-        a, b, *extras = node.inputs
-        spec = graph.tensors[b]
-        transposed = bool(node.attrs.get("transpose_b"))
-        if b not in graph.constants or spec.dtype != "float32" or len(spec.shape) != 2:
-            continue
-        if spec.type.size == 0:  # columns=0 says that nothing is packed
-            continue
-        matrix = graph.constants[b].T if transposed else graph.constants[b]
-        if (b, transposed) not in packed:
-            packed[b, transposed] = graph.add_constant(f"{b}.packed", pack(matrix))
+        x, weight, *extras = node.inputs
+        key = (weight, packing.form)
+        if key not in packed:
+            packed[key] = graph.add_constant(f"{weight}.packed", packing.pack())
         attrs = {name: value for name, value in node.attrs.items() if name != "transpose_b"}
-        attrs["columns"] = matrix.shape[1]
-        graph.replace_node(node, "MATMUL", [a, packed[b, transposed], *extras], attrs)
+        attrs["columns"] = packing.columns
+        graph.replace_node(node, node.op, [x, packed[key], *extras], attrs)
         changed = True
     return changed
+
+
+class _Packing(NamedTuple):
+    form: object  # equal for nodes that may share a packed weight
+    columns: int
+    pack: Callable[[], np.ndarray]
+
+
+def _packing(graph: Graph, node: Node) -> _Packing | None:
+    """How the weight of ``node`` is packed, if it has one that can be."""
+    if node.op not in ("MATMUL", "CONV", "CONV_TRANSPOSE"):
+        return None
+    weight = graph.constants.get(node.inputs[1])
+    # columns=0 says that nothing is packed
+    if weight is None or weight.dtype != "float32" or weight.size == 0:
+        return None
+    if node.op == "MATMUL":
+        if weight.ndim != 2:
+            return None
+        transposed = bool(node.attrs.get("transpose_b"))
+        matrix = weight.T if transposed else weight
+        return _Packing(("matrix", transposed), matrix.shape[1], partial(pack, matrix))
+    groups = node.attrs.get("groups", 1)
+    if node.op == "CONV" and is_depthwise(weight.shape, groups):
+        return None
+    columns = weight.shape[-1] // groups
+    return _Packing(("groups", groups), columns, partial(pack_weight, weight, groups))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_frontend.graph.matmul import is_plain_matmul
 from taper_frontend.graph.pattern import rewrite
 from taper_frontend.graph.permutation import permutation_op
+from taper_frontend.graph.product import is_plain_matmul
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

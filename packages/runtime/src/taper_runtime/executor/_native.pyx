@@ -25,6 +25,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 import os
+import time
 
 import numpy as np
 
@@ -45,7 +46,7 @@ cdef class Buffer:
     """Owner of zeroed memory aligned to TAPER_ALIGNMENT."""
 
     cdef char *data
-    cdef size_t size
+    cdef readonly size_t size
     cdef void *block
 
     def __cinit__(self, size_t size):
@@ -101,6 +102,49 @@ def active_isa():
 def cpu_count():
     """CPUs this process may use: its affinity mask, and its cgroup's quota rounded up."""
     return taper_cpu_count()
+
+
+def cache_bytes(level):
+    """Bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not say."""
+    return taper_cache_bytes(level)
+
+
+def measure(isa, probe, workers, Buffer memory, each, passes):
+    """Run a loop that measures one limit of the machine; see taper/machine.h.
+
+    Parameters
+    ----------
+    isa : str
+        An ISA level of this CPU.
+    probe : str
+        "fma", "int8", "read" or "copy".
+    workers : int
+        Threads.
+    memory : Buffer
+    each : int
+        Bytes of ``memory`` per thread, a multiple of TAPER_ALIGNMENT.
+    passes : int
+
+    Returns
+    -------
+    (float, int) or None
+        Operations or bytes of all workers, and nanoseconds. None where this CPU has no such probe.
+    """
+    cdef const taper_probe *found = taper_probe_find(isa.encode(), probe.encode())
+    cdef taper_measurement result
+    cdef taper_status status
+    cdef int32_t count = workers
+    cdef size_t part = each
+    cdef int64_t n = passes
+    if found == NULL:
+        return None
+    if workers * each > memory.size:
+        raise InternalError(f"measure: {workers} x {each} bytes of {memory.size}")
+    with nogil:
+        status = taper_measure(found, count, memory.data, part, n, &result)
+    if status != TAPER_OK:
+        raise InternalError(f"measure: {taper_status_string(status).decode()}")
+    return result.work, result.ns
 
 
 cdef dict _describe(const taper_kernel *kernel):
@@ -939,10 +983,14 @@ cdef class Program:
         return self._run(arrays, out, None)
 
     def profile(self, arrays):
-        """One inference; returns (outputs, nanoseconds per native step)."""
-        cdef Buffer ns = Buffer(len(self.steps) * sizeof(int64_t))
-        outputs = self._run(arrays, None, ns)
-        return outputs, [(<int64_t *>ns.data)[i] for i in range(len(self.last.native))]
+        """One inference; returns (outputs, spans).
+
+        spans : per step, native or not, per worker: (begin, end) in nanoseconds of the monotonic
+        clock, zeros where that worker had no part in the step.
+        """
+        cdef list spans = []
+        outputs = self._run(arrays, None, spans)
+        return outputs, spans
 
     cdef Layout _layout(self, arrays):
         """The layout for the shapes of ``arrays``; of those kept, it becomes the latest."""
@@ -977,7 +1025,7 @@ cdef class Program:
         except MemoryError as error:
             raise InputError(f"no memory for the {need} bytes that a run needs") from error
 
-    cdef list _run(self, arrays, out, Buffer ns):
+    cdef list _run(self, arrays, out, list spans):
         cdef Frame frame
         cdef Py_ssize_t i
         if len(arrays) != self.n_inputs:
@@ -993,7 +1041,6 @@ cdef class Program:
         cdef void **bound = <void **>frame.bound.data
         cdef list outputs = []
         cdef list held = []  # copies made of inputs that are not contiguous
-        cdef int64_t *times = NULL if ns is None else <int64_t *>ns.data
         try:
             for i in range(self.n_inputs):
                 bound[i] = _input_address(layout.inputs[i], arrays[i], held)
@@ -1011,16 +1058,19 @@ cdef class Program:
             frame.bind()
             for begin, end, node in layout.segments:
                 if node is None:
-                    self._run_native(frame, arena, begin, end, times)
-                else:
-                    frame.run_numpy(node)
+                    self._run_native(frame, arena, begin, end, spans)
+                    continue
+                start = 0 if spans is None else time.monotonic_ns()
+                frame.run_numpy(node)
+                if spans is not None:
+                    spans.append([(start, time.monotonic_ns())])
         finally:
             layout.frames.append(frame)
             self.arenas.append(arena)
         return outputs
 
     cdef int _run_native(
-        self, Frame frame, Buffer arena, int64_t begin, int64_t end, int64_t *ns
+        self, Frame frame, Buffer arena, int64_t begin, int64_t end, list spans
     ) except -1:
         cdef Layout layout = frame.layout
         cdef taper_run_args args
@@ -1032,12 +1082,21 @@ cdef class Program:
         args.workers = self.workers
         args.worker_scratch = arena.data + layout.arena_bytes
         args.worker_scratch_bytes = layout.worker_scratch_bytes
-        args.ns = NULL if ns == NULL else ns + begin
+        cdef Buffer record = None
+        cdef taper_span *span = NULL
+        if spans is not None:
+            record = Buffer(args.count * self.workers * sizeof(taper_span))
+            span = <taper_span *>record.data
+        args.spans = span
         with nogil:
             status = taper_run(&args, &failed)
         if status != TAPER_OK:
             step = self.steps[layout.native[begin + failed][0]]
             raise InputError(f"node {step.label}: {taper_status_string(status).decode()}")
+        if spans is not None:
+            for i in range(args.count):
+                at = i * self.workers
+                spans.append([(span[w].begin, span[w].end) for w in range(at, at + self.workers)])
         return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor import _native
-from taper_runtime.executor.executor import Executor, definition, operand, refuse
+from taper_runtime.executor.executor import Executor, definition, node_cost, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.sizes import largest
@@ -89,9 +89,12 @@ class CompiledExecutor(Executor):
 
     @property
     def steps(self) -> list[tuple[PlanNode, str]]:
-        """Native steps in order, each with its kernel's name, for the sizes of the last run."""
+        """Executed nodes in order, each with its kernel's name, "numpy" where there is none.
+
+        Of the sizes of the last run, where they vary.
+        """
         kernels = self._program.kernels()
-        return [(n, kernel) for n, kernel in zip(self._nodes, kernels, strict=True) if kernel]
+        return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=True)]
 
     def run(
         self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
@@ -102,8 +105,14 @@ class CompiledExecutor(Executor):
         outputs = self._program.run(inputs, out)
         return outputs if self._repeated is None else [outputs[i] for i in self._repeated]
 
-    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-        """Run once; returns the outputs, and nanoseconds per step of :attr:`steps`."""
+    def profile(
+        self, inputs: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
+        """Run once; returns the outputs, and when each worker was at each of :attr:`steps`.
+
+        That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
+        clock, zeros where the worker had no part in the step.
+        """
         return self._program.profile(inputs)
 
 
@@ -115,9 +124,7 @@ _WORTH_NS = 8000
 
 def _workers_worth(plan: Plan, node: PlanNode) -> int:
     """How many threads a node is worth, at least where it is one or more."""
-    op, attrs = definition(node)
-    inputs = [plan.tensors[name].type for name in node.inputs]
-    flops, nbytes = op.cost(inputs, plan.tensors[node.output].type, attrs)
+    flops, nbytes = node_cost(plan, node)
     return largest(flops // (_FLOPS_PER_NS * _WORTH_NS), nbytes // (_BYTES_PER_NS * _WORTH_NS))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.ops.opdef import OpDef
+    from taper_runtime.ops.opdef import Cost, OpDef
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
@@ -71,6 +71,13 @@ def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
     """The node's op and its attrs with defaults filled in."""
     op = REGISTRY[node.op]
     return op, op.complete(node.attrs)
+
+
+def node_cost(plan: Plan, node: PlanNode) -> Cost:
+    """The node's work, as its op says."""
+    op, attrs = definition(node)
+    inputs = [plan.tensors[name].type for name in node.inputs]
+    return op.cost(inputs, plan.tensors[node.output].type, attrs)
 
 
 def refuse(nodes: Sequence[PlanNode]) -> None:

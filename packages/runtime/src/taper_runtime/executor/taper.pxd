@@ -95,13 +95,32 @@ cdef extern from "taper/run.h" nogil:
         void *scratch
         int32_t workers
 
+    ctypedef struct taper_span:
+        int64_t begin
+        int64_t end
+
     ctypedef struct taper_run_args:
         const taper_step *steps
         int64_t count
         int32_t workers
         char *worker_scratch
         size_t worker_scratch_bytes
-        int64_t *ns
+        taper_span *spans
 
     taper_status taper_run(const taper_run_args *args, int64_t *failed)
     int32_t taper_cpu_count()
+
+
+cdef extern from "taper/machine.h" nogil:
+    ctypedef struct taper_probe:
+        const char *name
+
+    ctypedef struct taper_measurement:
+        double work
+        int64_t ns
+
+    int64_t taper_cache_bytes(int32_t level)
+    const taper_probe *taper_probe_find(const char *isa, const char *name)
+    taper_status taper_measure(
+        const taper_probe *probe, int32_t workers, void *memory, size_t bytes, int64_t passes,
+        taper_measurement *result)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.ops import (
     attention,
+    conv,
     convert,
     creation,
     elementwise,
@@ -14,7 +15,9 @@ from taper_runtime.ops import (
     map,
     matmul,
     norm,
+    pool,
     reduce,
+    resample,
     scatter,
     shape,
     sort,
@@ -48,6 +51,9 @@ for _op in (
     matmul.MATMUL,
     grouped.GROUPED_MATMUL,
     attention.ATTENTION,
+    *conv.OPS,
+    *pool.OPS,
+    resample.RESAMPLE,
     *norm.OPS,
     *reduce.OPS,
     *shape.OPS,

@@ -1,4 +1,4 @@
-"""Tile programs: elementwise DAGs, as a node (MAP) and as the epilogue of MATMUL."""
+"""Tile programs: elementwise DAGs, as a node (MAP) and as the epilogue of a product."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 MAX_INPUTS = 16
 MAX_INSTRUCTIONS = 64
+#: Most inputs of an epilogue beside the product.
+MAX_EXTRAS = MAX_INPUTS - 1
+#: Attrs of an epilogue.
+EPILOGUE = {
+    "code": Attr("strings", ()),
+    "args": Attr("ints", ()),
+    "scalars": Attr("scalars", ()),
+}
 
 
 def infer_program(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -65,6 +73,32 @@ def evaluate_program(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         values.append(evaluate_micro(name, given))
     shape = np.broadcast_shapes(*(x.shape for x in inputs))
     return np.asarray(np.broadcast_to(values[-1], shape), order="C")
+
+
+def infer_epilogue(
+    op: str, product: TensorType, extras: Sequence[TensorType], attrs: Attrs
+) -> TensorType:
+    """Type of what an epilogue makes of ``product``, its value 0: that very type.
+
+    Raises
+    ------
+    OpError
+    """
+    if not attrs["code"]:
+        if extras or attrs["args"] or attrs["scalars"]:
+            fail(op, "code, as there are extras, args or scalars", "none")
+        return product
+    result = infer_program(op, [product, *extras], attrs)
+    if result != product:
+        fail(op, f"an epilogue that keeps {product}", result)
+    return result
+
+
+def evaluate_epilogue(
+    product: np.ndarray, extras: Sequence[np.ndarray], attrs: Attrs
+) -> np.ndarray:
+    """Compute an epilogue; without code it is ``product`` itself."""
+    return evaluate_program([product, *extras], attrs) if attrs["code"] else product
 
 
 def _instructions(attrs: Attrs) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.map import MAX_INPUTS, evaluate_program, infer_program
+from taper_runtime.ops.map import EPILOGUE, MAX_EXTRAS, evaluate_epilogue, infer_epilogue
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.rules import FLOATS, REALS, broadcast, check_dtype, check_same_dtype, fail
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 #: Columns of one panel of a packed operand: one cache line of float32.
 PANEL = 16
-#: Most inputs of the epilogue beside the product.
-MAX_EXTRAS = MAX_INPUTS - 1
 
 
 def pack(b: np.ndarray) -> np.ndarray:
@@ -73,15 +71,7 @@ def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    product = product_type(inputs, attrs)
-    if not attrs["code"]:
-        if len(inputs) > 2 or attrs["args"] or attrs["scalars"]:
-            fail("MATMUL", "code, as there are extras, args or scalars", "none")
-        return product
-    result = infer_program("MATMUL", [product, *inputs[2:]], attrs)
-    if result != product:
-        fail("MATMUL", f"an epilogue that keeps {product}", result)
-    return result
+    return infer_epilogue("MATMUL", product_type(inputs, attrs), inputs[2:], attrs)
 
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -97,7 +87,7 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         if attrs["alpha"] != 1:
             product = product * wide.type(attrs["alpha"])
         product = np.asarray(product, a.dtype, order="C")
-    return evaluate_program([product, *inputs[2:]], attrs) if attrs["code"] else product
+    return evaluate_epilogue(product, inputs[2:], attrs)
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
@@ -167,9 +157,7 @@ MATMUL = OpDef(
         "alpha": Attr("float", 1.0),
         "transpose_b": Attr("bool", False),
         "columns": Attr("int", 0),
-        "code": Attr("strings", ()),
-        "args": Attr("ints", ()),
-        "scalars": Attr("scalars", ()),
+        **EPILOGUE,
     },
     strided=(ALL_INPUTS,),
     cost=_cost,

@@ -3,9 +3,9 @@
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
-from taper_frontend.passes import Group, fuse_elementwise, fuse_matmul_epilogues
+from taper_frontend.passes import Group, fuse_elementwise, fuse_epilogues
 
-fuse = Group(fuse_elementwise, fuse_matmul_epilogues)
+fuse = Group(fuse_elementwise, fuse_epilogues)
 
 
 class Product(Builder):
@@ -61,7 +61,7 @@ def test_product_used_several_times():
 
 def test_product_squared():
     b = Product()
-    graph = check_fires(fuse_matmul_epilogues, b.done(b.op("MUL", b.y, b.y)))
+    graph = check_fires(fuse_epilogues, b.done(b.op("MUL", b.y, b.y)))
     assert only(graph, "MATMUL").attrs["args"] == (0, 0)
 
 
@@ -136,7 +136,7 @@ class TestStays:
 
     def test_second_epilogue(self):
         b = Product(code=("RELU",), args=(0,))
-        check_keeps(fuse_matmul_epilogues, b.done(b.op("NEG", b.y)))
+        check_keeps(fuse_epilogues, b.done(b.op("NEG", b.y)))
 
 
 def test_elementwise_result_that_several_read():

@@ -1,0 +1,69 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.lowering.layout import channels_first, channels_last
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+
+
+@lowers("aten.convolution.default")
+def convolution(
+    ctx: Lowering,
+    x: str,
+    weight: str,
+    bias: str | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> str:
+    """Convolve in 1 to 3 dimensions, or the transpose of that."""
+    kernel = ctx.shape(weight)[2:]
+    n = len(kernel)
+    stride, padding, dilation = (per_dim(v, n) for v in (stride, padding, dilation))
+    high = [p - extra for p, extra in zip(padding, per_dim(output_padding, n), strict=True)]
+    attrs: dict[str, Any] = {
+        "kernel": kernel,
+        "stride": stride,
+        "padding": pairs(padding, high if transposed else padding),
+        "dilation": dilation,
+        "groups": groups,
+    }
+    x = channels_last(ctx, x)
+    if transposed:
+        y = ctx.emit("CONV_TRANSPOSE", [x, _transposed_weight(ctx, weight, groups)], **attrs)
+    elif {*kernel, *stride, groups} == {1} and not any(padding):
+        matrix = ctx.permute(ctx.reshape(weight, ctx.shape(weight)[:2]), (1, 0))
+        y = ctx.emit("MATMUL", [x, matrix])
+    else:
+        y = ctx.emit("CONV", [x, ctx.permute(weight, (*range(2, 2 + n), 1, 0))], **attrs)
+    return channels_first(ctx, y if bias is None else ctx.emit("ADD", [y, bias]))
+
+
+def _transposed_weight(ctx: Lowering, weight: str, groups: int) -> str:
+    """Return ``[C, O/groups, *kernel]`` as ``[*kernel, C/groups, O]``."""
+    channels, columns, *kernel = ctx.shape(weight)
+    n = len(kernel)
+    grouped = ctx.reshape(weight, (groups, channels // groups, columns, *kernel))
+    moved = ctx.permute(grouped, (*range(3, 3 + n), 1, 0, 2))
+    return ctx.reshape(moved, (*kernel, channels // groups, groups * columns))
+
+
+def per_dim(values: int | Sequence[int], n: int) -> tuple[int, ...]:
+    """Return one value per dimension; torch takes one for all."""
+    values = [values] if isinstance(values, int) else values
+    return tuple(values) * (n if len(values) == 1 else 1)
+
+
+def pairs(low: Sequence[int], high: Sequence[int]) -> tuple[int, ...]:
+    """Return what lies before and after each dimension, as one list."""
+    return tuple(width for both in zip(low, high, strict=True) for width in both)

@@ -1,0 +1,200 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_frontend.lowering.conv import pairs, per_dim
+from taper_frontend.lowering.elementwise import is_float
+from taper_frontend.lowering.layout import channels_first, channels_last
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+    from taper_frontend.lowering.registry import Handler
+
+Sizes = int | list[int]
+
+
+def _max_pool(n: int) -> Handler:
+    def max_pool(
+        ctx: Lowering,
+        x: str,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> tuple[str, str | None]:
+        """Find the largest element of each window and where it is."""
+        steps = per_dim(dilation, n)
+        attrs = _window(ctx, x, n, kernel_size, stride, padding, steps) | {"dilation": steps}
+        y = _on_batch(ctx, x, n, "MAX_POOL", **attrs)
+        if not ctx.reads(1):
+            return y, None
+        sizes = zip(*(attrs[name] for name in ("kernel", "stride", "dilation")), strict=True)
+        places = [
+            np.arange(out)[:, None] * step - low + np.arange(taps) * gap
+            for out, low, (taps, step, gap) in zip(
+                ctx.output.shape[-n:], attrs["padding"][::2], sizes, strict=True
+            )
+        ]
+        return y, _places_of_largest(ctx, x, places)
+
+    return max_pool
+
+
+def _avg_pool(n: int) -> Handler:
+    def avg_pool(
+        ctx: Lowering,
+        x: str,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> str:
+        """Average each window; what ceil_mode adds beyond the padding does not count.
+
+        Integers are divided as such: rounded towards zero.
+        """
+        attrs = _window(ctx, x, n, kernel_size, stride, padding, (1,) * n)
+        if divisor_override is None and _is_whole(ctx, x, attrs):
+            return _over_all(ctx, "MEAN", x, n)
+        counted = per_dim(padding, n) if count_include_pad else (0,) * n
+        attrs |= {"counted": pairs(counted, counted), "divisor": divisor_override or 0}
+        dtype = ctx.dtype(x)
+        x = x if is_float(dtype) else ctx.cast(x, "float64")
+        return ctx.cast(_on_batch(ctx, x, n, "AVG_POOL", **attrs), dtype)
+
+    return avg_pool
+
+
+def _window(
+    ctx: Lowering,
+    x: str,
+    n: int,
+    kernel_size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sequence[int],
+) -> dict[str, Any]:
+    """Return the attrs of a window, padded at the end as far as its results reach."""
+    kernel = per_dim(kernel_size, n)
+    steps = per_dim(stride, n) if stride else kernel
+    low = per_dim(padding, n)
+    reach = [
+        (out - 1) * step + gap * (taps - 1) + 1 - size - before
+        for out, step, gap, taps, size, before in zip(
+            ctx.output.shape[-n:], steps, dilation, kernel, ctx.shape(x)[-n:], low, strict=True
+        )
+    ]
+    high = [max(width, 0) for width in reach]
+    return {"kernel": kernel, "stride": steps, "padding": pairs(low, high)}
+
+
+def _is_whole(ctx: Lowering, x: str, attrs: dict[str, Any]) -> bool:
+    """Whether there is one window, which starts with the input and ends with it or beyond."""
+    n = len(attrs["kernel"])
+    spatial = zip(ctx.shape(x)[-n:], ctx.output.shape[-n:], attrs["kernel"], strict=True)
+    starts = attrs["padding"][::2]
+    return not any(starts) and all(out == 1 and taps >= size for size, out, taps in spatial)
+
+
+def _over_all(ctx: Lowering, op: str, x: str, n: int) -> str:
+    """Reduce the spatial dimensions to one element each."""
+    rank = ctx.rank(x)
+    return ctx.emit(op, [x], axes=tuple(range(rank - n, rank)), keepdim=True)
+
+
+def _adaptive_avg_pool(n: int) -> Handler:
+    def adaptive_avg_pool(ctx: Lowering, x: str, output_size: Sizes) -> str:
+        """Average windows that share out the input."""
+        return _adaptive(ctx, x, n, "AVG", "MEAN", counted=(0,) * (2 * n))
+
+    return adaptive_avg_pool
+
+
+def _adaptive_max_pool(n: int) -> Handler:
+    def adaptive_max_pool(ctx: Lowering, x: str, output_size: Sizes) -> tuple[str, str | None]:
+        """Find the largest element of windows that share out the input and where it is."""
+        y = _adaptive(ctx, x, n, "MAX", "AMAX", dilation=(1,) * n)
+        if not ctx.reads(1):
+            return y, None
+        return y, _places_of_largest(ctx, x, [_shares(*sizes) for sizes in _sizes(ctx, x, n)])
+
+    return adaptive_max_pool
+
+
+def _adaptive(ctx: Lowering, x: str, n: int, kind: str, whole: str, **attrs: Any) -> str:
+    """Emit what windows that share out the input are: one, equal ones, or of several sizes."""
+    sizes = _sizes(ctx, x, n)
+    if all(size == out for size, out in sizes):
+        return x
+    if all(out == 1 for _, out in sizes):
+        return _over_all(ctx, whole, x, n)
+    if all(out and size % out == 0 for size, out in sizes):
+        kernel = tuple(size // out for size, out in sizes)
+        attrs |= {"kernel": kernel, "stride": kernel, "padding": (0,) * (2 * n)}
+        return _on_batch(ctx, x, n, f"{kind}_POOL", **attrs)
+    return _on_batch(ctx, x, n, f"ADAPTIVE_{kind}_POOL", sizes=tuple(out for _, out in sizes))
+
+
+def _sizes(ctx: Lowering, x: str, n: int) -> list[tuple[int, int]]:
+    """Return each spatial dimension's size before and after."""
+    return list(zip(ctx.shape(x)[-n:], ctx.output.shape[-n:], strict=True))
+
+
+def _shares(size: int, count: int) -> np.ndarray:
+    """Return the places each of ``count`` windows covers; -1 where it covers fewer than others."""
+    index = np.arange(count)
+    first, stop = index * size // count, -(-(index + 1) * size // count)
+    places = first[:, None] + np.arange((stop - first).max(initial=0))
+    return np.where(places < stop[:, None], places, -1)
+
+
+def _on_batch(ctx: Lowering, x: str, n: int, op: str, **attrs: Any) -> str:
+    """Emit an op on a batch of channels-last tensors, for a single one too."""
+    y = channels_last(ctx, ctx.reshape(x, (1,) * (n + 2 - ctx.rank(x)) + ctx.shape(x)))
+    return ctx.reshape(channels_first(ctx, ctx.emit(op, [y], **attrs)), ctx.output.shape)
+
+
+def _places_of_largest(ctx: Lowering, x: str, places: Sequence[np.ndarray]) -> str:
+    """Return where in its spatial dimensions, taken as one, the first largest of each window is.
+
+    Parameters
+    ----------
+    places : sequence of numpy.ndarray
+        Per dimension, ``[windows, taps]``. Where one lies outside, the window's first inside stands
+        in for it, which neither changes the largest nor which is first.
+    """
+    n = len(places)
+    spatial = ctx.shape(x)[-n:]
+    at = np.zeros((1, 1), np.int64)
+    for size, axis in zip(spatial, places, strict=True):
+        inside = (axis >= 0) & (axis < size)
+        first = np.take_along_axis(axis, inside.argmax(1)[:, None], 1)
+        axis = np.where(inside, axis, first)
+        at = at[:, None, :, None] * size + axis[None, :, None, :]
+        at = at.reshape(at.shape[0] * at.shape[1], -1)
+    lead = ctx.shape(x)[:-n]
+    flat = ctx.reshape(x, (*lead, math.prod(spatial)))
+    windows = ctx.emit("INDEX_SELECT", [flat, ctx.constant(at)], axis=len(lead))
+    tap = ctx.emit("ARGMAX", [windows], axis=len(lead) + 1)
+    starts = np.arange(at.shape[0]) * at.shape[1]
+    where = ctx.emit("ADD", [tap, ctx.constant(starts)])
+    found = ctx.emit("INDEX_SELECT", [ctx.constant(at.ravel()), where], axis=0)
+    return ctx.reshape(found, ctx.output.shape)
+
+
+for _n in (2, 3):
+    lowers(f"aten.max_pool{_n}d_with_indices.default")(_max_pool(_n))
+    lowers(f"aten.avg_pool{_n}d.default")(_avg_pool(_n))
+    lowers(f"aten._adaptive_avg_pool{_n}d.default")(_adaptive_avg_pool(_n))
+    lowers(f"aten.adaptive_max_pool{_n}d.default")(_adaptive_max_pool(_n))

@@ -1,0 +1,47 @@
+/* What this machine can do: cache sizes, and loops that measure its limits. */
+#ifndef TAPER_MACHINE_H
+#define TAPER_MACHINE_H
+
+#include "taper/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of a data cache as the first CPU has it, level 1 to 3; 0 where the system does not say. */
+int64_t taper_cache_bytes(int32_t level);
+
+/*
+ * A loop that does one thing as fast as the code of one ISA level can:
+ *
+ *   "fma"   multiply-adds in registers; work is in floating-point operations, two for each
+ *   "int8"  the same of bytes into int32, in operations; only where an instruction does it
+ *   "read"  loads of `bytes` bytes, in order; work is in bytes
+ *   "copy"  the first half of the bytes to the second; work is in bytes read and bytes written
+ */
+typedef struct taper_probe {
+    const char *name;
+    const char *needs; /* what it asks of the CPU beyond its level, or NULL */
+    /* Returns the work done. memory: aligned to TAPER_ALIGNMENT; bytes: at least one cache line. */
+    double (*run)(void *memory, size_t bytes, int64_t passes);
+} taper_probe;
+
+/* The probe of that name at that level; NULL where this build or this CPU lacks it. */
+const taper_probe *taper_probe_find(const char *isa, const char *name);
+
+typedef struct taper_measurement {
+    double work; /* of all workers */
+    int64_t ns;  /* from the first worker's start to the last one's end */
+} taper_measurement;
+
+/*
+ * Runs a probe on up to `workers` threads of the pool at once, each on `bytes` bytes of its own, a
+ * multiple of TAPER_ALIGNMENT, of memory[workers][bytes]. Each runs once untimed before all start.
+ */
+taper_status taper_measure(const taper_probe *probe, int32_t workers, void *memory, size_t bytes,
+                           int64_t passes, taper_measurement *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* TAPER_MACHINE_H */

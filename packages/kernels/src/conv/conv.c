@@ -1,0 +1,34 @@
+/*
+ * CONV and CONV_TRANSPOSE in float32, channels last. shape.inl says what a node computes; block.inl
+ * where the operands of a block of pixels lie; conv.inl computes blocks as matrix products;
+ * depthwise.inl those convolutions whose every channel is a group.
+ */
+#include <string.h>
+
+#include "common/tensor.h"
+#include "common/window.h"
+#include "conv/kernels.inc"
+#include "isa/isa.h"
+#include "map/program.h"
+
+#include "gemm/gemm_f32.inl"
+
+#define PROGRAM TAPER_ISA_SYM(taper_program_engine)
+
+TAPER_DEFINE_ATTRS(conv)
+
+#include "conv/shape.inl"
+
+#include "conv/block.inl"
+
+#include "conv/conv.inl"
+
+#include "conv/depthwise.inl"
+
+#define TAPER_KERNEL_ROWS
+static const taper_kernel kernels[] = {
+#include "conv/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_conv);
+const taper_family TAPER_ISA_SYM(taper_conv) = {kernels, sizeof kernels / sizeof kernels[0]};

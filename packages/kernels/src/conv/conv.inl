@@ -1,0 +1,285 @@
+/*
+ * Convolution as a product: each output pixel is a row of A, whose k runs over the taps of its
+ * window. The rows are not gathered: the tiles of the matrix product read them from x, or from a
+ * zero-padded copy of the part of x that a block of pixels needs.
+ */
+
+enum {
+    CONV_SOURCE = 96 << 10,    /* floats of x that a block may read: 0.4 MB of L2 */
+    CONV_MAX_SOURCE = 1 << 28, /* and what not even a block of one pixel may exceed */
+    CONV_RESIDENT = 128 << 10, /* floats of a weight that stays in L2 from block to block */
+    CONV_KC = 2048,            /* longer sums are added up in pieces of whole runs */
+    CONV_UNITS = 8,            /* for threads to share */
+    CONV_UNIT_COST = 1 << 20,  /* a unit's least, in multiply-adds: about 12 microseconds */
+    CONV_MIN_COLS = 64,        /* for the epilogue, which has a cost per row */
+    CONV_MAX_COLS = 512,
+};
+
+struct conv_state {
+    taper_program epilogue;
+    conv_shape shape;
+    /* Units of work, numbered [image][slice][row block][width block][chunk of channels]. */
+    int64_t rows, row_blocks;     /* output rows in a block */
+    int64_t width, width_blocks;  /* of a block; less than a row only where rows is 1 */
+    int64_t groups, cols, chunks; /* a chunk: some groups, or some columns of the only one */
+    int64_t units;
+    /* Scratch, in bytes from its start: jumps, the copy of x, the packed weight, the epilogue's. */
+    size_t source_scratch, weight_scratch, epilogue_scratch;
+};
+
+/* ---- prepare ---- */
+
+/* Floats of x that a block of these sizes reads; too many to count is CONV_MAX_SOURCE + 1. */
+static int64_t conv_source_floats(const conv_shape *s, int64_t rows, int64_t width) {
+    const int64_t sizes[] = {conv_span_count(s, 0, 1), conv_span_count(s, 1, rows),
+                             conv_span_count(s, 2, width)};
+    int64_t floats = i64_max(1, s->in);
+    for (int32_t d = 0; d < WINDOW_DIMS; d++)
+        if (__builtin_mul_overflow(floats, sizes[d], &floats) || floats > CONV_MAX_SOURCE)
+            return CONV_MAX_SOURCE + 1;
+    return floats;
+}
+
+/* The largest block of at most `limit` along a dim whose part of x stays in cache. */
+static int64_t conv_largest(const conv_shape *s, bool rows, int64_t width, int64_t limit) {
+    int64_t least = 1;
+    while (least < limit) {
+        const int64_t middle = least + (limit - least + 1) / 2;
+        const int64_t floats =
+            rows ? conv_source_floats(s, middle, width) : conv_source_floats(s, 1, middle);
+        if (floats <= CONV_SOURCE)
+            least = middle;
+        else
+            limit = middle - 1;
+    }
+    return least;
+}
+
+/* The size of parts of at most `most` that n is cut into, about equal. */
+static int64_t conv_part(int64_t n, int64_t most) {
+    return i64_ceil_div(n, i64_ceil_div(n, i64_max(1, most)));
+}
+
+static void conv_split(struct conv_state *state) {
+    const conv_shape *s = &state->shape;
+    const window_dim *h = &s->dims[1], *w = &s->dims[2];
+    const int64_t k = conv_rows(s) + 8 + 6 * state->epilogue.cost; /* multiply-adds per element */
+    const int64_t slices = s->batch * s->dims[0].out;
+    const int64_t unit_cost =
+        i64_max(CONV_UNIT_COST, slices * h->out * w->out * s->outputs / CONV_UNITS * k);
+    state->width = conv_part(w->out, conv_largest(s, false, 0, w->out));
+    state->rows = state->width == w->out ? conv_largest(s, true, w->out, h->out) : 1;
+    /* Where the weight stays in cache, blocks of fewer rows; else each block reads all of it. */
+    if (conv_rows(s) * s->out <= CONV_RESIDENT)
+        state->rows = i64_min(state->rows, i64_ceil_div(unit_cost, state->width * s->outputs * k));
+    state->rows = conv_part(h->out, state->rows);
+    state->row_blocks = i64_ceil_div(h->out, state->rows);
+    state->width_blocks = i64_ceil_div(w->out, state->width);
+
+    int64_t cols = i64_ceil_div(unit_cost, state->rows * state->width * k);
+    cols = i64_min(i64_max(cols, CONV_MIN_COLS), CONV_MAX_COLS);
+    if (s->groups == 1) {
+        state->groups = 1;
+        cols = conv_part(i64_ceil_div(s->out, GEMM_NR), cols / GEMM_NR) * GEMM_NR;
+        state->cols = i64_min(s->out, i64_ceil_div(cols, 2 * GEMM_NR) * 2 * GEMM_NR);
+        state->chunks = i64_ceil_div(s->out, state->cols);
+    } else {
+        state->groups = conv_part(s->groups, i64_max(1, cols / s->out));
+        state->cols = s->out;
+        state->chunks = i64_ceil_div(s->groups, state->groups);
+    }
+    state->units = slices * state->row_blocks * state->width_blocks * state->chunks;
+}
+
+static size_t conv_aligned(int64_t bytes) {
+    return (size_t)i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT;
+}
+
+static taper_status conv_prepare(const taper_call *call, taper_work *work, bool transposed) {
+    const struct conv_attrs *attrs = call->attrs;
+    struct conv_state *state = call->state;
+    conv_shape *s = &state->shape;
+    if (!conv_shape_of(s, call, attrs, transposed))
+        return TAPER_UNSUPPORTED;
+    const taper_status status =
+        PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
+                        call->inputs + 2, call->n_inputs - 2, call->output, true);
+    if (status != TAPER_OK)
+        return status;
+    if (tensor_numel(call->output) == 0) {
+        *work = (taper_work){0, 0};
+        return TAPER_OK;
+    }
+    if (s->in == 0) /* nothing to add up, however many taps */
+        for (int32_t d = 0; d < WINDOW_DIMS; d++)
+            s->dims[d].kernel = 1;
+    conv_split(state);
+    const int64_t floats = conv_source_floats(s, state->rows, state->width);
+    if (floats > CONV_MAX_SOURCE)
+        return TAPER_UNSUPPORTED;
+    const int64_t panels = i64_ceil_div(state->cols, GEMM_NR) * GEMM_NR;
+    state->source_scratch = conv_aligned(conv_taps(s) * (int64_t)sizeof(gemm_jump));
+    state->weight_scratch =
+        state->source_scratch + (s->padded ? conv_aligned(floats * (int64_t)sizeof(float)) : 0);
+    state->epilogue_scratch =
+        state->weight_scratch +
+        (s->packed ? 0 : conv_aligned(conv_rows(s) * panels * (int64_t)sizeof(float)));
+    work->tasks = state->units;
+    work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
+    return TAPER_OK;
+}
+
+static taper_status f32_conv_prepare(const taper_call *call, taper_work *work) {
+    return conv_prepare(call, work, false);
+}
+
+static taper_status f32_conv_transpose_prepare(const taper_call *call, taper_work *work) {
+    return conv_prepare(call, work, true);
+}
+
+/* ---- run ---- */
+
+/* The outputs of a unit along each spatial dim, [begin, end), and the positions of x they read. */
+typedef struct conv_block {
+    int64_t image;
+    int64_t begin[WINDOW_DIMS], end[WINDOW_DIMS];
+    conv_span spans[WINDOW_DIMS];
+} conv_block;
+
+static conv_block conv_block_at(const struct conv_state *state, int64_t index) {
+    const conv_shape *s = &state->shape;
+    const int64_t counts[] = {s->dims[0].out, state->row_blocks, state->width_blocks};
+    const int64_t sizes[] = {1, state->rows, state->width};
+    conv_block block;
+    for (int32_t d = WINDOW_DIMS - 1; d >= 0; d--) {
+        block.begin[d] = index % counts[d] * sizes[d];
+        block.end[d] = i64_min(block.begin[d] + sizes[d], s->dims[d].out);
+        index /= counts[d];
+    }
+    block.image = index;
+    for (int32_t d = 0; d < WINDOW_DIMS; d++)
+        block.spans[d] = s->padded ? conv_span_of(s, d, block.begin[d], block.end[d])
+                                   : (conv_span){0, s->dims[d].in, 1};
+    return block;
+}
+
+/* Index of the output's pixel (z, y, x). */
+static int64_t conv_pixel(const conv_shape *s, int64_t image, int64_t z, int64_t y, int64_t x) {
+    return ((image * s->dims[0].out + z) * s->dims[1].out + y) * s->dims[2].out + x;
+}
+
+/* Columns of the output, from output channel `channel` on: those of one phase of a block. b: their
+ * panels; jump: room for the jumps. */
+static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[WINDOW_DIMS],
+                       const conv_source *from, const float *b, float *output, int64_t channel,
+                       int64_t cols, gemm_jump *jump) {
+    const conv_axis *h = &axes[1], *w = &axes[2];
+    const conv_runs runs = conv_runs_of(s, axes, from, jump);
+    gemm_block g = {
+        .a = from->data + runs.a,
+        .a_row_stride = w->at_step * from->pixel,
+        .a_k_stride = 1,
+        .b = b + runs.b * GEMM_NR,
+        .b_panel_stride = conv_rows(s) * GEMM_NR,
+        .b_k_stride = GEMM_NR,
+        .b_col_stride = 1,
+        .k = runs.k,
+        .c =
+            output + conv_pixel(s, image, axes[0].first, h->first, w->first) * s->outputs + channel,
+        .ldc = w->step * s->outputs,
+        .alpha = 1,
+        .more_bands = h->count - 1,
+        .a_band_stride = h->at_step * from->row,
+        .c_band_stride = h->step * s->dims[2].out * s->outputs,
+    };
+    const int64_t piece = i64_max(1, CONV_KC / i64_max(1, runs.k));
+    for (int64_t run = 0; run < runs.count; run += piece) {
+        g.jumps = i64_min(piece, runs.count - run) - 1;
+        g.jump = jump + run;
+        g.accumulate = run > 0;
+        gemm_block_run(&g, w->count, cols);
+        for (int64_t i = run; i < i64_min(run + piece, runs.count - 1); i++) {
+            g.a += runs.k + jump[i].a;
+            g.b += (runs.k + jump[i].b) * GEMM_NR;
+        }
+    }
+}
+
+/* The panels of `cols` columns of a group. */
+static const float *conv_panels(const struct conv_state *state, const float *weight, int64_t group,
+                                int64_t col, int64_t cols, char *scratch) {
+    const conv_shape *s = &state->shape;
+    const int64_t k = conv_rows(s);
+    if (s->packed)
+        return weight + (group * i64_ceil_div(s->out, GEMM_NR) * GEMM_NR + col) * k;
+    float *packed = (float *)(scratch + state->weight_scratch);
+    gemm_f32_pack_b(packed, weight + group * s->out + col, s->outputs, 1, k, cols);
+    return packed;
+}
+
+static void conv_unit(const taper_call *call, const conv_block *block, int64_t chunk, bool copied,
+                      char *scratch) {
+    const struct conv_state *state = call->state;
+    const conv_shape *s = &state->shape;
+    const float *x = call->inputs[0].data;
+    float *output = call->output->data;
+    x += block->image * s->dims[0].in * s->dims[1].in * s->dims[2].in * s->channels;
+    conv_source from = {x, s->dims[1].in * s->dims[2].in * s->channels, s->dims[2].in * s->channels,
+                        s->channels};
+    if (s->padded && copied) {
+        from.data = (const float *)(scratch + state->source_scratch);
+        from.pixel = s->in;
+        from.row = block->spans[2].count * from.pixel;
+        from.slice = block->spans[1].count * from.row;
+    }
+
+    const int64_t group = s->groups == 1 ? 0 : chunk * state->groups;
+    const int64_t col = s->groups == 1 ? chunk * state->cols : 0;
+    const int64_t cols = i64_min(state->cols, s->out - col);
+    const int64_t last = i64_min(group + state->groups, s->groups);
+    for (int64_t g = group; g < last; g++) {
+        if (s->padded && !(copied && s->groups == 1))
+            from = conv_copy(s, (float *)(scratch + state->source_scratch), x + g * s->in,
+                             block->spans);
+        else if (!s->padded)
+            from.data = x + g * s->in;
+        const float *b = conv_panels(state, call->inputs[1].data, g, col, cols, scratch);
+        conv_axis axes[WINDOW_DIMS];
+        axes[0] = conv_axis_of(s, 0, &block->spans[0], block->begin[0], block->end[0], 0);
+        for (int64_t i = 0; i < conv_phases(s, 1, block->end[1] - block->begin[1]); i++)
+            for (int64_t j = 0; j < conv_phases(s, 2, block->end[2] - block->begin[2]); j++) {
+                axes[1] = conv_axis_of(s, 1, &block->spans[1], block->begin[1], block->end[1], i);
+                axes[2] = conv_axis_of(s, 2, &block->spans[2], block->begin[2], block->end[2], j);
+                conv_phase(s, block->image, axes, &from, b, output, g * s->out + col, cols,
+                           (gemm_jump *)scratch);
+            }
+    }
+
+    const taper_program *p = &state->epilogue;
+    if (p->count == 0)
+        return;
+    const int64_t row =
+        conv_pixel(s, block->image, block->begin[0], block->begin[1], block->begin[2]);
+    const int64_t rows = (block->end[1] - block->begin[1]) * (block->end[2] - block->begin[2]);
+    const int64_t c0 = group * s->out + col, c1 = c0 + (last - group - 1) * s->out + cols;
+    PROGRAM.run(p, call->inputs + 2, row, row + rows, c0, c1, output + row * s->outputs + c0,
+                s->outputs, scratch + state->epilogue_scratch);
+}
+
+static taper_status f32_conv_run(const taper_call *call, int64_t begin, int64_t end,
+                                 void *scratch) {
+    const struct conv_state *state = call->state;
+    int64_t copied = -1; /* the block whose part of x is in scratch */
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t index = unit / state->chunks;
+        const conv_block block = conv_block_at(state, index);
+        conv_unit(call, &block, unit % state->chunks, index == copied, scratch);
+        copied = index;
+    }
+    return TAPER_OK;
+}
+
+static taper_status f32_conv_transpose_run(const taper_call *call, int64_t begin, int64_t end,
+                                           void *scratch) {
+    return f32_conv_run(call, begin, end, scratch);
+}

@@ -1,0 +1,76 @@
+/* What a CONV or CONV_TRANSPOSE node computes. */
+
+typedef struct conv_shape {
+    int64_t batch, channels, outputs; /* of x and of the output */
+    int64_t groups, in, out;          /* channels of a group */
+    window_dim dims[WINDOW_DIMS];     /* of a transposed convolution, low is what is cut off */
+    bool transposed;
+    bool packed; /* the weight is [groups][ceil(out/16)][taps * in][16] */
+    bool padded; /* some position lies outside of x */
+} conv_shape;
+
+static int64_t conv_taps(const conv_shape *s) {
+    return s->dims[0].kernel * s->dims[1].kernel * s->dims[2].kernel;
+}
+
+/* Rows of a group's weight matrix. */
+static int64_t conv_rows(const conv_shape *s) { return conv_taps(s) * s->in; }
+
+/* a / b, rounded down; b > 0. */
+static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+static int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+
+/* Whether the output of a transposed convolution is the full one, cut. */
+static bool conv_transposed_fits(const conv_shape *s, const taper_ints *padding) {
+    const int64_t missing = WINDOW_DIMS - padding->count / 2;
+    for (int64_t d = missing; d < WINDOW_DIMS; d++) {
+        const window_dim *w = &s->dims[d];
+        const int64_t full = (w->in - 1) * w->stride + w->dilation * (w->kernel - 1) + 1;
+        const int64_t cut = w->low + padding->data[2 * (d - missing) + 1];
+        if (w->in < 1 || full - cut != w->out)
+            return false;
+    }
+    return true;
+}
+
+/* false if the tensors are not those of a float32 node of this kind. */
+static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct conv_attrs *attrs,
+                          bool transposed) {
+    if (call->n_inputs < 2)
+        return false;
+    const taper_tensor *x = &call->inputs[0], *weight = &call->inputs[1], *output = call->output;
+    *s = (conv_shape){.transposed = transposed, .packed = attrs->columns > 0};
+    if (!window_dims(s->dims, x, output, &attrs->kernel, &attrs->stride, &attrs->padding,
+                     transposed ? -INT32_MAX : 0, &attrs->dilation))
+        return false;
+    s->batch = x->shape[0];
+    s->channels = x->shape[x->rank - 1];
+    s->outputs = output->shape[output->rank - 1];
+    s->groups = attrs->groups;
+    if (s->groups < 1 || s->channels % s->groups != 0 || s->outputs % s->groups != 0)
+        return false;
+    s->in = s->channels / s->groups;
+    s->out = s->outputs / s->groups;
+    if (s->packed && attrs->columns != s->out)
+        return false;
+
+    int64_t numel = s->groups;
+    const int64_t columns = s->packed ? i64_ceil_div(s->out, GEMM_NR) * GEMM_NR : s->out;
+    const int64_t sizes[] = {columns, s->in, s->dims[0].kernel, s->dims[1].kernel,
+                             s->dims[2].kernel};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (__builtin_mul_overflow(numel, sizes[i], &numel))
+            return false;
+    if (!tensor_is(weight, TAPER_FLOAT32, numel) ||
+        !(transposed ? conv_transposed_fits(s, &attrs->padding)
+                     : windows_fit(s->dims, &attrs->padding)))
+        return false;
+
+    for (int32_t d = 0; d < WINDOW_DIMS; d++) {
+        const window_dim *w = &s->dims[d];
+        const int64_t last = (w->out - 1) * w->stride - w->low + (w->kernel - 1) * w->dilation;
+        s->padded = s->padded || transposed || w->low > 0 || last >= w->in;
+    }
+    return true;
+}

@@ -1,0 +1,57 @@
+#include <time.h>
+
+#include "run/pool.h"
+#include "taper/machine.h"
+
+enum { MAX_WORKERS = 256 };
+
+typedef struct measured {
+    double work;
+    int64_t begin, end;
+} measured;
+
+typedef struct measure_job {
+    const taper_probe *probe;
+    char *memory;
+    size_t bytes;
+    int64_t passes;
+    int32_t workers;
+    measured each[MAX_WORKERS];
+} measure_job;
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void measure_one(void *arg, int32_t w, int32_t workers) {
+    measure_job *job = arg;
+    char *memory = job->memory + (size_t)w * job->bytes;
+    if (w == 0)
+        job->workers = workers;
+    job->probe->run(memory, job->bytes, 1);
+    taper_pool_barrier(workers);
+    measured *m = &job->each[w];
+    const int64_t begin = now_ns();
+    m->work = job->probe->run(memory, job->bytes, job->passes);
+    m->end = now_ns();
+    m->begin = begin;
+}
+
+taper_status taper_measure(const taper_probe *probe, int32_t workers, void *memory, size_t bytes,
+                           int64_t passes, taper_measurement *result) {
+    if (workers < 1 || workers > MAX_WORKERS || bytes < TAPER_ALIGNMENT || passes < 1)
+        return TAPER_BAD_ARGUMENT;
+    measure_job job = {.probe = probe, .memory = memory, .bytes = bytes, .passes = passes};
+    taper_pool_run(measure_one, &job, workers);
+    measured all = job.each[0];
+    for (int32_t w = 1; w < job.workers; w++) {
+        const measured *m = &job.each[w];
+        all.work += m->work;
+        all.begin = m->begin < all.begin ? m->begin : all.begin;
+        all.end = m->end > all.end ? m->end : all.end;
+    }
+    *result = (taper_measurement){all.work, all.end > all.begin ? all.end - all.begin : 1};
+    return TAPER_OK;
+}

@@ -1,0 +1,96 @@
+/* The loops of taper/machine.h. What they compute goes to the caller's memory, so that no compiler
+ * may leave them out, and nothing else in them takes time. */
+#include "isa/isa.h"
+#include "machine/probes.h"
+#include "simd/simd.h"
+
+enum {
+    CHAINS = 12, /* independent sums: more than latency times throughput on any CPU so far */
+    STEPS = 256, /* of each chain in a pass */
+    LOADS = 8,   /* vectors a turn */
+};
+
+/* The same address, but no compiler knows: what it does there is not what it did before. */
+static inline void *another(const void *p) {
+    __asm__ volatile("" : "+r"(p));
+    return (void *)p;
+}
+
+static double probe_fma(void *memory, size_t bytes, int64_t passes) {
+    (void)bytes;
+    const vf factor = v_set1(0.5f), term = v_set1(0.25f);
+    vf sums[CHAINS];
+    for (int i = 0; i < CHAINS; i++)
+        sums[i] = v_set1((float)i);
+    for (int64_t step = 0; step < passes * STEPS; step++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++)
+            sums[i] = v_fma(sums[i], factor, term);
+    for (int i = 1; i < CHAINS; i++)
+        sums[0] = v_add(sums[0], sums[i]);
+    v_store(memory, sums[0]);
+    return 2.0 * V_LEN * CHAINS * STEPS * (double)passes;
+}
+
+#if defined(__AVX512F__) && !defined(TAPER_SCALAR)
+#define HAS_INT8
+__attribute__((target("avx512vnni"))) static double probe_int8(void *memory, size_t bytes,
+                                                               int64_t passes) {
+    (void)bytes;
+    const vi a = vi_load(memory), b = vi_set1(0x01020304);
+    vi sums[CHAINS];
+    for (int i = 0; i < CHAINS; i++)
+        sums[i] = vi_set1(i);
+    for (int64_t step = 0; step < passes * STEPS; step++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++)
+            sums[i] = _mm512_dpbusd_epi32(sums[i], a, b);
+    for (int i = 1; i < CHAINS; i++)
+        sums[0] = vi_add(sums[0], sums[i]);
+    vi_store(memory, sums[0]);
+    return 2.0 * 4 * V_LEN * CHAINS * STEPS * (double)passes;
+}
+#endif
+
+static double probe_read(void *memory, size_t bytes, int64_t passes) {
+    const int64_t turn = LOADS * V_LEN, turns = (int64_t)(bytes / sizeof(int32_t)) / turn;
+    vi sums[LOADS];
+    for (int i = 0; i < LOADS; i++)
+        sums[i] = vi_set1(0);
+    for (int64_t pass = 0; pass < passes; pass++) {
+        const int32_t *p = another(memory);
+        for (int64_t at = 0; at < turns * turn; at += turn)
+#pragma GCC unroll 8
+            for (int i = 0; i < LOADS; i++)
+                sums[i] = vi_add(sums[i], vi_load(p + at + i * V_LEN));
+    }
+    for (int i = 1; i < LOADS; i++)
+        sums[0] = vi_add(sums[0], sums[i]);
+    vi_store(memory, sums[0]);
+    return (double)sizeof(int32_t) * (double)(turns * turn) * (double)passes;
+}
+
+static double probe_copy(void *memory, size_t bytes, int64_t passes) {
+    const int64_t turn = LOADS * V_LEN, turns = (int64_t)(bytes / 2 / sizeof(float)) / turn;
+    for (int64_t pass = 0; pass < passes; pass++) {
+        const float *from = another(memory);
+        float *to = (float *)another(memory) + turns * turn;
+        for (int64_t at = 0; at < turns * turn; at += turn)
+#pragma GCC unroll 8
+            for (int i = 0; i < LOADS; i++) /* in a register: else this becomes a memcpy */
+                v_store(to + at + i * V_LEN, v_in_register(v_load(from + at + i * V_LEN)));
+    }
+    return 2.0 * sizeof(float) * (double)(turns * turn) * (double)passes;
+}
+
+static const taper_probe probes[] = {
+    {"fma", NULL, probe_fma},
+#ifdef HAS_INT8
+    {"int8", "avx512_vnni", probe_int8},
+#endif
+    {"read", NULL, probe_read},
+    {"copy", NULL, probe_copy},
+};
+
+extern const taper_probes TAPER_ISA_SYM(taper_probes);
+const taper_probes TAPER_ISA_SYM(taper_probes) = {probes, sizeof probes / sizeof probes[0]};

@@ -1,0 +1,629 @@
+/* CONV and CONV_TRANSPOSE against sums in double, each element within the rounding error its own
+ * products allow. */
+#include "check.h"
+#include "conv/kernels.inc"
+
+#include <math.h>
+
+CHECK_ATTRS(conv)
+
+enum { DIMS = 3, MAX_EXTRAS = 2 };
+
+/* An epilogue: the program, and what it computes. */
+typedef struct epilogue {
+    const char *code[4];
+    int64_t n_code;
+    int64_t args[8];
+    int64_t n_args;
+    int n_extras;
+    double (*reference)(double x, const double *extras);
+} epilogue;
+
+static double apply_none(double x, const double *extras) {
+    (void)extras;
+    return x;
+}
+static double apply_bias_relu(double x, const double *extras) {
+    const double y = x + extras[0];
+    return y > 0 || isnan(y) ? y : 0;
+}
+static double apply_chain(double x, const double *extras) {
+    return (x + extras[0]) * 0.5 + extras[1];
+}
+static const taper_scalar half = {0.5, 0};
+static const epilogue none = {{NULL}, 0, {0}, 0, 0, apply_none};
+static const epilogue bias_relu = {{"ADD", "RELU"}, 2, {0, 1, 2}, 3, 1, apply_bias_relu};
+static const epilogue chain = {
+    {"ADD", "MUL", "ADD"}, 3, {0, 1, 3, -1, 4, 2}, 6, 2, apply_chain}; /* bias, residual */
+
+/* A node; sizes of 0 that must not be are 1. */
+typedef struct layer {
+    int dims;
+    int64_t batch, channels, outputs, groups;
+    int64_t size[DIMS], kernel[DIMS], stride[DIMS], dilation[DIMS], padding[2 * DIMS];
+    bool transposed, packed;
+    const epilogue *epilogue; /* NULL: none */
+    size_t misalign;
+} layer;
+
+typedef struct tensors {
+    layer l;
+    taper_tensor inputs[2 + MAX_EXTRAS], output;
+    float *weight; /* as it is before packing */
+    void *memory[4 + MAX_EXTRAS];
+    int n_memory;
+    struct conv_attrs attrs;
+} tensors;
+
+static float *keep(tensors *t, int64_t n) {
+    float *p = check_alloc((size_t)n * sizeof(float), t->l.misalign);
+    t->memory[t->n_memory++] = p;
+    return p;
+}
+
+static taper_tensor make_tensor(tensors *t, int rank, const int64_t *dims, float low, float high) {
+    taper_tensor x = check_tensor(NULL, TAPER_FLOAT32, rank, dims);
+    x.data = keep(t, check_numel(&x));
+    check_fill_uniform(x.data, check_numel(&x), low, high);
+    return x;
+}
+
+static int64_t or_one(int64_t n) { return n == 0 ? 1 : n; }
+
+static int64_t rows_of(const layer *l) {
+    int64_t k = l->channels / l->groups;
+    for (int d = 0; d < l->dims; d++)
+        k *= l->kernel[d];
+    return k;
+}
+
+/* [K][O] -> [groups][ceil(O/groups/16)][K][16], zero beyond. */
+static taper_tensor pack(tensors *t) {
+    const int64_t k = rows_of(&t->l), n = t->l.outputs / t->l.groups, panels = (n + 15) / 16;
+    float *p = keep(t, t->l.groups * panels * k * 16);
+    for (int64_t g = 0; g < t->l.groups; g++)
+        for (int64_t i = 0; i < panels * k * 16; i++) {
+            const int64_t column = i / (k * 16) * 16 + i % 16, row = i / 16 % k;
+            p[g * panels * k * 16 + i] =
+                column < n ? t->weight[row * t->l.outputs + g * n + column] : 0.0f;
+        }
+    return check_tensor(p, TAPER_FLOAT32, 4, (int64_t[]){t->l.groups, panels, k, 16});
+}
+
+/* Into t, whose attrs point into it. */
+static void make(tensors *t, const layer *given) {
+    *t = (tensors){.l = *given};
+    layer *l = &t->l;
+    l->batch = l->batch < 0 ? 0 : or_one(l->batch);
+    l->groups = or_one(l->groups);
+    const int rank = l->dims + 2;
+    int64_t x[DIMS + 2] = {l->batch}, w[DIMS + 2] = {0}, y[DIMS + 2] = {l->batch};
+    for (int d = 0; d < l->dims; d++) {
+        l->stride[d] = or_one(l->stride[d]);
+        l->dilation[d] = or_one(l->dilation[d]);
+        const int64_t reach = (l->kernel[d] - 1) * l->dilation[d] + 1;
+        const int64_t padding = l->padding[2 * d] + l->padding[2 * d + 1];
+        x[1 + d] = l->size[d];
+        w[d] = l->kernel[d];
+        y[1 + d] = l->transposed ? (l->size[d] - 1) * l->stride[d] + reach - padding
+                                 : (l->size[d] + padding - reach) / l->stride[d] + 1;
+    }
+    x[rank - 1] = l->channels;
+    w[rank - 2] = l->channels / l->groups;
+    w[rank - 1] = y[rank - 1] = l->outputs;
+    t->inputs[0] = make_tensor(t, rank, x, -1, 1);
+    t->inputs[1] = make_tensor(t, rank, w, -1, 1);
+    t->weight = t->inputs[1].data;
+    if (l->packed)
+        t->inputs[1] = pack(t);
+    const epilogue *e = l->epilogue ? l->epilogue : &none;
+    if (e->n_extras > 0)
+        t->inputs[2] = make_tensor(t, 1, &l->outputs, -1, 1);
+    if (e->n_extras > 1)
+        t->inputs[3] = make_tensor(t, rank, y, -1, 1);
+    t->output = check_tensor(NULL, TAPER_FLOAT32, rank, y);
+    t->output.data = keep(t, check_numel(&t->output));
+    t->attrs = (struct conv_attrs){.kernel = {l->kernel, l->dims},
+                                   .stride = {l->stride, l->dims},
+                                   .padding = {l->padding, 2 * l->dims},
+                                   .dilation = {l->dilation, l->dims},
+                                   .groups = l->groups,
+                                   .columns = l->packed ? l->outputs / l->groups : 0,
+                                   .code = {e->code, e->n_code},
+                                   .args = {e->args, e->n_args},
+                                   .scalars = {&half, 1}};
+}
+
+static void release(tensors *t) {
+    for (int i = 0; i < t->n_memory; i++)
+        check_free(t->memory[i]);
+}
+
+static const char *op_of(const tensors *t) { return t->l.transposed ? "CONV_TRANSPOSE" : "CONV"; }
+
+static int n_inputs(const tensors *t) { return 2 + (t->l.epilogue ? t->l.epilogue->n_extras : 0); }
+
+static taper_status run(tensors *t, int workers) {
+    return check_run(op_of(t), NULL, t->inputs, n_inputs(t), &t->output, &t->attrs, workers);
+}
+
+/* Index of a pixel in t, or -1 where it has none there. */
+static int64_t pixel_of(const taper_tensor *t, int64_t image, const int64_t *at) {
+    int64_t index = image;
+    for (int d = 0; d < t->rank - 2; d++) {
+        if (at[d] < 0 || at[d] >= t->shape[1 + d])
+            return -1;
+        index = index * t->shape[1 + d] + at[d];
+    }
+    return index;
+}
+
+/* Adds what input pixel `from` gives to the output through every tap. */
+static void scatter(const tensors *t, int64_t image, const int64_t *from, double *sum,
+                    double *size) {
+    const layer *l = &t->l;
+    const int64_t in = l->channels / l->groups, out = l->outputs / l->groups;
+    const float *x =
+        (const float *)t->inputs[0].data + pixel_of(&t->inputs[0], image, from) * l->channels;
+    const int64_t taps = l->channels == 0 ? 0 : rows_of(l) / in;
+    for (int64_t tap = 0; tap < taps; tap++) {
+        int64_t to[DIMS], rest = tap;
+        bool meets = true;
+        for (int d = l->dims - 1; d >= 0; d--) {
+            const int64_t i = rest % l->kernel[d] * l->dilation[d];
+            rest /= l->kernel[d];
+            if (l->transposed) {
+                to[d] = from[d] * l->stride[d] + i - l->padding[2 * d];
+            } else {
+                const int64_t at = from[d] + l->padding[2 * d] - i;
+                meets = meets && at % l->stride[d] == 0;
+                to[d] = at / l->stride[d];
+            }
+        }
+        const int64_t pixel = meets ? pixel_of(&t->output, image, to) : -1;
+        if (pixel < 0)
+            continue;
+        for (int64_t o = 0; o < l->outputs; o++)
+            for (int64_t c = 0; c < in; c++) {
+                const double product = (double)x[o / out * in + c] *
+                                       (double)t->weight[(tap * in + c) * l->outputs + o];
+                sum[pixel * l->outputs + o] += product;
+                size[pixel * l->outputs + o] += fabs(product);
+            }
+    }
+}
+
+static void compare(const tensors *t) {
+    const layer *l = &t->l;
+    const epilogue *e = l->epilogue ? l->epilogue : &none;
+    const int64_t numel = check_numel(&t->output), rows = rows_of(l);
+    double *sum = calloc((size_t)numel + 1, sizeof *sum),
+           *size = calloc((size_t)numel + 1, sizeof *size);
+    int64_t pixels = 1;
+    for (int d = 0; d < l->dims; d++)
+        pixels *= l->size[d];
+    for (int64_t i = 0; i < l->batch * pixels; i++) {
+        int64_t at[DIMS], rest = i % pixels;
+        for (int d = l->dims - 1; d >= 0; rest /= l->size[d--])
+            at[d] = rest % l->size[d];
+        scatter(t, i / pixels, at, sum, size);
+    }
+    for (int64_t i = 0; i < numel; i++) {
+        double extras[MAX_EXTRAS] = {0};
+        if (e->n_extras > 0)
+            extras[0] = ((const float *)t->inputs[2].data)[i % l->outputs];
+        if (e->n_extras > 1)
+            extras[1] = ((const float *)t->inputs[3].data)[i];
+        const double want = e->reference(sum[i], extras);
+        const double bound = 0x1p-24 * ((8 + 2 * sqrt((double)rows)) * size[i] + 16);
+        const float got = ((const float *)t->output.data)[i];
+        const bool ok = isnan(want)          ? isnan(got)
+                        : isinf((float)want) ? got == (float)want
+                                             : fabs(got - want) <= bound;
+        CHECK(ok,
+              "%s of %lld rows, %lld -> %lld channels in %lld groups: element %lld of %lld: got "
+              "%.9g, want %.9g, bound %.3g",
+              op_of(t), (long long)rows, (long long)l->channels, (long long)l->outputs,
+              (long long)l->groups, (long long)i, (long long)numel, got, want, bound);
+        if (!ok)
+            break;
+    }
+    free(sum);
+    free(size);
+}
+
+static void check_layer(const layer *l) {
+    tensors t;
+    make(&t, l);
+    const taper_status status = run(&t, 1);
+    CHECK(status == TAPER_OK, "%s", taper_status_string(status));
+    if (status == TAPER_OK)
+        compare(&t);
+    release(&t);
+}
+
+/* With the weight as it is and packed, plain and with an epilogue. */
+static void check_ways(layer l) {
+    check_layer(&l);
+    l.epilogue = &chain;
+    check_layer(&l);
+    l.packed = l.outputs > 0; /* columns = 0 says not packed */
+    check_layer(&l);
+    l.epilogue = &bias_relu;
+    check_layer(&l);
+}
+
+static layer square(int64_t size, int64_t channels, int64_t outputs, int64_t kernel, int64_t stride,
+                    int64_t padding) {
+    return (layer){.dims = 2,
+                   .channels = channels,
+                   .outputs = outputs,
+                   .size = {size, size},
+                   .kernel = {kernel, kernel},
+                   .stride = {stride, stride},
+                   .padding = {padding, padding, padding, padding}};
+}
+
+/* ---- general ---- */
+
+/* Every width a tile can have and more, and as many rows. */
+static void every_width(void) {
+    for (int64_t size = 1; size <= 31; size += size < 16 ? 1 : 5) {
+        check_ways(square(size, 3, 20, 3, 1, 1));
+        layer l = square(size, 5, 34, 3, 1, 1);
+        l.size[0] = 2;
+        check_ways(l);
+    }
+}
+
+static void every_channel_tail(void) {
+    for (int64_t n = 1; n <= 35; n++) {
+        check_ways(square(4, n, 7, 3, 1, 1));
+        check_ways(square(4, 3, n, 2, 1, 0));
+    }
+}
+
+static void strides_and_kernels(void) {
+    for (int64_t kernel = 1; kernel <= 5; kernel++)
+        for (int64_t stride = 1; stride <= 3; stride++)
+            for (int64_t padding = 0; padding <= 2; padding++)
+                check_ways(square(11, 4, 18, kernel, stride, padding));
+    check_ways(square(23, 3, 32, 7, 2, 3));
+    check_ways(square(32, 3, 40, 16, 16, 0));
+}
+
+/* Any node of three dims at most, all its numbers drawn. */
+static void drawn(bool transposed) {
+    for (int repeat = 0; repeat < 400; repeat++) {
+        layer l = {
+            .dims = (int)check_int(1, 3), .batch = check_int(1, 2), .transposed = transposed};
+        l.groups = check_int(0, 2) ? 1 : check_int(2, 5);
+        l.channels = l.groups * check_int(1, 6);
+        l.outputs = l.groups * check_int(1, 20);
+        for (int d = 0; d < l.dims; d++) {
+            l.kernel[d] = check_int(1, 4);
+            l.stride[d] = check_int(1, 3);
+            l.dilation[d] = check_int(1, 3);
+            const int64_t reach = (l.kernel[d] - 1) * l.dilation[d] + 1;
+            for (int side = 0; side < 2; side++)
+                l.padding[2 * d + side] =
+                    transposed ? check_int(-2, reach / 2) : check_int(0, 1) * check_int(0, 4);
+            const int64_t least = transposed ? 1 + (reach > 1) : reach - l.padding[2 * d];
+            l.size[d] = least < 1 ? check_int(1, 7) : least + check_int(0, 7);
+        }
+        if (transposed)
+            for (int d = 0; d < l.dims; d++) /* something is left */
+                while ((l.size[d] - 1) * l.stride[d] + (l.kernel[d] - 1) * l.dilation[d] + 1 -
+                           l.padding[2 * d] - l.padding[2 * d + 1] <
+                       1)
+                    l.size[d]++;
+        check_ways(l);
+    }
+}
+static void drawn_conv(void) { drawn(false); }
+static void drawn_transpose(void) { drawn(true); }
+
+/* Blocks of rows, of a part of a row, of a part of the channels; sums in pieces. */
+static void many_blocks(void) {
+    check_ways(square(40, 64, 24, 3, 1, 1));
+    layer l = square(3, 700, 150, 3, 1, 1);
+    check_ways(l);
+    l = square(9, 1100, 40, 2, 1, 0);
+    check_ways(l);
+    check_ways((layer){.dims = 1,
+                       .channels = 40,
+                       .outputs = 9,
+                       .size = {6000},
+                       .kernel = {5},
+                       .stride = {2},
+                       .padding = {3, 1}});
+    l = square(6, 300, 20, 3, 1, 30);
+    l.dilation[0] = l.dilation[1] = 29;
+    check_ways(l);
+    l = square(20, 90, 70, 4, 2, 1);
+    l.transposed = true;
+    check_ways(l);
+}
+
+static void grouped(void) {
+    static const int64_t cases[][3] = {{2, 8, 8},   {4, 8, 40},   {32, 128, 128}, {8, 8, 16},
+                                       {3, 3, 120}, {16, 32, 16}, {40, 40, 80}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        layer l = square(7, cases[i][1], cases[i][2], 3, 1, 1);
+        l.groups = cases[i][0];
+        check_ways(l);
+        l.padding[0] = l.padding[1] = l.padding[2] = l.padding[3] = 0;
+        check_ways(l);
+    }
+}
+
+static void empty(void) {
+    layer l = square(5, 3, 4, 3, 1, 1);
+    l.batch = -1;
+    check_ways(l);
+    check_ways(square(5, 0, 4, 3, 1, 1)); /* nothing to add up, and the epilogue still runs */
+    check_ways(square(5, 3, 0, 3, 1, 1));
+    check_ways(square(0, 3, 4, 3, 1, 2)); /* all of it padding */
+    l = square(4, 0, 4, 3, 2, 1);
+    l.transposed = true;
+    check_ways(l);
+}
+
+/* ---- depthwise ---- */
+
+static layer depthwise(int64_t size, int64_t channels, int64_t kernel, int64_t stride) {
+    layer l = square(size, channels, channels, kernel, stride, kernel / 2);
+    l.groups = channels;
+    return l;
+}
+
+static void check_depthwise(layer l) {
+    check_layer(&l);
+    l.epilogue = &chain;
+    check_layer(&l);
+}
+
+static void depthwise_widths(void) {
+    for (int64_t kernel = 1; kernel <= 9; kernel += kernel == 7 ? 2 : 1)
+        for (int64_t stride = 1; stride <= 3; stride++)
+            for (int64_t size = 1; size <= 33; size += size < 18 ? 1 : 5)
+                check_depthwise(depthwise(size, 33, kernel, stride));
+}
+
+static void depthwise_channels(void) {
+    for (int64_t channels = 2; channels <= 70; channels++)
+        for (int64_t kernel = 3; kernel <= 7; kernel += 2)
+            check_depthwise(depthwise(8, channels, kernel, 1 + channels % 2));
+}
+
+static void depthwise_dims(void) {
+    for (int repeat = 0; repeat < 200; repeat++) {
+        layer l = {.dims = (int)check_int(1, 3), .batch = check_int(1, 2)};
+        l.groups = l.channels = l.outputs = check_int(2, 40);
+        for (int d = 0; d < l.dims; d++) {
+            l.kernel[d] = check_int(1, 5);
+            l.stride[d] = check_int(1, 3);
+            l.dilation[d] = check_int(1, 2);
+            const int64_t reach = (l.kernel[d] - 1) * l.dilation[d] + 1;
+            l.padding[2 * d] = check_int(0, 3);
+            l.padding[2 * d + 1] = check_int(0, 3);
+            const int64_t least = reach - l.padding[2 * d] - l.padding[2 * d + 1];
+            l.size[d] = (least < 1 ? 1 : least) + check_int(0, 9);
+        }
+        check_depthwise(l);
+    }
+    check_depthwise((layer){.dims = 1,
+                            .groups = 200,
+                            .channels = 200,
+                            .outputs = 200,
+                            .size = {3000},
+                            .kernel = {4},
+                            .padding = {3, 0}});
+}
+
+/* ---- values ---- */
+
+/* NaN and infinity reach the outputs that read them and nothing else, above all not from padding or
+ * from a panel's zeros. */
+static void special_values(void) {
+    static const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 3e38f};
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+        for (int way = 0; way < 4; way++) {
+            layer l = way == 3 ? depthwise(9, 21, 3, 1) : square(9, 3, 21, 3, 1, 1);
+            l.packed = way == 1;
+            l.transposed = way == 2;
+            tensors t;
+            make(&t, &l);
+            ((float *)t.inputs[0].data)[check_int(0, check_numel(&t.inputs[0]) - 1)] = values[v];
+            CHECK(run(&t, 1) == TAPER_OK, "not run");
+            compare(&t);
+            release(&t);
+        }
+}
+
+static void misaligned(void) {
+    layer l = square(9, 20, 40, 3, 1, 1);
+    l.misalign = 4;
+    check_ways(l);
+    l.transposed = true;
+    check_ways(l);
+    l = depthwise(9, 40, 3, 1);
+    l.misalign = 4;
+    check_depthwise(l);
+}
+
+/* A pixel's bits do not depend on the size of the image around it. */
+static void pixels_independent(void) {
+    for (int way = 0; way < 2; way++) {
+        layer l = way ? depthwise(29, 40, 3, 1) : square(29, 150, 40, 3, 1, 1);
+        tensors t;
+        make(&t, &l);
+        CHECK(run(&t, 1) == TAPER_OK, "not run");
+        const float *all = t.output.data;
+        for (int64_t rows = 2; rows < 29; rows += 4) {
+            tensors part = t;
+            part.inputs[0].shape[1] = rows;
+            part.output.shape[1] = rows;
+            part.output.data = check_alloc((size_t)check_numel(&part.output) * sizeof(float), 0);
+            CHECK(run(&part, 1) == TAPER_OK, "not run");
+            CHECK(memcmp(part.output.data, all, (size_t)((rows - 1) * 29 * 40) * sizeof *all) == 0,
+                  "%lld rows give other bits than 29", (long long)rows);
+            check_free(part.output.data);
+        }
+        release(&t);
+    }
+}
+
+static void threads_same_bits(void) {
+    layer layers[] = {square(30, 64, 64, 3, 1, 1), square(9, 300, 200, 3, 1, 1),
+                      square(60, 3, 40, 7, 2, 3),  depthwise(60, 70, 3, 1),
+                      depthwise(40, 300, 5, 2),    square(20, 32, 48, 3, 1, 1),
+                      square(20, 64, 48, 4, 2, 1)};
+    layers[5].groups = 8;
+    layers[6].transposed = true;
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        layers[i].batch = 2;
+        layers[i].epilogue = &chain;
+        tensors t;
+        make(&t, &layers[i]);
+        check_threads(op_of(&t), NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs);
+        release(&t);
+    }
+}
+
+static void unsupported(void) {
+    layer l = square(9, 4, 20, 3, 1, 1);
+    l.packed = true;
+    tensors t;
+    make(&t, &l);
+#define REFUSED(change, undo)                                                                      \
+    do {                                                                                           \
+        change;                                                                                    \
+        CHECK(run(&t, 1) == TAPER_UNSUPPORTED, #change);                                           \
+        undo;                                                                                      \
+    } while (0)
+    REFUSED(t.inputs[0].dtype = TAPER_FLOAT64, t.inputs[0].dtype = TAPER_FLOAT32);
+    REFUSED(t.attrs.columns = 19, t.attrs.columns = 20);
+    REFUSED(t.attrs.columns = 0, t.attrs.columns = 20);
+    REFUSED(t.attrs.groups = 2, t.attrs.groups = 1);
+    REFUSED(t.attrs.groups = 0, t.attrs.groups = 1);
+    REFUSED(t.attrs.kernel.count = 1, t.attrs.kernel.count = 2);
+    REFUSED(t.attrs.stride.count = 1, t.attrs.stride.count = 2);
+    REFUSED(t.attrs.padding.count = 2, t.attrs.padding.count = 4);
+    REFUSED(t.l.kernel[0] = 2, t.l.kernel[0] = 3);
+    REFUSED(t.l.stride[1] = 0, t.l.stride[1] = 1);
+    REFUSED(t.l.dilation[0] = 2, t.l.dilation[0] = 1);
+    REFUSED(t.l.padding[3] = -1, t.l.padding[3] = 1);
+    REFUSED(t.l.padding[0] = (int64_t)1 << 40, t.l.padding[0] = 1);
+    REFUSED(t.inputs[0].strides[1] += 4, t.inputs[0].strides[1] -= 4);
+    REFUSED(t.inputs[0].shape[3] = 3, t.inputs[0].shape[3] = 4);
+    REFUSED(t.output.shape[1] = 10, t.output.shape[1] = 9);
+    REFUSED(t.inputs[1].shape[1]++, t.inputs[1].shape[1]--);
+    CHECK(run(&t, 1) == TAPER_OK, "all undone");
+    release(&t);
+}
+
+/* ---- benchmarks ---- */
+
+static void bench_layer(const char *name, const layer *l) {
+    tensors t;
+    make(&t, l);
+    const double outputs = (double)check_numel(&t.output);
+    double bytes = 4.0 * outputs;
+    for (int i = 0; i < n_inputs(&t); i++)
+        bytes += 4.0 * (double)check_numel(&t.inputs[i]);
+    check_bench_op(name, op_of(&t), NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs,
+                   2 * outputs * (double)rows_of(&t.l), bytes);
+    release(&t);
+}
+
+/* Each line of a file: height width channels outputs kernel stride padding groups count. */
+static void bench_file(const char *model) {
+    char path[512], line[256];
+    snprintf(path, sizeof path, "%s/%s.txt", TAPER_SHAPES, model);
+    FILE *file = fopen(path, "r");
+    CHECK(file, "cannot read %s", path);
+    while (file && fgets(line, sizeof line, file)) {
+        long long n[8];
+        if (sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld", &n[0], &n[1], &n[2], &n[3],
+                   &n[4], &n[5], &n[6], &n[7]) != 8)
+            continue; /* a comment */
+        layer l = square(n[0], n[2], n[3], n[4], n[5], n[6]);
+        l.size[1] = n[1];
+        l.groups = n[7];
+        l.packed = l.groups != l.channels;
+        l.epilogue = &bias_relu;
+        char name[128];
+        snprintf(name, sizeof name, "%s_%lldx%lld_%lld_%lld_k%lld_s%lld%s", model, n[0], n[1], n[2],
+                 n[3], n[4], n[5], n[7] > 1 ? "_dw" : "");
+        bench_layer(name, &l);
+    }
+    if (file)
+        fclose(file);
+}
+static void bench_resnet50(void) { bench_file("resnet50"); }
+static void bench_mobilenet(void) { bench_file("mobilenet_v3_large"); }
+static void bench_efficientnet(void) { bench_file("efficientnet_b0"); }
+
+static void bench_others(void) {
+    layer l = square(56, 128, 128, 3, 1, 1);
+    l.packed = true;
+    l.groups = 32;
+    bench_layer("grouped_56_128_g32", &l);
+    l.groups = 2;
+    bench_layer("grouped_56_128_g2", &l);
+    l = square(33, 512, 256, 3, 1, 12);
+    l.dilation[0] = l.dilation[1] = 12;
+    l.packed = true;
+    bench_layer("dilated_33_512_256", &l);
+    l = square(56, 64, 64, 2, 2, 0);
+    l.transposed = l.packed = true;
+    bench_layer("transposed_56_64_k2_s2", &l);
+    l = square(28, 128, 64, 4, 2, 1);
+    l.transposed = l.packed = true;
+    bench_layer("transposed_28_128_64_k4_s2", &l);
+    l = square(224, 3, 384, 16, 16, 0);
+    l.packed = true;
+    bench_layer("patches_224_3_384_k16", &l);
+    l = (layer){.dims = 1,
+                .channels = 512,
+                .outputs = 512,
+                .size = {3199},
+                .kernel = {3},
+                .stride = {2},
+                .packed = true};
+    bench_layer("audio_3199_512_k3_s2", &l);
+    l = depthwise(56, 96, 7, 1);
+    bench_layer("convnext_56_96_k7", &l);
+    l = depthwise(14, 384, 7, 1);
+    bench_layer("convnext_14_384_k7", &l);
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"every_width", every_width},
+        {"every_channel_tail", every_channel_tail},
+        {"strides_and_kernels", strides_and_kernels},
+        {"drawn_conv", drawn_conv},
+        {"drawn_transpose", drawn_transpose},
+        {"many_blocks", many_blocks},
+        {"grouped", grouped},
+        {"empty", empty},
+        {"depthwise_widths", depthwise_widths},
+        {"depthwise_channels", depthwise_channels},
+        {"depthwise_dims", depthwise_dims},
+        {"special_values", special_values},
+        {"misaligned", misaligned},
+        {"pixels_independent", pixels_independent},
+        {"threads_same_bits", threads_same_bits},
+        {"unsupported", unsupported},
+    };
+    static const check_case benches[] = {
+        {"resnet50", bench_resnet50},
+        {"mobilenet_v3_large", bench_mobilenet},
+        {"efficientnet_b0", bench_efficientnet},
+        {"others", bench_others},
+    };
+    return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
+                      sizeof benches / sizeof *benches);
+}

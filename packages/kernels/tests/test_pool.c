@@ -1,0 +1,317 @@
+/* MAX_POOL, exactly, and AVG_POOL against sums in double. */
+#include "check.h"
+#include "pool/kernels.inc"
+
+#include <math.h>
+
+CHECK_ATTRS(max_pool)
+CHECK_ATTRS(avg_pool)
+
+enum { DIMS = 3 };
+
+/* Sizes of 0 that must not be are 1. */
+typedef struct layer {
+    int dims;
+    int64_t batch, channels;
+    int64_t size[DIMS], kernel[DIMS], stride[DIMS], dilation[DIMS];
+    int64_t padding[2 * DIMS], counted[2 * DIMS];
+    int64_t divisor;
+    bool max;
+    size_t misalign;
+} layer;
+
+typedef struct tensors {
+    layer l;
+    taper_tensor x, y;
+    struct max_pool_attrs max;
+    struct avg_pool_attrs avg;
+} tensors;
+
+static int64_t or_one(int64_t n) { return n == 0 ? 1 : n; }
+
+/* Into t, whose attrs point into it. */
+static void make(tensors *t, const layer *given) {
+    *t = (tensors){.l = *given};
+    layer *l = &t->l;
+    l->batch = l->batch < 0 ? 0 : or_one(l->batch);
+    int64_t x[DIMS + 2] = {l->batch}, y[DIMS + 2] = {l->batch};
+    for (int d = 0; d < l->dims; d++) {
+        l->stride[d] = or_one(l->stride[d]);
+        l->dilation[d] = l->max ? or_one(l->dilation[d]) : 1;
+        const int64_t reach = (l->kernel[d] - 1) * l->dilation[d] + 1;
+        const int64_t padding = l->padding[2 * d] + l->padding[2 * d + 1];
+        x[1 + d] = l->size[d];
+        y[1 + d] = (l->size[d] + padding - reach) / l->stride[d] + 1;
+    }
+    x[l->dims + 1] = y[l->dims + 1] = l->channels;
+    t->x = check_tensor(NULL, TAPER_FLOAT32, l->dims + 2, x);
+    t->y = check_tensor(NULL, TAPER_FLOAT32, l->dims + 2, y);
+    t->x.data = check_alloc((size_t)check_numel(&t->x) * sizeof(float), l->misalign);
+    t->y.data = check_alloc((size_t)check_numel(&t->y) * sizeof(float), l->misalign);
+    check_fill_uniform(t->x.data, check_numel(&t->x), -1, 1);
+    t->max = (struct max_pool_attrs){.kernel = {l->kernel, l->dims},
+                                     .stride = {l->stride, l->dims},
+                                     .padding = {l->padding, 2 * l->dims},
+                                     .dilation = {l->dilation, l->dims}};
+    t->avg = (struct avg_pool_attrs){.kernel = {l->kernel, l->dims},
+                                     .stride = {l->stride, l->dims},
+                                     .padding = {l->padding, 2 * l->dims},
+                                     .counted = {l->counted, 2 * l->dims},
+                                     .divisor = l->divisor};
+}
+
+static void release(tensors *t) {
+    check_free(t->x.data);
+    check_free(t->y.data);
+}
+
+static const char *op_of(const tensors *t) { return t->l.max ? "MAX_POOL" : "AVG_POOL"; }
+
+static const void *attrs_of(const tensors *t) {
+    return t->l.max ? (const void *)&t->max : (const void *)&t->avg;
+}
+
+static taper_status run(tensors *t, int workers) {
+    return check_run(op_of(t), NULL, &t->x, 1, &t->y, attrs_of(t), workers);
+}
+
+/* The window of output pixel `out` at a channel: its result, and for a sum how large its terms. */
+static double reference(const tensors *t, int64_t image, const int64_t *out, int64_t c,
+                        double *size) {
+    const layer *l = &t->l;
+    double result = l->max ? -INFINITY : 0;
+    int64_t taps = 1, pixels = 1, count = 0;
+    *size = 0;
+    for (int d = 0; d < l->dims; d++) {
+        taps *= l->kernel[d];
+        pixels *= l->size[d];
+    }
+    for (int64_t tap = 0; tap < taps; tap++) {
+        int64_t index = 0, rest = tap, at[DIMS];
+        bool inside = true, counted = true;
+        for (int d = l->dims - 1; d >= 0; rest /= l->kernel[d--])
+            at[d] =
+                out[d] * l->stride[d] - l->padding[2 * d] + rest % l->kernel[d] * l->dilation[d];
+        for (int d = 0; d < l->dims; d++) {
+            inside = inside && at[d] >= 0 && at[d] < l->size[d];
+            counted = counted && at[d] >= -l->counted[2 * d] &&
+                      at[d] < l->size[d] + l->counted[2 * d + 1];
+            index = index * l->size[d] + at[d];
+        }
+        index += image * pixels;
+        count += counted;
+        if (!inside)
+            continue;
+        const double x = ((const float *)t->x.data)[index * l->channels + c];
+        if (l->max)
+            result = isnan(x) || isnan(result) ? NAN : fmax(x, result);
+        else
+            result += x;
+        *size += fabs(x);
+    }
+    const double divisor = (double)(l->divisor ? l->divisor : count);
+    *size /= fabs(divisor);
+    return l->max ? result : result / divisor;
+}
+
+static void compare(const tensors *t) {
+    const layer *l = &t->l;
+    const int64_t numel = check_numel(&t->y);
+    for (int64_t i = 0; i < numel; i++) {
+        int64_t out[DIMS], rest = i / l->channels;
+        for (int d = l->dims - 1; d >= 0; rest /= t->y.shape[1 + d--])
+            out[d] = rest % t->y.shape[1 + d];
+        double size;
+        const double want = reference(t, rest, out, i % l->channels, &size);
+        const float got = ((const float *)t->y.data)[i];
+        const bool ok = isnan(want)             ? isnan(got)
+                        : l->max || isinf(want) ? got == (float)want
+                                                : fabs(got - want) <= 0x1p-24 * 16 * size + 1e-45;
+        CHECK(ok, "%s: element %lld of %lld: got %.9g, want %.9g", op_of(t), (long long)i,
+              (long long)numel, got, want);
+        if (!ok)
+            return;
+    }
+}
+
+static void check_layer(const layer *l) {
+    tensors t;
+    make(&t, l);
+    const taper_status status = run(&t, 1);
+    CHECK(status == TAPER_OK, "%s", taper_status_string(status));
+    if (status == TAPER_OK)
+        compare(&t);
+    release(&t);
+}
+
+/* As both ops; with padding that is not counted, or is, or in part, and a divisor. */
+static void check_ways(layer l) {
+    l.max = true;
+    check_layer(&l);
+    l.max = false;
+    check_layer(&l);
+    memcpy(l.counted, l.padding, sizeof l.counted);
+    check_layer(&l);
+    l.counted[0] /= 2;
+    check_layer(&l);
+    l.divisor = -7;
+    check_layer(&l);
+}
+
+static layer square(int64_t size, int64_t channels, int64_t kernel, int64_t stride,
+                    int64_t padding) {
+    return (layer){.dims = 2,
+                   .channels = channels,
+                   .size = {size, size},
+                   .kernel = {kernel, kernel},
+                   .stride = {stride, stride},
+                   .padding = {padding, padding, padding, padding}};
+}
+
+static void every_channel_tail(void) {
+    for (int64_t channels = 1; channels <= 140; channels++)
+        check_ways(square(5, channels, 3, 2, 1));
+}
+
+static void kernels_and_strides(void) {
+    for (int64_t kernel = 1; kernel <= 4; kernel++)
+        for (int64_t stride = 1; stride <= 3; stride++)
+            for (int64_t padding = 0; padding <= kernel; padding++)
+                check_ways(square(8, 9, kernel, stride, padding));
+    check_ways(square(7, 100, 7, 1, 0));
+    check_ways(square(40, 5, 40, 1, 0));
+}
+
+static void drawn(void) {
+    for (int repeat = 0; repeat < 300; repeat++) {
+        layer l = {.dims = (int)check_int(1, 3), .batch = check_int(1, 3)};
+        l.channels = check_int(1, 40);
+        for (int d = 0; d < l.dims; d++) {
+            l.kernel[d] = check_int(1, 4);
+            l.stride[d] = check_int(1, 3);
+            l.dilation[d] = check_int(1, 3);
+            l.padding[2 * d] = check_int(0, 2);
+            l.padding[2 * d + 1] = check_int(0, 2);
+            const int64_t least =
+                (l.kernel[d] - 1) * l.dilation[d] + 1 - l.padding[2 * d] - l.padding[2 * d + 1];
+            l.size[d] = (least < 1 ? 1 : least) + check_int(0, 6);
+        }
+        check_ways(l);
+    }
+}
+
+static void empty(void) {
+    layer l = square(5, 3, 3, 1, 1);
+    l.batch = -1;
+    check_ways(l);
+    check_ways(square(5, 0, 3, 1, 1));
+    check_ways(square(0, 3, 3, 1, 2)); /* nothing but padding */
+}
+
+static void special_values(void) {
+    static const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 1e37f};
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+        for (int max = 0; max < 2; max++)
+            for (int64_t channels = 19; channels < 90; channels += 50) {
+                layer l = square(6, channels, 3, 1, 1);
+                l.max = max;
+                tensors t;
+                make(&t, &l);
+                float *x = t.x.data;
+                for (int i = 0; i < 20; i++)
+                    x[check_int(0, check_numel(&t.x) - 1)] = values[v];
+                CHECK(run(&t, 1) == TAPER_OK, "not run");
+                compare(&t);
+                release(&t);
+            }
+}
+
+static void misaligned(void) {
+    layer l = square(6, 70, 3, 1, 1);
+    l.misalign = 4;
+    check_ways(l);
+}
+
+static void threads_same_bits(void) {
+    for (int max = 0; max < 2; max++) {
+        layer l = square(40, 70, 3, 2, 1);
+        l.batch = 2;
+        l.max = max;
+        tensors t;
+        make(&t, &l);
+        check_threads(op_of(&t), NULL, &t.x, 1, &t.y, attrs_of(&t));
+        release(&t);
+    }
+}
+
+static void unsupported(void) {
+    for (int max = 0; max < 2; max++) {
+        layer l = square(9, 4, 3, 2, 1);
+        l.max = max;
+        tensors t;
+        make(&t, &l);
+#define REFUSED(change, undo)                                                                      \
+    do {                                                                                           \
+        change;                                                                                    \
+        CHECK(run(&t, 1) == TAPER_UNSUPPORTED, #change);                                           \
+        undo;                                                                                      \
+    } while (0)
+        REFUSED(t.x.dtype = TAPER_INT64, t.x.dtype = TAPER_FLOAT32);
+        REFUSED(t.l.kernel[0] = 0, t.l.kernel[0] = 3);
+        REFUSED(t.l.kernel[0] = 12, t.l.kernel[0] = 3);
+        REFUSED(t.l.stride[0] = 0, t.l.stride[0] = 2);
+        REFUSED(t.l.padding[1] = 3, t.l.padding[1] = 1);
+        REFUSED(t.l.padding[0] = -1, t.l.padding[0] = 1);
+        REFUSED(t.x.strides[1] += 4, t.x.strides[1] -= 4);
+        REFUSED(t.y.shape[3] = 5, t.y.shape[3] = 4);
+        REFUSED(t.y.shape[1] = 6, t.y.shape[1] = 5);
+        if (!max) {
+            REFUSED(t.avg.counted.count = 2, t.avg.counted.count = 4);
+            REFUSED(t.l.counted[0] = -1, t.l.counted[0] = 0);
+            REFUSED(t.avg.divisor = (int64_t)1 << 40, t.avg.divisor = 0);
+        }
+        CHECK(run(&t, 1) == TAPER_OK, "all undone");
+        release(&t);
+    }
+}
+
+static void bench_layer(const char *name, layer l) {
+    tensors t;
+    make(&t, &l);
+    const double taps = (double)(l.kernel[0] * l.kernel[1]);
+    check_bench_op(name, op_of(&t), NULL, &t.x, 1, &t.y, attrs_of(&t),
+                   taps * (double)check_numel(&t.y),
+                   4.0 * (double)(check_numel(&t.x) + check_numel(&t.y)));
+    release(&t);
+}
+
+static void bench(void) {
+    layer l = square(112, 64, 3, 2, 1);
+    bench_layer("avg_112_64_k3_s2", l);
+    l.max = true;
+    bench_layer("max_112_64_k3_s2", l);
+    l = square(35, 256, 3, 1, 1);
+    bench_layer("avg_35_256_k3_s1", l);
+    l = square(56, 128, 2, 2, 0);
+    l.max = true;
+    bench_layer("max_56_128_k2_s2", l);
+    l = square(20, 256, 13, 1, 6);
+    l.max = true;
+    bench_layer("max_20_256_k13_s1", l);
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"every_channel_tail", every_channel_tail},
+        {"kernels_and_strides", kernels_and_strides},
+        {"drawn", drawn},
+        {"empty", empty},
+        {"special_values", special_values},
+        {"misaligned", misaligned},
+        {"threads_same_bits", threads_same_bits},
+        {"unsupported", unsupported},
+    };
+    static const check_case benches[] = {{"bench", bench}};
+    return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
+                      sizeof benches / sizeof *benches);
+}

@@ -1,0 +1,179 @@
+"""What this machine can do at most, measured: the roofline that times are held against."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.errors import InputError
+from taper_runtime.executor import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.executor._native import Buffer
+
+#: A measurement is the best of trials of at least this length, of which there are this many.
+_TRIAL_NS, _TRIALS = 2_000_000, 5
+_LINE = 64
+
+
+class Memory(NamedTuple):
+    """One level of the memory hierarchy.
+
+    Attributes
+    ----------
+    name : str
+        ``"L1"``, ``"L2"``, ``"L3"`` or ``"DRAM"``.
+    size : int
+        Bytes the level holds for all threads together; 0 for DRAM.
+    read, copy : float
+        GB/s of all threads. A copy counts bytes read and bytes written.
+    """
+
+    name: str
+    size: int
+    read: float
+    copy: float
+
+
+class Limits(NamedTuple):
+    """What ``threads`` threads can do with the code of one ISA level.
+
+    Attributes
+    ----------
+    isa : str
+    threads : int
+    flops : float
+        GFLOP/s of float32 multiply-adds in registers, two for each.
+    int8 : float
+        Gop/s of int8 multiply-adds into int32; 0 where the CPU has no instruction for them.
+    memory : tuple of Memory
+        Nearest first, DRAM last; a cache whose size the system does not tell is missing.
+    """
+
+    isa: str
+    threads: int
+    flops: float
+    int8: float
+    memory: tuple[Memory, ...]
+
+    def holding(self, nbytes: int) -> Memory:
+        """The nearest level that holds this many bytes."""
+        return next(level for level in self.memory if level.size >= nbytes or not level.size)
+
+    def least_ns(self, flops: int, constant: int, read: int, written: int, resident: int) -> float:
+        """The time below which no code computes a node, in nanoseconds.
+
+        The roofline model (Williams, Waterman, Patterson: "Roofline", CACM 2009) over a hierarchy:
+        the longer of arithmetic and traffic. Constants come from the level that holds all that a
+        run touches, since they are touched once a run; the rest was just written and is read
+        where it fits. A byte read for each byte written counts as copied.
+
+        Parameters
+        ----------
+        flops : int
+        constant, read, written : int
+            Bytes of weights, of other inputs, of the output.
+        resident : int
+            Bytes a whole run touches.
+        """
+        near = self.holding(read + written)
+        traffic = constant / self.holding(resident).read
+        traffic += max(read - written, 0) / near.read
+        traffic += (written + min(read, written)) / near.copy
+        return max(flops / self.flops, traffic)
+
+
+def measure_limits(levels: Sequence[str], threads: Sequence[int]) -> list[Limits]:
+    """Measure every ISA level in ``levels`` at every number of threads; about a second each."""
+    caches = [(f"L{i}", _native.cache_bytes(i)) for i in (1, 2, 3)]
+    caches = [(name, size) for name, size in caches if size]
+    largest = max((size for _, size in caches), default=1 << 27)
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    buffer = _native.Buffer(min(2 * largest * (max(threads) if len(caches) < 3 else 1), pages // 4))
+    made = []
+    for isa in levels:
+        for count in threads:
+            memory: list[Memory] = []
+            for name, size in caches:
+                ours = size if name == "L3" else size * count  # the others are each core's own
+                # Not much more than the level before holds: a limit is the best a level can do.
+                used = min(ours // 2, 4 * memory[-1].size if memory else ours)
+                memory.append(_memory(isa, count, buffer, name, ours, used))
+            memory.append(_memory(isa, count, buffer, "DRAM", 0, buffer.size))
+            flops = _best(isa, "fma", count, buffer, _LINE * count)
+            int8 = _best(isa, "int8", count, buffer, _LINE * count)
+            made.append(Limits(isa, count, flops, int8, tuple(memory)))
+    return made
+
+
+def _memory(isa: str, threads: int, buffer: Buffer, name: str, size: int, used: int) -> Memory:
+    rates = [_best(isa, probe, threads, buffer, used) for probe in ("read", "copy")]
+    return Memory(name, size, *rates)
+
+
+def _best(isa: str, probe: str, threads: int, buffer: Buffer, nbytes: int) -> float:
+    """Work per nanosecond of the best trial; 0 where this CPU has no such probe."""
+    each = min(nbytes, buffer.size) // threads // _LINE * _LINE
+    passes = 1
+    best = 0.0
+    trials = 0
+    while trials < _TRIALS:
+        result = _native.measure(isa, probe, threads, buffer, each, passes)
+        if result is None:
+            return 0.0
+        work, ns = result
+        best = max(best, work / ns)
+        if ns < _TRIAL_NS:
+            passes *= 2
+        else:
+            trials += 1
+    return best
+
+
+def describe_limits(limits: Sequence[Limits]) -> str:
+    """A table, one line per ISA level and number of threads."""
+    caches = ", ".join(f"{m.name} {m.size >> 10} KiB" for m in limits[0].memory if m.size)
+    names = [m.name for m in limits[0].memory]
+    head = " ".join(f"{f'{name} read':>9} {'copy':>6}" for name in names)
+    lines = [
+        f"caches: {caches or 'unknown'}",
+        f"{'isa':<9} threads  GFLOP/s int8 Gop/s {head}  (GB/s)",
+    ]
+    for limit in limits:
+        rates = " ".join(f"{m.read:9.1f} {m.copy:6.1f}" for m in limit.memory)
+        int8 = f"{limit.int8:10.0f}" if limit.int8 else f"{'-':>10}"
+        lines.append(f"{limit.isa:<9} {limit.threads:7d} {limit.flops:8.1f} {int8} {rates}")
+    return "\n".join(lines)
+
+
+def save_limits(limits: Sequence[Limits], path: str | os.PathLike[str]) -> None:
+    """Write measured limits as JSON."""
+    plain = [{**item._asdict(), "memory": [m._asdict() for m in item.memory]} for item in limits]
+    with open(path, "w") as file:
+        json.dump(plain, file, indent=1)
+
+
+def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> Limits:
+    """The limits :func:`save_limits` wrote for this ISA level and number of threads.
+
+    Raises
+    ------
+    InputError
+        If the file is not one that ``save_limits`` writes, or has none for them.
+    """
+    try:
+        with open(path) as file:
+            made = [
+                Limits(**{**item, "memory": tuple(Memory(**m) for m in item["memory"])})
+                for item in json.load(file)
+            ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: expected what `taper bench --machine` writes: {error}") from None
+    for limits in made:
+        if (limits.isa, limits.threads) == (isa, threads):
+            return limits
+    known = ", ".join(f"{limits.isa} x {limits.threads}" for limits in made)
+    raise InputError(f"{path}: expected limits of {isa} x {threads} threads, got {known or 'none'}")

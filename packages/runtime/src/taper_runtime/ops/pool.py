@@ -1,0 +1,221 @@
+"""Pooling over the spatial dims of channels-last tensors."""
+
+from __future__ import annotations
+
+import math
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.rules import FLOATS, REALS, check_dtype, fail
+from taper_runtime.ops.window import (
+    LIMIT,
+    MAX_SPATIAL,
+    check_ints,
+    check_spatial,
+    gather_windows,
+    window_positions,
+    window_sizes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+def _infer_max(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    (x,) = inputs
+    check_dtype("MAX_POOL", "x", x.dtype, REALS)
+    sizes = window_sizes("MAX_POOL", check_spatial("MAX_POOL", x, attrs), attrs)
+    return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
+
+
+def _infer_avg(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    (x,) = inputs
+    check_dtype("AVG_POOL", "x", x.dtype, FLOATS)
+    sizes = window_sizes("AVG_POOL", check_spatial("AVG_POOL", x, attrs), attrs)
+    check_ints("AVG_POOL", attrs, "counted", 2 * len(sizes), 0)
+    if abs(attrs["divisor"]) >= LIMIT:
+        fail("AVG_POOL", f"a divisor within {LIMIT - 1} of 0", attrs["divisor"])
+    return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
+
+
+def _windows(x: np.ndarray, attrs: Attrs, fill: float) -> tuple[np.ndarray, list[np.ndarray]]:
+    """``[N, *out, taps, C]``, and the positions of the taps per dim."""
+    sizes = window_sizes("", x.shape[1:-1], attrs)
+    positions = window_positions(sizes, attrs)
+    windows = gather_windows(x, positions, fill)
+    return windows.reshape(x.shape[0], *sizes, math.prod(attrs["kernel"]), x.shape[-1]), positions
+
+
+def _max_pool(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    (x,) = inputs
+    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    windows, _ = _windows(x, attrs, lowest)
+    return np.asarray(windows.max(-2), order="C")
+
+
+def _avg_pool(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    (x,) = inputs
+    windows, positions = _windows(x.astype(np.float64), attrs, 0)
+    counts = []
+    for d, at in enumerate(positions):
+        low, high = attrs["counted"][2 * d : 2 * d + 2]
+        counts.append(((at >= -low) & (at < x.shape[1 + d] + high)).sum(1))
+    count = reduce(np.multiply.outer, counts)[..., None]
+    with np.errstate(all="ignore"):
+        result = windows.sum(-2) / (attrs["divisor"] or count)
+        return np.asarray(result, x.dtype, order="C")
+
+
+def _infer_adaptive(
+    op: str, dtypes: Sequence[str], inputs: Sequence[TensorType], attrs: Attrs
+) -> TensorType:
+    (x,) = inputs
+    check_dtype(op, "x", x.dtype, dtypes)
+    n = len(attrs["sizes"])
+    if not 1 <= n <= MAX_SPATIAL or len(x.shape) != n + 2:
+        fail(op, f"1 to {MAX_SPATIAL} sizes, one per spatial dim of x", [n, list(x.shape)])
+    sizes = check_ints(op, attrs, "sizes", n, 0)
+    if 0 in x.shape[1:-1]:
+        fail(op, "spatial dims that hold elements", list(x.shape))
+    return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
+
+
+def _adaptive(
+    function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attrs
+) -> np.ndarray:
+    """One dim after the other: all windows along it, from floor(i n / m) to ceil((i+1) n / m)."""
+    (x,) = inputs
+    y = x.astype(np.float64) if x.dtype.kind == "f" else x
+    with np.errstate(all="ignore"):
+        for axis, size in enumerate(attrs["sizes"], 1):
+            n = y.shape[axis]
+            pooled = [
+                function(
+                    y[(slice(None),) * axis + (slice(i * n // size, -(-(i + 1) * n // size)),)],
+                    axis,
+                )
+                for i in range(size)
+            ]
+            empty = np.empty((*y.shape[:axis], 0, *y.shape[axis + 1 :]), y.dtype)
+            y = np.stack(pooled, axis) if pooled else empty
+        return np.asarray(y, x.dtype, order="C")
+
+
+def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    return Cost(output.size * math.prod(attrs["kernel"]), inputs[0].nbytes + output.nbytes)
+
+
+def _sampled() -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    rng = np.random.default_rng(13)
+    cases: list[tuple[Shape, Shape, dict[str, Any]]] = [
+        ((2, 9, 5), (3,), {"stride": [2]}),
+        ((2, 9, 8, 35), (3, 3), {"stride": [2, 2], "padding": [1, 1, 1, 1]}),
+        ((1, 7, 7, 64), (2, 2), {"stride": [2, 2]}),
+        ((1, 7, 6, 3), (3, 2), {"padding": [1, 2, 0, 1]}),
+        ((1, 4, 5, 6, 3), (2, 3, 2), {"stride": [2, 1, 2], "padding": [1, 0, 1, 1, 0, 1]}),
+        ((1, 7, 7, 1), (7, 7), {}),
+        ((0, 5, 5, 3), (3, 3), {}),
+        ((2, 5, 5, 0), (3, 3), {}),
+    ]
+    for shape, kernel, given in cases:
+        n = len(kernel)
+        plain = {"kernel": list(kernel), "stride": [1] * n, "padding": [0] * 2 * n}
+        yield np.asarray(rng.standard_normal(shape), np.float32), plain | given
+    x = np.asarray(rng.standard_normal((1, 5, 5, 4)), np.float32)
+    x[0, 1, 2, :3] = [np.nan, np.inf, -np.inf]
+    x[0, 3:, 3:] = -np.inf
+    yield x, {"kernel": [3, 3], "stride": [1, 1], "padding": [1, 1, 1, 1]}
+
+
+def _samples_max() -> Iterator[Sample]:
+    for x, attrs in _sampled():
+        ones = [1] * len(attrs["kernel"])
+        yield Sample([x], attrs | {"dilation": ones})
+    x = np.arange(2 * 9 * 8 * 3).reshape(2, 9, 8, 3) * 37 % 101
+    dilated = {"kernel": [3, 2], "stride": [1, 2], "padding": [1, 1, 0, 1], "dilation": [2, 3]}
+    yield Sample([x.astype(np.float32)], dilated)
+    yield Sample([x - 200], dilated, native=False)
+    yield Sample([x.astype(np.float16)], dilated, native=False)
+
+
+def _samples_avg() -> Iterator[Sample]:
+    for x, attrs in _sampled():
+        n = len(attrs["padding"])
+        yield Sample([x], attrs | {"counted": attrs["padding"]})
+        yield Sample([x], attrs | {"counted": [0] * n})
+        yield Sample([x], attrs | {"counted": [0] * n, "divisor": -5})
+    x = np.linspace(-1, 1, 2 * 8 * 3).reshape(2, 8, 3)
+    some = {"kernel": [3], "stride": [2], "padding": [1, 2], "counted": [1, 1]}
+    yield Sample([x.astype(np.float32)], some)
+    yield Sample([x], some, native=False)
+    yield Sample([x.astype(np.float16)], some, native=False)
+
+
+def _samples_adaptive() -> Iterator[Sample]:
+    rng = np.random.default_rng(14)
+    cases: list[tuple[Shape, Shape]] = [
+        ((2, 7, 3), (3,)),
+        ((1, 7, 5, 4), (3, 9)),
+        ((1, 4, 5, 6, 2), (2, 5, 4)),
+        ((0, 3, 2), (2,)),
+        ((1, 3, 2), (0,)),
+    ]
+    for shape, sizes in cases:
+        x = np.asarray(rng.standard_normal(shape), np.float32)
+        yield Sample([x], {"sizes": list(sizes)}, native=False)
+    x = np.array([[[1], [np.nan], [3], [np.inf], [-np.inf]]], np.float32)
+    yield Sample([x], {"sizes": [3]}, native=False)
+
+
+_WINDOW = {"kernel": Attr("ints"), "stride": Attr("ints"), "padding": Attr("ints")}
+
+OPS = (
+    OpDef(
+        name="MAX_POOL",
+        doc="The largest of each window over the spatial dims of x [N, *spatial, C], NaN if there "
+        "is one. padding (low0, high0, low1, ...) adds what is less than anything.",
+        inputs=(1, 1),
+        infer=_infer_max,
+        evaluate=_max_pool,
+        samples=_samples_max,
+        attrs={**_WINDOW, "dilation": Attr("ints")},
+        cost=_cost,
+    ),
+    OpDef(
+        name="AVG_POOL",
+        doc="The sum of each window over the spatial dims of x [N, *spatial, C], over how many of "
+        "its positions are in x or in the first `counted` of each padding, or over `divisor` if "
+        "that is not 0. padding and counted are low0, high0, low1, ....",
+        inputs=(1, 1),
+        infer=_infer_avg,
+        evaluate=_avg_pool,
+        samples=_samples_avg,
+        attrs={**_WINDOW, "counted": Attr("ints"), "divisor": Attr("int", 0)},
+        cost=_cost,
+    ),
+    OpDef(
+        name="ADAPTIVE_MAX_POOL",
+        doc="The largest of each of `sizes` windows that share out the spatial dims of x [N, "
+        "*spatial, C], NaN if there is one: window i of m over n goes from floor(i n / m) to "
+        "ceil((i + 1) n / m).",
+        inputs=(1, 1),
+        infer=partial(_infer_adaptive, "ADAPTIVE_MAX_POOL", REALS),
+        evaluate=partial(_adaptive, np.max),
+        samples=_samples_adaptive,
+        attrs={"sizes": Attr("ints")},
+        native=False,
+    ),
+    OpDef(
+        name="ADAPTIVE_AVG_POOL",
+        doc="The mean of each of `sizes` windows, those of ADAPTIVE_MAX_POOL.",
+        inputs=(1, 1),
+        infer=partial(_infer_adaptive, "ADAPTIVE_AVG_POOL", FLOATS),
+        evaluate=partial(_adaptive, np.mean),
+        samples=_samples_adaptive,
+        attrs={"sizes": Attr("ints")},
+        native=False,
+    ),
+)

@@ -1,0 +1,82 @@
+"""The engines: each a function from a module to a run of it.
+
+An engine is imported by the function that makes its run, so that a process loads only what it
+times.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import taper_runtime
+
+Run = Callable[[], np.ndarray]
+
+
+def taper(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
+    """Taper's session over the exported file."""
+    options = taper_runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = taper_runtime.InferenceSession(plan, options)
+    feed = dict(session.plan.samples)
+    return lambda: session.run(None, feed)[0]
+
+
+def torch_eager(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
+    """The module itself."""
+    return lambda: module(*args).numpy()
+
+
+def torch_compile(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
+    """Inductor with weights as constants."""
+    torch._dynamo.reset()  # it stops compiling after some modules of one class
+    compiled = torch.compile(module, options={"freezing": True})
+    return lambda: compiled(*args).numpy()
+
+
+def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
+    """ONNX Runtime over torch's own exporter."""
+    import onnxruntime as ort
+
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision aloud
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "model.onnx")
+        program = torch.onnx.export(module, args, dynamo=True, verbose=False)
+        program.save(path, external_data=True)
+        session = ort.InferenceSession(path, options)
+    feed = {i.name: a.numpy() for i, a in zip(session.get_inputs(), args, strict=True)}
+    return lambda: session.run(None, feed)[0]
+
+
+def openvino(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
+    """OpenVINO over torch.export, in float32 (it would take bfloat16 where the CPU has it)."""
+    import openvino as ov
+
+    model = ov.convert_model(torch.export.export(module, args))
+    options = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
+    feed = [a.numpy() for a in args]
+    return lambda: request.infer(feed, share_inputs=True, share_outputs=True)[0]
+
+
+#: In the order of the tables' columns. Taper comes first; the others are its peers.
+ENGINES: dict[str, Callable[..., Run]] = {
+    "taper": taper,
+    "torch eager": torch_eager,
+    "torch.compile": torch_compile,
+    "ONNX Runtime": onnxruntime,
+    "OpenVINO": openvino,
+}

@@ -1,0 +1,146 @@
+"""Engines taking turns, so that a drift of the machine's speed meets all of them alike."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from peers.cases import SETS
+from peers.engines import ENGINES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from peers.engines import Run
+
+
+class Refused(Exception):
+    """An engine does not take a model; the text says why."""
+
+
+class Runner(Protocol):
+    """What takes a turn."""
+
+    def seconds(self) -> float:
+        """Run once; the time it took."""
+
+
+class Timed:
+    """A function, timed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def seconds(self) -> float:
+        """See :class:`Runner`."""
+        with torch.no_grad():
+            begin = time.perf_counter()
+            self._run()
+            return time.perf_counter() - begin
+
+
+class Here(Timed):
+    """An engine in this process."""
+
+    def __init__(self, engine: str, family: str, model: str, plan: Path, threads: int) -> None:
+        torch.set_num_threads(threads)
+        try:
+            module, args = SETS[family][model]()
+            with torch.no_grad():
+                super().__init__(ENGINES[engine](module, args, plan, threads))
+                self.output = self._run().copy()
+        except Exception as error:  # whatever an engine raises is its refusal
+            raise Refused(f"{type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Apart:
+    """An engine in a process of its own, stopped between its turns.
+
+    Stopped, because its threads may spin for a while after a run, on the CPUs of the others. A turn
+    is one run to wake them and one that is timed.
+    """
+
+    def __init__(self, *what: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, what), daemon=True)
+        self._process.start()
+        theirs.close()
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            answer = "its process ended"
+        if isinstance(answer, str):
+            self.close()
+            raise Refused(answer)
+        self.output = answer
+        self._signal(signal.SIGSTOP)
+
+    def seconds(self) -> float:
+        """See :class:`Runner`."""
+        self._signal(signal.SIGCONT)
+        self._pipe.send(True)
+        seconds: float = self._pipe.recv()
+        self._signal(signal.SIGSTOP)
+        return seconds
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+
+    def _signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+
+def _serve(pipe: Connection, what: tuple[Any, ...]) -> None:
+    try:
+        runner = Here(*what)
+    except Refused as refusal:
+        pipe.send(str(refusal))
+        return
+    pipe.send(runner.output)
+    while pipe.recv():
+        runner.seconds()
+        pipe.send(runner.seconds())
+
+
+def take_turns(
+    runners: Mapping[str, Runner], seconds: float, least: int = 5
+) -> dict[str, list[float]]:
+    """Times of every runner, one run each per turn, in a new order every turn.
+
+    Parameters
+    ----------
+    runners : mapping of str to Runner
+    seconds : float
+        For all of them together, after two turns that are not counted.
+    least : int
+        Turns taken at the least.
+    """
+    order = list(runners)
+    shuffle = random.Random(0).shuffle
+    times: dict[str, list[float]] = {name: [] for name in order}
+    for _ in range(2):
+        for name in order:
+            runners[name].seconds()
+    end = time.perf_counter() + seconds
+    turns = 0
+    while turns < least or time.perf_counter() < end:
+        shuffle(order)
+        for name in order:
+            times[name].append(runners[name].seconds())
+        turns += 1
+    return times

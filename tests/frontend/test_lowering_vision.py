@@ -1,0 +1,200 @@
+"""Convolution, pooling, interpolation, padding: what they emit, and corners OpInfo leaves out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lowering import check_each, check_lowering, ops_of
+
+X = torch.linspace(-2, 2, 2 * 4 * 8 * 9).sin().reshape(2, 4, 8, 9)
+LAYOUT = {"PERMUTE", "TRANSPOSE", "RESHAPE"}
+
+
+def seeded(make):
+    torch.manual_seed(0)
+    return make().eval()
+
+
+def computing(nodes):
+    return [node.op for node in nodes if node.op not in LAYOUT]
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "op"),
+    [
+        (lambda: nn.Conv1d(4, 6, 3, padding=2, dilation=2), X[:, :, 0], "CONV"),
+        (lambda: nn.Conv2d(4, 8, (3, 2), (2, 1), groups=2), X, "CONV"),
+        (lambda: nn.Conv2d(4, 4, 3, groups=4, padding="same"), X, "CONV"),
+        (lambda: nn.Conv3d(4, 3, (1, 2, 3), padding=1), X[:, :, None], "CONV"),
+        (lambda: nn.Conv2d(4, 3, 1, stride=2), X, "CONV"),
+        (lambda: nn.Conv2d(4, 4, 1, groups=4), X, "CONV"),
+        (lambda: nn.Conv2d(4, 3, 1, padding=1), X, "CONV"),
+        (lambda: nn.Conv2d(4, 3, 1, dilation=2), X, "MATMUL"),
+        (lambda: nn.Conv2d(4, 3, 3), X[0], "CONV"),
+        (lambda: nn.ConvTranspose1d(4, 6, 3, 2), X[:, :, 0], "CONV_TRANSPOSE"),
+        (
+            lambda: nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), 1, (1, 2), groups=2, dilation=2),
+            X,
+            "CONV_TRANSPOSE",
+        ),
+    ],
+)
+def test_convolution(make, x, op):
+    assert computing(check_lowering(seeded(make), x).order()) == [op, "ADD"]
+
+
+def test_convolution_without_bias_is_one_node():
+    graph = check_lowering(seeded(lambda: nn.Conv2d(4, 8, 3, bias=False)), X)
+    assert ops_of(graph) == ["PERMUTE", "PERMUTE", "CONV", "PERMUTE"]
+
+
+def test_convolution_whose_weight_is_an_input():
+    check_lowering(lambda x, w: F.conv2d(x, w), X, torch.ones(3, 4, 2, 2))
+
+
+def test_transposed_convolution_that_is_cropped_beyond_its_taps():
+    net = seeded(lambda: nn.ConvTranspose2d(4, 3, 1, stride=3, output_padding=2))
+    check_lowering(net, X)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_padding_of_an_even_kernel_is_uneven():
+    check_lowering(seeded(lambda: nn.Conv2d(4, 3, 4, padding="same", dilation=3)), X)
+
+
+def test_no_images():
+    check_lowering(seeded(lambda: nn.Conv2d(4, 3, 3)), X[:0])
+
+
+def test_pools():
+    cases = [
+        (lambda x: F.max_pool2d(x, 3, 2, 1), ["MAX_POOL"]),
+        (lambda x: F.max_pool2d(x, 2, ceil_mode=True), ["MAX_POOL"]),
+        (lambda x: F.max_pool2d(x, 2, 3, dilation=3, ceil_mode=True), ["MAX_POOL"]),
+        (lambda x: F.max_pool1d(x[0], 3), ["SLICE", "MAX_POOL"]),
+        (lambda x: F.avg_pool2d(x, 3, 2, 1), ["AVG_POOL"]),
+        (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), ["AVG_POOL"]),
+        (lambda x: F.avg_pool2d(x, (4, 3), 3, 1, True, False), ["AVG_POOL"]),
+        (lambda x: F.avg_pool2d(x, 2, divisor_override=3), ["AVG_POOL"]),
+        (lambda x: F.avg_pool3d(x, (1, 2, 3)), ["AVG_POOL"]),
+        (lambda x: F.avg_pool2d(x, (8, 9)), ["MEAN"]),
+        (lambda x: F.avg_pool2d(x, 20, ceil_mode=True), ["MEAN"]),
+        (lambda x: F.avg_pool2d(x, (8, 9), padding=1, stride=9), ["AVG_POOL"]),
+        (lambda x: F.adaptive_avg_pool2d(x, (4, 3)), ["AVG_POOL"]),
+        (lambda x: F.adaptive_max_pool2d(x, (2, 9)), ["MAX_POOL"]),
+        (lambda x: F.adaptive_avg_pool2d(x, (3, 4)), ["ADAPTIVE_AVG_POOL"]),
+        (lambda x: F.adaptive_max_pool2d(x, (3, 4)), ["ADAPTIVE_MAX_POOL"]),
+        (lambda x: F.adaptive_avg_pool2d(x, 1), ["MEAN"]),
+        (lambda x: F.adaptive_max_pool2d(x, 1), ["AMAX"]),
+    ]
+    for (_, ops), nodes in check_each(cases, X):
+        assert computing(nodes) == ops
+
+
+def test_adaptive_pool_to_the_size_it_has():
+    assert ops_of(check_lowering(lambda x: F.adaptive_avg_pool2d(x, (8, 9)) + 1, X)) == ["ADD"]
+
+
+def test_places_of_the_largest():
+    special = X.clone().round(decimals=1)  # with ties
+    special[0, 0, 3, 3] = float("nan")
+    special[1, 2] = float("-inf")
+    calls = (
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+        lambda x: F.max_pool2d(x, 2, 3, dilation=3, ceil_mode=True, return_indices=True),
+        lambda x: F.max_pool2d(x[0], (1, 4), return_indices=True),
+        lambda x: F.max_pool1d(x[0], 3, 1, 1, return_indices=True),
+        lambda x: F.max_pool3d(x, 2, padding=1, return_indices=True),
+        lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True),
+        lambda x: F.adaptive_max_pool3d(x, (2, 3, 9), return_indices=True),
+    )
+    check_lowering(lambda x: [call(x) for call in calls], special)
+
+
+def test_integers_are_averaged_towards_zero():
+    check_lowering(lambda x: F.avg_pool2d(x, 2, padding=1), (X * 9).long())
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_interpolation(mode):
+    smooth = {} if mode.startswith("nearest") else {"align_corners": True}
+    calls = [
+        lambda x: F.interpolate(x, scale_factor=2, mode=mode),
+        lambda x: F.interpolate(x, scale_factor=(1.7, 0.6), mode=mode),
+        lambda x: F.interpolate(x, scale_factor=1.07, mode=mode),  # to the size it has
+        lambda x: F.interpolate(x, scale_factor=2.05, mode=mode),
+        lambda x: F.interpolate(x, (5, 20), mode=mode, **smooth),
+        lambda x: F.interpolate(
+            x, scale_factor=1.7, mode=mode, recompute_scale_factor=True, **smooth
+        ),
+    ]
+    if mode.startswith("bi"):
+        calls.append(lambda x: F.interpolate(x, (5, 20), mode=mode, antialias=True))
+    check_lowering(lambda x: [call(x) for call in calls], X)
+
+
+def test_interpolation_of_one_axis():
+    graph = check_lowering(lambda x: F.interpolate(x, (8, 18), mode="bilinear"), X)
+    assert ops_of(graph) == ["RESAMPLE"]
+
+
+def test_interpolation_in_one_and_three_dimensions():
+    def model(x):
+        return (
+            F.interpolate(x[0], 5, mode="linear"),
+            F.interpolate(x[0], 5, mode="nearest"),
+            F.interpolate(x[0], scale_factor=1.07, mode="nearest"),
+            F.interpolate(x[0], scale_factor=1.07, mode="linear"),
+            F.interpolate(x[None], (3, 5, 12), mode="trilinear"),
+            F.interpolate(x[None], (3, 5, 12), mode="nearest-exact"),
+        )
+
+    check_lowering(model, X)
+
+
+def test_padding():
+    cases = [
+        (lambda x: F.pad(x, (1, 2, 3, 1), mode="reflect"), ["INDEX_SELECT"] * 2),
+        (lambda x: F.pad(x, (1, 2, 0, 0), mode="circular"), ["INDEX_SELECT"]),
+        (lambda x: F.pad(x, (-1, 2, 3, -2), mode="replicate"), ["INDEX_SELECT"] * 2),
+        (lambda x: F.pad(x[0], (0, 5), mode="replicate"), ["SLICE", "INDEX_SELECT"]),
+        (lambda x: F.pad(x[None], (1, 1, 1, 1, 1, 1), mode="reflect"), ["INDEX_SELECT"] * 3),
+        (lambda x: F.pad(x, (1, 1), value=2.5), ["EXPAND", "EXPAND", "CAT"]),
+        (lambda x: F.pad(x, (0, 0)), []),
+    ]
+    for (_, ops), nodes in check_each(cases, X):
+        assert computing(nodes) == ops
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.BatchNorm2d(4, affine=False),
+        lambda: nn.BatchNorm2d(4, track_running_stats=False),
+        lambda: nn.InstanceNorm2d(4),
+        lambda: nn.InstanceNorm2d(4, affine=True, track_running_stats=True),
+        lambda: nn.GroupNorm(2, 4),
+    ],
+)
+def test_norms(make):
+    check_lowering(seeded(make), X * 3 + 5, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_is_a_factor_and_a_summand():
+    graph = check_lowering(seeded(lambda: nn.BatchNorm2d(4)), X)
+    behind = [node.op for node in graph.order() if graph.tensors[node.output].shape == X.shape]
+    assert behind == ["MUL", "ADD"]
+
+
+def test_moving_between_channels_and_places():
+    calls = (
+        lambda x: F.pixel_shuffle(x, 2),
+        lambda x: F.pixel_unshuffle(x[..., :8], 2),
+        lambda x: F.channel_shuffle(x, 2),
+        lambda x: F.unfold(x, (3, 2), 2, 1, (2, 3)),
+        lambda x: F.fold(F.unfold(x, 3), (8, 9), 3),
+    )
+    check_lowering(lambda x: [call(x) for call in calls], X)
