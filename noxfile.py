@@ -87,12 +87,12 @@ def tests_runtime(session: nox.Session) -> None:
 @nox.session
 def tests_frontend(session: nox.Session) -> None:
     """Tests that need torch, whole models included."""
-    session.install(*TORCH, *TRANSFORMERS, *TEST_TOOLS, "expecttest", "rich")
+    session.install(*TORCH, *TRANSFORMERS, *TEST_TOOLS, "pytest-xdist", "expecttest", "rich")
     session.install(*MINILM)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     paths = session.posargs or ["tests/frontend", "tests/e2e"]
-    session.run("python", "-m", "pytest", "-q", *paths, env=ONE_THREAD)
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", *paths, env=ONE_THREAD)
 
 
 @nox.session

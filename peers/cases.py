@@ -42,4 +42,5 @@ SETS: dict[str, dict[str, Case]] = {
     "minilm": {f"MiniLM {b}x{s}": partial(minilm, b, s) for b, s in MINILM_SIZES},
     "gpt2": {"GPT-2 1x64": partial(gpt2, 1, 64)},
     "vision": {f"{name} 1x224": partial(make, 1) for name, make in VISION.items()},
+    "vision8": {f"{name} 8x224": partial(make, 8) for name, make in VISION.items()},
 }

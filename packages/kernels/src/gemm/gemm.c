@@ -10,6 +10,7 @@
 #include "gemm/kernels.inc"
 #include "isa/isa.h"
 #include "map/program.h"
+#include "taper/machine.h"
 
 #include "gemm/dot_f32.inl"
 #include "gemm/gemm_f32.inl"

@@ -10,8 +10,12 @@ enum {
      * a sum of up to 128 is short enough to keep in registers. */
     MATMUL_ROWS_KC = 64,
     MATMUL_ROWS_MAX_KC = 128,
-    MATMUL_MC = 140, /* rows and columns of C that are computed before the epilogue: 0.3 MB of L2 */
-    MATMUL_NC = 512,
+    /* Of L2 for a row of A, and for a column of B, of those that are computed before the epilogue:
+     * with 2 MB 126 rows and 512 columns. */
+    MATMUL_L2_PER_ROW = 16 << 10,
+    MATMUL_L2_PER_COL = 4 << 10,
+    MATMUL_L2 = 1 << 20,                      /* where the system does not say */
+    MATMUL_STEP = GEMM_NR * GEMM_WIDE_PANELS, /* columns of the widest tile */
     MATMUL_PAD = 16, /* floats after a row of A in scratch, so that rows spread over L1's sets */
     MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
 };
@@ -20,9 +24,10 @@ struct matmul_state {
     taper_program epilogue;
     matmul_shape shape;
     float alpha;
-    bool dot;           /* by dot products: few rows, and the columns of B are contiguous */
-    gemm_b_form b_form; /* else */
-    int64_t k_piece;    /* of the sum, in registers at once */
+    bool dot;                   /* by dot products: few rows, and the columns of B are contiguous */
+    gemm_b_form b_form;         /* else */
+    int64_t k_piece;            /* of the sum, in registers at once */
+    int64_t max_rows, max_cols; /* of C, computed before the epilogue */
     /* Units of work, numbered [batch][column chunk][row chunk]; a task is some units in a row. */
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
@@ -49,6 +54,9 @@ static void matmul_choose(struct matmul_state *state) {
     /* Packing pays when several tiles of rows use it. */
     const bool in_place = s->b_col_stride == 1 && s->m <= 4 * GEMM_MR;
     state->b_form = s->packed ? GEMM_B_PANELS : in_place ? GEMM_B_ROWS : GEMM_B_ANY;
+    const int64_t known = taper_cache_bytes(2), l2 = known > 0 ? known : MATMUL_L2;
+    state->max_rows = i64_max(1, l2 / MATMUL_L2_PER_ROW / GEMM_MR) * GEMM_MR;
+    state->max_cols = i64_max(2, l2 / MATMUL_L2_PER_COL / MATMUL_STEP) * MATMUL_STEP;
     state->k_piece = i64_min(s->k, MATMUL_KC);
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
@@ -59,7 +67,7 @@ static int64_t matmul_round_up(int64_t n, int64_t to) { return i64_ceil_div(n, t
 static void matmul_split(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     /* Many rows are split too; where B is packed on the way, that is done again for each chunk. */
-    state->row_chunks = s->m > MATMUL_MC ? i64_ceil_div(s->m, MATMUL_MC / 2) : 1;
+    state->row_chunks = s->m > state->max_rows ? i64_ceil_div(s->m, state->max_rows / 2) : 1;
     state->row_chunk = i64_ceil_div(s->m, state->row_chunks);
     state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
 
@@ -68,7 +76,7 @@ static void matmul_split(struct matmul_state *state) {
     const int64_t col_cost = state->row_chunk * element_cost + 16 * s->k;
     const int64_t step = GEMM_NR * (s->m <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS);
     int64_t cols = matmul_round_up(i64_ceil_div(MATMUL_TASK_COST, col_cost), step);
-    cols = i64_min(cols, MATMUL_NC);
+    cols = i64_min(cols, state->max_cols);
     cols = matmul_round_up(i64_ceil_div(s->n, i64_ceil_div(s->n, cols)), step);
     state->col_chunk = cols;
     state->col_chunks = i64_ceil_div(s->n, cols);
@@ -93,7 +101,7 @@ static int64_t matmul_a_floats(const struct matmul_state *state) {
         return s->a_k_stride == 1 ? 0 : s->m * s->k;
     if (!matmul_copies_a(state))
         return 0;
-    return i64_min(s->m, MATMUL_MC) * (state->k_piece + MATMUL_PAD);
+    return i64_min(s->m, state->max_rows) * (state->k_piece + MATMUL_PAD);
 }
 
 static int64_t matmul_b_floats(const struct matmul_state *state) {
@@ -172,7 +180,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                     .alpha = state->alpha};
     b += part->col / GEMM_NR * g.b_panel_stride;
 
-    const int64_t blocks = i64_ceil_div(part->rows, MATMUL_MC);
+    const int64_t blocks = i64_ceil_div(part->rows, state->max_rows);
     int64_t row = part->row;
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t rows = (part->rows + block) / blocks, c_row = part->batch * s->m + row;
@@ -231,7 +239,7 @@ static int64_t matmul_next_part(const struct matmul_state *state, int64_t unit, 
     int64_t row_units = i64_min(state->row_chunks - row, last - unit), col_units = 1;
     if (row_units == state->row_chunks)
         col_units = i64_max(1, i64_min(i64_min((last - unit) / row_units, state->col_chunks - col),
-                                       MATMUL_NC / state->col_chunk));
+                                       state->max_cols / state->col_chunk));
     part->batch = unit / (state->row_chunks * state->col_chunks);
     part->row = row * state->row_chunk;
     part->rows = i64_min(row_units * state->row_chunk, s->m - part->row);

@@ -1049,9 +1049,8 @@ cdef class Program:
                 if out is None or out[i - self.n_inputs] is None:
                     array = np.empty((<tuple>spec)[2], (<tuple>spec)[1])
                 else:
-                    array = check_output(
-                        (<tuple>spec)[0], out[i - self.n_inputs], [*arrays, *outputs]
-                    )
+                    given = out[i - self.n_inputs]
+                    array = check_output((<tuple>spec)[0], given, [*arrays, *outputs])
                 bound[i] = _address(array)
                 outputs.append(array)
             bound[self.n_bound - 1] = arena.data
