@@ -640,7 +640,7 @@ cdef class Layout:
             row = 1
             for k in range(tensor.rank - 1, -1, -1):
                 tensor.shape[k] = values[slot[k]]
-                # The stride of a dim of size 1 says nothing; row-major order is what kernels expect.
+                # The stride of a dim of size 1 says nothing: it gets that of row-major order.
                 tensor.strides[k] = (
                     row if tensor.shape[k] == 1 else values[slot[TAPER_MAX_RANK + k]]
                 )
