@@ -311,7 +311,7 @@ def deep_plan(file):
 
 @attack("plan.format_version")
 def version_of_tomorrow(file):
-    file.plan["format_version"] = 2
+    file.plan["format_version"] = 1
     file.plan["new"] = 1
 
 

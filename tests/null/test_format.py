@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from plan_files import PlanFile, assert_same_plan, pack, small_plan
 from plan_strategies import plain, plans, shapes
+from taper_runtime import sizes
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import container
@@ -344,6 +345,9 @@ def test_page_states_the_limits():
         checks.MAX_RANK,
         checks.MAX_TENSOR_BYTES,
         checks.MAX_ARENA_BYTES,
+        sizes.MAX_TEXT,
+        sizes.MAX_NESTING,
+        sizes.MAX_TERMS,
         checks.MAX_DEPTH,
     ]
 

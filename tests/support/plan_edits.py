@@ -47,6 +47,27 @@ EDITS = {
     "header['sample/x'].data_offsets": {
         "overlapping_tensors": ("header.sample/x.data_offsets", [64, 96]),
     },
+    "plan.states['x']": {
+        "state_that_is_an_input": ("plan.states", {"x": "y"}),
+    },
+    "plan.tensors['b'].role": {
+        "state_without_a_next_value": ("plan.tensors.b.role", "state"),
+    },
+    "plan.sizes['n']": {
+        "size_that_no_input_gives": ("plan.sizes", {"n": [1, 4]}),
+        "size_with_one_limit": ("plan.sizes", {"n": [4]}),
+        "size_with_limits_reversed": ("plan.sizes", {"n": [4, 1]}),
+        "size_that_may_be_empty": ("plan.sizes", {"n": [0, 4]}),
+        "size_beyond_all_limits": ("plan.sizes", {"n": [1, 2**60]}),
+        "size_with_a_float": ("plan.sizes", {"n": [1, 4.0]}),
+    },
+    "plan.sizes['min']": {
+        "size_named_like_a_function": ("plan.sizes", {"min": [1, 4]}),
+    },
+    "plan.tensors['x'].shape": {
+        "dim_of_no_variable": ("plan.tensors.x.shape", ["n", 4]),
+        "dim_that_is_code": ("plan.tensors.x.shape", ["__import__('os')", 4]),
+    },
     "plan.tensors['extra']": {
         "tensor_that_the_plan_does_not_know": (
             "header.extra",

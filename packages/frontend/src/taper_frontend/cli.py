@@ -27,16 +27,30 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="MODULE:FUNCTION",
         help="a function returning the tuple of example arguments",
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.taper")
+    goal = parser.add_mutually_exclusive_group(required=True)
+    goal.add_argument("-o", "--output", type=Path, metavar="FILE.taper")
+    goal.add_argument(
+        "--explain",
+        action="store_true",
+        help="write nothing: say what cannot be exported and why, and what numpy would compute",
+    )
     parser.add_argument("--no-verify", action="store_true", help="skip the run beside the module")
     parser.set_defaults(command=_export)
 
 
 def _export(args: argparse.Namespace) -> None:
     # torch is imported here, so that `taper inspect` stays quick where it is installed.
+    from taper_frontend.errors import ExportError
+    from taper_frontend.explain import explain
     from taper_frontend.export import export
 
     model, inputs, kwargs = _load(args.model, args.args)
+    if args.explain:
+        explanation = explain(model, inputs, kwargs)
+        print(explanation)
+        if explanation.breaks:
+            raise ExportError("the model cannot be exported")
+        return
     plan = export(model, inputs, kwargs, verify=not args.no_verify, progress=True)
     plan.save(args.output)
     print(describe_plan(plan, nodes=False))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taper_frontend.capture import Model, capture
+from taper_frontend.dims import requested_dims
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
@@ -45,7 +46,7 @@ def export(
         Example arguments, nested as the module takes them. Values that are not tensors become part
         of the plan. A program or file carries its own.
     dynamic_shapes
-        As ``torch.export.export`` takes them.
+        As ``torch.export.export`` takes them. Dimensions named here vary from run to run.
     passes : sequence of callables, optional
         The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
         :data:`taper_frontend.passes.PIPELINE`; ``()`` exports the graph as lowered.
@@ -64,13 +65,15 @@ def export(
     UnsupportedOpError
         Listing every node that cannot be exported, with its reason and source line.
     ExportError
-        If torch cannot capture the model, or the plan's results differ from the module's.
+        If torch cannot capture the model, or fixes a dimension that ``dynamic_shapes`` lets vary,
+        or the plan's results differ from the module's.
     """
     with _steps(progress) as step:
         step("capture")
         program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        dims = requested_dims(module, program, args, kwargs, dynamic_shapes)
         step("lower")
-        lowered = lower(program)
+        lowered = lower(program, dims.names)
         graph = lowered.graph
         step("optimize")
         nodes_lowered = len(graph.nodes)
@@ -84,6 +87,8 @@ def export(
                 {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
             ],
         }
+        if dims.specialized:
+            report["specialized"] = dims.specialized
         plan = make_plan(
             graph,
             samples=_samples(program, graph),
@@ -104,7 +109,7 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
     args, kwargs = program.example_inputs
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=True)}
+    return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=False)}
 
 
 def _rename_leaves(tree: Any, names: Iterator[str]) -> Any:

@@ -18,13 +18,15 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor import _native
+from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.report import describe_plan
 from taper_runtime.session import InferenceSession, SessionOptions, thread_count
+from taper_runtime.sizes import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_runtime.plan.plan import Plan, TensorSpec
+    from taper_runtime.plan.plan import Plan
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,6 +110,7 @@ def _add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         "--output", type=Path, metavar="FILE.json", help="where the machine's limits go"
     )
     parser.add_argument("--runs", type=int, default=100, help="timed runs (default 100)")
+    _add_sizes(parser)
     _add_session_options(parser)
     parser.set_defaults(command=_bench)
 
@@ -134,7 +137,7 @@ def _bench_plan(args: argparse.Namespace) -> None:
     begin = time.perf_counter()
     session = _session(args)
     opened = time.perf_counter() - begin
-    feed = _sample_feed(session.plan)
+    feed = _sample_feed(session.plan, args.size)
     times = []
     for _ in range(max(args.runs, 1)):
         begin = time.perf_counter()
@@ -151,6 +154,7 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("profile", help="time every node beside the machine's limit")
     parser.add_argument("plan", type=Path)
     parser.add_argument("--runs", type=int, default=20, help="timed runs (default 20)")
+    _add_sizes(parser)
     parser.add_argument(
         "--machine",
         type=Path,
@@ -173,7 +177,9 @@ def _profile(args: argparse.Namespace) -> None:
         limits = load_limits(args.machine, isa, threads)
     else:
         limits = measure_limits([isa], [threads])[0]
-    profile = profile_plan(plan, _sample_feed(plan), runs=max(args.runs, 1), threads=threads)
+    profile = profile_plan(
+        plan, _sample_feed(plan, args.size), runs=max(args.runs, 1), threads=threads
+    )
     print(describe_profile(profile, limits))
     if args.trace:
         save_trace(profile, args.trace)
@@ -191,16 +197,35 @@ def _session(args: argparse.Namespace) -> InferenceSession:
     return InferenceSession(args.plan, options)
 
 
-def _sample_feed(plan: Plan) -> dict[str, np.ndarray]:
-    """The inputs the plan was exported with; zeros where it carries none."""
-    return {
-        name: plan.samples[name] if name in plan.samples else _zeros(plan.tensors[name])
-        for name in plan.inputs
-    }
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="a size that varies; those left out are as exported",
+    )
 
 
-def _zeros(spec: TensorSpec) -> np.ndarray:
-    return np.zeros(spec.shape, DTYPES[spec.dtype].storage)
+def _sample_feed(plan: Plan, assignments: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The inputs the plan was exported with, repeated or cut to these sizes; zeros without any."""
+    sizes = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+    sizes = {name: sizes.get(name, low) for name, (low, _) in plan.sizes.items()}
+    for assignment in assignments:
+        name, _, number = assignment.partition("=")
+        if name not in sizes or not number.isdecimal():
+            raise InputError(f"--size {assignment!r}: expected one of {[*sizes]}, = and a number")
+        sizes[name] = int(number)
+    feed = {}
+    for name in plan.inputs:
+        spec = plan.tensors[name]
+        shape = tuple(evaluate(size, sizes) for size in spec.shape)
+        sample = plan.samples.get(name)
+        if sample is None or not sample.size:
+            feed[name] = np.zeros(shape, DTYPES[spec.dtype].storage)
+        else:
+            feed[name] = np.resize(sample, shape)
+    return feed
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import node_cost
+from taper_runtime.plan.binding import bind_sizes, instantiate
 
 if TYPE_CHECKING:
     import os
@@ -47,8 +48,10 @@ class Profile(NamedTuple):
 
 def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], *, runs: int, threads: int) -> Profile:
     """Run a plan ``runs`` times, after once to warm up, and note when each worker was where."""
+    sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
+    plan = instantiate(plan, sizes)
     executor = CompiledExecutor.compile(plan, threads=threads)
-    arrays = [feed[name] for name in plan.inputs]
+    arrays = [plan.constants[name] if name in plan.states else feed[name] for name in plan.reads]
     executor.run(arrays)
     taken = [executor.profile(arrays)[1] for _ in range(runs)]
     times = [[_duration(workers) for workers in spans] for spans in taken]

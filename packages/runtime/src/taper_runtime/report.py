@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from taper_runtime.ops import REGISTRY
+from taper_runtime.sizes import UNBOUNDED
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
@@ -15,6 +16,9 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
     """Inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
     lines = [f"input   {_describe(plan.tensors[name])}" for name in plan.inputs]
     lines += [f"output  {_describe(plan.tensors[name])}" for name in plan.outputs]
+    for name, (low, high) in plan.sizes.items():
+        limits = f"{low} or more" if high >= UNBOUNDED else f"{low} to {high}"
+        lines.append(f"size    {name}: {limits}")
     lines += ["", *_describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
         lines += ["", *_describe_nodes(plan)]
@@ -27,13 +31,17 @@ def _describe(spec: TensorSpec) -> str:
 
 def _describe_memory(plan: Plan) -> list[str]:
     weights = sum(array.nbytes for array in plan.constants.values())
-    lines = [f"weights {_size(weights)}, arena {_size(plan.arena_bytes)}"]
     memory = plan.metadata.get("memory")
+    arena = memory.get("arena", 0) if plan.sizes and isinstance(memory, dict) else plan.arena_bytes
+    lines = [f"weights {_size(weights)}, arena {_size(arena)}"]
     if isinstance(memory, dict):
         lines[0] += (
             f" (lower bound {_size(memory.get('lower_bound', 0))}, "
             f"intermediates {_size(memory.get('intermediates', 0))})"
         )
+        if plan.sizes:
+            sizes = memory.get("sizes", {})
+            lines[0] += " at " + ", ".join(f"{name} = {value}" for name, value in sizes.items())
     return lines
 
 
@@ -47,6 +55,7 @@ def _describe_export(plan: Plan) -> list[str]:
         f"  {record['name']}: {record['before']} -> {record['after']} nodes"
         for record in metadata.get("passes", ())
     ]
+    lines += [f"  fixed by torch: {dim}" for dim in metadata.get("specialized", ())]
     verified = metadata.get("verified")
     if verified:
         lines.append(

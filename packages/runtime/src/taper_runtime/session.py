@@ -12,6 +12,8 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load
 from taper_runtime.plan.plan import Plan, TensorSpec
+from taper_runtime.sizes import Size
+from taper_runtime.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,13 +36,14 @@ class NodeArg(NamedTuple):
     Attributes
     ----------
     name : str
-    shape : list of int
+    shape : list of int or str
+        A dim that varies is its size variable's name, or an expression of several.
     type : str
         As ONNX Runtime spells it: ``"tensor(float)"``, ``"tensor(int64)"``.
     """
 
     name: str
-    shape: list[int]
+    shape: list[int | str]
     type: str
 
 
@@ -112,6 +115,7 @@ class InferenceSession:
             strict_native=options.strict_native,
             threads=thread_count(options.intra_op_num_threads),
         )
+        self._state = State(self.plan) if self.plan.states else None
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
 
@@ -122,6 +126,47 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         """Outputs in the order of the module's flattened results."""
         return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
+
+    @property
+    def state_names(self) -> list[str]:
+        """Names of the tensors that live across runs: buffers that the module writes to."""
+        return list(self.plan.states)
+
+    def get_state(self, name: str) -> np.ndarray:
+        """Return a copy of a state tensor.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name.
+        """
+        return self._states().get(name)
+
+    def set_state(self, name: str, array: np.ndarray) -> None:
+        """Give a state tensor a value, of exactly its dtype and shape; it is copied.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name, or the array does not fit.
+        """
+        self._states().set(name, array)
+
+    def reset_state(self, name: str | None = None) -> None:
+        """Give a state tensor, or all of them, the value it was exported with.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name.
+        """
+        if name is not None or self._state is not None:
+            self._states().reset(name)
+
+    def _states(self) -> State:
+        if self._state is None:
+            raise InputError("the plan has no state")
+        return self._state
 
     def get_modelmeta(self) -> ModelMeta:
         """Who made the plan and what the export reported."""
@@ -144,12 +189,16 @@ class InferenceSession:
     ) -> list[np.ndarray]:
         """One inference. Safe to call from many threads at once; the GIL is released.
 
+        Where the plan has state, a run begins with what the last one left, and runs take turns. A
+        run that raises leaves the state as it was.
+
         Parameters
         ----------
         output_names : sequence of str or None
             Which outputs to return, None for all in order.
         input_feed : mapping of str to numpy.ndarray
-            One array per input, of exactly its dtype and shape. Arrays that are not C-contiguous
+            One array per input, of exactly its dtype and shape; dims that vary have any size in
+            their variable's range, the same in all inputs. Arrays that are not C-contiguous
             are copied; nothing is converted.
         run_options : None
             Stands where ONNX Runtime has it; a run has no options.
@@ -185,7 +234,10 @@ class InferenceSession:
             if unknown:
                 raise InputError(f"out: unknown outputs {unknown}; expected {self.plan.outputs}")
             mine = [out.get(name) for name in self.plan.outputs]
-        outputs = self._executor.run(arrays, mine)
+        if self._state is None:
+            outputs = self._executor.run(arrays, mine)
+        else:
+            outputs = self._state.run(self._executor, arrays, mine)
         if output_names is None:
             return outputs
         try:
@@ -208,6 +260,5 @@ def thread_count(wanted: int = 0) -> int:
 
 
 def _describe(spec: TensorSpec) -> NodeArg:
-    return NodeArg(
-        spec.name, list(spec.shape), f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})"
-    )
+    shape = [str(size) if isinstance(size, Size) else size for size in spec.shape]
+    return NodeArg(spec.name, shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")

@@ -52,11 +52,11 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
 
 
 def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
-    """Return the value of ``tensor`` if it depends on no input, whether it is folded or not."""
+    """Return the value of ``tensor`` if no input decides it, whether it is folded or not."""
     if tensor in graph.constants:
         return graph.constants[tensor]
     node = graph.producer(tensor)
-    if node is None:
+    if node is None or not graph.is_static(node):
         return None
     arrays = []
     for name in node.inputs:

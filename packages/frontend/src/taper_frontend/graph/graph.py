@@ -13,6 +13,7 @@ from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.plan import TensorSpec
+from taper_runtime.sizes import Size, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,10 @@ class Graph:
 
     Attributes
     ----------
+    sizes : dict of str to tuple of int
+        The size variables, each with its least and its largest value.
+    examples : dict of str to int
+        A typical value of each, for what has to be weighed.
     inputs : list of str
     outputs : list of str
         A name may stand there twice.
@@ -33,13 +38,23 @@ class Graph:
         Type and role (input, constant or intermediate) of every tensor.
     constants : dict of str to numpy.ndarray
         C-contiguous values of the tensors of role constant, in the storage type of their dtype.
+    states : dict of str to numpy.ndarray
+        What lives across runs, with its first value: the last of ``inputs``, whose next values are
+        the last of ``outputs``, in the same order.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, tuple[int, int]] | None = None,
+        examples: Mapping[str, int] | None = None,
+    ) -> None:
+        self.sizes = dict(sizes or {})
+        self.examples = dict(examples or {})
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.tensors: dict[str, TensorSpec] = {}
         self.constants: dict[str, np.ndarray] = {}
+        self.states: dict[str, np.ndarray] = {}
         self._nodes: dict[str, Node] = {}
         # tensor -> outputs of the nodes that read it (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}
@@ -163,6 +178,20 @@ class Graph:
     def consumers(self, tensor: str) -> list[Node]:
         """Return the nodes that read ``tensor``, each once however often it does."""
         return [self._nodes[output] for output in self._consumers[tensor]]
+
+    def known(self, size: int) -> int:
+        """Return what ``size`` typically is."""
+        return evaluate(size, self.examples)
+
+    def nbytes(self, tensor: str) -> int:
+        """Return the bytes that ``tensor`` typically has."""
+        return self.known(self.tensors[tensor].nbytes)
+
+    def is_static(self, node: Node) -> bool:
+        """Whether no size that ``node`` reads or makes is for the inputs to decide."""
+        groups = [self.tensors[name].shape for name in (*node.inputs, node.output)]
+        groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
+        return not any(isinstance(size, Size) for group in groups for size in group)
 
     def is_output(self, tensor: str) -> bool:
         """Whether ``tensor`` is an output of the graph."""

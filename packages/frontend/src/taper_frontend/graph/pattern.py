@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.graph.graph import Graph
 from taper_frontend.graph.node import Node, Operand
+from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import TensorSpec
@@ -297,5 +298,13 @@ def rewrite(graph: Graph, *rules: Rule) -> bool:
     for node in graph.order():
         # a rewrite may have removed nodes further down this list
         if graph.producer(node.output) is node:
-            changed |= any(rule(graph, node) for rule in rules)
+            changed |= any(_applies(rule, graph, node) for rule in rules)
     return changed
+
+
+def _applies(rule: Rule, graph: Graph, node: Node) -> bool:
+    """Try a rule; one that asks what some sizes fulfil and others do not changes nothing."""
+    try:
+        return rule(graph, node)
+    except UndecidedError:
+        return False

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.ops.rules import broadcast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +53,7 @@ def _as_rank_4(
 ) -> tuple[list[str], str | None]:
     """Reshape q, k, v and the mask to rank 4, broadcasting what the op does not broadcast."""
     shapes = [(1,) * (3 - ctx.rank(x)) + ctx.shape(x) for x in inputs]
-    batch = np.broadcast_shapes(*(shape[:-3] for shape in shapes))
+    batch = broadcast("ATTENTION", [shape[:-3] for shape in shapes])
     heads = [shape[-3] for shape in shapes]
     kv_heads = max(heads[1:])
     if set(heads[1:]) - {1, kv_heads} or (heads[0] % kv_heads and heads[0] != 1):

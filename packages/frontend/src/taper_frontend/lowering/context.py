@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from taper_runtime.dtypes import DTYPES
+from taper_frontend.lowering.sizes import DTYPE_NAMES
+from taper_runtime.sizes import Size, largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
     from taper_frontend.graph import Graph
     from taper_runtime.ops.opdef import Shape, TensorType
 
-#: What an ATen argument that may be a tensor or a number arrives as.
+#: What an ATen argument that may be a tensor or a number arrives as; an int may be a size.
 Operand = str | int | float | bool
-
-DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
 
 
 class Refusal(Exception):
@@ -110,6 +109,11 @@ class Lowering:
         scalar = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)))
         return self.expand(scalar, shape)
 
+    def size_value(self, size: int, dtype: str) -> str:
+        """Return a scalar tensor that holds a size which the inputs decide."""
+        vector = self.emit("ARANGE", [], start=size, stop=size + 1)
+        return self.cast(self.reshape(vector, ()), dtype)
+
     def cast(self, tensor: str, dtype: str) -> str:
         """Return ``tensor`` in the given dtype; nothing is emitted where it has it."""
         return tensor if self.dtype(tensor) == dtype else self.emit("CAST", [tensor], dtype=dtype)
@@ -149,6 +153,18 @@ class Lowering:
             return tensor
         return self.emit("SLICE", [tensor], axis=axis, start=start, stop=stop, step=step)
 
+    def range(self, tensor: str, axis: int, start: int | None, end: int | None) -> tuple[int, int]:
+        """Return first and last + 1 of the elements of an axis that Python's slice means."""
+        size = self.shape(tensor)[axis]
+
+        def within(place: int | None, default: int) -> int:
+            if place is None:
+                return default
+            return smallest(place, size) if place >= 0 else largest(place + size, 0)
+
+        first = within(start, 0)
+        return first, largest(within(end, size), first)
+
     def apply(self, op: str, *operands: Operand, dtype: str) -> str:
         """Emit an elementwise op on operands of which one may be a number.
 
@@ -167,6 +183,8 @@ class Lowering:
             if isinstance(operand, str):
                 is_condition = op == "WHERE" and index == 0
                 tensors.append(self.cast(operand, "bool" if is_condition else dtype))
+            elif isinstance(operand, Size):
+                tensors.append(self.size_value(operand, dtype))
             elif attrs or len(operands) == 1:
                 tensors.append(self.full((), operand, dtype))
             else:
@@ -178,6 +196,8 @@ class Lowering:
         values: list[Any] = [
             torch.empty([1] * min(self.rank(x), 1), dtype=getattr(torch, self.dtype(x)))
             if isinstance(x, str)
+            else 0
+            if isinstance(x, Size)
             else x
             for x in operands
         ]
@@ -185,6 +205,8 @@ class Lowering:
 
     def compute(self) -> torch.Tensor:
         """Return what the op gives; for ops of numbers only."""
+        if self.node.all_input_nodes:
+            self.unsupported("what it gives depends on the inputs' sizes", "dynamic shape")
         result = self.node.target(*self.node.args, **self.node.kwargs)  # type: ignore[operator]
         assert isinstance(result, torch.Tensor)
         return result

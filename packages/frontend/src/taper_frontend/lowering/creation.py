@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
 
 
 @lowers(
-    "aten.arange.start_step",
     "aten.eye.default",
     "aten.eye.m",
     "aten.linspace.default",
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
 def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
     """Make a constant of what torch computes."""
     return ctx.constant(ctx.compute())
+
+
+@lowers("aten.arange.start_step")
+def arange(ctx: Lowering, start: Any, end: Any, step: Any = 1, *, dtype: str | None = None) -> str:
+    """Count; where the inputs decide how far, in whole numbers."""
+    if not any(isinstance(value, Size) for value in (start, end, step)):
+        return ctx.constant(ctx.compute())
+    (size,) = ctx.output.shape
+    if any(isinstance(value, float) and not value.is_integer() for value in (start, step)):
+        ctx.unsupported(f"expected whole numbers from {start} in steps of {step}", "dynamic shape")
+    start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
+    counted = ctx.emit("ARANGE", [], start=start, stop=start + size * step, step=step)
+    return ctx.cast(counted, ctx.output.dtype)
 
 
 @lowers("aten.full.default")

@@ -19,16 +19,16 @@ from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.graph import Graph
-from taper_frontend.lowering.context import DTYPE_NAMES, Lowering, Refusal, add_tensor
+from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
 from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.lowering.sizes import DTYPE_NAMES, Sizes, refused_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
-from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
-from taper_runtime.ops.opdef import TensorType
+from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputSpec, OutputSpec
@@ -47,7 +47,6 @@ _ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
 _CONSTANT_KINDS = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
 
 _MUTATIONS = {
-    OutputKind.BUFFER_MUTATION: "buffer",
     OutputKind.PARAMETER_MUTATION: "parameter",
     OutputKind.USER_INPUT_MUTATION: "input",
 }
@@ -68,6 +67,20 @@ class Lowered(NamedTuple):
     output_tree: Tree
 
 
+class Survey(NamedTuple):
+    """What of a program can be lowered.
+
+    Attributes
+    ----------
+    graph : Graph
+        That part. What is refused stands in it as inputs, what nothing reads as outputs.
+    refused : list of UnsupportedNode
+    """
+
+    graph: Graph
+    refused: list[UnsupportedNode]
+
+
 class _Poison:
     """The value of what depends on something refused and has no type to go on with."""
 
@@ -75,7 +88,7 @@ class _Poison:
 _POISON = _Poison()
 
 
-def lower(program: ExportedProgram) -> Lowered:
+def lower(program: ExportedProgram, names: Mapping[str, str] | None = None) -> Lowered:
     """Lower a captured program.
 
     Inputs keep the names ``torch.export`` gave them, constants those of the module's state dict,
@@ -86,6 +99,8 @@ def lower(program: ExportedProgram) -> Lowered:
     ----------
     program : ExportedProgram
         As :func:`taper_frontend.capture.capture` returns it.
+    names : mapping of str to str, optional
+        Names for torch's size symbols.
 
     Returns
     -------
@@ -98,41 +113,45 @@ def lower(program: ExportedProgram) -> Lowered:
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    return _Walk(program).run()
+    return _Walk(program, names or {}).run()
+
+
+def survey(program: ExportedProgram, names: Mapping[str, str] | None = None) -> Survey:
+    """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
+    walk = _Walk(program, names or {})
+    walk.lower_nodes()
+    graph = walk.graph
+    graph.states.clear()
+    graph.set_outputs(name for name in graph.nodes if not graph.consumers(name))
+    return Survey(graph, walk.refused)
 
 
 class _Walk:
     """One pass over the nodes of a program, collecting what is refused."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, names: Mapping[str, str]) -> None:
         self.program = program
-        self.graph = Graph()
+        self.sizes = Sizes(program, names)
+        self.graph = Graph(self.sizes.ranges, self.sizes.examples)
         self.context = Lowering(self.graph)
         self.refused: list[UnsupportedNode] = []
-        # FX node name -> tensor name, tensor names of a multi-output node, plain value, or poison
+        # FX node name -> tensor name, names of a multi-output node, plain value, size, or poison
         self.values: dict[str, Any] = {}
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
+        # buffer that the module writes to -> FX node of its next value
+        self.written = {
+            spec.target: spec.arg.name
+            for spec in program.graph_signature.output_specs
+            if spec.kind == OutputKind.BUFFER_MUTATION
+        }
 
     def run(self) -> Lowered:
-        nodes = self.program.graph.nodes
-        placeholders = {node.name: node for node in nodes if node.op == "placeholder"}
-        input_leaves = [
-            leaf
-            for spec in self.program.graph_signature.input_specs
-            if (leaf := self._bind(spec, placeholders)) is not None
-        ]
-        for node in nodes:
-            if node.op == "call_function":
-                self.values[node.name] = self._lower(node)
-        results = [
-            leaf
-            for spec in self.program.graph_signature.output_specs
-            if (leaf := self._result(spec)) is not None
-        ]
+        input_leaves, results = self.lower_nodes()
         if self.refused:
             raise UnsupportedOpError(self.refused)
         outputs = [name for kind, name in results if kind == "tensor"]
+        outputs += [self._value(name) for name in self.written.values()]
         if _holds_poison(outputs):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(outputs)
@@ -142,6 +161,26 @@ class _Walk:
             describe_tree(spec.in_spec, input_leaves),
             describe_tree(spec.out_spec, results),
         )
+
+    def lower_nodes(self) -> tuple[list[Tree], list[Tree]]:
+        """Lower all nodes; return the leaves of the user's inputs and outputs."""
+        nodes = self.program.graph.nodes
+        placeholders = {node.name: node for node in nodes if node.op == "placeholder"}
+        input_leaves = [
+            leaf
+            for spec in self.program.graph_signature.input_specs
+            if (leaf := self._bind(spec, placeholders)) is not None
+        ]
+        self._bind_states()
+        for node in nodes:
+            if node.op == "call_function":
+                self.values[node.name] = self._lower(node)
+        results = [
+            leaf
+            for spec in self.program.graph_signature.output_specs
+            if (leaf := self._result(spec)) is not None
+        ]
+        return input_leaves, results
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -162,18 +201,35 @@ class _Walk:
             self._refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
         else:
             value = placeholders[arg.name].meta["val"]
-            for axis, size in enumerate(value.shape):
-                if not isinstance(size, int):
-                    self._refuse(what, "dynamic shape", f"dimension {axis} varies ({size})")
-            if reason := _refused_type(value):
-                self._refuse(what, "dtype", reason)
-            elif type_ := _type(value):
-                self.values[arg.name] = self.graph.add_input(arg.name, *type_)
+            try:
+                if reason := refused_type(value):
+                    self._refuse(what, "dtype", reason)
+                elif type_ := self.sizes.type(value):
+                    self.values[arg.name] = self.graph.add_input(arg.name, *type_)
+            except OpError as error:
+                self._refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]
+
+    def _bind_states(self) -> None:
+        """Make inputs of the buffers that the module writes to, after the user's."""
+        buffers = {spec.target: spec for spec in self.constants.values()}
+        for target in self.written:
+            name = buffers[target].arg.name
+            tensor = self._tensor(buffers[target])
+            if reason := refused_type(tensor):
+                self._refuse(f"buffer {target!r}", "dtype", reason)
+                self.values[name] = _POISON
+                continue
+            array = to_numpy(tensor)
+            state = self.graph.add_input(target, DTYPE_NAMES[tensor.dtype], array.shape)
+            self.graph.states[state] = array
+            self.values[name] = state
 
     def _result(self, spec: OutputSpec) -> Tree | None:
         """Return the leaf of one of the user's outputs."""
         arg = spec.arg
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            return None
         if spec.kind in _MUTATIONS:
             what = f"{_MUTATIONS[spec.kind]} {spec.target!r}"
             self._refuse(what, "mutation", "the model writes to it in forward")
@@ -192,12 +248,17 @@ class _Walk:
             self.values[name] = self._constant(self.constants[name])
         return self.values[name]
 
-    def _constant(self, spec: InputSpec) -> str | _Poison:
+    def _tensor(self, spec: InputSpec) -> torch.Tensor:
         name = spec.target or spec.arg.name
         program = self.program
         tensors = program.constants if name in program.constants else program.state_dict
-        tensor = tensors[name]
-        if reason := _refused_type(tensor):
+        tensor: torch.Tensor = tensors[name]
+        return tensor
+
+    def _constant(self, spec: InputSpec) -> str | _Poison:
+        name = spec.target or spec.arg.name
+        tensor = self._tensor(spec)
+        if reason := refused_type(tensor):
             self._refuse(f"{spec.kind.name.lower().replace('_', ' ')} {name!r}", "dtype", reason)
             return _POISON
         key = (
@@ -220,14 +281,23 @@ class _Walk:
         try:
             args, kwargs = self._arguments(node)
             handler = _find_handler(node)
-            if handler is None or _holds_poison([args, kwargs]) or not _is_static(node):
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt) and not _unbacked(node):
+                return self.sizes.size(value)
+            if handler is None or _holds_poison([args, kwargs]) or _unbacked(node):
                 return _POISON
             return self._call(handler, args, kwargs, node)
         except Refusal as refusal:
             category, reason = refusal.category, str(refusal)
+        except UndecidedError as error:
+            category, reason = "dynamic shape", f"{error}; a Dim with a narrower range may tell"
         except OpError as error:
             dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}
             category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
+        except TypeError as error:
+            if not self.sizes.ranges:
+                raise
+            category, reason = "dynamic shape", f"expected a size that is known: {error}"
         self._refuse(str(node.target), category, reason, source_line(node))
         return self._stand_in(node)
 
@@ -243,7 +313,7 @@ class _Walk:
 
     def _call(self, handler: Handler, args: list[Any], kwargs: dict[str, Any], node: Node) -> Any:
         """Call the handler of a node and check what it gives against what torch says."""
-        expected = _output_types(node)
+        expected = self.sizes.types(node)
         self.context.begin(node, expected, source_line(node))
         result: Any = handler(self.context, *args, **kwargs)
         many = isinstance(node.meta.get("val"), list | tuple)
@@ -252,7 +322,10 @@ class _Walk:
         if len(got) != len(expected) or any(
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
-            raise InternalError(f"{node.target} is lowered to {got}, torch gives {expected}")
+            message = f"{node.target} is lowered to {got}, torch gives {expected}"
+            if self.sizes.ranges:  # two forms of one size
+                raise UndecidedError(message)
+            raise InternalError(message)
         return names if many else names[0]
 
     def _arguments(self, node: Node) -> tuple[list[Any], dict[str, Any]]:
@@ -271,7 +344,7 @@ class _Walk:
 
     def _stand_in(self, node: Node) -> Any:
         """Return inputs of the node's types, so that what follows it is looked at too."""
-        types = _output_types(node)
+        types = self.sizes.types(node)
         names = [_POISON if t is None else self.graph.add_input(node.name, *t) for t in types]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
 
@@ -295,13 +368,15 @@ def _find_handler(node: Node) -> Handler | None:
         raise Refusal("only straight-line programs of ATen ops are supported", category)
     if str(target) == "aten._local_scalar_dense.default":
         raise Refusal("a number is read out of a tensor", "data-dependent")
+    if isinstance(node.meta.get("val"), torch.SymFloat) and _tensors(node.users):
+        raise Refusal("a fraction is computed from the inputs' sizes", "dynamic shape")
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
     known = set[object]().union(*(_unbacked(source) for source in node.all_input_nodes))
     if _unbacked(node) - known:
         raise Refusal("the shape of the result depends on values", "data-dependent")
     for value in _tensors([node]):
-        if reason := _refused_type(value):
+        if reason := refused_type(value):
             raise Refusal(reason, "dtype")
     if (handler := HANDLERS.get(str(target))) is not None:
         return handler
@@ -321,35 +396,6 @@ def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
 def _unbacked(node: Node) -> set[Any]:
     """Return the sizes in what the node computes that only values decide."""
     return set(free_unbacked_symbols(node.meta.get("val")))
-
-
-def _is_static(node: Node) -> bool:
-    """Whether every tensor the node computes has a known shape."""
-    return all(_type(value) is not None for value in _tensors([node]))
-
-
-def _type(value: Any) -> TensorType | None:
-    """Return dtype and shape; None where it has none in a plan."""
-    if not isinstance(value, torch.Tensor) or _refused_type(value):
-        return None
-    shape = tuple(value.shape)
-    if not all(isinstance(size, int) for size in shape):
-        return None
-    return TensorType(DTYPE_NAMES[value.dtype], shape)
-
-
-def _output_types(node: Node) -> list[TensorType | None]:
-    value = node.meta.get("val")
-    return [_type(v) for v in (value if isinstance(value, list | tuple) else [value])]
-
-
-def _refused_type(value: torch.Tensor) -> str:
-    """Return what is wrong with the type of a tensor, empty if nothing is."""
-    if value.layout != torch.strided:
-        return f"expected a dense tensor, got {value.layout}"
-    if value.dtype not in DTYPE_NAMES:
-        return f"expected one of {', '.join(DTYPES)}, got {value.dtype}"
-    return ""
 
 
 def _holds_poison(args: Any) -> bool:

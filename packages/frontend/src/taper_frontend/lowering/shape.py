@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,7 @@ def slice_(
 ) -> str:
     """Take every ``step``-th element of a range of one axis."""
     axis = ctx.axis(x, dim)
-    first, stop, step = slice(start, end, step).indices(ctx.shape(x)[axis])
-    return ctx.slice(x, axis, first, max(first, stop), step)
+    return ctx.slice(x, axis, *ctx.range(x, axis, start, end), step)
 
 
 @lowers("aten.select.int")
@@ -67,7 +67,7 @@ def select(ctx: Lowering, x: str, dim: int, index: int) -> str:
 def split_with_sizes(ctx: Lowering, x: str, sizes: Sequence[int], dim: int = 0) -> list[str]:
     """Cut one axis into consecutive parts."""
     axis = ctx.axis(x, dim)
-    stops = np.cumsum(sizes).tolist()
+    stops = list(itertools.accumulate(sizes))
     return [ctx.slice(x, axis, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
 
 

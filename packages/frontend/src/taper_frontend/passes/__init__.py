@@ -31,6 +31,7 @@ from taper_frontend.passes.recognize_norms import recognize_norms
 from taper_frontend.passes.recognize_softmax import recognize_softmax
 from taper_frontend.passes.remove_noops import remove_noops
 from taper_frontend.passes.simplify_arithmetic import simplify_arithmetic
+from taper_frontend.passes.simplify_positions import simplify_positions
 from taper_frontend.passes.sink_permutations import sink_permutations
 from taper_frontend.passes.sink_reshapes import sink_reshapes
 
@@ -43,6 +44,7 @@ PIPELINE: list[Pass] = [
         simplify_arithmetic,  # one spelling for what can be spelled in several ways
         absorb_into_matmul,  # before folding, which would store weights a second time, transposed
         fold_constants,  # masks, positions, casts: what no input decides
+        simplify_positions,  # the same where sizes vary
         eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
         eliminate_dead_code,  # readers that nobody reads would count as consumers
     ),
@@ -66,6 +68,7 @@ PIPELINE: list[Pass] = [
     recognize_attention,
     Group(
         fold_constants,  # masks that attention has put together
+        simplify_positions,
         absorb_causal_mask,  # half the work, and no mask to read
         absorb_repeated_heads,
         remove_noops,

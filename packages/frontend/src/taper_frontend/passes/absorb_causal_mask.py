@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_frontend.graph.affine import difference, truth
 from taper_frontend.graph.evaluate import constant_value
 from taper_frontend.graph.pattern import rewrite
 from taper_frontend.passes.recognize_attention import VANISHING
+from taper_runtime.sizes import is_static
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +29,7 @@ def absorb_causal_mask(graph: Graph) -> bool:
         ATTENTION(q, k, v, triu(-inf, 1))          ATTENTION(q, k, v, causal, diagonal=0)
         ATTENTION(q, k, v, tril & padding)         ATTENTION(q, k, v, padding, causal)
         ATTENTION(q, k, v, all true)               ATTENTION(q, k, v)
+        ATTENTION(q, k, v, ARANGE(s) <= ARANGE(s)[:, None])      as tril(true)
 
     bool and float masks count, the latter with 0 where attention is allowed and elsewhere -inf, or
     a number so low that it stands for it; broadcast leading dimensions have to agree. With such a
@@ -39,6 +42,8 @@ def _absorb(graph: Graph, node: Node) -> bool:
     if node.op != "ATTENTION" or len(node.inputs) < 4:
         return False
     q, k, v, mask = node.inputs
+    if not graph.is_static(node):
+        return _absorb_for_all_sizes(graph, node)
     size = graph.tensors[q].shape[-2], graph.tensors[k].shape[-2]
     for constant, rest in _readings(graph, mask):
         value = constant_value(graph, constant)
@@ -56,6 +61,43 @@ def _absorb(graph: Graph, node: Node) -> bool:
         graph.replace_node(node, "ATTENTION", [q, k, v] if rest is None else [q, k, v, rest], attrs)
         return True
     return False
+
+
+def _absorb_for_all_sizes(graph: Graph, node: Node) -> bool:
+    """Absorb a mask that compares the positions of queries and keys, or says nothing."""
+    q, k, v, mask = node.inputs
+    for part, rest in _readings(graph, mask):
+        inputs = [q, k, v] if rest is None else [q, k, v, rest]
+        attrs = dict(node.attrs)
+        if not truth(graph, part):
+            diagonal = _compared_diagonal(graph, part)
+            if diagonal is None:
+                continue
+            if attrs.get("causal"):
+                diagonal = min(diagonal, attrs.get("diagonal", 0))
+            attrs |= {"causal": True, "diagonal": diagonal}
+        graph.replace_node(node, "ATTENTION", inputs, attrs)
+        return True
+    return False
+
+
+def _compared_diagonal(graph: Graph, mask: str) -> int | None:
+    """Return d if ``mask`` says that query i may attend to key j iff j <= i + d."""
+    node = graph.producer(mask)
+    while node is not None and node.op in ("RESHAPE", "EXPAND"):
+        before, after = graph.tensors[node.inputs[0]].shape, graph.tensors[node.output].shape
+        if len(before) < 2 or before[-2:] != after[-2:]:
+            return None
+        node = graph.producer(node.inputs[0])
+    if node is None or node.op not in ("LT", "LE", "GT", "GE"):
+        return None
+    apart = difference(graph, node)
+    if apart is None or not is_static(apart.start) or len(apart.steps) < 2:
+        return None
+    sign = 1 if node.op in ("LT", "LE") else -1  # keys - queries + start <= 0
+    if apart.steps[-2:] != (-sign, sign) or any(step != 0 for step in apart.steps[:-2]):
+        return None
+    return -sign * apart.start - (node.op in ("LT", "GT"))
 
 
 def _readings(graph: Graph, mask: str) -> Iterator[tuple[str, str | None]]:

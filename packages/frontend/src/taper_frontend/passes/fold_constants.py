@@ -31,7 +31,11 @@ def fold_constants(graph: Graph) -> bool:
     values: dict[str, np.ndarray] = dict(graph.constants)
     leaves = {name: frozenset((name,)) for name in graph.constants}
     for node in graph.order():
-        if all(name in values for name in node.inputs) and not _is_output_copy(graph, node):
+        if (
+            all(name in values for name in node.inputs)
+            and graph.is_static(node)
+            and not _is_output_copy(graph, node)
+        ):
             types = [graph.tensors[name].type for name in node.inputs]
             arrays = [values[name] for name in node.inputs]
             values[node.output] = evaluate_op(node.op, arrays, types, node.attrs)

@@ -27,10 +27,11 @@ def read_permuted(graph: Graph) -> bool:
 
 def _permute_operands(graph: Graph, node: Node) -> bool:
     axes = permutation(graph, node)
+    if axes is None:
+        return False
     producer = graph.producer(node.inputs[0])
     if (
-        axes is None
-        or producer is None
+        producer is None
         or not is_fusable(graph, producer)
         or graph.sole_consumer(producer.output) is not node
         or not _is_copied(graph, node)

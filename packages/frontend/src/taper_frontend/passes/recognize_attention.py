@@ -117,12 +117,18 @@ def _mask(graph: Graph, steps: list[_Step], source: str) -> str | None:
     def zero() -> str:
         return graph.add_constant("mask.zero", np.zeros((), np.float32))
 
+    def negated(mask: str) -> str:
+        node = graph.producer(mask)
+        if node is not None and node.op in ("LOGICAL_NOT", "BITWISE_NOT"):
+            return node.inputs[0]
+        return emit("LOGICAL_NOT", mask)
+
     mask: str | None = None
     for kind, other, fill in steps:
         if kind == "ADD":
             mask = other if mask is None else emit("ADD", addend(mask), other)
             continue
-        keep = other if kind == "KEEP" else emit("LOGICAL_NOT", other)
+        keep = other if kind == "KEEP" else negated(other)
         if fill != -math.inf:
             kept = zero() if mask is None else addend(mask)
             mask = emit("WHERE", keep, kept, scalar=min(fill, _SWALLOWING), scalar_index=2)

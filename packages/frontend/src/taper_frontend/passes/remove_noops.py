@@ -10,6 +10,8 @@ import numpy as np
 from taper_frontend.graph.elementwise import is_elementwise
 from taper_frontend.graph.pattern import rewrite
 from taper_frontend.graph.permutation import permutation, permutation_op
+from taper_runtime.ops.rules import broadcast
+from taper_runtime.sizes import is_static
 
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
@@ -91,6 +93,13 @@ def _join_slices(graph: Graph, node: Node) -> bool:
     outer, inner = node.complete_attrs(), producer.complete_attrs()
     if outer["axis"] != inner["axis"]:
         return False
+    if inner["step"] == outer["step"] == 1:
+        start, stop = (inner["start"] + outer[end] for end in ("start", "stop"))
+        attrs = {"axis": outer["axis"], "start": start, "stop": stop}
+        graph.replace_node(node, "SLICE", producer.inputs, attrs)
+        return True
+    if not all(is_static(attrs[end]) for attrs in (outer, inner) for end in ("start", "stop")):
+        return False
     picked = range(inner["start"], inner["stop"], inner["step"])[
         outer["start"] : outer["stop"] : outer["step"]
     ]
@@ -129,7 +138,7 @@ def _let_op_broadcast(graph: Graph, node: Node) -> bool:
             continue
         shapes = [graph.tensors[t].shape for t in node.inputs]
         shapes[index] = graph.tensors[producer.inputs[0]].shape
-        if np.broadcast_shapes(*shapes) == graph.tensors[node.output].shape:
+        if broadcast(node.op, shapes) == graph.tensors[node.output].shape:
             inputs = list(node.inputs)
             inputs[index] = producer.inputs[0]
             graph.replace_node(node, node.op, inputs, node.attrs)
@@ -149,7 +158,7 @@ def _expand_later(graph: Graph, node: Node) -> bool:
     inputs = [expand.inputs[0] if name == expand.output else name for name in node.inputs]
     shapes = [graph.tensors[name].shape for name in inputs]
     shape = graph.tensors[node.output].shape
-    if math.prod(np.broadcast_shapes(*shapes)) == math.prod(shape):
+    if math.prod(broadcast(node.op, shapes)) == math.prod(shape):
         return False
     name = f"{node.output}.once"
     small = graph.add_node(node.op, inputs, node.attrs, name=name, source=node.source)
@@ -162,7 +171,7 @@ def _select_all(graph: Graph, node: Node) -> bool:
         return False
     x, index = node.inputs
     size = graph.tensors[x].shape[node.attrs["axis"]]
-    if not np.array_equal(graph.constants[index].ravel(), np.arange(size)):
+    if not is_static(size) or not np.array_equal(graph.constants[index].ravel(), np.arange(size)):
         return False
     graph.replace_node(node, "RESHAPE", [x], {"shape": graph.tensors[node.output].shape})
     return True

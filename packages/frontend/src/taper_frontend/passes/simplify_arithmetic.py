@@ -22,6 +22,9 @@ _POWERS = {2: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT", -1: "RECIPROCAL"}
 #: Ops that undo themselves.
 _INVOLUTIONS = frozenset({"NEG", "LOGICAL_NOT", "BITWISE_NOT"})
 
+#: The same of a bool.
+_NEGATIONS = frozenset({"LOGICAL_NOT", "BITWISE_NOT"})
+
 #: What leaves a bool operand as it is.
 _NEUTRAL_MASKS = {
     "LOGICAL_AND": True,
@@ -95,9 +98,12 @@ def _drop_double(graph: Graph, node: Node) -> bool:
     if node.op not in _INVOLUTIONS:
         return False
     producer = graph.producer(node.inputs[0])
-    if producer is None or producer.op != node.op:
+    if producer is None:
         return False
-    source = producer.inputs[0]
+    source = producer.inputs[0] if producer.inputs else node.inputs[0]
+    both_negate = graph.tensors[source].dtype == "bool" and {node.op, producer.op} <= _NEGATIONS
+    if producer.op != node.op and not both_negate:
+        return False
     if graph.tensors[source].type != graph.tensors[node.output].type:  # not not 2 is true
         return False
     return graph.bypass(node, source)

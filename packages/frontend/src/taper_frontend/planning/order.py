@@ -33,12 +33,12 @@ def peak_bytes(graph: Graph, order: list[Node]) -> int:
     live = peak = 0
     for node in order:
         if roots[node.output] == node.output:
-            live += graph.tensors[node.output].nbytes
+            live += graph.nbytes(node.output)
             peak = max(peak, live)
         for root in {roots[name] for name in node.inputs}:
             readers[root] -= 1
             if readers[root] == 0 and graph.producer(root) is not None:
-                live -= graph.tensors[root].nbytes
+                live -= graph.nbytes(root)
     return peak
 
 
@@ -56,11 +56,11 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
     def score(node: Node) -> int:
         """Bytes allocated minus freed: smaller is better."""
         is_view = roots[node.output] != node.output
-        allocated = 0 if is_view else graph.tensors[node.output].nbytes
+        allocated = 0 if is_view else graph.nbytes(node.output)
         freed = 0
         for root in {roots[name] for name in node.inputs}:
             if readers[root] == 1 and graph.producer(root) is not None:
-                freed += graph.tensors[root].nbytes
+                freed += graph.nbytes(root)
         # Computing in place means the two never stand side by side, not even during the node.
         inplace = allocated if freed and REGISTRY[node.op].inplace else 0
         return allocated - freed - inplace

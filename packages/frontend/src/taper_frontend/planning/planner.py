@@ -13,6 +13,7 @@ from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +38,8 @@ def make_plan(
         Every graph output is produced by a node and stands once in ``graph.outputs``.
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
-        lower_bound, weights) and "fallbacks" (nodes without a native kernel).
+        lower_bound, weights) and "fallbacks" (nodes without a native kernel), both at the graph's
+        example sizes.
 
     Returns
     -------
@@ -55,23 +57,25 @@ def make_plan(
     }
     intervals = [*root_intervals, *scratch_intervals.values()]
     offsets, arena_bytes = lay_out(intervals)
-    arena = dict(zip(roots, offsets, strict=False))
-    scratch = {
-        name: (offset, interval.nbytes)
-        for (name, interval), offset in zip(
-            scratch_intervals.items(), offsets[len(roots) :], strict=True
-        )
-    }
-    memory = {
+    memory: dict[str, Any] = {
         "arena": arena_bytes,
         "intermediates": sum(
-            graph.tensors[node.output].nbytes
+            graph.nbytes(node.output)
             for node in sharing.executed
             if not graph.is_output(node.output)
         ),
         "lower_bound": lower_bound(intervals),
         "weights": sum(array.nbytes for array in graph.constants.values()),
     }
+    arena: dict[str, int] = {}
+    scratch: dict[str, tuple[int, int]] = {}
+    if graph.sizes:  # each run's sizes decide
+        memory["sizes"] = dict(graph.examples)
+        arena_bytes = 0
+    else:
+        arena = dict(zip(roots, offsets, strict=False))
+        places = zip(scratch_intervals.items(), offsets[len(roots) :], strict=True)
+        scratch = {name: (offset, interval.nbytes) for (name, interval), offset in places}
     fallbacks = [
         {"node": node.output, "op": node.op, "source": node.source}
         for node in sharing.executed
@@ -81,14 +85,21 @@ def make_plan(
         nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
         tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
         placements={name: sharing.placement(name, arena) for name in graph.tensors},
-        inputs=tuple(graph.inputs),
-        outputs=tuple(graph.outputs),
-        constants={n: np.ascontiguousarray(a).reshape(a.shape) for n, a in graph.constants.items()},
+        inputs=tuple(graph.inputs[: len(graph.inputs) - len(graph.states)]),
+        outputs=tuple(graph.outputs[: len(graph.outputs) - len(graph.states)]),
+        constants={
+            name: np.ascontiguousarray(array).reshape(array.shape)
+            for name, array in {**graph.constants, **graph.states}.items()
+        },
         arena_bytes=arena_bytes,
         samples=dict(samples or {}),
         input_tree=input_tree,
         output_tree=output_tree,
         metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
+        sizes=graph.sizes,
+        states=dict(zip(graph.states, graph.outputs[-len(graph.states) :], strict=True))
+        if graph.states
+        else {},
     )
     validate(plan)
     return plan
@@ -106,17 +117,28 @@ def _root_intervals(
             if not group.bound:
                 birth.setdefault(group.root, step)
                 death[group.root] = step
-    nbytes = {root: sharing.group[root].nbytes for root in birth}
-    return list(birth), [Interval(birth[r], death[r], nbytes[r]) for r in birth]
+    return list(birth), [
+        Interval(birth[root], death[root], graph.known(sharing.group[root].nbytes))
+        for root in birth
+    ]
 
 
 def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode | None:
+    """Prepare a node at the graph's example sizes."""
+
+    def known(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(known, value))
+        return graph.known(value) if isinstance(value, Size) else value
+
     op = REGISTRY[node.op]
     operands = [
-        (graph.tensors[name].dtype, graph.tensors[name].shape, sharing.inside[name][1])
+        (graph.tensors[name].dtype, known(graph.tensors[name].shape), known(strides))
         for name in (*node.inputs, node.output)
+        for _, strides in (sharing.inside[name],)
     ]
-    return _native.prepare(op, op.complete(node.attrs), operands[:-1], operands[-1])
+    attrs = {name: known(value) for name, value in op.complete(node.attrs).items()}
+    return _native.prepare(op, attrs, operands[:-1], operands[-1])
 
 
 def _freeze(node: Node, scratch: tuple[int, int]) -> PlanNode:
@@ -134,4 +156,6 @@ def _same(value: Any, default: Any) -> bool:
 def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
     if graph.is_output(spec.name):
         return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
+    if spec.name in graph.states:
+        return TensorSpec(spec.name, spec.dtype, spec.shape, "state")
     return spec

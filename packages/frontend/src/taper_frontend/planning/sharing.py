@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides
 from taper_runtime.plan.plan import Placement
@@ -107,7 +108,7 @@ class Sharing:
         view = rule(self.graph.tensors[source].shape, strides, attrs)
         if view is None:
             return False
-        itemsize = self.graph.tensors[source].nbytes // max(self.graph.tensors[source].type.size, 1)
+        itemsize = DTYPES[self.graph.tensors[source].dtype].size
         offset = base + view.offset * itemsize
         contiguous = Placement("", 0, view.strides).is_contiguous(spec.shape)
         if not self._may_join(output, self.group[source], offset):

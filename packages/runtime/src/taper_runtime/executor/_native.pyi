@@ -8,8 +8,10 @@ import numpy as np
 from taper_runtime.ops.opdef import OpDef
 from taper_runtime.plan.plan import TensorSpec
 
-Operand = tuple[str, tuple[int, ...], tuple[int, ...]]  # dtype, shape, strides in elements
-Place = tuple[int, int, int]  # kind, index, byte offset
+#: dtype, shape, strides in elements
+Type = tuple[str, tuple[int, ...], tuple[int, ...]]
+#: kind, index, byte offset; dtype, shape, strides in elements
+Operand = tuple[int, int, int, str, tuple[int, ...], tuple[int, ...]]
 
 ARENA: int
 CONSTANT: int
@@ -40,31 +42,35 @@ class PreparedNode:
     def run(self, inputs: Sequence[np.ndarray], output: np.ndarray) -> None: ...
 
 def prepare(
-    op: OpDef, attrs: Mapping[str, Any], inputs: Sequence[Operand], output: Operand
+    op: OpDef, attrs: Mapping[str, Any], inputs: Sequence[Type], output: Type
 ) -> PreparedNode | None: ...
+def lay_out(
+    births: Sequence[int], deaths: Sequence[int], sizes: Sequence[int]
+) -> tuple[list[int], int]: ...
 
 class Program:
     def __init__(
         self,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
-        arena_bytes: int,
         constants: Sequence[np.ndarray],
+        roots: Sequence[tuple[int, int, int, int]],
+        arena_bytes: int,
         workers: int,
+        sizes: Sequence[str],
+        bind: Callable[[Sequence[np.ndarray]], Sequence[int]],
     ) -> None: ...
-    def add_native(
+    def add(
         self,
-        node: PreparedNode,
-        operands: Sequence[Place],
+        op: OpDef,
+        attrs: dict[str, Any],
+        operands: Sequence[Operand],
         scratch: tuple[int, int],
         label: str,
-        workers: int,
+        worth: int,
     ) -> None: ...
-    def add_numpy(
-        self,
-        evaluate: Callable[[Sequence[np.ndarray]], np.ndarray],
-        operands: Sequence[tuple[Any, ...]],
-    ) -> None: ...
+    def finish(self, sizes: Sequence[int]) -> None: ...
+    def kernels(self) -> list[str | None]: ...
     def run(
         self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]: ...

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import Executor, definition, node_cost, operand, refuse
+from taper_runtime.executor.inputs import bind_inputs
+from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.sizes import largest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -18,74 +21,80 @@ if TYPE_CHECKING:
 class CompiledExecutor(Executor):
     """Nodes as an array of steps with resolved pointers; ``run`` is one call without the GIL.
 
-    Nodes without a native kernel split the array: numpy computes them between two calls.
+    Nodes without a native kernel split the array: numpy computes them between two calls. Where the
+    plan has size variables, that is done for each set of sizes it meets, and kept for the last few.
     """
 
     def __init__(
         self,
         program: _native.Program,
-        steps: list[tuple[PlanNode, str]],
+        nodes: list[PlanNode],
         repeated: list[int] | None,
     ) -> None:
         self._program = program
+        self._nodes = nodes
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
-        #: Executed nodes in order, each with its kernel's name, "numpy" where there is none.
-        self.steps = steps
 
     @classmethod
     def compile(
         cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
-        constants = {name: i for i, name in enumerate(plan.constants)}
-        outputs = list(dict.fromkeys(plan.outputs))
-        bound = {name: i for i, name in enumerate((*plan.inputs, *outputs))}
-        program = _native.Program(
-            [plan.tensors[name] for name in plan.inputs],
-            [plan.tensors[name] for name in outputs],
-            plan.arena_bytes,
-            list(plan.constants.values()),
-            threads,
-        )
+        constants = {n: i for i, n in enumerate(n for n in plan.constants if n not in plan.states)}
+        outputs = list(dict.fromkeys(plan.writes))
+        bound = {name: i for i, name in enumerate((*plan.reads, *outputs))}
+        nodes = [node for node in plan.nodes if plan.is_executed(node)]
+        roots = _arena_roots(plan, nodes)
+        index = {name: i for i, name in enumerate(roots)}
+        variables = list(plan.sizes)
+
+        def bind(arrays: Sequence[np.ndarray]) -> list[int]:
+            values = bind_inputs(plan, arrays)
+            return [values[variable] for variable in variables]
 
         def place(name: str) -> tuple[int, int, int]:
             """(kind, index, byte offset) of a tensor's first element."""
-            placement = plan.placements[name]
-            root = plan.placements[placement.root]
-            if placement.root in bound:
-                return _native.BOUND, bound[placement.root], placement.offset
-            if placement.root in constants:
-                return _native.CONSTANT, constants[placement.root], placement.offset
-            inside = 0 if placement.root == name else placement.offset
-            return _native.ARENA, 0, root.offset + inside
+            root, offset, _ = plan.placements[name]
+            if root in bound:
+                return _native.BOUND, bound[root], offset
+            if root in constants:
+                return _native.CONSTANT, constants[root], offset
+            return _native.ARENA, index[root], 0 if root == name else offset
 
-        steps: list[tuple[PlanNode, str]] = []
-        fallbacks: list[PlanNode] = []
-        for node in plan.nodes:
-            if not plan.is_executed(node):
-                continue
+        program = _native.Program(
+            [plan.tensors[name] for name in plan.reads],
+            [plan.tensors[name] for name in outputs],
+            [plan.constants[name] for name in constants],
+            list(roots.values()),
+            plan.arena_bytes,
+            threads,
+            variables,
+            bind,
+        )
+        for node in nodes:
             op, attrs = definition(node)
             names = (*node.inputs, node.output)
-            types = [operand(plan, name) for name in names]
-            prepared = _native.prepare(op, attrs, types[:-1], types[-1])
-            if prepared is not None:
-                steps.append((node, prepared.kernel_name))
-                label = f"{node.output} ({node.op})"
-                workers = min(threads, prepared.tasks, _workers_worth(plan, node))
-                places = [place(n) for n in names]
-                program.add_native(prepared, places, node.scratch, label, workers)
-            else:
-                steps.append((node, "numpy"))
-                fallbacks.append(node)
-                evaluate = _bind_attrs(op.evaluate, attrs)
-                operands = [(*place(n), *t) for n, t in zip(names, types, strict=True)]
-                program.add_numpy(evaluate, operands)
+            operands = [(*place(name), *operand(plan, name)) for name in names]
+            worth = _workers_worth(plan, node) if threads > 1 else 1
+            label = f"{node.output} ({node.op})"
+            program.add(op, attrs, operands, node.scratch, label, worth)
+        program.finish(_example_sizes(plan))
         if strict_native:
-            refuse(fallbacks)
-        if len(outputs) == len(plan.outputs):
-            return cls(program, steps, None)
-        return cls(program, steps, [outputs.index(name) for name in plan.outputs])
+            kernels = program.kernels()
+            refuse([node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None])
+        if len(outputs) == len(plan.writes):
+            return cls(program, nodes, None)
+        return cls(program, nodes, [outputs.index(name) for name in plan.writes])
+
+    @property
+    def steps(self) -> list[tuple[PlanNode, str]]:
+        """Executed nodes in order, each with its kernel's name, "numpy" where there is none.
+
+        Of the sizes of the last run, where they vary.
+        """
+        kernels = self._program.kernels()
+        return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=True)]
 
     def run(
         self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
@@ -114,12 +123,31 @@ _WORTH_NS = 8000
 
 
 def _workers_worth(plan: Plan, node: PlanNode) -> int:
-    """How many threads a node is worth, at least one."""
+    """How many threads a node is worth, at least where it is one or more."""
     flops, nbytes = node_cost(plan, node)
-    return max(1, int(max(flops / _FLOPS_PER_NS, nbytes / _BYTES_PER_NS) / _WORTH_NS))
+    return largest(flops // (_FLOPS_PER_NS * _WORTH_NS), nbytes // (_BYTES_PER_NS * _WORTH_NS))
 
 
-def _bind_attrs(
-    evaluate: Callable[..., np.ndarray], attrs: dict[str, object]
-) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
-    return lambda arrays: evaluate(arrays, attrs)
+def _arena_roots(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, tuple[int, int, int, int]]:
+    """Bytes, first and last step of need, and offset of each root in the arena.
+
+    A view is no step: what it reads, its readers read.
+    """
+    birth: dict[str, int] = {}
+    death: dict[str, int] = {}
+    for step, node in enumerate(nodes):
+        for name in (node.output, *node.inputs):
+            root = plan.placements[name].root
+            if plan.tensors[root].role == "intermediate":
+                birth.setdefault(root, step)
+                death[root] = step
+    return {
+        root: (plan.tensors[root].nbytes, birth[root], death[root], plan.placements[root].offset)
+        for root in birth
+    }
+
+
+def _example_sizes(plan: Plan) -> list[int]:
+    """Values of the size variables to begin with: the samples', else the least."""
+    values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+    return [values.get(name, low) for name, (low, _) in plan.sizes.items()]

@@ -44,7 +44,7 @@ class Executor(ABC):
     def run(
         self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
-        """One inference: arrays in the order of ``plan.inputs`` to those of ``plan.outputs``.
+        """One inference: arrays in the order of ``plan.reads`` to those of ``plan.writes``.
 
         Parameters
         ----------

@@ -8,14 +8,45 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
+from taper_runtime.plan.binding import bind_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_runtime.plan.plan import TensorSpec
+    from taper_runtime.plan.plan import Plan, TensorSpec
 
 
-def check_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+def check_array(spec: TensorSpec, array: object) -> np.ndarray:
+    """``array`` if it is one of the input's dtype; its shape may be any.
+
+    Raises
+    ------
+    InputError
+    """
+    storage = DTYPES[spec.dtype].storage
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"input {spec.name!r}: expected a numpy array, got {type(array).__name__}")
+    if array.dtype != storage:
+        raise InputError(f"input {spec.name!r}: expected dtype {storage}, got {array.dtype}")
+    return array
+
+
+def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+    """Return the values of the plan's size variables that ``arrays``, one per input, give.
+
+    Raises
+    ------
+    InputError
+        If one is not an array of its input's dtype, or of no shape that the plan takes.
+    """
+    checked = {
+        name: check_array(plan.tensors[name], array)
+        for name, array in zip(plan.reads, arrays, strict=True)
+    }
+    return bind_sizes(plan, {name: array.shape for name, array in checked.items()})
+
+
+def check_input(spec: TensorSpec, array: object) -> np.ndarray:
     """``array`` as a contiguous, aligned array of the input's dtype and shape.
 
     Raises
@@ -23,11 +54,7 @@ def check_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
     InputError
         If it is not an array of that dtype and shape; nothing is converted.
     """
-    storage = DTYPES[spec.dtype].storage
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"input {spec.name!r}: expected a numpy array, got {type(array).__name__}")
-    if array.dtype != storage:
-        raise InputError(f"input {spec.name!r}: expected dtype {storage}, got {array.dtype}")
+    array = check_array(spec, array)
     if array.shape != spec.shape:
         raise InputError(f"input {spec.name!r}: expected shape {spec.shape}, got {array.shape}")
     if array.flags.c_contiguous and array.flags.aligned:

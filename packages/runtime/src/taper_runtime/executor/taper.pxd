@@ -84,6 +84,7 @@ cdef extern from "taper/kernels.h" nogil:
     const char *taper_isa_available(size_t i)
     const taper_kernel *taper_kernel_at(size_t i)
     const taper_kernel *taper_kernel_next(const char *op, size_t *position)
+    size_t taper_max_state_bytes()
 
 
 cdef extern from "taper/run.h" nogil:

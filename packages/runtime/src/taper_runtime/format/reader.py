@@ -13,14 +13,24 @@ from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import Entry, parse_header, parse_json
 from taper_runtime.format.plain import from_json
-from taper_runtime.plan.checks import ALIGNMENT, METADATA_NAME, SAMPLE_PREFIX, fail, tensor_field
+from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.checks import (
+    ALIGNMENT,
+    METADATA_NAME,
+    SAMPLE_PREFIX,
+    check_variable,
+    describe,
+    fail,
+    tensor_field,
+)
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
+from taper_runtime.sizes import parse, variable
 
 _PLAN_KEYS = frozenset(
     {
         "format_version", "inputs", "outputs", "arena_bytes", "nodes", "tensors",
-        "input_tree", "output_tree", "metadata",
+        "input_tree", "output_tree", "metadata", "sizes", "states",
     }
 )  # fmt: skip
 _NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "scratch", "source"})
@@ -105,19 +115,29 @@ def _from_document(
     _check_object(document, _PLAN_KEYS, "plan")
     if type(document["tensors"]) is not dict:
         fail("plan.tensors", "expected an object", document["tensors"])
+    sizes, variables = _sizes(document["sizes"])
     tensors, placements = {}, {}
     for name, item in document["tensors"].items():
         field = tensor_field(name)
         _check_object(item, _TENSOR_KEYS, field)
-        shape, strides = _tuple(item, "shape", field), _tuple(item, "strides", field)
+        shape, strides = (
+            tuple(
+                [
+                    _parse_size(size, variables, f"{field}.{key}")
+                    for size in _tuple(item, key, field)
+                ]
+            )
+            for key in ("shape", "strides")
+        )
+        offset = _parse_size(item["offset"], variables, f"{field}.offset")
         tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"])
-        placements[name] = Placement(item["root"], item["offset"], strides)
+        placements[name] = Placement(item["root"], offset, strides)
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:
         fail("plan.metadata", "expected an object", metadata)
     return Plan(
         nodes=tuple(
-            _node(item, f"plan.nodes[{step}]")
+            _node(item, variables, f"plan.nodes[{step}]")
             for step, item in enumerate(_tuple(document, "nodes", "plan"))
         ),
         tensors=tensors,
@@ -130,10 +150,56 @@ def _from_document(
         input_tree=from_json(document["input_tree"], "plan.input_tree"),
         output_tree=from_json(document["output_tree"], "plan.output_tree"),
         metadata=metadata,
+        sizes=sizes,
+        states=_object(document, "states"),
     )
 
 
-def _node(item: Any, field: str) -> PlanNode:
+def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
+    if type(document[key]) is not dict:
+        fail(f"plan.{key}", "expected an object", document[key])
+    value: dict[str, Any] = document[key]
+    return value
+
+
+def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+    """Return the size variables' ranges, and the variables by name."""
+    if type(item) is not dict:
+        fail("plan.sizes", "expected an object", item)
+    ranges: dict[str, tuple[int, int]] = {}
+    known = {}
+    for name, limits in item.items():
+        if type(limits) is list:
+            limits = tuple(limits)
+        check_variable(name, limits)
+        ranges[name] = limits
+        known[name] = variable(name, *limits)
+    return ranges, known
+
+
+def _parse_size(value: Any, known: dict[str, int], field: str) -> Any:
+    """Return the expression that a string stands for; what is no string is checked elsewhere."""
+    if type(value) is not str:
+        return value
+    try:
+        return parse(value, known)
+    except ValueError as error:
+        raise PlanFormatError(field, f"{error}, got {describe(value)}") from error
+
+
+def _parse_attr(op: Any, name: str, value: Any, known: dict[str, int], field: str) -> Any:
+    """Return the value of an attr, its size expressions parsed where the op allows them."""
+    attr = REGISTRY[op].attrs.get(name) if type(op) is str and op in REGISTRY else None
+    if type(value) is list:
+        value = tuple(value)
+    if attr is None or not attr.sized:
+        return value
+    if type(value) is tuple:
+        return tuple([_parse_size(item, known, field) for item in value])
+    return _parse_size(value, known, field)
+
+
+def _node(item: Any, known: dict[str, int], field: str) -> PlanNode:
     _check_object(item, _NODE_KEYS, field)
     attrs = from_json(item["attrs"], f"{field}.attrs")
     if type(attrs) is not dict:
@@ -142,7 +208,10 @@ def _node(item: Any, field: str) -> PlanNode:
         op=item["op"],
         inputs=_tuple(item, "inputs", field),
         output=item["output"],
-        attrs={name: tuple(v) if type(v) is list else v for name, v in attrs.items()},
+        attrs={
+            name: _parse_attr(item["op"], name, value, known, f"{field}.attrs.{name}")
+            for name, value in attrs.items()
+        },
         scratch=_tuple(item, "scratch", field),
         source=item["source"],
     )

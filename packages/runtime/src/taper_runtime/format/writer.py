@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import dump_json, make_header
 from taper_runtime.format.plain import to_json
+from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX
 from taper_runtime.plan.validate import validate
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +36,10 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
     """
     validate(plan)
     arrays = {**plan.constants, **{SAMPLE_PREFIX + name: a for name, a in plan.samples.items()}}
-    types = {name: plan.tensors[name.removeprefix(SAMPLE_PREFIX)].type for name in arrays}
+    types = {
+        name: TensorType(plan.tensors[name.removeprefix(SAMPLE_PREFIX)].dtype, array.shape)
+        for name, array in arrays.items()
+    }
     metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
     header, order = make_header(metadata, types)
     _replace(os.fspath(path), header, (arrays[name] for name in order))
@@ -63,18 +68,21 @@ def to_document(plan: Plan) -> dict[str, Any]:
         spec, placement = plan.tensors[name], plan.placements[name]
         tensors[name] = {
             "dtype": spec.dtype,
-            "shape": spec.shape,
+            "shape": [_size(size) for size in spec.shape],
             "role": spec.role,
             "root": placement.root,
-            "offset": placement.offset,
-            "strides": placement.strides,
+            "offset": _size(placement.offset),
+            "strides": [_size(stride) for stride in placement.strides],
         }
     nodes = [
         {
             "op": node.op,
             "inputs": node.inputs,
             "output": node.output,
-            "attrs": to_json(dict(node.attrs), f"plan.nodes[{step}].attrs"),
+            "attrs": to_json(
+                {name: _sizes(value) for name, value in node.attrs.items()},
+                f"plan.nodes[{step}].attrs",
+            ),
             "scratch": node.scratch,
             "source": node.source,
         }
@@ -90,4 +98,15 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "input_tree": to_json(plan.input_tree, "plan.input_tree"),
         "output_tree": to_json(plan.output_tree, "plan.output_tree"),
         "metadata": to_json(dict(plan.metadata), "plan.metadata"),
+        "states": {name: plan.states[name] for name in sorted(plan.states)},
+        "sizes": {name: list(plan.sizes[name]) for name in sorted(plan.sizes)},
     }
+
+
+def _size(value: Any) -> Any:
+    """A size as the file has it: an expression is its text."""
+    return str(value) if isinstance(value, Size) else value
+
+
+def _sizes(value: Any) -> Any:
+    return tuple(map(_size, value)) if type(value) in (tuple, list) else _size(value)

@@ -8,6 +8,7 @@ from taper_runtime.ops import (
     attention,
     conv,
     convert,
+    creation,
     elementwise,
     gather,
     grouped,
@@ -57,6 +58,7 @@ for _op in (
     *reduce.OPS,
     *shape.OPS,
     *gather.OPS,
+    creation.ARANGE,
     scatter.SCATTER,
     sort.ARGSORT,
 ):

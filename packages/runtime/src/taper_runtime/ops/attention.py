@@ -14,6 +14,7 @@ from taper_runtime.ops.rules import (
     check_same_dtype,
     fail,
 )
+from taper_runtime.sizes import largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,8 +73,8 @@ def _attended(queries: int, keys: int, diagonal: int) -> int:
     """How many (query i, key j) there are with ``j <= i + diagonal``."""
 
     def below(end: int) -> int:  # sum over i < end of the keys that a query with diagonal 0 attends
-        rising = min(max(end, 0), keys)
-        return rising * (rising + 1) // 2 + max(end - keys, 0) * keys
+        rising = smallest(largest(end, 0), keys)
+        return rising * (rising + 1) // 2 + largest(end - keys, 0) * keys
 
     return below(queries + diagonal) - below(diagonal)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
+from taper_runtime.sizes import Size
 
 Shape = tuple[int, ...]
 Attrs = Mapping[str, Any]
@@ -71,13 +72,27 @@ NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Attr(NamedTuple):
-    """Type and default of one attr. ``type`` is a key of the kernel descriptors' type names."""
+    """Type and default of one attr.
+
+    Attributes
+    ----------
+    type : str
+        A key of the kernel descriptors' type names.
+    default : plain data
+    sized : bool
+        Whether its integers may be size expressions.
+    """
 
     type: str
     default: Any = REQUIRED
+    sized: bool = False
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is plain data of this attr's type."""
+        if self.sized and isinstance(value, Size):
+            return self.type == "int"
+        if self.sized and type(value) in (tuple, list):
+            value = [0 if isinstance(item, Size) else item for item in value]
         return _CHECKS[self.type](value)
 
 
@@ -193,3 +208,19 @@ def contiguous_strides(shape: Shape) -> Shape:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
+
+
+def plain_strides(shape: Shape, strides: Sequence[int]) -> Shape:
+    """Strides in the one form they have.
+
+    Those of dims of size 1 say nothing: they become what row-major order would make them, so that a
+    contiguous view has exactly the row-major strides.
+    """
+    result = []
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1:
+            step = stride
+        result.append(step)
+        step *= size
+    return tuple(reversed(result))

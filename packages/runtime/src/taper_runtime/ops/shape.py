@@ -18,6 +18,7 @@ from taper_runtime.ops.opdef import (
     View,
     ViewRule,
     contiguous_strides,
+    plain_strides,
 )
 from taper_runtime.ops.rules import (
     MANY,
@@ -30,6 +31,7 @@ from taper_runtime.ops.rules import (
     move_cost,
     replace,
 )
+from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,25 +83,14 @@ def _infer_flip(shape: Shape, attrs: Attrs) -> Shape:
 
 
 def _view(shape: Shape, strides: Sequence[int], offset: int = 0) -> View:
-    """Return the view, in the one form it has.
-
-    Strides of dims of size 1 say nothing: they become what row-major order would make them, so that
-    a contiguous view has exactly the row-major strides. A view of no elements starts at 0.
-    """
+    """Return the view, in the one form it has. A view of no elements starts at 0."""
     if 0 in shape:
         return View(0, contiguous_strides(shape))
-    result = []
-    step = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1:
-            step = stride
-        result.append(step)
-        step *= size
-    return View(offset, tuple(reversed(result)))
+    return View(offset, plain_strides(shape, strides))
 
 
 def _view_reshape(shape: Shape, strides: Shape, attrs: Attrs) -> View | None:
-    """Split and join dims that lie evenly in memory; None where the new dims do not."""
+    """Split and join dims that lie evenly in memory; None where the new dims may not."""
     new = attrs["shape"]
     if 0 in shape:
         return _view(new, contiguous_strides(new))
@@ -113,9 +104,9 @@ def _view_reshape(shape: Shape, strides: Shape, attrs: Attrs) -> View | None:
     result = []
     left, step = 1, 1
     for size in reversed(new):
-        if size != 1 and left == 1:
+        if size != 1 and left == 1 and runs:
             left, step = runs.pop()
-        if left % size:
+        if bounds(size)[0] < 1 or left % size != 0:
             return None
         result.append(step)
         left, step = left // size, step * size
@@ -294,7 +285,7 @@ OPS = (
     _movement(
         "RESHAPE",
         "The same elements, in row-major order, in another shape.",
-        {"shape": Attr("ints")},
+        {"shape": Attr("ints", sized=True)},
         _infer_reshape,
         _view_reshape,
         lambda x, attrs: x.reshape(attrs["shape"]),
@@ -321,7 +312,12 @@ OPS = (
     _movement(
         "SLICE",
         "Elements start, start + step, ... below stop of one axis.",
-        {"axis": Attr("int"), "start": Attr("int"), "stop": Attr("int"), "step": Attr("int", 1)},
+        {
+            "axis": Attr("int"),
+            "start": Attr("int", sized=True),
+            "stop": Attr("int", sized=True),
+            "step": Attr("int", 1),
+        },
         _infer_slice,
         _view_slice,
         _slice,
@@ -330,7 +326,7 @@ OPS = (
     _movement(
         "EXPAND",
         "Broadcast to a shape: dims of size 1 repeated, leading dims added.",
-        {"shape": Attr("ints")},
+        {"shape": Attr("ints", sized=True)},
         _infer_expand,
         _view_expand,
         lambda x, attrs: np.broadcast_to(x, attrs["shape"]),

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
+from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name
 
 #: Boundary of everything in the arena, and of constants whose size is a multiple of it: one cache
 #: line, and the widest vector.
@@ -55,6 +56,11 @@ def is_size(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
+def is_size_expression(value: object) -> bool:
+    """Whether ``value`` is a size expression that is nowhere negative."""
+    return isinstance(value, Size) and bounds(value)[0] >= 0
+
+
 def check_text(value: object, field: str) -> None:
     """Check that ``value`` is a string that UTF-8 can express: one without lone surrogates."""
     if type(value) is not str:
@@ -65,8 +71,26 @@ def check_text(value: object, field: str) -> None:
         fail(field, "expected a string without lone surrogates", value)
 
 
+def check_variable(name: object, limits: object) -> None:
+    """Check the name and the range of a size variable."""
+    field = f"plan.sizes[{name!r}]"
+    if type(name) is not str or not is_name(name):
+        fail(field, "expected a name of letters, digits and _", name)
+    if type(limits) is not tuple or [type(limit) for limit in limits] != [int, int]:
+        fail(field, "expected the least and the largest size", limits)
+    low, high = limits
+    if not 1 <= low < high <= MAX_SIZE:
+        raise PlanFormatError(
+            field, f"expected 1 <= least < largest <= {MAX_SIZE}, got {low} and {high}"
+        )
+
+
 def check_type(dtype: object, shape: object, field: str) -> None:
-    """Check that ``dtype`` is known and ``shape`` a tuple of sizes within the limits."""
+    """Check that ``dtype`` is known and ``shape`` a tuple of sizes within the limits.
+
+    A size expression must be at least 1: the rules of ops treat a dim that is not known as one that
+    is not empty. Its upper limit is checked when it is.
+    """
     if type(dtype) is not str or dtype not in DTYPES:
         fail(f"{field}.dtype", f"expected one of {', '.join(DTYPES)}", dtype)
     if type(shape) is not tuple:
@@ -75,6 +99,10 @@ def check_type(dtype: object, shape: object, field: str) -> None:
         fail(f"{field}.shape", f"expected at most {MAX_RANK} dims", len(shape))
     nbytes = DTYPES[dtype].size
     for size in shape:
+        if isinstance(size, Size):
+            if bounds(size)[0] < 1:
+                fail(f"{field}.shape", "expected a size expression of at least 1", str(size))
+            continue
         if type(size) is not int or size < 0:
             fail(f"{field}.shape", "expected sizes >= 0", size)
         nbytes *= size or 1

@@ -12,10 +12,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
-from taper_runtime.plan.checks import ALIGNMENT, fail, is_size, tensor_field
+from taper_runtime.plan.checks import ALIGNMENT, fail, is_size, is_size_expression, tensor_field
+from taper_runtime.sizes import Size, UndecidedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,11 @@ class _Extent(NamedTuple):
     stop: int
 
     def overlaps(self, other: _Extent) -> bool:
-        return max(self.start, other.start) < min(self.stop, other.stop)
+        """Whether they share bytes, for some sizes at least."""
+        try:
+            return not (self.stop <= other.start or other.stop <= self.start)
+        except UndecidedError:
+            return True
 
 
 def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
@@ -61,7 +66,8 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
         else:
             _check_view(plan, node, f"plan.nodes[{step}]")
         mates.append(node.output)
-    _check_arena(plan, last_read, extents)
+    if not plan.sizes:  # else the arena is laid out when they are known
+        _check_arena(plan, last_read, extents)
 
 
 def _check_placements(plan: Plan) -> dict[str, _Extent]:
@@ -76,9 +82,9 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
         root, strides = placement.root, placement.strides
         if type(root) is not str or root not in sizes:
             fail(f"{field}.root", "expected a tensor's name", root)
-        if not is_size(placement.offset):
+        if not (is_size(placement.offset) or is_size_expression(placement.offset)):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
-        if type(strides) is not tuple or any(type(stride) is not int for stride in strides):
+        if type(strides) is not tuple or any(type(s) not in (int, Size) for s in strides):
             fail(f"{field}.strides", "expected an array of integers", strides)
         if len(strides) != len(spec.shape):
             fail(f"{field}.strides", f"expected {len(spec.shape)}, one per dim", len(strides))
@@ -86,7 +92,10 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             _check_root(plan, spec, sizes[name], field)
             extents[name] = _Extent(0, sizes[name])
         else:
-            extents[name] = _check_inside(plan, spec, sizes, field)
+            try:
+                extents[name] = _check_inside(plan, spec, sizes, field)
+            except OpError as error:
+                raise PlanFormatError(f"{field}.offset", str(error)) from error
     return extents
 
 
@@ -108,13 +117,13 @@ def _check_inside(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field:
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate":
         fail(f"{field}.root", f"expected itself, for an {spec.role} is bound", root.name)
-    if placement.offset % itemsize:
+    if placement.offset % itemsize != 0:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
     if itemsize > DTYPES[root.dtype].size:
         # An array that the caller bound is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
     start = stop = placement.offset
-    if sizes[spec.name]:
+    if sizes[spec.name] != 0:
         for size, stride in zip(spec.shape, placement.strides, strict=True):
             reach = (size - 1) * stride * itemsize
             if reach < 0:
@@ -122,7 +131,7 @@ def _check_inside(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field:
             else:
                 stop += reach
         stop += itemsize
-    if start < 0 or stop > sizes[root.name]:
+    if not (start >= 0 and stop <= sizes[root.name]):
         raise PlanFormatError(
             f"{field}.offset",
             f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
@@ -140,6 +149,10 @@ def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
 
 
 def _check_in_arena(plan: Plan, offset: int, nbytes: int, field: str) -> None:
+    if plan.sizes:
+        if offset != 0 or (field.endswith("scratch") and nbytes):
+            fail(field, "expected 0, as the arena depends on sizes", offset)
+        return
     if offset % ALIGNMENT:
         fail(field, f"expected a multiple of {ALIGNMENT} bytes", offset)
     if offset + nbytes > plan.arena_bytes:
@@ -167,7 +180,7 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
         return
     field = tensor_field(node.output)
     _check_row_major(plan, plan.tensors[node.output], field)
-    if root.role in ("input", "constant"):
+    if root.role in ("input", "constant", "state"):
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
     in_place = any(_is_in_place(plan, node, name, extents) for name in node.inputs)
     if root.role != "output" and not in_place:

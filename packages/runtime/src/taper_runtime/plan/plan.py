@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-#: Roles of a tensor. "state" (lives across runs) is reserved for mutated buffers.
+#: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
 ROLES = ("input", "output", "constant", "state", "intermediate")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TensorSpec(NamedTuple):
-    """Name, type and role of one tensor."""
+    """Name, type and role of one tensor; its dims may be size expressions."""
 
     name: str
     dtype: str
@@ -52,9 +52,11 @@ class Placement(NamedTuple):
         The tensor that owns the memory.
     offset : int
         Bytes: into the arena for an intermediate that is its own root, into the root's memory for
-        a tensor that is not; 0 for a bound root.
+        a tensor that is not; 0 for a bound root. Where the plan has size variables, the arena is
+        laid out when they are known: its roots have offset 0, and an offset inside a root may be a
+        size expression.
     strides : tuple of int
-        Elements.
+        Elements; may be size expressions.
     """
 
     root: str
@@ -65,7 +67,7 @@ class Placement(NamedTuple):
         """Whether the elements of ``shape`` lie row-major without gaps."""
         expected = contiguous_strides(shape)
         return all(
-            size <= 1 or got == want
+            got == want or size in (0, 1)
             for size, got, want in zip(shape, self.strides, expected, strict=True)
         )
 
@@ -76,9 +78,11 @@ class PlanNode(NamedTuple):
     Attributes
     ----------
     attrs : mapping
-        Plain data; attrs equal to the op's defaults are left out.
+        Plain data and, where the op allows it, size expressions; attrs equal to the op's defaults
+        are left out.
     scratch : tuple of int
-        Offset and bytes of one worker's scratch in the arena; ``(0, 0)`` for none.
+        Offset and bytes of one worker's scratch in the arena; ``(0, 0)`` for none, and where the
+        plan has size variables.
     source : str
         The user's source line, empty where unknown.
     """
@@ -106,8 +110,10 @@ class Plan(NamedTuple):
         In the order of the module's flattened arguments and results. An output is a tensor of role
         output; the same name may stand there twice.
     constants : mapping of str to numpy.ndarray
-        One C-contiguous array per tensor of role constant (views of the mapped file after a load).
+        One C-contiguous array per tensor of role constant, and of role state: its first value
+        (views of the mapped file after a load).
     arena_bytes : int
+        0 where the plan has size variables.
     samples : mapping of str to numpy.ndarray
         Example inputs by input name, those the model was exported with; may be empty.
     input_tree, output_tree : plain data
@@ -115,6 +121,10 @@ class Plan(NamedTuple):
         ``["list", [..]]``, ``["tuple", [..]]``, ``["dict", [[key, tree], ..]]``, ``["value", x]``.
     metadata : mapping
         The export report and what else a reader may show; never read to run.
+    sizes : mapping of str to tuple of int
+        The size variables, each with the least and the largest value it may take.
+    states : mapping of str to str
+        Each tensor of role state, and the tensor of role output that is its value after a run.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -128,6 +138,18 @@ class Plan(NamedTuple):
     input_tree: Any = None
     output_tree: Any = None
     metadata: Mapping[str, Any] = _NOTHING
+    sizes: Mapping[str, tuple[int, int]] = _NOTHING
+    states: Mapping[str, str] = _NOTHING
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What a run is given: the inputs, then the states."""
+        return (*self.inputs, *self.states)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """What a run gives: the outputs, then the states' next values."""
+        return (*self.outputs, *self.states.values())
 
     def is_executed(self, node: PlanNode) -> bool:
         """Whether a run computes this node; False where it is only a view of its input."""

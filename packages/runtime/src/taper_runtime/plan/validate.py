@@ -10,31 +10,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
+from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import (
     MAX_ARENA_BYTES,
     METADATA_NAME,
     SAMPLE_PREFIX,
     check_text,
     check_type,
+    check_variable,
     fail,
     is_size,
     tensor_field,
 )
 from taper_runtime.plan.memory import check_memory
+from taper_runtime.plan.plan import ROLES
+from taper_runtime.sizes import Size, affine, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
 
-    from taper_runtime.ops.opdef import Attrs, OpDef, TensorType
+    from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
-#: "state" is reserved: no plan of this version has one.
-_ROLES = ("input", "output", "constant", "intermediate")
+#: Roles of the tensors whose values the file has.
+_STORED = ("constant", "state")
 
 _NEVER = -1
 _FOREVER = 2**63
@@ -50,15 +54,47 @@ def validate(plan: Plan) -> None:
     """
     if not is_size(plan.arena_bytes) or plan.arena_bytes > MAX_ARENA_BYTES:
         fail("plan.arena_bytes", f"expected 0 to {MAX_ARENA_BYTES}", plan.arena_bytes)
+    _check_sizes(plan)
     for name, spec in plan.tensors.items():
         _check_spec(name, spec)
     _check_signature(plan.inputs, plan.tensors, "input")
-    _check_signature(plan.outputs, plan.tensors, "output")
+    _check_signature(plan.outputs, plan.tensors, "output", plan.states.values())
+    _check_states(plan)
     _check_constants(plan)
     _check_samples(plan)
     check_memory(plan, _check_nodes(plan))
     _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
     _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
+
+
+def _check_sizes(plan: Plan) -> None:
+    """Check the size variables, and that inputs give each its value."""
+    for name, limits in plan.sizes.items():
+        check_variable(name, limits)
+    given = set()
+    for name in plan.inputs:
+        if type(name) is str and name in plan.tensors:
+            solutions = filter(None, map(affine, plan.tensors[name].shape))
+            given |= {variable for variable, factor, _ in solutions if factor >= 1}
+    for name in plan.sizes:
+        if name not in given:
+            raise PlanFormatError(f"plan.sizes[{name!r}]", "expected an input with a dim of it")
+    if plan.sizes and plan.arena_bytes:
+        fail("plan.arena_bytes", "expected 0, as the arena depends on sizes", plan.arena_bytes)
+    for spec in plan.tensors.values():
+        if type(spec.shape) is tuple:
+            _check_variables(plan, spec.shape, tensor_field(spec.name))
+    for name, placement in plan.placements.items():
+        values = placement.strides if type(placement.strides) is tuple else ()
+        _check_variables(plan, (placement.offset, *values), tensor_field(name))
+
+
+def _check_variables(plan: Plan, values: Iterable[object], field: str) -> None:
+    """Check that the size expressions among ``values`` have no variables but the plan's."""
+    for value in values:
+        for atom in variables(value) if isinstance(value, Size) else ():
+            if plan.sizes.get(atom.text) != (atom.low, atom.high):
+                fail(field, "expected size variables of the plan", atom.text)
 
 
 def _check_spec(name: object, spec: TensorSpec) -> None:
@@ -67,15 +103,20 @@ def _check_spec(name: object, spec: TensorSpec) -> None:
     if spec.name != name or not spec.name:
         fail(field, "expected the name of the tensor", spec.name)
     check_type(spec.dtype, spec.shape, field)
-    if spec.role not in _ROLES:
-        fail(f"{field}.role", f"expected one of {', '.join(_ROLES)}", spec.role)
-    if spec.role == "constant" and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
+    if spec.role not in ROLES:
+        fail(f"{field}.role", f"expected one of {', '.join(ROLES)}", spec.role)
+    if spec.role in _STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
         raise PlanFormatError(field, "the file keeps this name for itself: rename the constant")
 
 
-def _check_signature(names: Sequence[object], tensors: Mapping[str, TensorSpec], role: str) -> None:
-    """Check that ``names`` are the tensors of ``role``; only an output may stand there twice."""
-    seen = set()
+def _check_signature(
+    names: Sequence[object],
+    tensors: Mapping[str, TensorSpec],
+    role: str,
+    others: Iterable[str] = (),
+) -> None:
+    """Check that ``names`` and ``others`` are the tensors of ``role``; an output may come twice."""
+    seen = {name for name in others if type(name) is str}
     for index, name in enumerate(names):
         field = f"plan.{role}s[{index}]"
         if type(name) is not str or name not in tensors or tensors[name].role != role:
@@ -88,29 +129,55 @@ def _check_signature(names: Sequence[object], tensors: Mapping[str, TensorSpec],
             raise PlanFormatError(f"{tensor_field(name)}.role", f"{role}, but not in plan.{role}s")
 
 
+def _check_states(plan: Plan) -> None:
+    """Check that each state has a next value: an output of its type, and of no other state's."""
+    for name, spec in plan.tensors.items():
+        if spec.role == "state" and name not in plan.states:
+            raise PlanFormatError(f"{tensor_field(name)}.role", "state, but not in plan.states")
+    taken = set(plan.outputs)
+    for name, after in plan.states.items():
+        field = f"plan.states[{name!r}]"
+        if name not in plan.tensors or plan.tensors[name].role != "state":
+            raise PlanFormatError(field, "expected the name of a tensor of role state")
+        if type(after) is not str or after not in plan.tensors or after in taken:
+            fail(field, "expected an output of its own", after)
+        if plan.tensors[after].role != "output" or (
+            plan.tensors[after].type != plan.tensors[name].type
+        ):
+            fail(field, f"expected an output of the type of {name!r}", after)
+        taken.add(after)
+
+
 def _check_constants(plan: Plan) -> None:
     for name, spec in plan.tensors.items():
-        if spec.role == "constant" and name not in plan.constants:
-            raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
+        if spec.role in _STORED and name not in plan.constants:
+            raise PlanFormatError(tensor_field(name), f"expected its data, as it is a {spec.role}")
     for name, array in plan.constants.items():
-        if name not in plan.tensors or plan.tensors[name].role != "constant":
+        if name not in plan.tensors or plan.tensors[name].role not in _STORED:
             raise PlanFormatError(tensor_field(name), "expected no data, as it is no constant")
         _check_array(array, plan.tensors[name], tensor_field(name))
 
 
 def _check_samples(plan: Plan) -> None:
+    shapes: dict[str, Shape] = {}
     for name, array in plan.samples.items():
         field = f"plan.samples[{name!r}]"
         if name not in plan.inputs:
             raise PlanFormatError(field, "expected the name of an input")
         _check_array(array, plan.tensors[name], field)
+        shapes[name] = array.shape
+        try:
+            bind_sizes(plan, shapes)
+        except InputError as error:
+            raise PlanFormatError(f"{field}.shape", str(error)) from error
 
 
 def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
     """Check that ``array`` has the type of ``spec`` and can be read by its address."""
     if array.dtype != DTYPES[spec.dtype].storage:
         fail(f"{field}.dtype", f"expected data of the tensor's {spec.dtype}", str(array.dtype))
-    if array.shape != spec.shape:
+    sized = spec.role == "input" and any(isinstance(size, Size) for size in spec.shape)
+    if array.shape != spec.shape and not sized:  # what depends on sizes is bound together
         raise PlanFormatError(
             f"{field}.shape", f"the tensor's is {list(spec.shape)}, its data's {list(array.shape)}"
         )
@@ -125,7 +192,9 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
     tensors = plan.tensors
     types = {name: spec.type for name, spec in tensors.items()}
     last_read = dict.fromkeys(tensors, _NEVER)
-    defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
+    defined = {
+        name for name, spec in tensors.items() if spec.role in ("input", "constant", "state")
+    }
     for step, node in enumerate(plan.nodes):
         field = f"plan.nodes[{step}]"
         if type(node.op) is not str or node.op not in REGISTRY:
@@ -140,6 +209,10 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
         if node.output in defined:
             fail(f"{field}.output", "expected a tensor without a value yet", node.output)
         _check_types(node, types, field)
+        for key in node.attrs:
+            value = node.attrs[key]
+            values = value if type(value) in (tuple, list) else (value,)
+            _check_variables(plan, values, f"{field}.attrs.{key}")
         defined.add(node.output)
     for name, spec in tensors.items():
         if name not in defined:

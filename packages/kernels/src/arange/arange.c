@@ -1,0 +1,44 @@
+/* Counting: ARANGE. It reads nothing; the output's size says how far. */
+#include "common/tensor.h"
+#include "arange/kernels.inc"
+#include "isa/isa.h"
+
+TAPER_DEFINE_ATTRS(arange)
+
+enum { ARANGE_TASK = 16384 }; /* elements: some microseconds */
+
+struct arange_state {
+    int64_t count;
+};
+
+static taper_status i64_arange_prepare(const taper_call *call, taper_work *work) {
+    const taper_tensor *y = call->output;
+    struct arange_state *s = call->state;
+    if (call->n_inputs != 0 || y->dtype != TAPER_INT64 || y->rank != 1 || !tensor_is_contiguous(y))
+        return TAPER_UNSUPPORTED;
+    s->count = y->shape[0];
+    *work = (taper_work){(s->count + ARANGE_TASK - 1) / ARANGE_TASK, 0};
+    return TAPER_OK;
+}
+
+static taper_status i64_arange_run(const taper_call *call, int64_t begin, int64_t end,
+                                   void *scratch) {
+    const struct arange_attrs *attrs = call->attrs;
+    const struct arange_state *s = call->state;
+    int64_t *y = call->output->data;
+    const int64_t last = end * ARANGE_TASK < s->count ? end * ARANGE_TASK : s->count;
+    (void)scratch;
+    /* Unsigned: a file's numbers may wrap around. */
+    for (int64_t i = begin * ARANGE_TASK; i < last; i++)
+        y[i] = (int64_t)((uint64_t)attrs->start + (uint64_t)i * (uint64_t)attrs->step);
+    return TAPER_OK;
+}
+
+static const taper_kernel arange_kernels[] = {
+#define TAPER_KERNEL_ROWS
+#include "arange/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_arange);
+const taper_family TAPER_ISA_SYM(taper_arange) = {arange_kernels,
+                                                  sizeof arange_kernels / sizeof arange_kernels[0]};

@@ -1,0 +1,574 @@
+"""Size expressions: dims that the inputs of a run decide.
+
+A size is an ``int``, or an expression over *size variables*: a polynomial whose atoms are variables
+and calls of ``floordiv``, ``min`` and ``max``. An expression stands wherever an int would and takes
+part in the same arithmetic, so rules written for ints (type inference, view rules) hold for every
+size at once. Two things keep that sound:
+
+- expressions are canonical: equal structure means equal value whatever the variables are. Where the
+  structure differs ``==`` is False, though some sizes may make both sides equal;
+- an order (``<``, ``<=``...) and the truth of an expression are decided from the ranges of its
+  variables, and raise :class:`UndecidedError` where the ranges leave both answers open.
+
+Annotations say ``int`` for a size, expression or not: that is how it is used. Type checkers see an
+expression as a subclass of it; at run time it is none, so that nothing takes it for a number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.errors import InputError, OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    _Int = int
+else:
+    _Int = object
+
+#: Largest size a variable may take. Products of several may exceed 64 bits: evaluation checks.
+MAX_SIZE = 2**48
+
+#: A range that ends here or later has no end that anyone asked for.
+UNBOUNDED = 2**31 - 1
+
+#: Values that a size expression may have when it is evaluated: signed 64-bit integers.
+_LOW, _HIGH = -(2**63), 2**63 - 1
+
+#: Of the text of an expression, and of calls inside each other.
+MAX_TEXT = 2000
+MAX_NESTING = 16
+
+#: Products in one expression, and atoms in one product.
+MAX_TERMS, MAX_DEGREE = 200, 60
+
+FUNCTIONS = ("floordiv", "min", "max")
+
+_Terms = dict[tuple["Atom", ...], int]
+
+
+class UndecidedError(OpError):
+    """What a rule asked about a size holds for some sizes in range and not for others."""
+
+
+class Atom:
+    """A size variable (``function`` is empty, ``text`` its name) or a call.
+
+    Attributes
+    ----------
+    text : str
+        Canonical: atoms are equal where their texts are.
+    function : str
+        One of :data:`FUNCTIONS`, or empty.
+    args : tuple of sizes
+    low, high : int
+        Its value is between them, both included.
+    """
+
+    __slots__ = ("args", "function", "high", "low", "text")
+
+    def __init__(self, text: str, function: str, args: tuple[int, ...], low: int, high: int):
+        self.text = text
+        self.function = function
+        self.args = args
+        self.low = low
+        self.high = high
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Atom) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __lt__(self, other: Atom) -> bool:
+        return self.text < other.text
+
+
+class Size(_Int):
+    """A size expression that is no constant: a sum of products of atoms.
+
+    Attributes
+    ----------
+    terms : tuple of (tuple of Atom, int)
+        Products and their factors, in canonical order: no factor is 0, no product stands twice.
+    """
+
+    __slots__ = ("_bounds", "_hash", "_text", "terms")
+
+    def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
+        self.terms = tuple(terms)
+        self._text = _format(self.terms)
+        self._hash = hash(self._text)
+        self._bounds: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Size) and self._text == other._text
+
+    # -- arithmetic -------------------------------------------------------------------------------
+
+    def __add__(self, other: int) -> Any:
+        return _sum(self, other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> Any:
+        return _sum(self, other, -1)
+
+    def __rsub__(self, other: int) -> Any:
+        return _sum(other, self, -1)
+
+    def __neg__(self) -> Any:
+        return _sum(0, self, -1)
+
+    def __pos__(self) -> int:
+        return self
+
+    def __mul__(self, other: int) -> Any:
+        if not _is_size(other):
+            return NotImplemented
+        product: _Terms = {}
+        for atoms, factor in _terms(self):
+            for more, other_factor in _terms(other):
+                key = tuple(sorted(atoms + more))
+                product[key] = product.get(key, 0) + factor * other_factor
+                if len(product) > MAX_TERMS or len(key) > MAX_DEGREE:
+                    raise OpError(f"a size expression of more than {MAX_TERMS} terms")
+        return _make(product)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int) -> Any:
+        return _floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> Any:
+        return _floordiv(other, self)
+
+    def __mod__(self, other: int) -> Any:
+        return self - other * _floordiv(self, other)
+
+    def __rmod__(self, other: int) -> Any:
+        return other - self * _floordiv(other, self)
+
+    # -- what only the ranges can tell ------------------------------------------------------------
+
+    def __lt__(self, other: int) -> bool:
+        return not self >= other
+
+    def __le__(self, other: int) -> Any:
+        return _is_at_least(other, self)
+
+    def __gt__(self, other: int) -> bool:
+        return not self <= other
+
+    def __ge__(self, other: int) -> Any:
+        return _is_at_least(self, other)
+
+    def __bool__(self) -> bool:
+        low, high = bounds(self)
+        if low > 0 or high < 0:
+            return True
+        raise UndecidedError(f"whether {self} is 0 depends on the inputs' sizes")
+
+    def __index__(self) -> int:
+        raise UndecidedError(f"{self} is known only when the inputs are")
+
+
+def variable(name: str, low: int, high: int) -> int:
+    """Return a size variable between ``low`` and ``high``, both included; an int if they meet."""
+    return low if low == high else _of_atom(Atom(name, "", (), low, high))
+
+
+def smallest(a: int, b: int) -> int:
+    """Return the smaller of two sizes."""
+    return _extreme("min", a, b)
+
+
+def largest(a: int, b: int) -> int:
+    """Return the larger of two sizes."""
+    return _extreme("max", a, b)
+
+
+def is_static(size: int) -> bool:
+    """Whether ``size`` is an int, the same for all inputs."""
+    return type(size) is int
+
+
+def bounds(size: int) -> tuple[int, int]:
+    """Return numbers that ``size`` is between, both included, from the ranges of its variables."""
+    if not isinstance(size, Size):
+        return size, size
+    if size._bounds is None:
+        size._bounds = _low(_terms(size)), -_low(_terms(-size))
+    return size._bounds
+
+
+def variables(size: int) -> Iterator[Atom]:
+    """Yield the variables in ``size``; one may come more than once."""
+    if not isinstance(size, Size):
+        return
+    for atoms, _ in _terms(size):
+        for atom in atoms:
+            if atom.function:
+                for arg in atom.args:
+                    yield from variables(arg)
+            else:
+                yield atom
+
+
+def affine(size: int) -> tuple[str, int, int] | None:
+    """Return variable, factor and addend if ``size`` is ``factor * variable + addend``."""
+    if not isinstance(size, Size):
+        return None
+    (atoms, factor), *rest = _terms(size)
+    if len(atoms) != 1 or atoms[0].function or len(rest) > 1 or (rest and rest[0][0]):
+        return None
+    return atoms[0].text, factor, rest[0][1] if rest else 0
+
+
+def evaluate(size: int, values: Mapping[str, int]) -> int:
+    """Return the number that ``size`` is for these values of its variables.
+
+    Raises
+    ------
+    InputError
+        If it, or something on the way to it, does not fit 64 bits.
+    """
+    if not isinstance(size, Size):
+        return size
+    total = 0
+    for atoms, factor in _terms(size):
+        product = factor
+        for atom in atoms:
+            product = _checked(product * _evaluate_atom(atom, values), size)
+        total = _checked(total + product, size)
+    return total
+
+
+def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
+    if not atom.function:
+        return values[atom.text]
+    a, b = (evaluate(arg, values) for arg in atom.args)
+    if atom.function == "floordiv":
+        return a // b
+    return min(a, b) if atom.function == "min" else max(a, b)
+
+
+def _checked(value: int, size: int) -> int:
+    if not _LOW <= value <= _HIGH:
+        raise InputError(f"sizes of the inputs: {size} exceeds 64 bits")
+    return value
+
+
+def parse(text: str, known: Mapping[str, int]) -> int:
+    """Return the expression that ``text`` is the canonical form of.
+
+    Parameters
+    ----------
+    text : str
+        As ``str`` of an expression gives it.
+    known : mapping of str to size
+        The variables.
+
+    Raises
+    ------
+    ValueError
+        If it is not the canonical text of an expression over these variables.
+    """
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"expected at most {MAX_TEXT} characters")
+    parser = _Parser(text, known)
+    try:
+        size = parser.sum(0)
+    except OpError as error:
+        raise ValueError(str(error)) from error
+    if parser.at != len(text) or not isinstance(size, Size) or str(size) != text:
+        raise ValueError("expected the canonical form of an expression")
+    return size
+
+
+class _Parser:
+    """Recursive descent over ``sum := ['-'] product ((' + ' | ' - ') product)*``."""
+
+    def __init__(self, text: str, known: Mapping[str, int]) -> None:
+        self.text = text
+        self.known = known
+        self.at = 0
+
+    def take(self, token: str) -> bool:
+        if not self.text.startswith(token, self.at):
+            return False
+        self.at += len(token)
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.take(token):
+            raise ValueError(f"expected {token!r} at character {self.at}")
+
+    def sum(self, depth: int) -> int:
+        if depth > MAX_NESTING:
+            raise ValueError(f"expected at most {MAX_NESTING} calls inside each other")
+        total = -self.product(depth) if self.take("-") else self.product(depth)
+        while True:
+            if self.take(" + "):
+                total += self.product(depth)
+            elif self.take(" - "):
+                total -= self.product(depth)
+            else:
+                return total
+
+    def product(self, depth: int) -> int:
+        result = self.factor(depth)
+        while self.take("*"):
+            result = result * self.factor(depth)
+        return result
+
+    def factor(self, depth: int) -> int:
+        start = self.at
+        while self.at < len(self.text) and (
+            self.text[self.at].isalnum() or self.text[self.at] == "_"
+        ):
+            self.at += 1
+        word = self.text[start : self.at]
+        if word.isascii() and word.isdigit() and len(word) < 20:
+            return int(word)
+        if word in FUNCTIONS and self.take("("):
+            a = self.sum(depth + 1)
+            self.expect(", ")
+            b = self.sum(depth + 1)
+            self.expect(")")
+            call = _floordiv(a, b) if word == "floordiv" else _extreme(word, a, b)
+            if str(call) != self.text[start : self.at]:
+                raise ValueError(f"expected a call in canonical form at character {start}")
+            return call
+        if word not in self.known:
+            raise ValueError(f"expected a size variable at character {start}")
+        return self.known[word]
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` can name a size variable."""
+    return text.isascii() and text.isidentifier() and len(text) <= 100 and text not in FUNCTIONS
+
+
+# -- canonical form --------------------------------------------------------------------------------
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, Size) or type(value) is int
+
+
+def _terms(size: Any) -> tuple[tuple[tuple[Atom, ...], int], ...]:
+    if isinstance(size, Size):
+        return size.terms
+    return (((), size),) if size else ()
+
+
+def _make(terms: _Terms) -> int:
+    kept = [(atoms, factor) for atoms, factor in terms.items() if factor]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    kept.sort(key=lambda term: (-len(term[0]), [atom.text for atom in term[0]]))
+    return Size(kept)
+
+
+def _of_atom(atom: Atom) -> int:
+    return Size((((atom,), 1),))
+
+
+def _sum(a: Any, b: Any, sign: int) -> Any:
+    if not (_is_size(a) and _is_size(b)):
+        return NotImplemented
+    total = dict(_terms(a))
+    for atoms, factor in _terms(b):
+        total[atoms] = total.get(atoms, 0) + sign * factor
+    return _make(total)
+
+
+def _floordiv(a: Any, b: Any) -> Any:
+    """Divide what can be divided exactly; the rest becomes an atom.
+
+    ``(q * b + r) // b = q + r // b``, with the factors of ``r`` in ``[0, b)`` where b is a number.
+    """
+    if not (_is_size(a) and _is_size(b)):
+        return NotImplemented
+    if bounds(b)[0] < 1:
+        raise UndecidedError(f"{a} // {b}: the divisor may be less than 1")
+    divisor = _terms(b)
+    quotient: _Terms = {}
+    rest: _Terms = {}
+    if len(divisor) == 1:
+        ((atoms, factor),) = divisor
+        for term, amount in _terms(a):
+            left = _without(term, atoms)
+            whole, part = divmod(amount, factor)
+            if left is None:
+                rest[term] = amount
+            elif atoms and part:
+                rest[term] = part
+                quotient[left] = whole
+            else:
+                quotient[left] = whole
+                rest[term] = part
+    elif a == b:
+        return 1
+    else:
+        rest = dict(_terms(a))
+    remainder = _make(rest)
+    low, high = bounds(remainder)
+    if low >= 0 and high < bounds(b)[0]:
+        return _make(quotient)
+    if is_static(remainder) and is_static(b):
+        return _make(quotient) + remainder // b
+    b_low, b_high = bounds(b)
+    corners = [low // b_low, low // b_high, high // b_low, high // b_high]
+    if min(corners) == max(corners):
+        return _make(quotient) + corners[0]
+    text = f"floordiv({remainder}, {b})"
+    return _make(quotient) + _of_atom(
+        Atom(text, "floordiv", (remainder, b), min(corners), max(corners))
+    )
+
+
+def _without(atoms: tuple[Atom, ...], fewer: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
+    """Return the product ``atoms`` divided by the product ``fewer``; None if it does not divide."""
+    left = list(atoms)
+    for atom in fewer:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _extreme(function: str, a: int, b: int) -> int:
+    try:
+        smaller, larger = (a, b) if a <= b else (b, a)
+    except UndecidedError:
+        first, second = sorted((a, b), key=str)
+        choose = min if function == "min" else max
+        (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
+        text = f"{function}({first}, {second})"
+        low, high = choose(a_low, b_low), choose(a_high, b_high)
+        return _of_atom(Atom(text, function, (first, second), low, high))
+    return smaller if function == "min" else larger
+
+
+def _is_at_least(a: Any, b: Any) -> Any:
+    if not (_is_size(a) and _is_size(b)):
+        return NotImplemented
+    low, high = bounds(a - b)
+    if low >= 0:
+        return True
+    if high < 0:
+        return False
+    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes")
+
+
+def _low(terms: tuple[tuple[tuple[Atom, ...], int], ...]) -> int:
+    """Return a number that the sum of ``terms`` is never less than.
+
+    Each atom is written as its least value plus a rest that is not negative. What becomes of
+    ``s * t - s`` with s, t >= 1 then has no negative term; as they are, its terms tell nothing.
+    """
+    shifted: _Terms = {}
+    for atoms, factor in terms:
+        parts: _Terms = {(): factor}
+        for atom in atoms:
+            grown: _Terms = {}
+            for rests, amount in parts.items():
+                for key, value in ((rests, amount * atom.low), ((*rests, atom), amount)):
+                    grown[key] = grown.get(key, 0) + value
+            parts = grown
+            if len(parts) > MAX_TERMS:
+                raise OpError(f"a product of more than {MAX_TERMS} terms")
+        for rests, amount in parts.items():
+            shifted[rests] = shifted.get(rests, 0) + amount
+    low = shifted.pop((), 0)
+    for rests, amount in shifted.items():
+        if amount < 0:
+            for atom in rests:
+                amount *= atom.high - atom.low
+            low += amount
+    return low
+
+
+def _format(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> str:
+    text = ""
+    for atoms, factor in terms:
+        parts = [atom.text for atom in atoms]
+        if abs(factor) != 1 or not parts:
+            parts.insert(0, str(abs(factor)))
+        sign = "-" if factor < 0 else "+"
+        text += (f" {sign} " if text else sign.strip("+")) + "*".join(parts)
+    return text
+
+
+# -- many at once ----------------------------------------------------------------------------------
+
+
+class SizeTable:
+    """Distinct sizes as one straight-line program over 64-bit integers, each computed once.
+
+    Every size has a slot. The variables have the first ones; ``start`` holds what the others are
+    before ``code`` has run, which is what constants stay.
+
+    Attributes
+    ----------
+    start : list of int
+    code : list of tuple of (str, int, int, int)
+        Operation ("add", "mul" or one of :data:`FUNCTIONS`), slots of its operands, slot it sets.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._slots: dict[Any, int] = {}
+        self.start: list[int] = []
+        self.code: list[tuple[str, int, int, int]] = []
+        for name in names:
+            self._slots[name] = self._new(0)
+
+    def slot(self, size: int) -> int:
+        """Return where the value of ``size`` will be."""
+        if size in self._slots:
+            return self._slots[size]
+        if not isinstance(size, Size):
+            slot = self._new(size)
+        else:
+            first, *others = [self._product(atoms, factor) for atoms, factor in size.terms]
+            slot = first
+            for other in others:
+                slot = self._emit("add", slot, other)
+        self._slots[size] = slot
+        return slot
+
+    def _product(self, atoms: tuple[Atom, ...], factor: int) -> int:
+        slot = self._atom(atoms[0]) if atoms else self.slot(factor)
+        for atom in atoms[1:]:
+            slot = self._emit("mul", slot, self._atom(atom))
+        if atoms and factor != 1:
+            slot = self._emit("mul", slot, self.slot(factor))
+        return slot
+
+    def _atom(self, atom: Atom) -> int:
+        if not atom.function:
+            return self._slots[atom.text]
+        a, b = map(self.slot, atom.args)
+        return self._emit(atom.function, a, b)
+
+    def _emit(self, operation: str, a: int, b: int) -> int:
+        key = (operation, a, b)
+        if key not in self._slots:
+            slot = self._slots[key] = self._new(0)
+            self.code.append((*key, slot))
+        return self._slots[key]
+
+    def _new(self, value: int) -> int:
+        self.start.append(value)
+        return len(self.start) - 1

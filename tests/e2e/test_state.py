@@ -1,0 +1,164 @@
+"""Modules that write to their buffers: plans with state."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import taper_frontend
+import taper_runtime
+from taper_runtime import InputError
+
+torch.set_num_threads(1)
+
+
+class Counter(torch.nn.Module):
+    """Adds up what it has seen; gives the running sum, and its own count."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.full((3,), 0.5))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        before = self.total * self.scale
+        self.total += x
+        self.steps += 1
+        return before, self.total * self.steps, self.steps
+
+
+class Cache(torch.nn.Module):
+    """Writes rows into a buffer at the positions it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(8, 3), persistent=False)
+
+    def forward(self, x, positions):
+        self.rows.index_copy_(0, positions, x)
+        return self.rows.sum(0)
+
+
+def opened(plan, executor="compiled"):
+    options = taper_runtime.SessionOptions()
+    options.executor = executor
+    return taper_runtime.InferenceSession(plan, options)
+
+
+def run(session, *arrays):
+    feed = {arg.name: x for arg, x in zip(session.get_inputs(), arrays, strict=True)}
+    return session.run(None, feed)
+
+
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+def test_runs_go_on_where_the_last_one_ended(executor, tmp_path):
+    module = Counter()
+    plan = taper_frontend.export(module, (torch.ones(3),))
+    assert module.steps == 0, "export leaves the module as it was"
+    plan.save(tmp_path / "counter.taper")
+    session = opened(tmp_path / "counter.taper", executor)
+    assert sorted(session.state_names) == ["steps", "total"]
+    for _ in range(4):
+        x = torch.randn(3)
+        for got, want in zip(run(session, x.numpy()), module(x), strict=True):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(session.get_state("total"), module.total.numpy(), rtol=1e-6)
+
+
+def test_a_fresh_session_starts_from_the_exported_value():
+    plan = taper_frontend.export(Counter(), (torch.ones(3),))
+    first, second = opened(plan), opened(plan)
+    run(first, np.ones(3, np.float32))
+    assert first.get_state("steps") == 1
+    assert second.get_state("steps") == 0
+    np.testing.assert_array_equal(second.get_state("total"), np.full(3, 0.5, np.float32))
+
+
+def test_get_set_reset():
+    session = opened(taper_frontend.export(Counter(), (torch.ones(3),)))
+    x = np.ones(3, np.float32)
+    session.set_state("steps", np.array(41))
+    assert run(session, x)[2] == 42
+    held = session.get_state("total")
+    run(session, x)
+    np.testing.assert_array_equal(held, np.full(3, 1.5, np.float32))
+    session.reset_state("total")
+    assert session.get_state("steps") == 43
+    np.testing.assert_array_equal(session.get_state("total"), np.full(3, 0.5, np.float32))
+    session.reset_state()
+    assert session.get_state("steps") == 0
+    for call in (
+        lambda: session.get_state("scale"),
+        lambda: session.reset_state("x"),
+        lambda: session.set_state("steps", np.array(1.0)),
+        lambda: session.set_state("total", np.zeros(4, np.float32)),
+    ):
+        with pytest.raises(InputError):
+            call()
+
+
+def test_an_output_is_not_the_state_itself():
+    session = opened(taper_frontend.export(Counter(), (torch.ones(3),)))
+    x = np.ones(3, np.float32)
+    _, _, steps = run(session, x)
+    steps += 100
+    assert run(session, x)[2] == 2
+    assert steps == 101
+
+
+def test_cache_and_a_run_that_fails():
+    plan = taper_frontend.export(Cache(), (torch.randn(2, 3), torch.tensor([0, 1])))
+    session = opened(plan)
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    run(session, rows, np.array([2, 5]))
+    (total,) = run(session, rows, np.array([0, 7]))
+    np.testing.assert_array_equal(total, 2 * rows.sum(0))
+    before = session.get_state("rows")
+    np.testing.assert_array_equal(before[[2, 5, 0, 7]], np.concatenate([rows, rows]))
+    with pytest.raises(InputError):
+        run(session, rows, np.array([3, 99]))
+    np.testing.assert_array_equal(session.get_state("rows"), before)
+
+
+def test_runs_take_turns():
+    session = opened(taper_frontend.export(Counter(), (torch.ones(3),)))
+
+    def work():
+        for _ in range(200):
+            run(session, np.ones(3, np.float32))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert session.get_state("steps") == 800
+    np.testing.assert_array_equal(session.get_state("total"), np.full(3, 800.5, np.float32))
+
+
+def test_state_beside_sizes_that_vary():
+    class Mean(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(2))
+
+        def forward(self, x):
+            self.seen.add_(x.sum(0))
+            return x + self.seen
+
+    module = Mean()
+    n = torch.export.Dim("n", max=50)
+    session = opened(taper_frontend.export(module, (torch.randn(3, 2),), dynamic_shapes=({0: n},)))
+    for size in (4, 1, 50, 4):
+        x = torch.randn(size, 2)
+        np.testing.assert_allclose(run(session, x.numpy())[0], module(x).numpy(), rtol=1e-5)
+
+
+def test_plans_without_state():
+    session = opened(taper_frontend.export(torch.nn.ReLU(), (torch.ones(3),)))
+    assert session.state_names == []
+    session.reset_state()
+    with pytest.raises(InputError, match="no state"):
+        session.get_state("x")

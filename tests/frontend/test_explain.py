@@ -1,0 +1,113 @@
+"""What stands between a model and a plan, in words."""
+
+import pytest
+import torch
+from torch.export import Dim
+
+import taper_frontend
+import taper_runtime.cli
+from taper_frontend.errors import CATEGORIES
+from taper_frontend.explain import HINTS
+
+torch.set_num_threads(1)
+
+
+class Broken(torch.nn.Module):
+    """Two layers with the same break, another break, and a write to an argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, state):
+        for _ in range(2):
+            x = torch.special.bessel_j0(self.linear(x))
+        x = torch.relu(x) + torch.fft.fft(x).abs()
+        state.add_(1)
+        return x + x[x > 0].sum()
+
+
+def test_every_break_at_once():
+    explanation = taper_frontend.explain(Broken(), (torch.randn(2, 4), torch.zeros(2)))
+    assert {"op", "data-dependent", "mutation"} <= set(explanation.categories)
+    bessel = next(each for each in explanation.breaks if "bessel" in each.op)
+    assert bessel.nodes == 2
+    assert bessel.category == "op"
+    assert len(bessel.sources) == 1, "two nodes of one line"
+    assert "test_explain.py" in bessel.sources[0]
+    assert "bessel_j0" in bessel.sources[0]
+    assert 0 < explanation.score < 1
+    assert explanation.supported == explanation.nodes - sum(explanation.categories.values())
+    text = str(explanation)
+    for each in explanation.breaks:
+        assert each.hint in text
+        assert each.reason in text
+        assert all(source in text for source in each.sources)
+
+
+def test_every_category_has_a_hint():
+    assert set(HINTS) == set(CATEGORIES)
+
+
+class Control(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+def test_control_flow_is_named():
+    explanation = taper_frontend.explain(Control(), (torch.randn(3),))
+    (each,) = [each for each in explanation.breaks if each.category == "control flow"]
+    assert each.op == "cond"
+    assert "torch.cond" in each.sources[0]
+    with pytest.raises(taper_frontend.UnsupportedOpError, match=r"cond \[control flow\]"):
+        taper_frontend.export(Control(), (torch.randn(3),))
+
+
+def test_what_torch_cannot_capture():
+    class Item(torch.nn.Module):
+        def forward(self, x):
+            return x * 2 if x.sum().item() > 0 else x
+
+    explanation = taper_frontend.explain(Item(), (torch.randn(3),))
+    assert explanation.score == 0
+    assert [each.category for each in explanation.breaks] == ["data-dependent"]
+    assert explanation.breaks[0].reason
+
+
+def test_a_model_that_numpy_computes_in_part():
+    class Slow(torch.nn.Module):
+        def forward(self, x):
+            return torch.relu(x @ x).double().cumprod(0)
+
+    explanation = taper_frontend.explain(Slow(), (torch.randn(64, 64),))
+    assert explanation.breaks == []
+    assert explanation.score == 1
+    names = [each.op for each in explanation.fallbacks]
+    assert "CUMPROD" in names
+    assert 0 < sum(each.share for each in explanation.fallbacks) < 1
+    assert "cumprod" in explanation.fallbacks[names.index("CUMPROD")].sources[0]
+    assert "computed by numpy" in str(explanation)
+
+
+def test_a_model_without_breaks():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    dims = ({0: Dim("n", max=9)},)
+    explanation = taper_frontend.explain(model, (torch.randn(2, 4),), dynamic_shapes=dims)
+    assert explanation.breaks == explanation.fallbacks == []
+    assert "every node has a native kernel" in str(explanation)
+
+
+def test_command(capsys, monkeypatch, tmp_path):
+    source = "import torch\ndef make():\n    return torch.nn.ReLU(), (torch.ones(3),)\n"
+    (tmp_path / "explained_model.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("taper_runtime.cli.entry_points", lambda group: [Point()])
+    assert taper_runtime.cli.main(["export", "explained_model:make", "--explain"]) == 0
+    assert "(100.0%)" in capsys.readouterr().out
+
+
+class Point:
+    def load(self):
+        from taper_frontend.cli import add_export
+
+        return add_export

@@ -1,0 +1,134 @@
+"""Plans with size variables: valid for all sizes or refused, bound by the inputs' shapes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plan_files import PlanFile
+from sized_plans import B, S, sized_plan
+from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.format.reader import load, loads
+from taper_runtime.plan.binding import bind_sizes, instantiate
+from taper_runtime.plan.validate import validate
+
+
+@pytest.fixture(scope="module")
+def blob(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sized") / "plan.taper"
+    sized_plan().save(path)
+    return path.read_bytes()
+
+
+def test_a_file_gives_the_plan_back(tmp_path):
+    plan = sized_plan()
+    plan.save(tmp_path / "plan.taper")
+    again = load(tmp_path / "plan.taper")
+    assert again.sizes == plan.sizes
+    assert again.tensors == plan.tensors
+    assert again.placements == plan.placements
+    assert [dict(n.attrs) for n in again.nodes] == [dict(n.attrs) for n in plan.nodes]
+
+
+@pytest.mark.parametrize(("b", "s"), [(2, 2), (1, 32), (8, 2), (8, 32), (3, 7)])
+def test_what_is_valid_for_all_sizes_is_valid_for_each(b, s):
+    plan = instantiate(sized_plan(), {"B": b, "S": s})
+    validate(plan)
+    assert plan.tensors["c"].shape == (b, 2 * s, 3)
+    assert plan.placements["t"].strides == (6 * s if b > 1 else 3, 1, 3)
+    assert plan.nodes[-1].attrs["shape"] == (6 * b * s,)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"x": (9, 3, 4), "m": (6,)}, r"'x': dimension 0 \(B\): expected 1 to 8, got 9"),
+        ({"x": (1, 1, 4), "m": (2,)}, r"'x': dimension 1 \(S\): expected 2 to 32, got 1"),
+        ({"x": (0, 3, 4), "m": (6,)}, r"expected 1 to 8, got 0"),
+        ({"x": (1, 3, 4), "m": (8,)}, r"'m': .* expected 6, as .*'x' says S is 3; got 8"),
+        ({"x": (1, 3, 4), "m": (7,)}, r"'m': dimension 0 \(2\*S\): expected S 2 to 32, got 7"),
+        ({"x": (1, 3, 5), "m": (6,)}, r"'x': expected shape \(B, S, 4\).*must be 4, got 5"),
+        ({"x": (3, 4), "m": (6,)}, r"'x': expected shape \(B, S, 4\), got \(3, 4\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_name_the_variable(shapes, message):
+    with pytest.raises(InputError, match=message):
+        bind_sizes(sized_plan(), shapes)
+
+
+def edit(change):
+    """An attack: change the plan's JSON."""
+
+    def attack(file):
+        change(file.plan)
+
+    return attack
+
+
+def set_tensor(name, **fields):
+    return edit(lambda plan: plan["tensors"][name].update(fields))
+
+
+def set_attrs(step, **attrs):
+    return edit(lambda plan: plan["nodes"][step]["attrs"].update(attrs))
+
+
+ATTACKS = {
+    "a view beyond its root for large sizes": (
+        set_tensor("a", strides=["7*S", 6, 1]), "plan.tensors['a'].",
+    ),
+    "a view that goes on beyond the end": (
+        set_tensor("a", offset="4*S"), "plan.tensors['a'].",
+    ),
+    "a view before its root": (set_tensor("a", offset="S - 8"), "plan.tensors['a'].offset"),
+    "a shape that is right at the sample only": (
+        set_tensor("c", shape=["B", 6, 3]), "plan.",
+    ),
+    "a shape of another form": (set_tensor("c", shape=["B", "S*2", 3]), "plan.tensors['c'].shape"),
+    "an unknown variable": (set_tensor("c", shape=["B", "T", 3]), "plan.tensors['c'].shape"),
+    "a dim that may be empty": (
+        set_tensor("x", shape=["B", "S - 2", 4]), "plan.tensors['x'].shape",
+    ),
+    "an arena in the file": (edit(lambda plan: plan.update(arena_bytes=64)), "plan.arena_bytes"),
+    "an offset in the arena": (set_tensor("h", offset=64), "plan.tensors['h'].offset"),
+    "an offset in the arena that varies": (
+        set_tensor("h", offset="64*S"), "plan.tensors['h'].offset",
+    ),
+    "scratch in the arena": (
+        edit(lambda plan: plan["nodes"][0].update(scratch=[0, 64])), "plan.nodes[0].scratch",
+    ),
+    "a size where the op takes none": (set_attrs(3, axis="B"), "plan.nodes[3]"),
+    "a slice that may be too long": (set_attrs(2, stop="3 + S"), "plan.nodes[2]"),
+    "a slice that is too long for some": (set_attrs(2, stop="S"), "plan.nodes[2]"),
+    "a variable that only one product gives": (
+        edit(lambda plan: plan["tensors"]["x"].update(shape=["B*S", "S", 4])), "plan.",
+    ),
+    "a sample out of range": (
+        edit(lambda plan: plan.update(sizes={"B": [3, 8], "S": [2, 32]})),
+        "plan.samples['x'].shape",
+    ),
+    "a constant that varies": (set_tensor("w", shape=[4, "3*S"]), "plan."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack(name, blob):
+    attack, field = ATTACKS[name]
+    file = PlanFile(blob)
+    attack(file)
+    with pytest.raises(PlanFormatError) as caught:
+        loads(file.pack())
+    assert caught.value.field.startswith(field)
+
+
+def test_the_file_is_fine_unbroken(blob):
+    plan = loads(PlanFile(blob).pack())
+    assert plan.tensors["x"].shape == (B, S, 4)
+    assert json.loads(json.dumps({"sizes": plan.sizes}))
+
+
+def test_instances_are_static():
+    plan = instantiate(sized_plan(), {"B": 2, "S": 3})
+    assert not plan.sizes
+    np.testing.assert_array_equal(plan.samples["x"], np.ones((2, 3, 4)))
+    assert "x" not in instantiate(sized_plan(), {"B": 3, "S": 3}).samples

@@ -1,0 +1,173 @@
+"""Size expressions: canonical, sound in what they decide, strict in what they parse."""
+
+import math
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taper_runtime.errors import InputError, OpError
+from taper_runtime.sizes import (
+    MAX_TEXT,
+    Size,
+    SizeTable,
+    UndecidedError,
+    affine,
+    bounds,
+    evaluate,
+    largest,
+    parse,
+    smallest,
+    variable,
+)
+
+RANGES = {"a": (1, 4), "b": (2, 7), "c": (3, 3 + 2**20)}
+KNOWN = {name: variable(name, *limits) for name, limits in RANGES.items()}
+A, B, C = KNOWN.values()
+
+values = st.fixed_dictionaries({name: st.integers(*limits) for name, limits in RANGES.items()})
+
+
+def divide(x, y):
+    return x // y
+
+
+@st.composite
+def expressions(draw, depth=3):
+    """A size, and the function of the variables' values that it should be."""
+    if depth == 0 or draw(st.booleans()):
+        name = draw(st.sampled_from([*KNOWN, None]))
+        if name is None:
+            number = draw(st.integers(-9, 9))
+            return number, lambda v: number
+        return KNOWN[name], lambda v: v[name]
+    x, f = draw(expressions(depth=depth - 1))
+    y, g = draw(expressions(depth=depth - 1))
+    kind = draw(st.sampled_from(["add", "sub", "mul", "min", "max", "div", "mod"]))
+    if kind in ("div", "mod"):
+        d = draw(st.integers(1, 9))
+        if kind == "div":
+            return x // d, lambda v: f(v) // d
+        return x % d, lambda v: f(v) % d
+    ints = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max}
+    sizes = ints | {"min": smallest, "max": largest}
+    return sizes[kind](x, y), lambda v: ints[kind](f(v), g(v))
+
+
+@given(expressions(), values)
+def test_an_expression_is_what_it_was_computed_from(made, at):
+    size, function = made
+    assert evaluate(size, at) == function(at)
+    low, high = bounds(size)
+    assert low <= function(at) <= high
+
+
+@given(expressions(), expressions(), values)
+def test_what_is_decided_holds_for_all_sizes(one, other, at):
+    (x, f), (y, g) = one, other
+    if x == y:
+        assert f(at) == g(at)
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        try:
+            answer = compare(x, y)
+        except UndecidedError:
+            continue
+        assert answer == compare(f(at), g(at))
+
+
+@given(expressions())
+def test_text_and_back(made):
+    size, _ = made
+    if isinstance(size, Size) and len(str(size)) <= MAX_TEXT:
+        again = parse(str(size), KNOWN)
+        assert again == size
+        assert hash(again) == hash(size)
+        assert bounds(again) == bounds(size)
+
+
+@given(st.lists(expressions(), min_size=1, max_size=4), values)
+def test_table_computes_what_its_sizes_are(made, at):
+    table = SizeTable(RANGES)
+    slots = [table.slot(size) for size, _ in made]
+    known = list(table.start)
+    known[: len(at)] = [at[name] for name in RANGES]
+    compute = {"add": operator.add, "mul": operator.mul, "min": min, "max": max, "floordiv": divide}
+    for operation, a, b, target in table.code:
+        known[target] = compute[operation](known[a], known[b])
+    assert [known[slot] for slot in slots] == [function(at) for _, function in made]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (A * B + 2 * A - 1, "a*b + 2*a - 1"),
+        (B * A - A * B, "0"),
+        (8 * A * B // (4 * A), "2*b"),
+        ((8 * B + 3) // 8, "b"),
+        ((B - 1) // 2 + 1, "floordiv(b + 1, 2)"),
+        (8 * A % 4, "0"),
+        (smallest(B, 99), "b"),
+        (largest(smallest(B, 5), 1), "min(5, b)"),
+        (A * B - A >= 0, "True"),  # its terms alone leave that open
+        ((A - 1) * (B + 1) >= 0, "True"),
+        (-A, "-a"),
+        (variable("n", 3, 3) + 1, "4"),
+    ],
+)
+def test_canonical_form(size, text):
+    assert str(size) == text
+
+
+@pytest.mark.parametrize("question", [lambda: B < 5, lambda: bool(B - 3), lambda: range(5)[B]])
+def test_what_sizes_leave_open_is_an_error(question):
+    with pytest.raises(UndecidedError, match="b"):
+        question()
+
+
+def test_a_different_structure_is_never_equal():
+    assert A != 1
+    assert A != B
+    assert len({A, A + 0, 2 * A - A, B}) == 2
+
+
+def test_affine():
+    assert affine(2 * B - 3) == ("b", 2, -3)
+    assert affine(B) == ("b", 1, 0)
+    for size in (A * B, A + B, B * B, 5, B // 2, None):
+        assert affine(size) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "5", "n", "b+a", "b + a", "1*b", "b*2", "0*b", "b - b", "(b)", "b ", "--b", "+b"),
+        *("b**2", "b//2", "floordiv(b, 2", "floordiv(4*b, 2)", "floordiv(b, 0)", "min(b, 99)"),
+        *(
+            "min(b)",
+            "max(b, 3, 4)",
+            "floordiv(b, a - 1)",
+            "b + 1.5",
+            "b + 1e3",
+            "b + \u0661",
+            "b\n",
+        ),
+        "99999999999999999999*b",
+        "min(3, " * 20 + "b" + ")" * 20,
+        "a*" * 400 + "b",
+        "b + " * 1000 + "1",
+    ],
+)
+def test_parse_refuses(text):
+    with pytest.raises((ValueError, OpError)):
+        parse(text, KNOWN)
+
+
+def test_products_of_sums_stay_small():
+    with pytest.raises(OpError, match="terms"):
+        math.prod([A + B + C + 1] * 40)
+
+
+def test_evaluation_checks_64_bits():
+    with pytest.raises(InputError, match="64 bits"):
+        evaluate(C * C * C * C, {"c": 2**20})

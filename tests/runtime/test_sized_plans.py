@@ -1,0 +1,197 @@
+"""Plans with size variables: one layout per set of sizes, right at each, whatever came before."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import taper_runtime
+from sized_plans import B, S, expected, sized_arrays, sized_plan
+from taper_runtime.errors import InputError
+from taper_runtime.executor import _native
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.sizes import variable
+
+
+def session(plan, executor="compiled", threads=1):
+    options = taper_runtime.SessionOptions()
+    options.executor = executor
+    options.intra_op_num_threads = threads
+    return taper_runtime.InferenceSession(plan, options)
+
+
+def check(opened, plan, b, s):
+    arrays = sized_arrays(b, s)
+    for got, want in zip(opened.run(None, arrays), expected(plan, arrays), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+def test_every_shape(executor, threads):
+    plan = sized_plan()
+    opened = session(plan, executor, threads)
+    for b, s in [(2, 3), (1, 2), (8, 32), (1, 32), (8, 2), (2, 3), (1, 2), (5, 7)]:
+        check(opened, plan, b, s)
+
+
+def test_more_shapes_than_are_kept():
+    plan = sized_plan()
+    opened = session(plan)
+    for _ in range(2):
+        for b in range(1, 9):
+            for s in range(2, 12):
+                check(opened, plan, b, s)
+
+
+def test_executors_agree_bit_for_bit():
+    plan = sized_plan()
+    arrays = sized_arrays(3, 9)
+    for ours, theirs in zip(
+        session(plan).run(None, arrays), session(plan, "interpreted").run(None, arrays), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+def test_bad_shapes_leave_the_session_usable(executor):
+    plan = sized_plan()
+    opened = session(plan, executor)
+    for b, s, s2 in ((9, 3, 3), (1, 1, 1), (1, 3, 4), (1, 33, 33)):
+        arrays = sized_arrays(b, s) | {"m": np.zeros(2 * s2, np.float32)}
+        with pytest.raises(InputError, match=r"\(B\)|\(S\)|\(2\*S\)"):
+            opened.run(None, arrays)
+    with pytest.raises(InputError, match="'x': expected dtype float32"):
+        opened.run(None, sized_arrays(1, 3) | {"x": np.zeros((1, 3, 4))})
+    with pytest.raises(InputError, match="expected a numpy array"):
+        opened.run(None, sized_arrays(1, 3) | {"m": [1.0] * 6})
+    check(opened, plan, 4, 4)
+
+
+def test_inputs_and_outputs_say_what_varies():
+    opened = session(sized_plan())
+    assert [arg.shape for arg in opened.get_inputs()] == [["B", "S", 4], ["2*S"]]
+    assert [arg.shape for arg in opened.get_outputs()] == [["B", 3], ["6*B*S"]]
+
+
+def test_out_takes_arrays_of_the_run():
+    plan = sized_plan()
+    opened = session(plan)
+    arrays = sized_arrays(2, 5)
+    z = np.empty(60, np.float32)
+    _, got = opened.run(None, arrays, out={"z": z})
+    assert got is z
+    np.testing.assert_allclose(z, expected(plan, arrays)[1], rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match=r"out\['z'\]: expected shape"):
+        opened.run(None, sized_arrays(2, 6), out={"z": z})
+
+
+def test_concurrent_runs_of_different_shapes():
+    plan = sized_plan()
+    opened = session(plan)
+    failures = []
+
+    def work(b):
+        try:
+            for s in range(2, 33):
+                check(opened, plan, b, s)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(b,)) for b in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_node_that_numpy_computes():
+    """Attrs and strides of a fallback are those of the sizes."""
+    plan = sized_plan()
+    cast = PlanNode("CAST", ("a",), "d", {"dtype": "float16"})
+    wide = PlanNode("CAST", ("e",), "c", {"dtype": "float32"})
+    cat = PlanNode("CAT", ("d", "d"), "e", {"axis": 1})
+    specs = [
+        TensorSpec("d", "float16", (B, S, 3), "intermediate"),
+        TensorSpec("e", "float16", (B, 2 * S, 3), "intermediate"),
+    ]
+    nodes = (*plan.nodes[:3], cast, cat, wide, *plan.nodes[4:])
+    plan = plan._replace(
+        nodes=nodes,
+        tensors={**plan.tensors, **{spec.name: spec for spec in specs}},
+        placements={
+            **plan.placements,
+            **{
+                spec.name: Placement(spec.name, 0, contiguous_strides(spec.shape)) for spec in specs
+            },
+        },
+    )
+    opened = session(plan)
+    for b, s in ((1, 2), (3, 5), (1, 2)):
+        arrays = sized_arrays(b, s)
+        got = opened.run(None, arrays)
+        for mine, want in zip(got, expected(plan, arrays), strict=True):
+            np.testing.assert_allclose(mine, want, rtol=1e-2, atol=1e-2)
+
+
+def cube_plan(high=2**31 - 1):
+    """y = the sum of x's cube: small to feed, huge in between."""
+    n = variable("n", 1, high)
+    specs = [
+        TensorSpec("x", "float32", (n,), "input"),
+        TensorSpec("a", "float32", (n, n, n), "intermediate"),
+        TensorSpec("b", "float32", (n, n, n), "intermediate"),
+        TensorSpec("y", "float32", (), "output"),
+    ]
+    placements = {
+        spec.name: Placement(spec.name, 0, contiguous_strides(spec.shape)) for spec in specs
+    }
+    placements["a"] = Placement("x", 0, (0, 0, 1))
+    return Plan(
+        nodes=(
+            PlanNode("EXPAND", ("x",), "a", {"shape": (n, n, n)}),
+            PlanNode("RELU", ("a",), "b"),
+            PlanNode("SUM", ("b",), "y", {"axes": (0, 1, 2)}),
+        ),
+        tensors={spec.name: spec for spec in specs},
+        placements=placements,
+        inputs=("x",),
+        outputs=("y",),
+        constants={},
+        arena_bytes=0,
+        sizes={"n": (1, high)},
+    )
+
+
+@pytest.mark.parametrize("size", [2**21, 70_000, 9000])
+def test_sizes_that_need_too_much_memory_are_refused(size):
+    """An overflow of 64 bits, a tensor beyond the format's limit, an arena beyond it."""
+    opened = session(cube_plan())
+    with pytest.raises(InputError, match=r"too large|arena|memory"):
+        opened.run(None, {"x": np.ones(size, np.float32)})
+    (y,) = opened.run(None, {"x": np.ones(5, np.float32)})
+    assert y == 125
+
+
+def test_layouts_lay_tensors_apart():
+    """Offsets of one layout: none overlap where both are needed."""
+    births, deaths, sizes = [0, 0, 1, 2, 2, 3], [1, 3, 2, 4, 2, 4], [64, 128, 256, 64, 0, 192]
+    offsets, total = _native.lay_out(births, deaths, sizes)
+    blocks = list(zip(births, deaths, offsets, sizes, strict=True))
+    for i, (birth, death, at, size) in enumerate(blocks):
+        assert at % 64 == 0
+        assert at + size <= total
+        for birth2, death2, at2, size2 in blocks[:i]:
+            if birth <= death2 and birth2 <= death:
+                assert at + size <= at2 or at2 + size2 <= at
+
+
+def test_kernel_names_follow_the_last_run():
+    executor = CompiledExecutor.compile(sized_plan())
+    assert [node.op for node, _ in executor.steps] == [
+        "MATMUL", "RELU", "CAT", "MUL", "SUM", "RESHAPE",
+    ]  # fmt: skip
