@@ -369,6 +369,7 @@ def grouped_matmul(a, b, ends, attrs):
 
 
 OTHERS = {
+    "ARANGE": lambda a: torch.arange(a["start"], a["stop"], a["step"]),
     "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
     "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
     "CONV": lambda *x: conv(*x[:-1], attrs=x[-1]),

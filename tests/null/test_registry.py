@@ -133,7 +133,7 @@ def test_many_mutations_are_refused_or_computed(op, data):
     types, attrs = types_of(sample.inputs), dict(sample.attrs)
     for name in data.draw(st.sets(st.sampled_from(sorted(op.attrs)))) if op.attrs else ():
         attrs[name] = data.draw(values(op.attrs[name]), name)
-    for i in data.draw(st.sets(st.integers(0, len(types) - 1), max_size=2)):
+    for i in data.draw(st.sets(st.sampled_from(range(len(types))), max_size=2)) if types else ():
         dtype = data.draw(st.sampled_from([types[i].dtype, *DTYPES]))
         types[i] = TensorType(dtype, data.draw(st.just(types[i].shape) | shapes))
     check_call(op, types, attrs)
@@ -155,7 +155,7 @@ def test_any_call_is_refused_or_computed(op, data):
 def test_op_is_described(op):
     assert op.doc.endswith(".")
     assert op.name == op.name.upper()
-    assert 1 <= op.inputs[0] <= op.inputs[1]
+    assert 0 <= op.inputs[0] <= op.inputs[1]
     assert all(0 <= index < op.inputs[1] for index in op.inplace)
     for attr in op.attrs.values():
         assert attr.type in VALUES
@@ -206,9 +206,9 @@ def test_bad_attrs_are_refused_by_name(op):
 @OPS
 def test_wrong_input_count_is_refused(op):
     sample = next(iter(op.samples()))
-    types = types_of(sample.inputs)
+    types = types_of(sample.inputs) or [TensorType("float32", ())]
     low, high = op.inputs
-    for count in {low - 1, min(high + 1, 2**17)}:
+    for count in {low - 1, min(high + 1, 2**17)} - {-1}:
         with pytest.raises(OpError, match=f"{op.name} takes {low} to {high} inputs, got {count}"):
             op.infer_type((types * count)[:count], sample.attrs)
 

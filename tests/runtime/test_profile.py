@@ -8,6 +8,7 @@ import pytest
 from plan_files import small_plan
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _native
+from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.machine import (
     Limits,
     Memory,
@@ -16,6 +17,7 @@ from taper_runtime.machine import (
     measure_limits,
     save_limits,
 )
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.profile import (
     describe_profile,
     least_ns,
@@ -88,14 +90,12 @@ def test_least_time_of_a_node_counts_weights_apart():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     plan = small_plan()
-    prepare = _native.prepare
-    monkeypatch.setattr(
-        _native, "prepare", lambda op, *a: None if op.name == "WHERE" else prepare(op, *a)
-    )
+    scan = PlanNode("CUMPROD", ("s",), "t", {"axis": 1})  # has no native kernel
+    plan = plan._replace(nodes=(*plan.nodes[:3], scan, *plan.nodes[4:]))
     monkeypatch.setattr("taper_runtime.executor.compiled._workers_worth", lambda *a: threads)
     feed = {"x": np.ones((2, 4), np.float32)}
     profile = profile_plan(plan, feed, runs=3, threads=threads)
-    assert [node.op for node, _ in profile.steps] == ["MATMUL", "RELU", "WHERE", "ADD"]
+    assert [node.op for node, _ in profile.steps] == ["MATMUL", "RELU", "CUMPROD", "ADD"]
     assert [kernel for _, kernel in profile.steps][2] == "numpy"
     assert all(ns > 0 for ns in profile.ns)
     text = describe_profile(profile, LIMITS)
@@ -106,32 +106,32 @@ def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     save_trace(profile, tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
     events = trace["traceEvents"]
-    assert {e["name"] for e in events} == {"h = MATMUL", "r = RELU", "t = WHERE", "y = ADD"}
+    assert {e["name"] for e in events} == {"h = MATMUL", "r = RELU", "t = CUMPROD", "y = ADD"}
     assert min(e["ts"] for e in events) == 0
     assert all(e["dur"] > 0 and e["ph"] == "X" and e["tid"] < threads for e in events)
     by_node = [
         max(e["ts"] + e["dur"] for e in events if e["cat"] == op)
-        for op in ("MATMUL", "RELU", "WHERE", "ADD")
+        for op in ("MATMUL", "RELU", "CUMPROD", "ADD")
     ]
     assert by_node == sorted(by_node), "one after the other"
 
 
-def test_spans_name_the_workers():
+def test_spans_name_the_workers(monkeypatch):
     """A node with several tasks, worth two threads, is seen at both."""
-    from taper_runtime.ops import REGISTRY
-    from taper_runtime.plan.plan import TensorSpec
-
-    op = REGISTRY["MATMUL"]
-    attrs = op.complete({})
-    shapes = [(64, 512), (512, 1024), (64, 1024)]
-    operands = [("float32", s, (s[1], 1)) for s in shapes]
-    node = _native.prepare(op, attrs, operands[:2], operands[2])
-    assert node.tasks > 1
-    specs = [TensorSpec(n, "float32", s, "input") for n, s in zip("abc", shapes, strict=True)]
-    program = _native.Program(specs[:2], specs[2:], 0, [], 2)
-    places = [(_native.BOUND, i, 0) for i in range(3)]
-    program.add_native(node, places, (0, 0), "c", 2)
-    outputs, spans = program.profile([np.ones(s, np.float32) for s in shapes[:2]])
+    shapes = {"a": (64, 512), "b": (512, 1024), "c": (64, 1024)}
+    roles = {"a": "input", "b": "input", "c": "output"}
+    plan = Plan(
+        nodes=(PlanNode("MATMUL", ("a", "b"), "c"),),
+        tensors={n: TensorSpec(n, "float32", shapes[n], roles[n]) for n in shapes},
+        placements={n: Placement(n, 0, (shape[1], 1)) for n, shape in shapes.items()},
+        inputs=("a", "b"),
+        outputs=("c",),
+        constants={},
+        arena_bytes=0,
+    )
+    monkeypatch.setattr("taper_runtime.executor.compiled._workers_worth", lambda *a: 2)
+    executor = CompiledExecutor.compile(plan, threads=2)
+    outputs, spans = executor.profile([np.ones(shapes[n], np.float32) for n in "ab"])
     np.testing.assert_array_equal(outputs[0], 512)
     ((first, second),) = spans
     for begin, end in (first, second):

@@ -54,13 +54,13 @@ def _sink(graph: Graph, node: Node) -> bool:
 
 def _parts(graph: Graph, reshape: Node, node: Node) -> bool:
     """Whether a RESHAPE that ``node`` alone reads is in its way."""
-    source = reshape.inputs[0]
     if (
         reshape.op != "RESHAPE"
         or graph.tensors[reshape.output].shape != graph.tensors[node.output].shape
         or graph.sole_consumer(reshape.output) is not node
     ):
         return False
+    (source,) = reshape.inputs
     producer = graph.producer(source)
     fuses = (
         producer is not None
