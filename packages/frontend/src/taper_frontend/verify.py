@@ -9,6 +9,8 @@ import torch
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
 from taper_runtime.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 #: Largest relative L2 error of a float output. Float32 sums in another order reach 1e-6 on one
 #: layer and grow with depth; a wrong kernel or pass is off by orders of magnitude more.
 TOLERANCE = 1e-4
+
+#: The same where the plan holds numbers of fewer bits: a few of their units, for sums rounded at
+#: other places.
+_COARSE = {"float16": 1e-2, "bfloat16": 8e-2}
 
 #: Random inputs tried beside the given ones.
 TRIALS = 2
@@ -45,13 +51,15 @@ def verify_plan(plan: Plan, program: ExportedProgram) -> dict[str, Any]:
     Raises
     ------
     VerificationError
-        If an output's relative error exceeds :data:`TOLERANCE`, or an integer or bool output
-        differs, or NaNs stand in other places.
+        If an output's relative error exceeds :data:`TOLERANCE` (more where the plan holds halves),
+        or an integer or bool output differs, or NaNs stand in other places.
     """
     session = InferenceSession(plan)
     module = program.module()
     rng = np.random.default_rng(0)
     max_error = relative_error = 0.0
+    dtypes = {spec.dtype for spec in plan.tensors.values()}
+    tolerance = max([TOLERANCE, *(_COARSE[dtype] for dtype in dtypes & _COARSE.keys())])
     given = [plan.samples[name] for name in plan.inputs]
     for trial in range(1 + TRIALS):
         arrays = given if trial == 0 else [_randomize(array, rng) for array in given]
@@ -59,11 +67,11 @@ def verify_plan(plan: Plan, program: ExportedProgram) -> dict[str, Any]:
         want = _run_module(module, program, arrays)
         for name, ours, theirs in zip(plan.outputs, got, want, strict=True):
             absolute, relative = _compare(ours, theirs)
-            if relative > TOLERANCE:
+            if relative > tolerance:
                 inputs = "the example inputs" if trial == 0 else f"random inputs (trial {trial})"
                 raise VerificationError(
                     f"output {name!r} differs from the module's on {inputs}: expected a relative "
-                    f"error of at most {TOLERANCE:g}, got {relative:.3g} (largest difference "
+                    f"error of at most {tolerance:g}, got {relative:.3g} (largest difference "
                     f"{absolute:.3g}). export(..., verify=False) skips this check"
                 )
             max_error = max(max_error, absolute)
@@ -74,6 +82,8 @@ def verify_plan(plan: Plan, program: ExportedProgram) -> dict[str, Any]:
 def _randomize(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if array.size == 0:
         return array
+    if array.dtype == DTYPES["bfloat16"].storage:
+        return to_bfloat16(rng.standard_normal(array.shape).astype(np.float32))
     if array.dtype.kind == "f":
         return rng.standard_normal(array.shape).astype(array.dtype)
     if array.dtype == np.bool_:
@@ -101,6 +111,8 @@ def _run_module(
 
 def _compare(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     """Largest absolute and relative L2 difference; infinite where they cannot be compared."""
+    if ours.dtype == DTYPES["bfloat16"].storage:
+        ours, theirs = from_bfloat16(ours), from_bfloat16(theirs)
     if ours.dtype.kind != "f":
         equal = np.array_equal(ours, theirs)
         return (0.0, 0.0) if equal else (np.inf, np.inf)
