@@ -365,7 +365,49 @@ def grouped_matmul(a, b, ends, attrs):
     return torch.einsum("mk,mkn->mn", a, b[groups])
 
 
+def recurrent(layer, gates, state, weights, has_biases, a):
+    """A layer of torch's, step by step, with inputs that are the gates themselves."""
+    width, hidden = gates.shape[2], state[0].shape[1]
+    results = {}
+    if not gates.numel():
+        return torch.empty(*gates.shape[:2], sum(s.shape[1] for s in state), dtype=gates.dtype)
+    for t in range(len(gates))[:: -1 if a["reverse"] else 1]:
+        given = [s[None] for s in state]
+        params = [torch.eye(width, dtype=gates.dtype), *weights]
+        hx = tuple(given) if len(given) == 2 else given[0]
+        _, *after = layer(gates[t : t + 1], hx, params, has_biases, 1, 0.0, False, False, False)
+        state = [s[0] for s in after]
+        results[t] = torch.cat(state, -1)
+    assert hidden
+    return torch.stack([results[t] for t in sorted(results)])
+
+
+def gru(gates, h, w, b_hn, a):
+    zeros = torch.zeros_like(w[:, 0])
+    bias = torch.cat([zeros[: 2 * len(b_hn)], b_hn])
+    return recurrent(torch.gru, gates, [h], [w, zeros, bias], True, a)
+
+
 OTHERS = {
+    "LSTM": lambda gates, h, c, *w: recurrent(torch.lstm, gates, [h, c], w[:-1], False, w[-1]),
+    "GRU": gru,
+    "RNN": lambda gates, h, w, a: recurrent(
+        getattr(torch, f"rnn_{a['activation']}"), gates, [h], [w], False, a
+    ),
+    "SEARCHSORTED": lambda rows, values, a: torch.searchsorted(rows, values, right=a["right"]),
+    "LOGCUMSUMEXP": lambda x, a: torch.logcumsumexp(x, a["axis"]),
+    "CUMARGMAX": lambda x, a: torch.cummax(x, a["axis"])[1],
+    "CUMARGMIN": lambda x, a: torch.cummin(x, a["axis"])[1],
+    "ERFC": lambda x, a: torch.erfc(x),
+    "ERFINV": lambda x, a: torch.erfinv(x),
+    "LGAMMA": lambda x, a: torch.lgamma(x),
+    "DIGAMMA": lambda x, a: torch.digamma(x),
+    "I0": lambda x, a: torch.i0(x),
+    "HYPOT": lambda x, y, a: torch.hypot(x, y),
+    "NEXTAFTER": lambda x, y, a: torch.nextafter(x.float(), y.float()).double(),
+    "LEFT_SHIFT": lambda x, y, a: x << y,
+    "RIGHT_SHIFT": lambda x, y, a: x >> y,
+    "GCD": lambda x, y, a: torch.gcd(x, y),
     "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
     "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
     "CONV": lambda *x: conv(*x[:-1], attrs=x[-1]),

@@ -58,6 +58,10 @@ def capture(
     with torch.no_grad(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        # a recurrent layer keeps its parameters in a list too, which export swaps like the others
+        warnings.filterwarnings(
+            "ignore", r"The tensor attributes? self.*_flat_weights", UserWarning
+        )
         if isinstance(model, torch.nn.Module):
             program = _attempt(
                 "capture the module",

@@ -15,11 +15,15 @@ from taper_runtime.ops import (
     matmul,
     norm,
     pool,
+    recurrent,
     reduce,
     resample,
+    scan,
     scatter,
+    search,
     shape,
     sort,
+    special,
 )
 
 if TYPE_CHECKING:
@@ -59,5 +63,9 @@ for _op in (
     *gather.OPS,
     scatter.SCATTER,
     sort.ARGSORT,
+    search.SEARCHSORTED,
+    *scan.OPS,
+    *special.OPS,
+    *recurrent.OPS,
 ):
     register(_op)
