@@ -33,22 +33,29 @@ def page(
 ) -> str:
     """Return the page as Markdown."""
     taken = "all samples" if most is None else f"at most {most} samples per op and dtype"
-    lines = [
-        "# Op coverage",
-        "",
+    made = (
         "Made by `nox -s opinfo`: PyTorch's own samples (OpInfo) of every op of its database are "
         "exported, saved, loaded, run in the torch-free executor and compared with torch "
         "(`torch.testing.assert_close`, in the dtype's default tolerances or the OpInfo's own); "
-        f"{taken}, torch {torch.__version__.split('+')[0]}.",
-        "",
+        f"{taken}, torch {torch.__version__.split('+')[0]}."
+    )
+    served = (
         "A sample is *served* unless torch itself cannot run or export it, or it needs what Taper "
-        "leaves out: see below.",
+        "leaves out: see below."
+    )
+    refused = (
+        "Complex, sparse and quantized tensors, custom ops without a handler and shapes that "
+        "depend on values are refused by name. OpInfos not served, and why:"
+    )
+    counts = "dtype, samples, refused by torch, not served, served, exported, run, right, share"
+    lines = [
+        "# Op coverage",
         "",
-        *_table(
-            ["dtype", "samples", "refused by torch", "not served", "served", "exported", "run"]
-            + ["right", "right of served"],
-            summary,
-        ),
+        made,
+        "",
+        served,
+        "",
+        *_table(counts.split(", "), summary),
         "",
         "## What fails",
         "",
@@ -60,8 +67,7 @@ def page(
         "",
         *_table(["op", "reason"], _core_left_out()),
         "",
-        "Complex, sparse and quantized tensors, custom ops without a handler and shapes that "
-        "depend on values are refused by name. OpInfos not served, and why:",
+        refused,
         "",
         *_causes(results, (OUTSIDE,)),
         "",
