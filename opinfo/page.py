@@ -22,6 +22,7 @@ _LEFT_OUT = {
     "resize_": "changes its argument",
     ".out": "writes to its argument",
     "sym_": "sizes, which capture resolves",
+    "pool1d": "torch captures it as its two-dimensional form",
     "nonzero": "the shape of the result depends on values",
     "_local_scalar_dense": "reads a number out of a tensor",
     "_native_batch_norm_legit.": "a layer in training mode",
