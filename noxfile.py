@@ -146,7 +146,7 @@ def sanitize(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """ruff, cython-lint, clang-format and strict mypy on our packages."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
-    python = ("packages", "tests", "asv_bench", "peers", "examples", "noxfile.py")
+    python = ("packages", "tests", "asv_bench", "opinfo", "peers", "examples", "noxfile.py")
     session.run("ruff", "check", *python)
     session.run("ruff", "format", "--check", *python)
     session.run("cython-lint", "packages/runtime")
@@ -208,6 +208,19 @@ def measuring(session: nox.Session, *more: str) -> None:
     session.install(*MINILM)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+
+
+@nox.session
+def opinfo(session: nox.Session) -> None:
+    """PyTorch's own samples of every op, exported and run; writes docs/op-coverage.md.
+
+    `nox -s opinfo -- --write docs/op-coverage.md` takes all samples, which takes hours.
+    """
+    session.install(*TORCH, "expecttest", "rich")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    options = session.posargs or ["--samples", "6", "--write", "docs/op-coverage.md"]
+    session.run("python", "opinfo/report.py", *options, env=ONE_THREAD)
 
 
 @nox.session

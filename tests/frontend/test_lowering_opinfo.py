@@ -64,6 +64,16 @@ FAMILIES = {
         masked_scatter msort nn.functional.embedding nn.functional.one_hot scatter scatter_add
         scatter_reduce select_scatter slice_scatter sort take take_along_dim topk
     """,
+    "order": """
+        bucketize cummax cummin isin kthvalue logcumsumexp median nanmedian searchsorted
+    """,
+    "special": """
+        bitwise_left_shift bitwise_right_shift copysign digamma erfc erfinv fmax fmin hypot i0 ldexp
+        lgamma nextafter signbit
+    """,
+    "distances": """
+        addbmm cdist diagonal_scatter nn.functional.embedding_bag nn.functional.pdist put
+    """,
     "creation": """
         arange eye full full_like linspace new_full new_ones new_zeros ones ones_like
         scalar_tensor tril_indices triu_indices zeros zeros_like
@@ -111,7 +121,7 @@ EXCLUDED = {
 }
 
 #: Of several equal elements torch may choose any: only floats, where there are none.
-TIES = frozenset({"argsort", "msort", "sort", "topk"})
+TIES = frozenset({"argsort", "kthvalue", "median", "msort", "nanmedian", "sort", "topk"})
 
 #: Relative and absolute tolerance where torch's own is too strict: its float32 result of these
 #: samples is 2e-5 from its float64 one.

@@ -630,7 +630,7 @@ static void unsupported(void) {
     REFUSED("ADD", ((taper_tensor[]){f, f, f}), 3, &f, &no_scalar);
     REFUSED("EXP", ((taper_tensor[]){i}), 1, &i, &no_scalar);
     REFUSED("CAST", ((taper_tensor[]){f}), 1, &f, &(struct cast_attrs){"int64"});
-    REFUSED("CAST", ((taper_tensor[]){f}), 1, &h, &(struct cast_attrs){"float16"});
+    REFUSED("CAST", ((taper_tensor[]){h}), 1, &i, &(struct cast_attrs){"int64"});
     REFUSED("CAST", ((taper_tensor[]){f}), 1, &f, &(struct cast_attrs){"floaty"});
 }
 

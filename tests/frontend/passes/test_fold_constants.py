@@ -5,6 +5,7 @@ import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, op_counts
 from taper_frontend.passes import fold_constants
+from taper_runtime.dtypes import DTYPES
 
 
 def test_chain_becomes_one_constant():
@@ -102,7 +103,7 @@ def test_constants_that_were_folded_away_are_gone():
     assert [array.shape for array in graph.constants.values()] == [(3, 4)]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32", "bool", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "int32", "bool", "int8"])
 def test_every_dtype(dtype):
     b = Builder()
     value = b.op("CAST", b.constant(np.arange(4)), dtype=dtype)
@@ -116,3 +117,15 @@ def test_bfloat16():
     graph = b.done(b.op("CAST", b.op("CAT", value, value, axis=0), dtype="float32"))
     check_fires(fold_constants, graph)
     assert op_counts(graph) == {"COPY": 1}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_stored_as_halves_stay_halves(dtype):
+    def graph(rows):
+        b = Builder()
+        table = b.graph.add_constant("w", np.zeros((rows, 256), DTYPES[dtype].storage), dtype)
+        wide = b.op("CAST", table, dtype="float32")
+        return b.done(b.op("MATMUL", b.input("x", 4, rows), wide))
+
+    check_keeps(fold_constants, graph(1024))
+    check_fires(fold_constants, graph(2))

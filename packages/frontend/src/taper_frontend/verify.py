@@ -9,6 +9,8 @@ import torch
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import evaluate
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 #: Largest relative L2 error of a float output. Float32 sums in another order reach 1e-6 on one
 #: layer and grow with depth; a wrong kernel or pass is off by orders of magnitude more.
 TOLERANCE = 1e-4
+
+#: The same where the plan holds numbers of fewer bits: a few of their units, for sums rounded at
+#: other places.
+_COARSE = {"float16": 1e-2, "bfloat16": 8e-2}
 
 #: Random inputs tried beside the given ones.
 TRIALS = 2
@@ -48,8 +54,8 @@ def verify_plan(plan: Plan, program: ExportedProgram) -> dict[str, Any]:
     Raises
     ------
     VerificationError
-        If an output's relative error exceeds :data:`TOLERANCE`, or an integer or bool output
-        differs, or NaNs stand in other places.
+        If an output's relative error exceeds :data:`TOLERANCE` (more where the plan holds halves),
+        or an integer or bool output differs, or NaNs stand in other places.
     """
     module = program.module()
     # They are the user's own, which a module with state writes to.
@@ -65,6 +71,8 @@ def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram)
     session = InferenceSession(plan)
     rng = np.random.default_rng(0)
     max_error = relative_error = 0.0
+    dtypes = {spec.dtype for spec in plan.tensors.values()}
+    tolerance = max([TOLERANCE, *(_COARSE[dtype] for dtype in dtypes & _COARSE.keys())])
     given = [plan.samples[name] for name in plan.inputs]
     shapes = [[array.shape for array in given]] * (1 + TRIALS) + _other_shapes(plan)
     trials = 0
@@ -82,11 +90,11 @@ def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram)
         trials += 1
         for name, ours, theirs in zip(plan.outputs, got, want, strict=True):
             absolute, relative = _compare(ours, theirs)
-            if relative > TOLERANCE:
+            if relative > tolerance:
                 inputs = f"random inputs of shapes {sizes}" if trial else "the example inputs"
                 raise VerificationError(
                     f"output {name!r} differs from the module's on {inputs}: expected a relative "
-                    f"error of at most {TOLERANCE:g}, got {relative:.3g} (largest difference "
+                    f"error of at most {tolerance:g}, got {relative:.3g} (largest difference "
                     f"{absolute:.3g}). export(..., verify=False) skips this check"
                 )
             max_error = max(max_error, absolute)
@@ -114,6 +122,8 @@ def _randomize(array: np.ndarray, shape: tuple[int, ...], rng: np.random.Generat
     """Random values like those of ``array``, in another shape."""
     if array.size == 0:
         return np.zeros(shape, array.dtype)
+    if array.dtype == DTYPES["bfloat16"].storage:
+        return to_bfloat16(rng.standard_normal(shape).astype(np.float32))
     if array.dtype.kind == "f":
         return rng.standard_normal(shape).astype(array.dtype)
     if array.dtype == np.bool_:
@@ -141,6 +151,8 @@ def _run_module(
 
 def _compare(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     """Largest absolute and relative L2 difference; infinite where they cannot be compared."""
+    if ours.dtype == DTYPES["bfloat16"].storage:
+        ours, theirs = from_bfloat16(ours), from_bfloat16(theirs)
     if ours.dtype.kind != "f":
         equal = np.array_equal(ours, theirs)
         return (0.0, 0.0) if equal else (np.inf, np.inf)

@@ -59,12 +59,14 @@ static void run_tile(const taper_program *p, const program_frame *frame, int64_t
                     t[c] = f[c * col_stride];                                                      \
     }
 TAPER_GATHER(gather8, uint8_t)
+TAPER_GATHER(gather16, uint16_t)
 TAPER_GATHER(gather32, uint32_t)
 TAPER_GATHER(gather64, uint64_t)
 
 static void gather(int32_t size, void *to, int64_t pitch, const void *from, int64_t rows,
                    int64_t row_stride, int64_t cols, int64_t col_stride) {
     (size == 1   ? gather8
+     : size == 2 ? gather16
      : size == 4 ? gather32
                  : gather64)(to, pitch, from, rows, row_stride, cols, col_stride);
 }

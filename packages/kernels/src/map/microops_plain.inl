@@ -189,3 +189,47 @@ CONVERT_CHECKED(i64_from_f64, int64_t, double, LOWEST_I64)
 CONVERT(i64_from_i64, int64_t, int64_t)
 CONVERT(i64_from_i32, int64_t, int32_t)
 CONVERT(i64_from_bool, int64_t, uint8_t)
+
+/* float16 and bfloat16, computed on as float32; without branches, so that compilers vectorise. */
+static inline float float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline uint32_t bits_of_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Exponent and mantissa where a float32 has them, the exponent's bias put right by a product, which
+ * also makes a denormal normal. Infinities and NaN get the largest exponent. */
+static inline float half_to_float(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, bits = (uint32_t)(half & 0x7fff) << 13;
+    const uint32_t scaled = bits_of_float(float_of_bits(bits) * 0x1p112f);
+    return float_of_bits(sign | ((half & 0x7c00) == 0x7c00 ? bits | 0x7f800000 : scaled));
+}
+
+/* Adding a power of two 2^13 above the last place that float16 keeps rounds to that place; scaling
+ * up and down again makes an infinity of what is too large. */
+static inline uint16_t half_from_float(float x) {
+    const uint32_t bits = bits_of_float(x), twice = bits << 1;
+    const uint32_t exponent = twice & 0xff000000;
+    const uint32_t above = (exponent < 0x71000000 ? 0x71000000 : exponent) >> 1;
+    const float scaled = fabsf(x) * 0x1p112f * 0x1p-110f;
+    const uint32_t rounded = bits_of_float(float_of_bits(above + 0x07800000) + scaled);
+    const uint32_t value = (rounded >> 13 & 0x7c00) + (rounded & 0x0fff);
+    return (uint16_t)((bits >> 16 & 0x8000) | (twice > 0xff000000 ? 0x7e00 : value));
+}
+
+/* To nearest even: half of the last place kept, less one unit where that place is even. */
+static inline uint16_t bfloat_from_float(float x) {
+    const uint32_t bits = bits_of_float(x);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(x != x ? 0x7fc0 : rounded);
+}
+
+C_UNARY(f32_from_f16, float, uint16_t, half_to_float(a))
+C_UNARY(f32_from_bf16, float, uint16_t, float_of_bits((uint32_t)a << 16))
+C_UNARY(f16_from_f32, uint16_t, float, half_from_float(a))
+C_UNARY(bf16_from_f32, uint16_t, float, bfloat_from_float(a))

@@ -323,8 +323,6 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
         }
         dtypes[i] = tensors[i - p->first].dtype;
         in->size = (int32_t)taper_dtype_size(dtypes[i]);
-        if (in->size != 1 && in->size != 4 && in->size != 8)
-            return TAPER_UNSUPPORTED; /* no micro-op takes it, no gather copies it */
         prepare_input(p, in);
     }
     if (!prepare_code(p, code, args, scalars, output->dtype, dtypes))

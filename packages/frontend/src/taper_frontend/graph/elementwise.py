@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.ops.convert import HALVES, is_native_cast
 from taper_runtime.ops.elementwise import MICROOPS, NATIVE, arity
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ def is_elementwise(node: Node) -> bool:
 
 def is_fusable(graph: Graph, node: Node) -> bool:
     """Whether ``node`` can be part of a tile program that a native kernel runs."""
-    return is_elementwise(node) and all(
-        graph.tensors[t].dtype in NATIVE for t in [*node.inputs, node.output]
-    )
+    dtypes = [graph.tensors[t].dtype for t in [*node.inputs, node.output]]
+    if not is_elementwise(node) or not all(d in NATIVE or d in HALVES for d in dtypes):
+        return False
+    return node.op != "CAST" or is_native_cast(dtypes[0], dtypes[1])
 
 
 @dataclass(slots=True)

@@ -6,17 +6,20 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     attention,
     conv,
     creation,
+    distance,
     elementwise,
     indexing,
     matmul,
     norm,
     pad,
     pool,
+    recurrent,
     reduce,
     resample,
     scatter,
     shape,
     sort,
+    special,
 )
 from taper_frontend.lowering.context import Lowering
 from taper_frontend.lowering.lower import Lowered, lower

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from taper_frontend.lowering.sizes import DTYPE_NAMES
+from taper_runtime.ops.convert import HALVES
+from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import Size, largest, smallest
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     from taper_frontend.graph import Graph
-    from taper_runtime.ops.opdef import Shape, TensorType
+    from taper_runtime.ops.opdef import Shape
 
 #: What an ATen argument that may be a tensor or a number arrives as; an int may be a size.
 Operand = str | int | float | bool
@@ -47,19 +49,26 @@ class Lowering:
         self._name = ""
         self._source = ""
         self._outputs: tuple[TensorType | None, ...] = ()
-        self._emitted: set[str] = set()
+        # what the node has added to the graph: nodes and constants, in order
+        self._emitted: dict[str, None] = {}
+        self._wide = False
 
     # -- what is lowered --------------------------------------------------------------------------
 
     @property
     def outputs(self) -> tuple[TensorType | None, ...]:
-        """What torch says the op's results are; None for a result that is no tensor."""
-        return self._outputs
+        """What torch says the op's results are; None for a result that is no tensor.
+
+        For a node that is computed in float32 (see :meth:`widen`): float32 for a half.
+        """
+        if not self._wide:
+            return self._outputs
+        return tuple(t and TensorType(widened(t.dtype), t.shape) for t in self._outputs)
 
     @property
     def output(self) -> TensorType:
         """What torch says the op's first result is."""
-        first = self._outputs[0]
+        first = self.outputs[0]
         assert first is not None
         return first
 
@@ -94,15 +103,18 @@ class Lowering:
         output = self.graph.add_node(
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
-        self._emitted.add(output)
+        self._emitted[output] = None
         return output
 
     def constant(self, value: torch.Tensor | np.ndarray) -> str:
         """Add a constant; a tensor's values are copied, so the plan shares nothing with a model."""
         name = f"{self._name}.constant"
         if isinstance(value, torch.Tensor):
-            return add_tensor(self.graph, name, value)
-        return self.graph.add_constant(name, value)
+            name = add_tensor(self.graph, name, value)
+        else:
+            name = self.graph.add_constant(name, value)
+        self._emitted[name] = None
+        return name
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> str:
         """Return a tensor filled with ``value``."""
@@ -115,8 +127,16 @@ class Lowering:
         return self.cast(self.reshape(vector, ()), dtype)
 
     def cast(self, tensor: str, dtype: str) -> str:
-        """Return ``tensor`` in the given dtype; nothing is emitted where it has it."""
-        return tensor if self.dtype(tensor) == dtype else self.emit("CAST", [tensor], dtype=dtype)
+        """Return ``tensor`` in the given dtype; nothing is emitted where it has it.
+
+        A half goes through float32, to and from which it is converted natively.
+        """
+        source = self.dtype(tensor)
+        if source == dtype:
+            return tensor
+        if (source in HALVES or dtype in HALVES) and "float32" not in (source, dtype):
+            tensor = self.emit("CAST", [tensor], dtype="float32")
+        return self.emit("CAST", [tensor], dtype=dtype)
 
     def reshape(self, tensor: str, shape: Sequence[int]) -> str:
         """Return ``tensor`` in the given shape (no -1); nothing is emitted where it has it."""
@@ -231,13 +251,52 @@ class Lowering:
         self._name = node.name
         self._source = source
         self._outputs = tuple(outputs)
-        self._emitted = set()
+        self._emitted = {}
+        self._wide = False
+
+    def widen(self) -> bool:
+        """Start the node over, to be computed in float32 and rounded at the end.
+
+        For an op whose type rule refuses a half: such numbers are stored and moved, never computed
+        with. The handler is called again and sees float32 in place of every half.
+
+        Returns
+        -------
+        bool
+            False where that is no help: the node is computed so already, or has no half.
+        """
+        tensors = [node.meta.get("val") for node in [self.node, *self.node.all_input_nodes]]
+        leaves = torch.utils._pytree.tree_leaves(tensors)
+        dtypes = {DTYPE_NAMES.get(x.dtype) for x in leaves if isinstance(x, torch.Tensor)}
+        if self._wide or not dtypes & set(HALVES):
+            return False
+        for name in reversed(self._emitted):
+            if (node := self.graph.producer(name)) is not None:
+                self.graph.remove_node(node)
+            else:
+                self.graph.remove_tensor(name)
+        self._emitted = {}
+        self._wide = True
+        return True
+
+    def tensor_argument(self, tensor: str) -> str:
+        """Return a tensor as the handler is to see it."""
+        return self.cast(tensor, widened(self.dtype(tensor))) if self._wide else tensor
+
+    def dtype_argument(self, dtype: str) -> str:
+        """Return a dtype as the handler is to see it."""
+        return widened(dtype) if self._wide else dtype
 
     def finish(self, results: Sequence[str | None]) -> list[str | None]:
         """Name the results after the node; those that existed before keep their names."""
+        if self._wide:
+            results = [
+                result if result is None or expected is None else self.cast(result, expected.dtype)
+                for result, expected in zip(results, self._outputs, strict=True)
+            ]
         names: dict[str, str] = {}
         for index, result in enumerate(results):
-            if result in self._emitted and result not in names:
+            if result in self._emitted and result in self.graph.nodes and result not in names:
                 name = self._name if len(results) == 1 else f"{self._name}.{index}"
                 names[result] = self._rename(result, name)
         return [None if result is None else names.get(result, result) for result in results]
@@ -248,6 +307,11 @@ class Lowering:
         self.graph.replace_uses(tensor, named)
         self.graph.remove_node(node)
         return named
+
+
+def widened(dtype: str) -> str:
+    """Return the dtype that ``dtype`` is computed in."""
+    return "float32" if dtype in HALVES else dtype
 
 
 def convert_number(value: float, dtype: str) -> int | float | bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
@@ -64,6 +66,63 @@ def index(ctx: Lowering, x: str, indices: Sequence[str | None]) -> str:
         return x
     y = ctx.emit("INDEX_SELECT", [located.source, located.places], axis=located.axis)
     return ctx.reshape(y, ctx.output.shape)
+
+
+#: How ``mode`` is spelled.
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+@lowers("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def embedding_bag(
+    ctx: Lowering,
+    weight: str,
+    indices: str,
+    offsets: str,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: str | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[str, None, None, None]:
+    """Combine the rows of each bag; ``offsets`` says where in ``indices`` each begins.
+
+    The rows at ``padding_idx`` take no part. The other results are for training only.
+    """
+    bags = ctx.output.shape[0]
+    count = ctx.shape(indices)[0]
+    dtype = ctx.dtype(weight)
+    starts = ctx.slice(offsets, 0, 0, bags) if include_last_offset else offsets
+    places = ctx.constant(np.arange(count))
+    bag = ctx.emit("SEARCHSORTED", [ctx.cast(starts, "int64"), places], right=True)
+    bag = ctx.reshape(ctx.apply("SUB", bag, 1, dtype="int64"), (count, 1))
+    rows = ctx.emit("EMBEDDING", [weight, indices])
+    if per_sample_weights is not None:
+        scale = ctx.reshape(ctx.cast(per_sample_weights, dtype), (count, 1))
+        rows = ctx.emit("MUL", [rows, scale])
+    present = ctx.full((count, 1), True, "bool")
+    if padding_idx >= 0:
+        present = ctx.apply("NE", indices, padding_idx, dtype=ctx.dtype(indices))
+        present = ctx.reshape(present, (count, 1))
+    neutral = -math.inf if mode == _MAX else 0
+    if padding_idx >= 0:
+        rows = ctx.apply("WHERE", present, rows, neutral, dtype=dtype)
+
+    def gather(src: str, start: float, reduce: str) -> str:
+        columns = ctx.shape(src)[1]
+        into = ctx.full((bags, columns), start, dtype)
+        index = ctx.expand(bag, (count, columns))
+        return ctx.emit("SCATTER", [into, index, src], axis=0, reduce=reduce)
+
+    total = gather(rows, neutral, "amax" if mode == _MAX else "sum")
+    if mode == _SUM:
+        return total, None, None, None
+    size = gather(ctx.cast(present, dtype), 0, "sum")
+    if mode == _MEAN:
+        size = ctx.apply("MAXIMUM", size, 1, dtype=dtype)
+        return ctx.emit("DIV", [total, size]), None, None, None
+    is_empty = ctx.apply("EQ", size, 0, dtype=dtype)
+    return ctx.apply("WHERE", is_empty, 0, total, dtype=dtype), None, None, None
 
 
 def as_index(ctx: Lowering, index: str) -> str:

@@ -67,6 +67,9 @@ class Lowered(NamedTuple):
     output_tree: Tree
 
 
+_Arguments = tuple[list[Any], dict[str, Any]]
+
+
 class Survey(NamedTuple):
     """What of a program can be lowered.
 
@@ -279,14 +282,15 @@ class _Walk:
         if node.target is operator.getitem:
             return self._pick(node)
         try:
-            args, kwargs = self._arguments(node)
+            self.context.begin(node, self.sizes.types(node), source_line(node))
+            arguments = self._arguments(node)
             handler = _find_handler(node)
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt) and not _unbacked(node):
                 return self.sizes.size(value)
-            if handler is None or _holds_poison([args, kwargs]) or _unbacked(node):
+            if handler is None or _holds_poison(arguments) or _unbacked(node):
                 return _POISON
-            return self._call(handler, args, kwargs, node)
+            return self._call(handler, arguments, node)
         except Refusal as refusal:
             category, reason = refusal.category, str(refusal)
         except UndecidedError as error:
@@ -311,11 +315,20 @@ class _Walk:
         self._refuse(str(source.target), "op", f"result {index} is not lowered", source_line(node))
         return _POISON
 
-    def _call(self, handler: Handler, args: list[Any], kwargs: dict[str, Any], node: Node) -> Any:
+    def _call(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
         """Call the handler of a node and check what it gives against what torch says."""
         expected = self.sizes.types(node)
-        self.context.begin(node, expected, source_line(node))
-        result: Any = handler(self.context, *args, **kwargs)
+        args, kwargs = arguments
+        result: Any
+        try:
+            result = handler(self.context, *args, **kwargs)
+        except UndecidedError:
+            raise
+        except OpError:
+            if not self.context.widen():
+                raise
+            args, kwargs = self._arguments(node)
+            result = handler(self.context, *args, **kwargs)
         many = isinstance(node.meta.get("val"), list | tuple)
         names = self.context.finish(list(result) if many else [result])
         got = [None if name is None else self.graph.tensors[name].type for name in names]
@@ -328,7 +341,7 @@ class _Walk:
             raise InternalError(message)
         return names if many else names[0]
 
-    def _arguments(self, node: Node) -> tuple[list[Any], dict[str, Any]]:
+    def _arguments(self, node: Node) -> _Arguments:
         """Return the arguments of a node as a handler gets them."""
         return (
             [self._argument(arg) for arg in node.args],
@@ -337,10 +350,13 @@ class _Walk:
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, torch.fx.Node):
-            return _POISON if arg.op == "get_attr" else self._value(arg.name)
+            value = _POISON if arg.op == "get_attr" else self._value(arg.name)
+            return self.context.tensor_argument(value) if isinstance(value, str) else value
         if isinstance(arg, list | tuple):
             return [self._argument(item) for item in arg]
-        return DTYPE_NAMES.get(arg, arg) if isinstance(arg, torch.dtype) else arg
+        if isinstance(arg, torch.dtype):
+            return self.context.dtype_argument(DTYPE_NAMES[arg]) if arg in DTYPE_NAMES else arg
+        return arg
 
     def _stand_in(self, node: Node) -> Any:
         """Return inputs of the node's types, so that what follows it is looked at too."""

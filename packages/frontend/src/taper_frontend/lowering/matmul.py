@@ -61,3 +61,15 @@ def grouped_mm(
     if bias is not None:
         y = ctx.emit("ADD", [y, bias])
     return ctx.cast(y, ctx.output.dtype)
+
+
+@lowers("aten.addbmm.default")
+def addbmm(ctx: Lowering, x: str, a: str, b: str, beta: float = 1, alpha: float = 1) -> str:
+    """Compute ``beta * x + alpha * sum(a @ b)``, the sum over the batch."""
+    dtype = ctx.output.dtype
+    y = ctx.emit("SUM", [ctx.emit("MATMUL", [a, b])], axes=[0])
+    if alpha != 1:
+        y = ctx.apply("MUL", y, alpha, dtype=dtype)
+    if beta == 0:
+        return y
+    return ctx.emit("ADD", [x if beta == 1 else ctx.apply("MUL", x, beta, dtype=dtype), y])

@@ -62,9 +62,16 @@ def native_layer_norm(
     weight: str | None,
     bias: str | None,
     eps: float,
-) -> tuple[str, None, None]:
-    """Normalise over the last dimensions; mean and deviation are for training only."""
-    return layer_norm(ctx, x, normalized_shape, weight, bias, eps), None, None
+) -> tuple[str, str | None, str | None]:
+    """Normalise over the last dimensions; mean and inverse deviation mostly nobody reads."""
+    y = layer_norm(ctx, x, normalized_shape, weight, bias, eps)
+    if all(user.args[1] == 0 for user in ctx.node.users):
+        return y, None, None
+    axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
+    mean = ctx.emit("MEAN", [x], axes=axes, keepdim=True)
+    variance = ctx.emit("VAR", [x], axes=axes, keepdim=True, correction=0.0)
+    added = ctx.apply("ADD", variance, eps, dtype=ctx.dtype(variance))
+    return y, mean, ctx.emit("RSQRT", [added])
 
 
 @lowers("aten.rms_norm.default")

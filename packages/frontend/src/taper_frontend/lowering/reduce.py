@@ -141,6 +141,11 @@ def vector_norm(
     dtype: str | None = None,
 ) -> str:
     """Compute ``sum(|x| ** ord) ** (1 / ord)`` or its limit for 0 and infinities."""
+    return norm_over(ctx, x, ord, dim, keepdim)
+
+
+def norm_over(ctx: Lowering, x: str, ord: float, dim: Dims, keepdim: bool) -> str:
+    """Emit a norm over dimensions, in the dtype of the result."""
     dtype = ctx.output.dtype
     x = ctx.cast(x, dtype)
     if ord == 2:
@@ -167,6 +172,33 @@ def cumsum(ctx: Lowering, x: str, dim: int, *, dtype: str | None = None) -> str:
 def cumprod(ctx: Lowering, x: str, dim: int, *, dtype: str | None = None) -> str:
     """Multiply step by step, in the dtype of the result."""
     return _scan(ctx, "CUMPROD", x, dim)
+
+
+@lowers("aten.logcumsumexp.default")
+def logcumsumexp(ctx: Lowering, x: str, dim: int) -> str:
+    """Compute the logarithm of the running sum of exponentials."""
+    return _scan(ctx, "LOGCUMSUMEXP", x, dim)
+
+
+@lowers("aten.cummax.default")
+def cummax(ctx: Lowering, x: str, dim: int) -> tuple[str, str]:
+    """Find the largest element up to each place, and where it is last."""
+    return _running(ctx, "CUMARGMAX", x, dim)
+
+
+@lowers("aten.cummin.default")
+def cummin(ctx: Lowering, x: str, dim: int) -> tuple[str, str]:
+    """Find the smallest element up to each place, and where it is last."""
+    return _running(ctx, "CUMARGMIN", x, dim)
+
+
+def _running(ctx: Lowering, op: str, x: str, dim: int) -> tuple[str, str]:
+    shape = ctx.shape(x)
+    x = ctx.at_least_1d(x)
+    axis = ctx.axis(x, dim)
+    places = ctx.emit(op, [x], axis=axis)
+    values = ctx.emit("GATHER", [x, places], axis=axis)
+    return ctx.reshape(values, shape), ctx.reshape(places, shape)
 
 
 def _axes(ctx: Lowering, x: str, dim: Dims) -> list[int]:

@@ -184,6 +184,25 @@ def select_scatter(ctx: Lowering, x: str, src: str, dim: int, index: int) -> str
     return _replace(ctx, x, src, axis, range(shape[axis])[index:][:1])
 
 
+@lowers("aten.diagonal_scatter.default")
+def diagonal_scatter(
+    ctx: Lowering, x: str, src: str, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> str:
+    """Replace the elements whose indices on two axes differ by ``offset``."""
+    shape = ctx.shape(x)
+    places = np.arange(math.prod(shape)).reshape(shape).diagonal(offset, dim1, dim2).ravel()
+    inputs = [ctx.flat(x), ctx.constant(places), ctx.flat(src)]
+    return ctx.reshape(ctx.emit("SCATTER", inputs, axis=0), shape)
+
+
+@lowers("aten.put.default")
+def put(ctx: Lowering, x: str, index: str, source: str, accumulate: bool = False) -> str:
+    """Write, or add, elements at places of the flattened tensor."""
+    inputs = [ctx.flat(x), ctx.flat(index), ctx.flat(source)]
+    y = ctx.emit("SCATTER", inputs, axis=0, reduce="sum" if accumulate else "none")
+    return ctx.reshape(y, ctx.shape(x))
+
+
 def _replace(ctx: Lowering, x: str, src: str, axis: int, places: range) -> str:
     """Replace the given places of one axis by those of ``src``, in order."""
     size = ctx.shape(x)[axis]

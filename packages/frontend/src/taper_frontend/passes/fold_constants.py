@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.graph.evaluate import evaluate_op
+from taper_runtime.ops.convert import HALVES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from taper_frontend.graph.node import Node
 
 _SMALL = 4 << 20  # bytes; up to here a constant may be any size
+_SMALL_HALF = 64 << 10  # bytes; up to here a constant made of halves may be any size
 _MAX_GROWTH = 16  # times the constants a larger one is computed from
 
 
@@ -25,8 +27,8 @@ def fold_constants(graph: Graph) -> bool:
 
     Only values that something else reads become constants; those on the way to them do not. A value
     stays computed at run time where a constant would only make the file larger: a view that repeats
-    elements (EXPAND is free to read), or a value above 4 MiB that is more than 16 times the
-    constants it comes from.
+    elements (EXPAND is free to read), a value above 4 MiB that is more than 16 times the constants
+    it comes from, or weights stored as halves, widened.
     """
     values: dict[str, np.ndarray] = dict(graph.constants)
     leaves = {name: frozenset((name,)) for name in graph.constants}
@@ -48,9 +50,10 @@ def fold_constants(graph: Graph) -> bool:
         if name not in values or graph.producer(name) is not node:
             continue
         leaf_bytes = sum(graph.tensors[leaf].nbytes for leaf in leaves[name])
-        if _repeats(graph, node) or graph.tensors[name].nbytes > max(
-            _SMALL, _MAX_GROWTH * leaf_bytes
-        ):
+        limit = max(_SMALL, _MAX_GROWTH * leaf_bytes)
+        if any(graph.tensors[leaf].dtype in HALVES for leaf in leaves[name]):
+            limit = max(_SMALL_HALF, leaf_bytes)
+        if _repeats(graph, node) or graph.tensors[name].nbytes > limit:
             continue
         graph.replace_by_constant(node, values[name])
         changed = True

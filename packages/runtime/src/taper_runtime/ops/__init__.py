@@ -16,11 +16,15 @@ from taper_runtime.ops import (
     matmul,
     norm,
     pool,
+    recurrent,
     reduce,
     resample,
+    scan,
     scatter,
+    search,
     shape,
     sort,
+    special,
 )
 
 if TYPE_CHECKING:
@@ -61,5 +65,9 @@ for _op in (
     creation.ARANGE,
     scatter.SCATTER,
     sort.ARGSORT,
+    search.SEARCHSORTED,
+    *scan.OPS,
+    *special.OPS,
+    *recurrent.OPS,
 ):
     register(_op)

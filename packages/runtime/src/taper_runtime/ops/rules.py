@@ -16,10 +16,10 @@ from taper_runtime.ops.opdef import Attrs, Cost, Shape, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FLOATS = ("float32", "float64", "float16")
+FLOATS = ("float32", "float64")
 INTS = ("int64", "int32", "int16", "int8", "uint8")
 REALS = (*FLOATS, *INTS)
-#: What numpy computes in; bfloat16 is only moved and cast.
+#: What ops compute in; float16 and bfloat16 are only moved and cast.
 COMPUTED = (*REALS, "bool")
 INDICES = ("int64", "int32")
 

@@ -1,0 +1,314 @@
+"""Torch's own samples of ops, each exported, saved, loaded, run without torch and compared.
+
+Many samples are the calls of one module: capturing a module has a price that dwarfs that of a call.
+Calls of ops that are not served are taken out; what fails otherwise is split until each call has a
+verdict of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.testing._internal.common_device_type import toleranceOverride
+from torch.utils._pytree import tree_leaves, tree_map
+
+import taper_frontend
+import taper_runtime
+from taper_frontend.capture import capture
+from taper_frontend.errors import ExportError, UnsupportedOpError
+from taper_frontend.lowering import HANDLERS
+from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.float16, torch.bfloat16)
+
+# What can become of a sample. The last two are not held against Taper.
+RIGHT = "right"
+WRONG = "wrong"
+RUN = "does not run"
+EXPORT = "not exported"
+OUTSIDE = "not served"  # it needs an op or a dtype that Taper does not mean to serve
+REFUSED = "refused by torch"  # torch cannot run or export it
+VERDICTS = (RIGHT, WRONG, RUN, EXPORT, OUTSIDE, REFUSED)
+
+#: Samples of one module, and the seconds each step may take with them.
+TOGETHER = 24
+_SECONDS = 120
+
+#: Their values are whatever the memory holds.
+_UNINITIALISED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+
+#: What no plan holds: reading a number out of a tensor, shapes that depend on values, mutation.
+_LEFT_OUT = frozenset({"data-dependent", "mutation"})
+
+# Torch lists its composite ops anew for every capture, which takes longer than capturing.
+torch._export.utils._collect_all_valid_cia_ops_for_namespace = functools.cache(
+    torch._export.utils._collect_all_valid_cia_ops_for_namespace
+)
+
+
+class Verdict(NamedTuple):
+    """What became of one sample, and why."""
+
+    verdict: str
+    cause: str = ""
+
+
+class Case(NamedTuple):
+    """One sample of an op."""
+
+    op: OpInfo
+    sample: SampleInput
+
+
+class Call(torch.nn.Module):
+    """A call with tensors from outside among baked-in arguments."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.function = case.op.op
+        self.arguments = ((case.sample.input, *case.sample.args), case.sample.kwargs)
+        self.tensors = _tensors(self.arguments)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Call it with these tensors."""
+        given = iter(tensors)
+        args, kwargs = tree_map(
+            lambda x: next(given) if isinstance(x, torch.Tensor) else x, self.arguments
+        )
+        return self.function(*args, **kwargs)
+
+
+class Calls(torch.nn.Module):
+    """Several calls, each with tensors of its own."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        super().__init__()
+        self.calls = torch.nn.ModuleList(map(Call, cases))
+
+    def forward(self, *tensors: torch.Tensor) -> list[Any]:
+        """Give the results of the calls, in order."""
+        given = iter(tensors)
+        return [call(*[next(given) for _ in call.tensors]) for call in self.calls]
+
+
+def cases_of(op: OpInfo, dtype: torch.dtype, most: int | None = None) -> list[Case]:
+    """Return the samples of an op, or at most so many of them, spread evenly."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # op.sample_inputs() would look through the call stack for every sample
+        samples = list(op.sample_inputs_func(op, "cpu", dtype, False))
+    if most is not None and len(samples) > most:
+        samples = [samples[i * len(samples) // most] for i in range(most)]
+    return [Case(op, sample) for sample in samples]
+
+
+def judge(cases: Sequence[Case], dtype: torch.dtype) -> list[Verdict]:
+    """Judge samples of ops, in one dtype; the verdicts come in their order."""
+    verdicts: dict[int, Verdict] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the samples try deprecated and odd arguments
+        able = []
+        for index, case in enumerate(cases):
+            try:
+                with _in_time(), torch.no_grad():
+                    call = Call(case)
+                    wanted = call(*[t.clone() for t in call.tensors])
+                able.append((index, case, _tensors(wanted)))
+            except Exception as error:  # torch may raise anything
+                verdicts[index] = Verdict(REFUSED, _first_line(error))
+        for first in range(0, len(able), TOGETHER):
+            _judge(able[first : first + TOGETHER], dtype, verdicts)
+    return [verdicts[index] for index in range(len(cases))]
+
+
+_Item = tuple[int, Case, list[torch.Tensor]]
+
+
+def _judge(items: list[_Item], dtype: torch.dtype, verdicts: dict[int, Verdict]) -> None:
+    """Judge what can be captured together, with its results."""
+    if not items:
+        return
+    module = Calls([case for _, case, _ in items]).eval()
+    try:
+        got = _run(module)
+    except Exception as error:
+        if isinstance(error, UnsupportedOpError) and len(items) > 1:
+            outside = _calls_outside(module)
+            for call, cause in outside.items():
+                verdicts[items[call][0]] = Verdict(OUTSIDE, cause)
+            if outside:
+                rest = [item for call, item in enumerate(items) if call not in outside]
+                _judge(rest, dtype, verdicts)
+                return
+        if len(items) > 1:
+            part = -(-len(items) // 4)
+            for first in range(0, len(items), part):
+                _judge(items[first : first + part], dtype, verdicts)
+            return
+        verdicts[items[0][0]] = _failure(error)
+        return
+    results = iter(got)
+    for index, case, wanted in items:
+        ours = [next(results) for _ in wanted]
+        verdicts[index] = _compare(case.op, dtype, ours, wanted)
+
+
+class _RunError(Exception):
+    """The plan, once made, cannot be saved, loaded or run."""
+
+
+def _run(module: Calls) -> list[Any]:
+    """Export, save, load and run; return the results."""
+    tensors = [t for call in module.calls for t in call.tensors]
+    with _in_time():
+        plan = taper_frontend.export(module, tuple(tensors), verify=False)
+    try:
+        with _in_time(), TemporaryDirectory() as folder:
+            path = Path(folder) / "op.taper"
+            plan.save(path)
+            session = taper_runtime.InferenceSession(path)
+            feed = dict(zip(session.plan.inputs, map(to_numpy, tensors), strict=True))
+            return session.run(None, feed)
+    except Exception as error:
+        raise _RunError(_first_line(error)) from error
+
+
+def _calls_outside(module: Calls) -> dict[int, str]:
+    """Return the calls that are not served, each with its cause."""
+    tensors = tuple(t for call in module.calls for t in call.tensors)
+    outside: dict[int, str] = {}
+    for node in capture(module, tensors).graph.nodes:
+        if node.op != "call_function" or str(node.target) in HANDLERS:
+            continue
+        stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+        call = next((path.split(".")[-1] for path in stack if ".calls." in f".{path}"), None)
+        if call is not None and (cause := _why_outside(node)):
+            outside.setdefault(int(call), f"{node.target}: {cause}")
+    return outside
+
+
+def _why_outside(node: torch.fx.Node) -> str:
+    """Return why Taper does not mean to serve a node; empty if it does."""
+    target = node.target
+    for value in tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.dtype not in DTYPE_NAMES:
+            return f"results of {value.dtype}"
+    if not isinstance(target, torch._ops.OpOverload):
+        return ""
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return "random numbers"
+    if torch.Tag.dynamic_output_shape in target.tags or torch.Tag.data_dependent_output in (
+        target.tags
+    ):
+        return "the result's shape, or a number, depends on values"
+    if "_backward" in str(target):
+        return "a gradient"
+    return "" if torch.Tag.core in target.tags else "not Core ATen, and no handler"
+
+
+def _failure(error: Exception) -> Verdict:
+    """Return the verdict on a single sample that failed."""
+    if isinstance(error, _RunError):
+        return Verdict(RUN, str(error))
+    if not isinstance(error, UnsupportedOpError):
+        refused = isinstance(error, ExportError)
+        return Verdict(REFUSED if refused else EXPORT, _first_line(error.__cause__ or error))
+    missing = [node for node in error.nodes if not _is_left_out(node)]
+    node = (missing or error.nodes)[0]
+    return Verdict(EXPORT if missing else OUTSIDE, f"{node.op}: {node.reason}")
+
+
+def _is_left_out(node: Any) -> bool:
+    """Whether an unsupported node is one that Taper does not mean to serve."""
+    if node.category in _LEFT_OUT or "complex" in node.reason or "dense" in node.reason:
+        return True
+    namespace, _, rest = node.op.partition(".")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace, None), name, None)
+    target = getattr(packet, overload, None)
+    if not isinstance(target, torch._ops.OpOverload):
+        return "_local_scalar_dense" in node.op
+    is_random = torch.Tag.nondeterministic_seeded in target.tags
+    is_served = torch.Tag.core in target.tags or node.op in HANDLERS
+    return is_random or name.endswith("_backward") or not is_served
+
+
+def _compare(
+    op: OpInfo, dtype: torch.dtype, ours: list[Any], theirs: list[torch.Tensor]
+) -> Verdict:
+    rtol, atol = _tolerance(op, dtype)
+    for mine, torchs in zip(ours, theirs, strict=True):
+        got = torch.from_numpy(mine.copy())
+        if torchs.dtype == torch.bfloat16:
+            got = got.view(torch.bfloat16)
+        if op.name in _UNINITIALISED:
+            got, torchs = torch.zeros_like(got), torch.zeros_like(torchs)
+        exact = not torchs.dtype.is_floating_point
+        try:
+            torch.testing.assert_close(
+                got,
+                torchs,
+                rtol=None if exact else rtol,
+                atol=None if exact else atol,
+                equal_nan=True,
+                check_stride=False,
+            )
+        except AssertionError as error:
+            return Verdict(WRONG, " ".join(str(error).split())[:160])
+    return Verdict(RIGHT)
+
+
+def _tolerance(op: OpInfo, dtype: torch.dtype) -> tuple[float | None, float | None]:
+    """Return the widest tolerances that the OpInfo's own tests allow; None for the dtype's."""
+    own = [
+        override.d[dtype]
+        for info in op.decorators
+        for override in getattr(info, "decorators", [])
+        if isinstance(override, toleranceOverride)
+        and getattr(info, "device_type", None) in (None, "cpu")
+        and dtype in override.d
+    ]
+    if not own:
+        return None, None
+    default = torch.testing._comparison.default_tolerances(dtype)
+    rtols, atols = zip(default, *[(t.rtol, t.atol) for t in own], strict=True)
+    return max(rtols), max(atols)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = f"{type(error).__name__}: {error}".strip().splitlines()
+    return lines[0][:160]
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Raise TimeoutError in what takes too long."""
+
+    def out_of_time(*_: object) -> None:
+        raise TimeoutError(f"more than {_SECONDS} s")
+
+    signal.signal(signal.SIGALRM, out_of_time)
+    signal.alarm(_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)

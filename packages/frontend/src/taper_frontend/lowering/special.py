@@ -1,0 +1,95 @@
+"""Rare elementwise functions: ops that numpy computes, or formulas of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.lowering.elementwise import is_float
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from taper_frontend.lowering.context import Lowering, Operand
+    from taper_frontend.lowering.registry import Handler
+
+#: ATen overload -> op, computed in the dtype of the result.
+_SPECIAL = {
+    "bitwise_left_shift.Tensor": "LEFT_SHIFT",
+    "bitwise_left_shift.Tensor_Scalar": "LEFT_SHIFT",
+    "bitwise_right_shift.Tensor": "RIGHT_SHIFT",
+    "bitwise_right_shift.Tensor_Scalar": "RIGHT_SHIFT",
+    "digamma.default": "DIGAMMA",
+    "erfc.default": "ERFC",
+    "erfinv.default": "ERFINV",
+    "gcd.default": "GCD",
+    "hypot.default": "HYPOT",
+    "i0.default": "I0",
+    "lgamma.default": "LGAMMA",
+    "nextafter.default": "NEXTAFTER",
+}
+
+
+def _special(op: str) -> Handler:
+    def special(ctx: Lowering, *operands: Operand) -> str:
+        dtype = ctx.output.dtype
+        tensors = [
+            ctx.cast(x, dtype) if isinstance(x, str) else ctx.full((), x, dtype) for x in operands
+        ]
+        return ctx.emit(op, tensors)
+
+    return special
+
+
+for _aten, _op in _SPECIAL.items():
+    lowers(f"aten.{_aten}")(_special(_op))
+
+
+@lowers("aten.exp2.default")
+def exp2(ctx: Lowering, x: str) -> str:
+    """Compute ``2 ** x``."""
+    return ctx.apply("POW", 2, x, dtype=ctx.output.dtype)
+
+
+@lowers("aten.ldexp.Tensor")
+def ldexp(ctx: Lowering, x: str, exponent: str) -> str:
+    """Compute ``x * 2 ** exponent``."""
+    dtype = ctx.output.dtype
+    power = ctx.apply("POW", 2, exponent, dtype=dtype)
+    return ctx.apply("MUL", x, power, dtype=dtype)
+
+
+@lowers("aten.fmax.default", "aten.fmin.default")
+def fmax(ctx: Lowering, a: str, b: str) -> str:
+    """Take the larger, or the smaller; of a number and NaN the number."""
+    dtype = ctx.output.dtype
+    a, b = ctx.cast(a, dtype), ctx.cast(b, dtype)
+    larger = ctx.node.target.overloadpacket.__name__ == "fmax"  # type: ignore[union-attr]
+    y = ctx.emit("MAXIMUM" if larger else "MINIMUM", [a, b])
+    if not is_float(dtype):
+        return y
+    y = ctx.apply("WHERE", ctx.emit("ISNAN", [b]), a, y, dtype=dtype)
+    return ctx.apply("WHERE", ctx.emit("ISNAN", [a]), b, y, dtype=dtype)
+
+
+@lowers("aten.signbit.default")
+def signbit(ctx: Lowering, x: str) -> str:
+    """Tell whether a number is negative, or the negative zero."""
+    dtype = ctx.dtype(x)
+    if dtype == "bool":
+        return ctx.full(ctx.shape(x), False, "bool")
+    negative = ctx.apply("LT", x, 0, dtype=dtype)
+    if not is_float(dtype):
+        return negative
+    # only the inverse tells the zeros apart
+    inverse = ctx.apply("LT", ctx.emit("RECIPROCAL", [x]), 0, dtype=dtype)
+    return ctx.emit("LOGICAL_OR", [negative, inverse])
+
+
+@lowers("aten.copysign.Tensor", "aten.copysign.Scalar")
+def copysign(ctx: Lowering, x: str, sign: Operand) -> str:
+    """Give ``x`` the sign of another number."""
+    dtype = ctx.output.dtype
+    size = ctx.apply("ABS", x, dtype=dtype)
+    given = sign if isinstance(sign, str) else ctx.full((), sign, dtype)
+    return ctx.apply(
+        "WHERE", signbit(ctx, ctx.cast(given, dtype)), ctx.emit("NEG", [size]), size, dtype=dtype
+    )

@@ -1,0 +1,62 @@
+"""SEARCHSORTED: places in sorted rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.rules import COMPUTED, check_dtype, check_same_dtype, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    rows, values = inputs
+    check_dtype("SEARCHSORTED", "rows", check_same_dtype("SEARCHSORTED", inputs), COMPUTED)
+    if not rows.shape or (len(rows.shape) > 1 and rows.shape[:-1] != values.shape[:-1]):
+        fail("SEARCHSORTED", "one row, or one per row of values", [rows.shape, values.shape])
+    return TensorType("int64", values.shape)
+
+
+def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    rows, values = inputs
+    side: Literal["left", "right"] = "right" if attrs["right"] else "left"
+    if rows.ndim == 1:
+        return np.asarray(np.searchsorted(rows, values, side), np.int64)
+    out = np.empty(values.shape, np.int64)
+    for place in np.ndindex(rows.shape[:-1]):
+        out[place] = np.searchsorted(rows[place], values[place], side)
+    return out
+
+
+def _samples() -> Iterator[Sample]:
+    rng = np.random.default_rng(20)
+    for dtype in (np.float32, np.int64):
+        row = np.sort(rng.integers(0, 9, 7)).astype(dtype)
+        rows = np.sort(rng.integers(0, 9, (2, 3, 5)), -1).astype(dtype)
+        for right in (False, True):
+            for shape in ((), (4,), (2, 3)):
+                values = np.asarray(rng.integers(-1, 10, shape), dtype)
+                yield Sample([row, values], {"right": right}, native=False)
+            values = np.asarray(rng.integers(-1, 10, (2, 3, 4)), dtype)
+            yield Sample([rows, values], {"right": right}, native=False)
+    special = np.array([np.nan, np.inf, -np.inf], np.float32)
+    yield Sample([np.array([0, 1, np.inf], np.float32), special], native=False)
+    yield Sample([np.ones(0, np.float32), special], native=False)
+
+
+SEARCHSORTED = OpDef(
+    name="SEARCHSORTED",
+    doc="How many elements of a sorted row are smaller than each value; with right, smaller or "
+    "equal. One row [N] for all values, or rows [..., N] for values [..., M].",
+    inputs=(2, 2),
+    infer=_infer,
+    evaluate=_evaluate,
+    samples=_samples,
+    attrs={"right": Attr("bool", False)},
+    strided=(ALL_INPUTS,),
+    native=False,
+)

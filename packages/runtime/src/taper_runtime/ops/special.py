@@ -1,0 +1,178 @@
+"""Elementwise ops that are rare enough to be left to numpy: no kernels, no scalar operand."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.rules import FLOATS, INTS, broadcast, check_dtype, check_same_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Wide = NDArray[np.float64]
+
+
+class Special(NamedTuple):
+    """One function.
+
+    Attributes
+    ----------
+    function : callable
+        Arrays of one dtype to an array. Floats are given as float64 unless ``exact``.
+    arity : int
+    dtypes : tuple of str
+    doc : str
+    low, high : float
+        Range of the samples' values.
+    exact : bool
+        Whether the result depends on the dtype of the operands.
+    """
+
+    function: Callable[..., Any]
+    arity: int
+    dtypes: tuple[str, ...]
+    doc: str
+    low: float = -3.0
+    high: float = 3.0
+    exact: bool = False
+
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+
+def erfc(x: Wide) -> Wide:
+    """Return ``1 - erf(x)`` without cancellation."""
+    return np.asarray(_erfc(x), np.float64)
+
+
+def erfinv(x: Wide) -> Wide:
+    """Inverse of erf: Winitzki's approximation, then Newton's steps on erfc, exact in the tails.
+
+    S. Winitzki, "A handy approximation for the error function and its inverse", 2008.
+    """
+    size = np.abs(x)
+    inside = np.where(size < 1, size, 0.0)
+    tail = np.log1p(-inside * inside)
+    a = 0.147
+    mean = 2 / (math.pi * a) + tail / 2
+    y = np.sqrt(np.sqrt(mean * mean - tail / a) - mean)
+    for _ in range(4):
+        y = y + (erfc(y) - (1 - inside)) * (math.sqrt(math.pi) / 2) * np.exp(y * y)
+    y = np.where(size < 1, y, np.where(size == 1, np.inf, np.nan))
+    return np.copysign(y, x)
+
+
+def _log_gamma(x: float) -> float:
+    try:
+        return math.lgamma(x)
+    except ValueError:  # a pole
+        return math.inf
+
+
+_lgamma = np.frompyfunc(_log_gamma, 1, 1)
+
+
+def digamma(x: Wide) -> Wide:
+    """Logarithmic derivative of the gamma function.
+
+    By reflection for negative numbers, by recurrence up to 10, then by the asymptotic series
+    (Abramowitz and Stegun, 6.3.18). At 0 an infinity of the other sign, at the other poles NaN.
+    """
+    negative = x < 0
+    z = np.where(negative, 1 - x, x)
+    total = np.zeros_like(z)
+    for _ in range(10):
+        small = z < 10
+        total = total - np.where(small, 1 / np.where(small, z, 1.0), 0.0)
+        z = np.where(small, z + 1, z)
+    square = 1 / (z * z)
+    series = 1 / 12 - square * (1 / 120 - square * (1 / 252 - square * (1 / 240 - square / 132)))
+    total = total + np.log(z) - 0.5 / z - square * series
+    fraction = np.where(negative, x - np.trunc(x), 0.5)
+    total = np.where(negative, total - math.pi / np.tan(math.pi * fraction), total)
+    total = np.where(negative & (fraction == 0), np.nan, total)
+    return np.where(x == 0, np.copysign(np.inf, -x), total)
+
+
+def left_shift(a: np.ndarray, b: np.ndarray) -> Any:
+    """``a * 2^b``; 0 where all bits are shifted out, or ``b`` is negative, as in torch."""
+    bits = 8 * a.dtype.itemsize
+    inside = (b >= 0) & (b < bits)
+    return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0)
+
+
+def right_shift(a: np.ndarray, b: np.ndarray) -> Any:
+    """``a / 2^b`` rounded down; all bits shifted out where ``b`` is negative, as in torch."""
+    last = 8 * a.dtype.itemsize - 1
+    inside = (b >= 0) & (b < last)
+    return np.right_shift(a, np.where(inside, b, last).astype(a.dtype))
+
+
+SPECIALS: dict[str, Special] = {
+    "ERFC": Special(erfc, 1, FLOATS, "1 - erf(x)"),
+    "ERFINV": Special(erfinv, 1, FLOATS, "the y with erf(y) = x", low=-1.0, high=1.0),
+    "LGAMMA": Special(_lgamma, 1, FLOATS, "log |gamma(x)|"),
+    "DIGAMMA": Special(digamma, 1, FLOATS, "derivative of log gamma(x)", low=2.0, high=9.0),
+    "I0": Special(np.i0, 1, FLOATS, "modified Bessel function of the first kind, order 0"),
+    "HYPOT": Special(np.hypot, 2, FLOATS, "sqrt(a^2 + b^2) without overflow"),
+    "NEXTAFTER": Special(
+        np.nextafter, 2, ("float32",), "the number next to a in the direction of b", exact=True
+    ),
+    "LEFT_SHIFT": Special(left_shift, 2, INTS, "a * 2^b; 0 where b is no place of a bit"),
+    "RIGHT_SHIFT": Special(
+        right_shift, 2, INTS, "a / 2^b rounded down; b too large or negative: as the largest"
+    ),
+    "GCD": Special(np.gcd, 2, INTS, "greatest common divisor"),
+}
+
+
+def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype = check_same_dtype(op, inputs)
+    check_dtype(op, "operands", dtype, SPECIALS[op].dtypes)
+    return TensorType(dtype, broadcast(op, [t.shape for t in inputs]))
+
+
+def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    special, dtype = SPECIALS[op], inputs[0].dtype
+    wide = dtype.kind == "f" and not special.exact
+    with np.errstate(all="ignore"):  # infinities and NaN are values like others
+        result = special.function(*(x.astype(np.float64) if wide else x for x in inputs))
+        shape = np.broadcast_shapes(*(x.shape for x in inputs))
+        return np.asarray(result, order="C").astype(dtype).reshape(shape)
+
+
+def _samples(op: str) -> Iterator[Sample]:
+    special = SPECIALS[op]
+    rng = np.random.default_rng(len(op))
+    for dtype in special.dtypes:
+        for shapes in (((3, 5), (5,)), ((), ()), ((2, 1, 4), (3, 1)), ((0, 3), (1, 3))):
+            if dtype in FLOATS:
+                arrays = [rng.uniform(special.low, special.high, s).astype(dtype) for s in shapes]
+            else:
+                arrays = [rng.integers(0, 7, s).astype(dtype) for s in shapes]
+            yield Sample(arrays[: special.arity], native=False)
+    if "float32" in special.dtypes:
+        values = np.array([0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, -2.5, 0.99999], "float32")
+        yield Sample([values, values[::-1].copy()][: special.arity], native=False)
+
+
+OPS = tuple(
+    OpDef(
+        name=op,
+        doc=f"Elementwise: {special.doc}.",
+        inputs=(special.arity, special.arity),
+        infer=partial(_infer, op),
+        evaluate=partial(_evaluate, op),
+        samples=partial(_samples, op),
+        strided=(ALL_INPUTS,),
+        native=False,
+    )
+    for op, special in SPECIALS.items()
+)

@@ -1,0 +1,99 @@
+"""float16 and bfloat16: stored and moved as they are, computed in float32, rounded once per op."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import taper_frontend
+import taper_runtime
+from lowering import lower_model, ops_of
+from taper_frontend.lowering.context import to_numpy
+
+HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+
+
+def run(model, *tensors):
+    """What the plan of a model gives, as torch tensors of the model's dtypes."""
+    wanted = [model(*tensors)] if isinstance(model(*tensors), torch.Tensor) else model(*tensors)
+    module = model if isinstance(model, torch.nn.Module) else Function(model)
+    plan = taper_frontend.export(module, tensors)
+    session = taper_runtime.InferenceSession(plan)
+    feed = dict(zip(plan.inputs, map(to_numpy, tensors), strict=True))
+    got = [torch.from_numpy(array.copy()) for array in session.run(None, feed)]
+    return plan, [x.view(w.dtype) for x, w in zip(got, wanted, strict=True)], wanted
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors):
+        return self.function(*tensors)
+
+
+@HALVES
+def test_results_are_torchs(dtype):
+    torch.manual_seed(0)
+
+    def model(x, y):
+        return [
+            x + y,
+            x * 0.1,
+            torch.softmax(x, -1),
+            F.softplus(x, 2.0),
+            x @ y.T,
+            F.layer_norm(x, (16,)),
+            x.sum(1),
+            x.amax(0),
+            x < y,
+            x.to(torch.int64),
+            x.to(torch.bool),
+            torch.sort(x)[1],
+            torch.cat([x, y]).flip(0)[:, 1:],
+            F.gelu(x.T),
+        ]
+
+    x, y = torch.randn(5, 16).to(dtype), torch.randn(5, 16).to(dtype)
+    _, got, wanted = run(model, x, y)
+    for mine, torchs in zip(got, wanted, strict=True):
+        torch.testing.assert_close(mine, torchs)
+
+
+@HALVES
+def test_an_op_is_rounded_once(dtype):
+    """A handler of several steps keeps float32 between them."""
+    graph = lower_model(lambda x: F.softplus(x, 2.0), torch.randn(4).to(dtype)).graph
+    ops = ops_of(graph)
+    assert len(ops) > 4
+    assert ops.count("CAST") == 2
+    assert ops[-1] == "CAST"
+
+
+@HALVES
+def test_movement_stays_half(dtype):
+    def model(x, index):
+        return torch.cat([x.T, x.T], 1)[2:, ::3], x[index]
+
+    graph = lower_model(model, torch.randn(4, 6).to(dtype), torch.tensor([2, 0])).graph
+    assert "CAST" not in ops_of(graph)
+
+
+@HALVES
+def test_weights_stay_half_in_the_plan(dtype):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()).to(dtype).eval()
+    plan, (got,), (wanted,) = run(model, torch.randn(3, 256).to(dtype))
+    torch.testing.assert_close(got, wanted)
+    weight = next(c for c in plan.constants.values() if c.size == 256 * 256)
+    assert weight.itemsize == 2
+    session = taper_runtime.InferenceSession(plan, strict_native())
+    assert session.run(None, dict(plan.samples))
+
+
+def strict_native():
+    options = taper_runtime.SessionOptions()
+    options.strict_native = True
+    return options
