@@ -77,17 +77,17 @@ static void expect(const problem *p) {
 
 static void groups(void) {
     static const problem problems[] = {
-        {9, 20, 33, 3, {2, 2, 9}},
-        {40, 7, 5, 1, {40}},
-        {6, 300, 16, 4, {1, 3, 4, 6}},
-        {300, 40, 600, 5, {0, 150, 151, 290, 300}},
-        {33, 2100, 70, 2, {16, 33}},
-        {8, 5, 40, 2, {3, 6}},
-        {5, 9, 4, 3, {0, 0, 0}},
-        {4, 0, 3, 2, {1, 4}},
-        {0, 3, 4, 2, {0, 0}},
-        {3, 4, 0, 2, {1, 3}},
-        {3, 4, 7, 0, {0}},
+        {9, 20, 33, 3, {2, 2, 9}, false, TAPER_INT64},
+        {40, 7, 5, 1, {40}, false, TAPER_INT64},
+        {6, 300, 16, 4, {1, 3, 4, 6}, false, TAPER_INT64},
+        {300, 40, 600, 5, {0, 150, 151, 290, 300}, false, TAPER_INT64},
+        {33, 2100, 70, 2, {16, 33}, false, TAPER_INT64},
+        {8, 5, 40, 2, {3, 6}, false, TAPER_INT64},
+        {5, 9, 4, 3, {0, 0, 0}, false, TAPER_INT64},
+        {4, 0, 3, 2, {1, 4}, false, TAPER_INT64},
+        {0, 3, 4, 2, {0, 0}, false, TAPER_INT64},
+        {3, 4, 0, 2, {1, 3}, false, TAPER_INT64},
+        {3, 4, 7, 0, {0}, false, TAPER_INT64},
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (int way = 0; way < 4; way++) {

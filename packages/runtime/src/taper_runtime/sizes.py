@@ -449,16 +449,18 @@ def _without(atoms: tuple[Atom, ...], fewer: tuple[Atom, ...]) -> tuple[Atom, ..
 
 
 def _extreme(function: str, a: int, b: int) -> int:
-    try:
-        smaller, larger = (a, b) if a <= b else (b, a)
-    except UndecidedError:
-        first, second = sorted((a, b), key=str)
-        choose = min if function == "min" else max
-        (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
-        text = f"{function}({first}, {second})"
-        low, high = choose(a_low, b_low), choose(a_high, b_high)
-        return _of_atom(Atom(text, function, (first, second), low, high))
-    return smaller if function == "min" else larger
+    for smaller, larger in ((a, b), (b, a)):  # the ranges may tell one way round and not the other
+        try:
+            if smaller <= larger:
+                return smaller if function == "min" else larger
+        except UndecidedError:
+            pass
+    first, second = sorted((a, b), key=str)
+    choose = min if function == "min" else max
+    (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
+    text = f"{function}({first}, {second})"
+    low, high = choose(a_low, b_low), choose(a_high, b_high)
+    return _of_atom(Atom(text, function, (first, second), low, high))
 
 
 def _is_at_least(a: Any, b: Any) -> Any:

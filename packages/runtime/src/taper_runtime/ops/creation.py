@@ -24,7 +24,8 @@ def _infer_arange(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _arange(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    return np.arange(attrs["start"], attrs["stop"], attrs["step"], dtype=np.int64)
+    (size,) = _infer_arange((), attrs).shape
+    return attrs["start"] + attrs["step"] * np.arange(size, dtype=np.int64)
 
 
 def _samples_arange() -> Iterator[Sample]:

@@ -138,7 +138,6 @@ def _samples_max() -> Iterator[Sample]:
     dilated = {"kernel": [3, 2], "stride": [1, 2], "padding": [1, 1, 0, 1], "dilation": [2, 3]}
     yield Sample([x.astype(np.float32)], dilated)
     yield Sample([x - 200], dilated, native=False)
-    yield Sample([x.astype(np.float16)], dilated, native=False)
 
 
 def _samples_avg() -> Iterator[Sample]:
@@ -151,7 +150,6 @@ def _samples_avg() -> Iterator[Sample]:
     some = {"kernel": [3], "stride": [2], "padding": [1, 2], "counted": [1, 1]}
     yield Sample([x.astype(np.float32)], some)
     yield Sample([x], some, native=False)
-    yield Sample([x.astype(np.float16)], some, native=False)
 
 
 def _samples_adaptive() -> Iterator[Sample]:
