@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from taper_runtime.executor import _native
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,16 +29,12 @@ class Interval:
 
 
 def lay_out(intervals: Sequence[Interval]) -> tuple[list[int], int]:
-    """Offsets for the intervals, and the arena's size.
-
-    First fit in order of birth, and first fit largest first: neither is better on every graph, so
-    both are tried and the smaller kept.
-    """
-    indices = range(len(intervals))
-    by_birth = sorted(indices, key=lambda i: (intervals[i].birth, -intervals[i].size))
-    by_size = sorted(indices, key=lambda i: (-intervals[i].size, intervals[i].birth))
-    layouts = [_first_fit(intervals, order) for order in (by_birth, by_size)]
-    return min(layouts, key=lambda layout: layout[1])
+    """Offsets for the intervals, and the arena's size, as the runtime finds them for its own."""
+    return _native.lay_out(
+        [interval.birth for interval in intervals],
+        [interval.death for interval in intervals],
+        [interval.size for interval in intervals],
+    )
 
 
 def lower_bound(intervals: Sequence[Interval]) -> int:
@@ -50,24 +48,3 @@ def lower_bound(intervals: Sequence[Interval]) -> int:
         live += changes[step]
         peak = max(peak, live)
     return peak
-
-
-def _first_fit(intervals: Sequence[Interval], order: Sequence[int]) -> tuple[list[int], int]:
-    offsets = [0] * len(intervals)
-    placed: list[tuple[int, int, int, int]] = []  # (offset, end, birth, death), by offset
-    arena = 0
-    for i in order:
-        interval = intervals[i]
-        if interval.size == 0:
-            continue
-        at = 0
-        for offset, end, birth, death in placed:
-            if birth <= interval.death and interval.birth <= death:
-                if at + interval.size <= offset:
-                    break
-                at = max(at, end)
-        offsets[i] = at
-        arena = max(arena, at + interval.size)
-        placed.append((at, at + interval.size, interval.birth, interval.death))
-        placed.sort()
-    return offsets, arena
