@@ -187,3 +187,11 @@ def test_assertions_of_the_model_emit_nothing():
 
     graph = lower_model(model, X).graph
     assert graph.producer(graph.outputs[0]).inputs == graph.inputs
+
+
+def test_a_number_read_to_be_asserted_is_not_needed():
+    def model(x):
+        torch._check((x < 10).sum().item() >= 0)
+        return x + 1
+
+    assert ops_of(check_lowering(model, X)) == ["ADD"]

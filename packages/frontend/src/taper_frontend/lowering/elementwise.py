@@ -261,12 +261,3 @@ def copy(ctx: Lowering, x: str, src: str) -> str:
 def identity(ctx: Lowering, x: str) -> str:
     """Return ``x``: tensors are values, so a copy of one is the same."""
     return x
-
-
-@lowers(
-    "aten._assert_async.msg",
-    "aten._assert_scalar.default",
-    "aten._assert_tensor_metadata.default",
-)
-def check(ctx: Lowering, *args: object, **kwargs: object) -> None:
-    """Emit nothing: a plan's inputs have one type, and a plan cannot raise a model's own errors."""

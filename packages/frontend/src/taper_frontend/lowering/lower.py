@@ -175,7 +175,7 @@ class _Walk:
             if (leaf := self._bind(spec, placeholders)) is not None
         ]
         self._bind_states()
-        for node in nodes:
+        for node in _needed(nodes):
             if node.op == "call_function":
                 self.values[node.name] = self._lower(node)
         results = [
@@ -366,6 +366,19 @@ class _Walk:
 
     def _refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
         self.refused.append(UnsupportedNode(op, category, reason, source))
+
+
+def _needed(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that results are made of, in order.
+
+    The others only assert something: a plan's inputs have one type, and a plan cannot raise a
+    model's own errors.
+    """
+    needed = {node for node in nodes if node.op == "output"}
+    for node in reversed(list(nodes)):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    return [node for node in nodes if node in needed]
 
 
 def _find_handler(node: Node) -> Handler | None:
