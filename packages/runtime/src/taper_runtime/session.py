@@ -13,7 +13,6 @@ from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.sizes import Size
-from taper_runtime.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor.executor import Executor
+    from taper_runtime.state import State
 
 #: ONNX Runtime's spelling of element types where it differs from numpy's.
 _ONNX_TYPES = {"float32": "float", "float64": "double"}
@@ -115,7 +115,11 @@ class InferenceSession:
             strict_native=options.strict_native,
             threads=thread_count(options.intra_op_num_threads),
         )
-        self._state = State(self.plan) if self.plan.states else None
+        self._state: State | None = None
+        if self.plan.states:
+            from taper_runtime.state import State  # imports threading, which most plans do not need
+
+            self._state = State(self.plan)
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
 
