@@ -16,6 +16,7 @@ from taper_frontend.lowering.lower import survey
 from taper_frontend.passes import PIPELINE, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
+from taper_runtime.executor.compiled import BYTES_PER_NS, FLOPS_PER_NS
 from taper_runtime.executor.executor import definition
 from taper_runtime.plan.binding import instantiate
 
@@ -42,9 +43,6 @@ _CAPTURE_WORDS = (
     ("mutation", ("mutat", "in-place")),
     ("dtype", ("dtype", "complex", "sparse")),
 )
-
-#: What one core does in a nanosecond, roughly: enough to compare nodes with each other.
-_FLOPS_PER_NS, _BYTES_PER_NS = 60, 10
 
 
 class Break(NamedTuple):
@@ -246,4 +244,4 @@ def _estimate(plan: Plan, node: PlanNode) -> float:
     op, attrs = definition(node)
     inputs = [plan.tensors[name].type for name in node.inputs]
     cost = op.cost(inputs, plan.tensors[node.output].type, attrs)
-    return max(cost.flops / _FLOPS_PER_NS, cost.bytes / _BYTES_PER_NS)
+    return max(cost.flops / FLOPS_PER_NS, cost.bytes / BYTES_PER_NS)

@@ -117,7 +117,7 @@ class CompiledExecutor(Executor):
 
 
 #: What one core does in a nanosecond, roughly: enough to tell a small node from a large one.
-_FLOPS_PER_NS, _BYTES_PER_NS = 60, 10
+FLOPS_PER_NS, BYTES_PER_NS = 60, 10
 #: Work that pays for waking one more worker and meeting it again, in nanoseconds.
 _WORTH_NS = 8000
 
@@ -125,7 +125,7 @@ _WORTH_NS = 8000
 def _workers_worth(plan: Plan, node: PlanNode) -> int:
     """How many threads a node is worth, at least where it is one or more."""
     flops, nbytes = node_cost(plan, node)
-    return largest(flops // (_FLOPS_PER_NS * _WORTH_NS), nbytes // (_BYTES_PER_NS * _WORTH_NS))
+    return largest(flops // (FLOPS_PER_NS * _WORTH_NS), nbytes // (BYTES_PER_NS * _WORTH_NS))
 
 
 def _arena_roots(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, tuple[int, int, int, int]]:
