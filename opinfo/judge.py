@@ -146,7 +146,7 @@ def _judge(items: list[_Item], dtype: torch.dtype, verdicts: dict[int, Verdict])
     module = Calls([case for _, case, _ in items]).eval()
     try:
         got = _run(module)
-    except Exception as error:
+    except Exception as error:  # the verdict says what it was
         if isinstance(error, UnsupportedOpError) and len(items) > 1:
             outside = _calls_outside(module)
             for call, cause in outside.items():
@@ -184,7 +184,7 @@ def _run(module: Calls) -> list[Any]:
             session = taper_runtime.InferenceSession(path)
             feed = dict(zip(session.plan.inputs, map(to_numpy, tensors), strict=True))
             return session.run(None, feed)
-    except Exception as error:
+    except Exception as error:  # the verdict says what it was
         raise _RunError(_first_line(error)) from error
 
 

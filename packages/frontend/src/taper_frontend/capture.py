@@ -118,5 +118,5 @@ def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgra
     """Run one of torch's steps; it may raise anything."""
     try:
         return action()
-    except Exception as error:
+    except Exception as error:  # torch raises many types; the cause is kept
         raise ExportError(f"torch could not {what}: {error}") from error
