@@ -81,7 +81,8 @@ static void conv_split(struct conv_state *state) {
     if (s->groups == 1) {
         state->groups = 1;
         cols = conv_part(i64_ceil_div(s->out, GEMM_NR), cols / GEMM_NR) * GEMM_NR;
-        state->cols = i64_min(s->out, i64_ceil_div(cols, 2 * GEMM_NR) * 2 * GEMM_NR);
+        state->cols =
+            i64_min(s->out, i64_ceil_div(cols, GEMM_PANELS * GEMM_NR) * GEMM_PANELS * GEMM_NR);
         state->chunks = i64_ceil_div(s->out, state->cols);
     } else {
         state->groups = conv_part(s->groups, i64_max(1, cols / s->out));

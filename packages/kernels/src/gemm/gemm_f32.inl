@@ -20,36 +20,48 @@ enum {
 };
 
 /*
- * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels fill the registers; GEMM_WIDE_MR rows or
- * fewer take GEMM_WIDE_PANELS, for enough independent sums to cover the latency of an FMA. Every
- * smaller number of rows has its own tile, as has a single panel at the right edge.
+ * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels where there is enough of both. Few rows
+ * take GEMM_WIDE_PANELS, for enough independent sums to cover the latency of an FMA; what is left
+ * at the right edge takes fewer. GEMM_MOST_ROWS has the rows of each number of panels that fill the
+ * registers with sums, a line of B and an element of A; every smaller number has a tile too.
+ *
+ * Of the shapes that fill the registers the best issue fewest instructions for an FMA, not fewest
+ * bytes: where two threads share a core, each has half of its decoder but seldom waits for L2. Per
+ * k, 9 x 3 vectors take 27 FMAs and 12 loads, 14 x 2 take 28 and 16.
  */
 #define GEMM_ROWS_1(X, panels) X(1, panels)
 #define GEMM_ROWS_2(X, panels) GEMM_ROWS_1(X, panels) X(2, panels)
 #define GEMM_ROWS_3(X, panels) GEMM_ROWS_2(X, panels) X(3, panels)
 #define GEMM_ROWS_5(X, panels) GEMM_ROWS_3(X, panels) X(4, panels) X(5, panels)
 #define GEMM_ROWS_6(X, panels) GEMM_ROWS_5(X, panels) X(6, panels)
-#define GEMM_ROWS_14(X, panels)                                                                    \
+#define GEMM_ROWS_9(X, panels)                                                                     \
     GEMM_ROWS_6(X, panels)                                                                         \
-    X(7, panels)                                                                                   \
-    X(8, panels) X(9, panels) X(10, panels) X(11, panels) X(12, panels) X(13, panels) X(14, panels)
-#if V_LEN == 16 /* 32 registers: 14 x 2 sums, 2 of B, 1 of A */
-enum { GEMM_MR = 14, GEMM_PANELS = 2, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4 };
-#define GEMM_EDGE_TILES(X) GEMM_ROWS_14(X, 1)
-#define GEMM_MAIN_TILES(X) GEMM_ROWS_14(X, 2)
-#define GEMM_WIDE_TILES(X) GEMM_ROWS_6(X, 4)
-#elif V_LEN == 8 /* 16 registers: 6 x 2 sums, 2 of B, 1 of A */
-enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2 };
-#define GEMM_MAIN_TILES(X) GEMM_ROWS_6(X, 1)
-#define GEMM_WIDE_TILES(X) GEMM_ROWS_2(X, 2)
-#elif V_REGISTERS == 32 /* 5 x 4 sums, 4 of B, 5 of A */
-enum { GEMM_MR = 5, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2 };
-#define GEMM_MAIN_TILES(X) GEMM_ROWS_5(X, 1)
-#define GEMM_WIDE_TILES(X) GEMM_ROWS_1(X, 2)
-#else /* 16 registers: 3 x 4 sums, 3 of A, 1 of B */
-enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2 };
-#define GEMM_MAIN_TILES(X) GEMM_ROWS_3(X, 1)
-#define GEMM_WIDE_TILES(X) GEMM_ROWS_1(X, 2)
+    X(7, panels) X(8, panels) X(9, panels)
+#define GEMM_ROWS_14(X, panels)                                                                    \
+    GEMM_ROWS_9(X, panels)                                                                         \
+    X(10, panels) X(11, panels) X(12, panels) X(13, panels) X(14, panels)
+#if V_LEN == 16 /* 32 registers */
+enum { GEMM_MR = 9, GEMM_PANELS = 3, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4, GEMM_MAX_MR = 14 };
+#define GEMM_MOST_ROWS {0, 14, 14, 9, 6}
+#define GEMM_TILES_1(X) GEMM_ROWS_14(X, 1)
+#define GEMM_TILES_2(X) GEMM_ROWS_14(X, 2)
+#define GEMM_TILES_3(X) GEMM_ROWS_9(X, 3)
+#define GEMM_TILES_4(X) GEMM_ROWS_6(X, 4)
+#elif V_LEN == 8 /* 16 registers */
+enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 6 };
+#define GEMM_MOST_ROWS {0, 6, 2}
+#define GEMM_TILES_1(X) GEMM_ROWS_6(X, 1)
+#define GEMM_TILES_2(X) GEMM_ROWS_2(X, 2)
+#elif V_REGISTERS == 32 /* 4 lanes: 5 x 4 sums, 4 of B, 5 of A */
+enum { GEMM_MR = 5, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 5 };
+#define GEMM_MOST_ROWS {0, 5, 1}
+#define GEMM_TILES_1(X) GEMM_ROWS_5(X, 1)
+#define GEMM_TILES_2(X) GEMM_ROWS_1(X, 2)
+#else /* 4 lanes, 16 registers: 3 x 4 sums, 3 of A, 1 of B */
+enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 3 };
+#define GEMM_MOST_ROWS {0, 3, 1}
+#define GEMM_TILES_1(X) GEMM_ROWS_3(X, 1)
+#define GEMM_TILES_2(X) GEMM_ROWS_1(X, 2)
 #endif
 
 typedef enum gemm_b_form {
@@ -95,41 +107,91 @@ typedef struct gemm_block {
  * meanwhile. */
 typedef void (*gemm_tile_fn)(const gemm_block *g, const float *prefetch, int64_t prefetch_step);
 
-/* rows and panels are constants wherever this is inlined: the sums live in registers. */
+enum {
+    GEMM_UNROLL = 4, /* values of k in an iteration */
+    GEMM_REACH = 3,  /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
+    GEMM_POINTERS = (GEMM_MAX_MR + GEMM_REACH - 1) / GEMM_REACH,
+};
+
+/* Compilers that know what an address is made of keep parts of it in registers they then lack. */
+#define GEMM_UNKNOWN(x) __asm__("" : "+r"(x))
+
+typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
+
+/*
+ * Adds the products of one k, `ahead` of what a and b point at. rows, panels and ahead are
+ * constants wherever this is inlined: the sums live in registers.
+ */
+V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
+                        int64_t panel_stride, const int ahead, const int rows, const int panels) {
+    vf line[GEMM_WIDE_PANELS * GEMM_NV];
+    b += ahead * GEMM_NR;
+#pragma GCC unroll 16
+    for (int v = 0; v < panels * GEMM_NV; v++)
+        line[v] = v_in_register(v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN));
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        const vf ai = v_set1(a[i / GEMM_REACH][i % GEMM_REACH * row_stride + ahead]);
+#pragma GCC unroll 16
+        for (int v = 0; v < panels * GEMM_NV; v++)
+            sum[i][v] = v_accumulate(ai, line[v], sum[i][v]);
+    }
+}
+
+V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i += GEMM_REACH)
+        a[i / GEMM_REACH] += elements;
+}
+
 V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t prefetch_step,
                         const int rows, const int panels) {
     const int vectors = panels * GEMM_NV;
-    vf sum[GEMM_MR][GEMM_WIDE_PANELS * GEMM_NV];
+    gemm_sums sum;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
             sum[i][v] = v_zero();
 
-    const int64_t row_stride = g->a_row_stride, panel_stride = g->b_panel_stride;
-    const float *a = g->a, *b = g->b;
+    const float *a[GEMM_POINTERS], *b = g->b;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i += GEMM_REACH)
+        a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
+    const bool dense = g->a_k_stride == 1 && g->b_k_stride == GEMM_NR;
     for (int64_t run = 0;; run++) {
-        for (int64_t k = g->k; k > 0; k--) {
-            vf bk[GEMM_WIDE_PANELS * GEMM_NV];
+        int64_t k = g->k;
+        for (; dense && k >= GEMM_UNROLL; k -= GEMM_UNROLL) {
+            int64_t row_stride = g->a_row_stride, panel_stride = g->b_panel_stride;
+            GEMM_UNKNOWN(row_stride);
+            GEMM_UNKNOWN(panel_stride);
+            GEMM_UNKNOWN(b);
 #pragma GCC unroll 16
-            for (int v = 0; v < vectors; v++)
-                bk[v] = v_in_register(v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN));
-            if (panels <= GEMM_PANELS) /* a wide tile is bound by loads, and has nothing to fetch */
-                __builtin_prefetch(prefetch, 0, 2);
+            for (int i = 0; i < rows; i += GEMM_REACH)
+                GEMM_UNKNOWN(a[i / GEMM_REACH]);
 #pragma GCC unroll 16
-            for (int i = 0; i < rows; i++) {
-                const vf ai = v_set1(a[i * row_stride]);
-#pragma GCC unroll 16
-                for (int v = 0; v < vectors; v++)
-                    sum[i][v] = v_fma(ai, bk[v], sum[i][v]);
+            for (int u = 0; u < GEMM_UNROLL; u++) {
+                gemm_step(sum, a, row_stride, b, panel_stride, u, rows, panels);
+                if (panels <= GEMM_PANELS) { /* a wide tile has nothing to fetch */
+                    __builtin_prefetch(prefetch, 0, 2);
+                    prefetch += prefetch_step;
+                }
             }
-            a += g->a_k_stride;
+            gemm_advance(a, GEMM_UNROLL, rows);
+            b += GEMM_UNROLL * GEMM_NR;
+        }
+        for (; k > 0; k--) {
+            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, 0, rows, panels);
+            if (panels <= GEMM_PANELS) {
+                __builtin_prefetch(prefetch, 0, 2);
+                prefetch += prefetch_step;
+            }
+            gemm_advance(a, g->a_k_stride, rows);
             b += g->b_k_stride;
-            prefetch += prefetch_step;
         }
         if (run == g->jumps)
             break;
-        a += g->jump[run].a;
+        gemm_advance(a, g->jump[run].a, rows);
         b += g->jump[run].b * g->b_k_stride;
     }
 
@@ -152,16 +214,23 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
         gemm_tile(g, prefetch, prefetch_step, rows, panels);                                       \
     }
 #define GEMM_TILE_ROW(rows, panels) [rows] = gemm_tile_##rows##x##panels,
-GEMM_MAIN_TILES(GEMM_DEFINE_TILE)
-GEMM_WIDE_TILES(GEMM_DEFINE_TILE)
-static const gemm_tile_fn gemm_main_tiles[] = {GEMM_MAIN_TILES(GEMM_TILE_ROW)};
-static const gemm_tile_fn gemm_wide_tiles[] = {GEMM_WIDE_TILES(GEMM_TILE_ROW)};
-#ifdef GEMM_EDGE_TILES
-GEMM_EDGE_TILES(GEMM_DEFINE_TILE)
-static const gemm_tile_fn gemm_edge_tiles[] = {GEMM_EDGE_TILES(GEMM_TILE_ROW)};
-#else
-#define gemm_edge_tiles gemm_main_tiles
+GEMM_TILES_1(GEMM_DEFINE_TILE)
+GEMM_TILES_2(GEMM_DEFINE_TILE)
+static const gemm_tile_fn gemm_tiles_1[] = {GEMM_TILES_1(GEMM_TILE_ROW)};
+static const gemm_tile_fn gemm_tiles_2[] = {GEMM_TILES_2(GEMM_TILE_ROW)};
+#ifdef GEMM_TILES_3
+GEMM_TILES_3(GEMM_DEFINE_TILE)
+GEMM_TILES_4(GEMM_DEFINE_TILE)
+static const gemm_tile_fn gemm_tiles_3[] = {GEMM_TILES_3(GEMM_TILE_ROW)};
+static const gemm_tile_fn gemm_tiles_4[] = {GEMM_TILES_4(GEMM_TILE_ROW)};
 #endif
+/* By panels, then by rows. */
+static const gemm_tile_fn *const gemm_tiles[] = {NULL, gemm_tiles_1, gemm_tiles_2,
+#ifdef GEMM_TILES_3
+                                                 gemm_tiles_3, gemm_tiles_4
+#endif
+};
+static const int64_t gemm_most_rows[] = GEMM_MOST_ROWS;
 
 /* ---- packing ---- */
 
@@ -257,7 +326,7 @@ static void gemm_copy_rows(float *to, int64_t to_stride, const float *from, int6
 static void gemm_edge_tile(gemm_tile_fn tile, gemm_block *g, const float *prefetch,
                            int64_t prefetch_step, int64_t rows, int64_t cols) {
     enum { WIDTH = GEMM_WIDE_PANELS * GEMM_NR };
-    float beside[GEMM_MR * WIDTH];
+    float beside[GEMM_MAX_MR * WIDTH];
     float *const c = g->c;
     const int64_t ldc = g->ldc;
     if (g->accumulate) {
@@ -299,25 +368,28 @@ static void gemm_next_lines(const gemm_block *block, const float *next, int64_t 
     *line = next + panel * block->b_panel_stride;
 }
 
+/* Panels of the next tiles of m rows, of those that are left. */
+static int64_t gemm_next_panels(int64_t m, int64_t left) {
+    if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS)
+        return GEMM_WIDE_PANELS;
+    /* Rather two and two at the end than three and one. */
+    if (GEMM_PANELS > 1 && left > 1 && left % GEMM_PANELS == 1)
+        return GEMM_PANELS - 1;
+    return i64_min(left, GEMM_PANELS);
+}
+
 /* Computes the block's m rows (in each band) and n columns; m, n, k >= 0. */
 static inline __attribute__((unused)) void gemm_block_run(const gemm_block *block, int64_t m,
                                                           int64_t n) {
     if (m <= 0)
         return;
-    /* Tiles of equal height: 16 rows are 8 and 8, not 14 and 2. */
-    const int64_t band_tiles = i64_ceil_div(m, GEMM_MR);
-    const int64_t tiles = band_tiles * (block->more_bands + 1);
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
-        const gemm_tile_fn *tile = gemm_edge_tiles;
-        panels = 1;
-        if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS) {
-            tile = gemm_wide_tiles;
-            panels = GEMM_WIDE_PANELS;
-        } else if (left >= GEMM_PANELS) {
-            tile = gemm_main_tiles;
-            panels = GEMM_PANELS;
-        }
+        panels = gemm_next_panels(m, left);
+        const gemm_tile_fn *tile = gemm_tiles[panels];
+        /* Tiles of equal height: 10 rows are 5 and 5, not 9 and 1. */
+        const int64_t band_tiles = i64_ceil_div(m, gemm_most_rows[panels]);
+        const int64_t tiles = band_tiles * (block->more_bands + 1);
         const int64_t cols = i64_min(panels * GEMM_NR, n - j);
         gemm_block g = *block;
         g.b += j / GEMM_NR * g.b_panel_stride;

@@ -14,8 +14,7 @@ enum {
      * with 2 MB 126 rows and 512 columns. */
     MATMUL_L2_PER_ROW = 16 << 10,
     MATMUL_L2_PER_COL = 4 << 10,
-    MATMUL_L2 = 1 << 20,                      /* where the system does not say */
-    MATMUL_STEP = GEMM_NR * GEMM_WIDE_PANELS, /* columns of the widest tile */
+    MATMUL_L2 = 1 << 20, /* where the system does not say */
     MATMUL_PAD = 16, /* floats after a row of A in scratch, so that rows spread over L1's sets */
     MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
 };
@@ -45,6 +44,11 @@ typedef struct matmul_part {
 
 /* ---- prepare ---- */
 
+/* Columns of a tile. */
+static int64_t matmul_step(const matmul_shape *s) {
+    return GEMM_NR * (s->m <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS);
+}
+
 static void matmul_choose(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     /* The sum over lanes costs a few instructions for each element of C, packing some for each
@@ -52,11 +56,12 @@ static void matmul_choose(struct matmul_state *state) {
     state->dot = s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= 32 &&
                  (s->m <= 4 || s->m * 16 <= s->k);
     /* Packing pays when several tiles of rows use it. */
-    const bool in_place = s->b_col_stride == 1 && s->m <= 4 * GEMM_MR;
+    const bool in_place = s->b_col_stride == 1 && s->m <= 4 * GEMM_MAX_MR;
     state->b_form = s->packed ? GEMM_B_PANELS : in_place ? GEMM_B_ROWS : GEMM_B_ANY;
     const int64_t known = taper_cache_bytes(2), l2 = known > 0 ? known : MATMUL_L2;
     state->max_rows = i64_max(1, l2 / MATMUL_L2_PER_ROW / GEMM_MR) * GEMM_MR;
-    state->max_cols = i64_max(2, l2 / MATMUL_L2_PER_COL / MATMUL_STEP) * MATMUL_STEP;
+    const int64_t step = matmul_step(s);
+    state->max_cols = i64_max(2, l2 / MATMUL_L2_PER_COL / step) * step;
     state->k_piece = i64_min(s->k, MATMUL_KC);
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
@@ -74,7 +79,7 @@ static void matmul_split(struct matmul_state *state) {
     /* In multiply-adds: writing an element and what the epilogue does to it; reading B. */
     const int64_t element_cost = s->k + 8 + 6 * state->epilogue.cost;
     const int64_t col_cost = state->row_chunk * element_cost + 16 * s->k;
-    const int64_t step = GEMM_NR * (s->m <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS);
+    const int64_t step = matmul_step(s);
     int64_t cols = matmul_round_up(i64_ceil_div(MATMUL_TASK_COST, col_cost), step);
     cols = i64_min(cols, state->max_cols);
     cols = matmul_round_up(i64_ceil_div(s->n, i64_ceil_div(s->n, cols)), step);

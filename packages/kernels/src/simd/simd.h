@@ -57,6 +57,10 @@ V_INLINE vf v_load_fill(const float *p, int64_t n, vf fill) {
     return v_select(vm_first(n), v_load_n(p, n), fill);
 }
 
+#ifndef V_ACCUMULATE
+V_INLINE vf v_accumulate(vf a, vf b, vf sum) { return v_fma(a, b, sum); }
+#endif
+
 /* x, from now on in a register: at each of few uses compilers would load it again. */
 V_INLINE vf v_in_register(vf x) {
 #if !defined(TAPER_SCALAR) && defined(__SSE4_1__)
