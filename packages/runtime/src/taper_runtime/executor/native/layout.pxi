@@ -1,0 +1,187 @@
+# A program for one set of sizes.
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memcpy
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
+from taper_runtime.plan.checks import MAX_ARENA_BYTES
+from taper_runtime.sizes import Size
+
+# Bytes the arena may have: what the format allows a static plan.
+cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
+
+
+cdef class Layout:
+    """The program for one set of sizes: nodes prepared, the arena laid out."""
+
+    cdef Program program
+    cdef Buffer values       # int64 per slot
+    cdef Buffer tensors
+    cdef Buffer steps        # native ones
+    cdef Buffer state
+    cdef Buffer root_offsets
+    cdef list native         # (index among the program's steps, Candidate, first tensor, scratch)
+    cdef list segments       # (first step, end step, None) or (0, 0, numpy node)
+    cdef tuple inputs        # (TensorSpec, storage, shape)
+    cdef tuple outputs
+    cdef int64_t arena_bytes
+    cdef size_t worker_scratch_bytes
+    cdef list frames
+
+    def __cinit__(self, Program program, sizes):
+        self.program = program
+        self.frames = []
+        self.native = []
+        self.segments = []
+        self.values = program.sizes.evaluate(sizes)
+        self.inputs = tuple([self._concrete(spec) for spec in program.inputs])
+        self.outputs = tuple([self._concrete(spec) for spec in program.outputs])
+        self._prepare()
+        self._lay_out()
+        self._place_numpy()
+
+    cdef int64_t value(self, Py_ssize_t slot) noexcept:
+        return (<int64_t *>self.values.data)[slot]
+
+    cdef tuple _concrete(self, spec):
+        """(TensorSpec, storage, shape) of a bound tensor."""
+        shape = self._known(spec.shape)
+        return spec._replace(shape=shape), DTYPES[spec.dtype].storage, shape
+
+    cdef object _known(self, size):
+        """What a size, or several, are here."""
+        if type(size) is tuple:
+            return tuple([self._known(item) for item in size])
+        return self.value(self.program.table.slot(size)) if type(size) is Size else size
+
+    cdef int _prepare(self) except -1:
+        """Prepare every step; those without a kernel go to numpy."""
+        cdef Program program = self.program
+        cdef Step step
+        cdef Candidate candidate
+        cdef taper_step *native
+        cdef taper_tensor *tensor
+        cdef char *state
+        cdef size_t state_bytes = -(-taper_max_state_bytes() // TAPER_ALIGNMENT) * TAPER_ALIGNMENT
+        cdef list candidates
+        cdef Py_ssize_t index, first
+        self.tensors = Buffer(program.n_tensors * sizeof(taper_tensor))
+        self.steps = Buffer(len(program.steps) * sizeof(taper_step))
+        self.state = Buffer(len(program.steps) * state_bytes)
+        native = <taper_step *>self.steps.data
+        tensor = <taper_tensor *>self.tensors.data
+        state = self.state.data
+        for index, step in enumerate(program.steps):
+            candidates = step.candidates
+            candidate = None
+            if candidates:
+                self._fill(step, tensor)
+                if step.sized:
+                    candidates = _candidates(
+                        step.op, {name: self._known(value) for name, value in step.attrs.items()}
+                    )
+                native.call.n_inputs = <int32_t>len(step.operands) - 1
+                native.call.inputs = tensor
+                native.call.output = tensor + native.call.n_inputs
+                candidate = _select(candidates, native, state)
+            if candidate is None:
+                self.segments.append((0, 0, step))
+                continue
+            native.workers = <int32_t>min(
+                program.workers, native.work.tasks, max(1, self.value(step.worth))
+            )
+            first = len(self.native)
+            self.native.append((index, candidate))
+            if self.segments and self.segments[-1][2] is None:
+                self.segments[-1] = (self.segments[-1][0], first + 1, None)
+            else:
+                self.segments.append((first, first + 1, None))
+            tensor += native.call.n_inputs + 1
+            native += 1
+            state += state_bytes
+        return 0
+
+    cdef void _fill(self, Step step, taper_tensor *tensor) noexcept:
+        """Write shapes and strides of a step's operands."""
+        cdef int32_t *slot = <int32_t *>step.slots.data
+        cdef int64_t *values = <int64_t *>self.values.data
+        cdef Py_ssize_t count = len(step.operands)
+        cdef int k
+        cdef int64_t row
+        memcpy(tensor, step.tensors.data, count * sizeof(taper_tensor))
+        for _ in range(count):
+            row = 1
+            for k in range(tensor.rank - 1, -1, -1):
+                tensor.shape[k] = values[slot[k]]
+                # The stride of a dim of size 1 says nothing: it gets that of row-major order.
+                tensor.strides[k] = (
+                    row if tensor.shape[k] == 1 else values[slot[TAPER_MAX_RANK + k]]
+                )
+                row = tensor.strides[k] * tensor.shape[k]
+            slot += 2 * TAPER_MAX_RANK
+            tensor += 1
+
+    cdef int _lay_out(self) except -1:
+        """Give the arena's roots and every step's scratch their places."""
+        cdef Program program = self.program
+        cdef taper_step *native = <taper_step *>self.steps.data
+        cdef int64_t *offset
+        cdef Step step
+        cdef Py_ssize_t i
+        births = [birth for _, birth, _, _ in program.roots]
+        deaths = [death for _, _, death, _ in program.roots]
+        sizes = [_aligned(self.value(slot)) for slot, _, _, _ in program.roots]
+        offsets = [at for _, _, _, at in program.roots]
+        total = program.arena_bytes
+        scratch = []
+        for i in range(len(self.native)):
+            step = program.steps[self.native[i][0]]
+            need = _aligned(native[i].work.scratch_bytes)
+            self.worker_scratch_bytes = max(self.worker_scratch_bytes, <size_t>need)
+            if program.dynamic:
+                births.append(self.native[i][0])
+                deaths.append(self.native[i][0])
+                sizes.append(need)
+            elif native[i].work.scratch_bytes <= <size_t>step.scratch[1]:
+                scratch.append(step.scratch[0])
+            else:  # this machine's kernel wants more than the one that the plan was made with
+                scratch.append(program.arena_bytes)
+                total = max(total, program.arena_bytes + need)
+        if program.dynamic:
+            offsets, total = lay_out(births, deaths, sizes)
+            scratch = offsets[len(program.roots):]
+        if total > _MAX_ARENA_BYTES:
+            raise InputError(f"the inputs' sizes: the arena would need {total} bytes")
+        self.arena_bytes = _aligned(total)
+        self.root_offsets = Buffer(len(program.roots) * sizeof(int64_t))
+        offset = <int64_t *>self.root_offsets.data
+        for i in range(len(program.roots)):
+            offset[i] = offsets[i]
+        for i in range(len(self.native)):
+            native[i].scratch = <void *><uintptr_t>scratch[i]
+        return 0
+
+    cdef int _place_numpy(self) except -1:
+        """Make numpy nodes of the steps without a kernel: (evaluate, attrs, operands)."""
+        cdef Step step
+        for i, (_, _, step) in enumerate(self.segments):
+            if step is None:
+                continue
+            operands = [
+                (*self._place(kind, index, offset), dtype, self._known(shape), self._known(strides))
+                for kind, index, offset, dtype, shape, strides in step.operands
+            ]
+            attrs = {name: self._known(value) for name, value in step.attrs.items()}
+            self.segments[i] = (0, 0, (step.op.evaluate, attrs, operands))
+        return 0
+
+    cdef tuple _place(self, int kind, Py_ssize_t index, Py_ssize_t offset):
+        """(bound array or -1, address or offset) of an operand's first element."""
+        cdef int64_t inside = self.value(offset)
+        if kind == _CONSTANT:
+            return -1, self.program.constants[index] + inside
+        if kind == _ARENA:
+            return (
+                self.program.n_bound - 1, (<int64_t *>self.root_offsets.data)[index] + inside
+            )
+        return index, inside

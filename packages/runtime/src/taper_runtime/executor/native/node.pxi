@@ -1,0 +1,227 @@
+# One node: its attrs as C structs, the kernel that takes it, one run of it alone.
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from taper_runtime.errors import InputError, InternalError
+
+
+cdef int _set_scalar(taper_scalar *scalar, value) except -1:
+    scalar.f = float(value)
+    if isinstance(value, int):
+        scalar.i = value
+    elif -9.2e18 < value < 9.2e18:  # False for NaN too: `i` then stays 0
+        scalar.i = <int64_t>scalar.f
+    return 0
+
+
+cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1:
+    """Write one attr's value where its descriptor says; memory it points to joins `owners`."""
+    cdef Buffer buffer
+    cdef Py_ssize_t i
+    if type == TAPER_ATTR_INT:
+        (<int64_t *>at)[0] = value
+    elif type == TAPER_ATTR_FLOAT:
+        (<double *>at)[0] = value
+    elif type == TAPER_ATTR_BOOL:
+        at[0] = 1 if value else 0
+    elif type == TAPER_ATTR_SCALAR:
+        _set_scalar(<taper_scalar *>at, value)
+    elif type == TAPER_ATTR_STRING:
+        encoded = value.encode()
+        owners.append(encoded)
+        (<const char **>at)[0] = <const char *>encoded
+    elif type == TAPER_ATTR_INTS:
+        buffer = Buffer(len(value) * sizeof(int64_t))
+        owners.append(buffer)
+        for i in range(len(value)):
+            (<int64_t *>buffer.data)[i] = value[i]
+        (<taper_ints *>at).data = <int64_t *>buffer.data
+        (<taper_ints *>at).count = len(value)
+    elif type == TAPER_ATTR_STRINGS:
+        buffer = Buffer(len(value) * sizeof(char *))
+        owners.append(buffer)
+        for i in range(len(value)):
+            encoded = value[i].encode()
+            owners.append(encoded)
+            (<const char **>buffer.data)[i] = <const char *>encoded
+        (<taper_strings *>at).data = <const char *const *>buffer.data
+        (<taper_strings *>at).count = len(value)
+    elif type == TAPER_ATTR_SCALARS:
+        buffer = Buffer(len(value) * sizeof(taper_scalar))
+        owners.append(buffer)
+        for i in range(len(value)):
+            _set_scalar(&(<taper_scalar *>buffer.data)[i], value[i])
+        (<taper_scalars *>at).data = <taper_scalar *>buffer.data
+        (<taper_scalars *>at).count = len(value)
+    else:
+        raise InternalError(f"unknown attr type {type} in a kernel descriptor")
+    return 0
+
+
+cdef int _set_tensor(taper_tensor *tensor, operand) except -1:
+    cdef Py_ssize_t i
+    dtype, shape, strides = operand
+    tensor.data = NULL
+    tensor.rank = <int32_t>len(shape)
+    tensor.dtype = DTYPE_CODES[dtype]
+    for i in range(tensor.rank):
+        tensor.shape[i] = shape[i]
+        tensor.strides[i] = strides[i]
+    return 0
+
+
+cdef class Candidate:
+    """A kernel that may serve a node, with the node's attrs as it takes them."""
+
+    cdef const taper_kernel *kernel
+    cdef Buffer attrs
+    cdef list owners  # of what attrs point to
+
+
+cdef list _candidates(op, attrs):
+    """The active level's kernels for a node of ``op``, in order of preference.
+
+    Raises
+    ------
+    InternalError
+        If a kernel's attr descriptors differ from the op's definition.
+    """
+    cdef list candidates = []
+    cdef Candidate candidate
+    cdef bytes name = op.name.encode()
+    cdef const taper_kernel *kernel
+    cdef size_t position = 0
+    cdef size_t a
+    while True:
+        kernel = taper_kernel_next(name, &position)
+        if kernel == NULL:
+            return candidates
+        described = _describe(kernel)
+        defined = {key: attr.type for key, attr in op.attrs.items()}
+        if described != defined:
+            raise InternalError(
+                f"attrs of {op.name}: kernel {kernel.name.decode()} has {described}, "
+                f"the op has {defined}"
+            )
+        candidate = Candidate.__new__(Candidate)
+        candidate.kernel = kernel
+        candidate.attrs = Buffer(kernel.attrs_bytes)
+        candidate.owners = []
+        for a in range(kernel.n_attrs):
+            _set_attr(
+                candidate.attrs.data + kernel.attrs[a].offset, kernel.attrs[a].type,
+                attrs[kernel.attrs[a].name.decode()], candidate.owners,
+            )
+        candidates.append(candidate)
+
+
+cdef Candidate _select(list candidates, taper_step *step, char *state):
+    """Prepare the first candidate that takes the step's tensors; None if there is none."""
+    cdef Candidate candidate
+    for candidate in candidates:
+        memset(state, 0, candidate.kernel.state_bytes)
+        step.kernel = candidate.kernel
+        step.call.attrs = candidate.attrs.data
+        step.call.state = state
+        if candidate.kernel.prepare(&step.call, &step.work) == TAPER_OK:
+            return candidate
+    return None
+
+
+cdef class PreparedNode:
+    """A node some kernel accepted, with everything that does not depend on data pointers.
+
+    Attributes
+    ----------
+    kernel_name : str
+    tasks : int
+        Independent units of work.
+    scratch_bytes : int
+        Per worker.
+    """
+
+    cdef Candidate candidate
+    cdef Buffer state
+    cdef Buffer tensors  # taper_tensor [n_inputs + 1], the output last
+    cdef taper_step step
+
+    @property
+    def kernel_name(self):
+        return self.step.kernel.name.decode()
+
+    @property
+    def tasks(self):
+        return self.step.work.tasks
+
+    @property
+    def scratch_bytes(self):
+        return self.step.work.scratch_bytes
+
+    def run(self, inputs, output):
+        """Compute ``output`` (an array) from ``inputs`` (arrays of the prepared strides)."""
+        cdef Py_ssize_t count = self.step.call.n_inputs + 1
+        cdef Buffer tensors = Buffer(count * sizeof(taper_tensor))
+        cdef Buffer scratch = Buffer(self.step.work.scratch_bytes)
+        cdef taper_step step = self.step
+        cdef taper_run_args args
+        cdef int64_t failed = 0
+        cdef Py_ssize_t i
+        memcpy(tensors.data, self.tensors.data, count * sizeof(taper_tensor))
+        for i in range(count - 1):
+            (<taper_tensor *>tensors.data)[i].data = <void *><uintptr_t>inputs[i].ctypes.data
+        (<taper_tensor *>tensors.data)[count - 1].data = <void *><uintptr_t>output.ctypes.data
+        step.call.inputs = <taper_tensor *>tensors.data
+        step.call.output = step.call.inputs + count - 1
+        step.scratch = scratch.data
+        memset(&args, 0, sizeof(args))
+        args.steps = &step
+        args.count = args.workers = 1
+        cdef taper_status status
+        with nogil:
+            status = taper_run(&args, &failed)
+        if status != TAPER_OK:
+            what = step.kernel.op.decode()
+            raise InputError(f"{what}: {taper_status_string(status).decode()}")
+
+
+def prepare(op, attrs, inputs, output):
+    """Find the kernel for one node.
+
+    Parameters
+    ----------
+    op : OpDef
+    attrs : mapping
+        Complete: every attr of the op.
+    inputs : sequence of (dtype, shape, strides)
+        Strides in elements.
+    output : (dtype, shape, strides)
+
+    Returns
+    -------
+    PreparedNode or None
+        None where no kernel of the active level serves the node.
+
+    Raises
+    ------
+    InternalError
+        If a kernel's attr descriptors differ from the op's definition.
+    """
+    active_isa()
+    cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
+    operands = (*inputs, output)
+    for _, shape, _ in operands:
+        if len(shape) > TAPER_MAX_RANK:
+            return None
+    node.tensors = Buffer(len(operands) * sizeof(taper_tensor))
+    cdef taper_tensor *tensors = <taper_tensor *>node.tensors.data
+    cdef Py_ssize_t i
+    for i in range(len(operands)):
+        _set_tensor(&tensors[i], operands[i])
+    node.step.call.inputs = tensors
+    node.step.call.output = tensors + len(inputs)
+    node.step.call.n_inputs = <int32_t>len(inputs)
+    node.step.scratch = NULL
+    node.step.workers = 1
+    node.state = Buffer(taper_max_state_bytes())
+    node.candidate = _select(_candidates(op, attrs), &node.step, node.state.data)
+    return None if node.candidate is None else node

@@ -1,0 +1,83 @@
+# A node of a plan, for every set of sizes.
+from libc.stdint cimport int32_t
+
+from taper_runtime.sizes import Size
+
+# Where an operand's memory comes from.
+ARENA = 0     # offset into a root in the arena
+CONSTANT = 1  # offset into a constant array
+BOUND = 2     # offset into an input or output array of the run
+
+cdef int _ARENA = ARENA
+cdef int _CONSTANT = CONSTANT
+
+
+cdef class Step:
+    """An executed node, whatever the sizes are. Slots are those of the program's size table."""
+
+    cdef object op
+    cdef object label
+    cdef dict attrs
+    cdef bint sized         # whether some attr is an expression
+    cdef list candidates    # empty where no kernel can serve it
+    cdef list operands      # (kind, index, offset slot, dtype, shape, strides), the output last
+    cdef tuple scratch      # where the plan puts it: offset, bytes
+    cdef int32_t worth      # slot: threads it is worth
+    cdef Buffer slots       # int32 [n_operands][2][TAPER_MAX_RANK]: of shape and strides
+    cdef Buffer tensors     # taper_tensor [n_operands]: rank and dtype
+
+    def __cinit__(self, table, op, dict attrs, operands, tuple scratch, label, worth):
+        self.op, self.attrs, self.label = op, attrs, label
+        self.scratch = scratch
+        self.worth = table.slot(worth)
+        self.operands = [
+            (kind, index, table.slot(offset), dtype, shape, strides)
+            for kind, index, offset, dtype, shape, strides in operands
+        ]
+        self.sized = any([_is_sized(value) for value in attrs.values()])
+        for _, _, _, _, shape, strides in operands:
+            for size in (*shape, *strides):
+                table.slot(size)
+        for value in attrs.values() if self.sized else ():
+            for size in (value if type(value) is tuple else (value,)):
+                if type(size) is Size:
+                    table.slot(size)
+        if max([len(shape) for _, _, _, _, shape, _ in operands]) > TAPER_MAX_RANK:
+            self.candidates = []
+            return
+        self.candidates = _candidates(
+            op, {name: _stand_in(value) for name, value in attrs.items()}
+        )
+        self._describe_operands(table)
+
+    cdef int _describe_operands(self, table) except -1:
+        """Fill `tensors` and `slots`."""
+        cdef Py_ssize_t count = len(self.operands)
+        self.tensors = Buffer(count * sizeof(taper_tensor))
+        self.slots = Buffer(count * 2 * TAPER_MAX_RANK * sizeof(int32_t))
+        cdef taper_tensor *tensor = <taper_tensor *>self.tensors.data
+        cdef int32_t *slot = <int32_t *>self.slots.data
+        cdef int k
+        for _, _, _, dtype, shape, strides in self.operands:
+            tensor.rank = <int32_t>len(shape)
+            tensor.dtype = DTYPE_CODES[dtype]
+            for k in range(tensor.rank):
+                slot[k] = table.slot(shape[k])
+                slot[TAPER_MAX_RANK + k] = table.slot(strides[k])
+            tensor += 1
+            slot += 2 * TAPER_MAX_RANK
+        return 0
+
+
+cdef bint _is_sized(value):
+    """Whether an attr's value is, or holds, a size expression."""
+    if type(value) is tuple:
+        return any([type(item) is Size for item in value])
+    return type(value) is Size
+
+
+cdef object _stand_in(value):
+    """An attr's value where it is known, else a number in its place."""
+    if type(value) is tuple:
+        return tuple([0 if type(item) is Size else item for item in value])
+    return 0 if type(value) is Size else value
