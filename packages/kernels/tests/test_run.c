@@ -2,6 +2,7 @@
 #include "taper/run.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "check.h"
@@ -82,6 +83,35 @@ static void same_result_for_any_thread_count(void) {
     check_same_as_one(8, 5);
 }
 
+/* The first task ends after the second half of its own share, which its worker has not come to. */
+static taper_status wait_for_others(const taper_call *call, int64_t begin, int64_t end,
+                                    void *scratch) {
+    (void)scratch;
+    _Atomic int32_t *done = call->output->data;
+    for (int64_t i = begin; i < end; i++) {
+        while (i == 0 && atomic_load(done) < TASKS - (end - begin))
+            sched_yield();
+        atomic_fetch_add(done, 1);
+    }
+    return TAPER_OK;
+}
+
+static void slow_worker_is_helped(void) {
+    static const taper_kernel kernel = {.name = "wait", .op = "WAIT", .run = wait_for_others};
+    _Alignas(64) char scratch[64];
+    _Atomic int32_t done = 0;
+    const taper_tensor output = {.data = &done};
+    const taper_step step = {
+        .kernel = &kernel, .call = {.output = &output}, .work = {.tasks = TASKS}, .workers = 2};
+    const taper_run_args args = {.steps = &step,
+                                 .count = 1,
+                                 .workers = 2,
+                                 .worker_scratch = scratch,
+                                 .worker_scratch_bytes = sizeof scratch};
+    int64_t failed = 0;
+    CHECK(taper_run(&args, &failed) == TAPER_OK && done == TASKS, "%d tasks", (int)done);
+}
+
 static void *run_in_thread(void *arg) {
     (void)arg;
     check_same_as_one(2, 20);
@@ -121,6 +151,7 @@ static void counts_cpus(void) { CHECK(taper_cpu_count() >= 1, "at least the one 
 int main(int argc, char **argv) {
     const check_case cases[] = {
         {"same_result_for_any_thread_count", same_result_for_any_thread_count},
+        {"slow_worker_is_helped", slow_worker_is_helped},
         {"callers_share_the_pool", callers_share_the_pool},
         {"failure_names_the_step_and_stops", failure_names_the_step_and_stops},
         {"no_steps", no_steps},

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 enum {
-    MAX_WORKERS = 255, /* fits the low byte of a run's word */
     /* Turns of a waiting loop before it gives its CPU away: a few hundred microseconds, longer than
      * the gaps between the steps of a run, so that idle threads cost nothing worth mentioning. */
     SPINS = 4000,
@@ -117,8 +116,8 @@ static void grow(int32_t wanted) {
 }
 
 void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
-    if (workers > MAX_WORKERS)
-        workers = MAX_WORKERS;
+    if (workers > TAPER_POOL_WORKERS)
+        workers = TAPER_POOL_WORKERS;
     if (workers <= 1 || pthread_mutex_trylock(&pool.owner) != 0) {
         fn(arg, 0, 1);
         return;

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+enum { TAPER_POOL_WORKERS = 255 }; /* at most; fits the low byte of a run's word */
+
 typedef void (*taper_pool_fn)(void *arg, int32_t worker, int32_t workers);
 
 /*

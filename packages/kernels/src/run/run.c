@@ -3,15 +3,27 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "run/pool.h"
 
+enum {
+    CACHE_LINE = 64,
+    GRAINS = 256, /* at most, that a worker's share of a step is handed out in */
+};
+
+/* Of the share of one worker, in its latest step: the step's number << 32 | grains handed out. */
+typedef struct cursor {
+    _Alignas(CACHE_LINE) _Atomic uint64_t at;
+} cursor;
+
 typedef struct region {
     const taper_run_args *args;
     _Atomic int32_t status; /* the first failure's; set, the rest of the run is skipped */
     int64_t failed;
+    cursor cursors[TAPER_POOL_WORKERS];
 } region;
 
 static int64_t now_ns(void) {
@@ -20,11 +32,9 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Worker w's share of a step's tasks. */
-static void run_share(region *r, int64_t i, int32_t w, int32_t workers) {
+/* Computes some of a step's tasks, on worker w. */
+static void run_tasks(region *r, int64_t i, int64_t begin, int64_t end, int32_t w) {
     const taper_step *step = &r->args->steps[i];
-    const int64_t tasks = step->work.tasks;
-    const int64_t begin = tasks * w / workers, end = tasks * (w + 1) / workers;
     if (begin == end || atomic_load_explicit(&r->status, memory_order_relaxed) != TAPER_OK)
         return;
     void *scratch =
@@ -36,6 +46,35 @@ static void run_share(region *r, int64_t i, int32_t w, int32_t workers) {
         int32_t none = TAPER_OK;
         if (atomic_compare_exchange_strong(&r->status, &none, (int32_t)status))
             r->failed = i;
+    }
+}
+
+/* Half of the grains that are left of a share in step i; false when there are none. */
+static bool take_grains(cursor *c, int64_t i, int64_t grains, int64_t *begin, int64_t *end) {
+    const uint64_t number = (uint64_t)i + 1; /* 0 is no step yet */
+    uint64_t at = atomic_load_explicit(&c->at, memory_order_relaxed);
+    do {
+        *begin = at >> 32 == number ? (int64_t)(uint32_t)at : 0;
+        *end = *begin + (grains - *begin + 1) / 2;
+        if (*begin == *end)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&c->at, &at, number << 32 | (uint64_t)*end,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+/* Worker w's part in a step: its own share, which lies in its caches, then what others have left.
+ * Cores are seldom equally fast: other processes and other threads of the core slow them down. */
+static void run_shares(region *r, int64_t i, int32_t w, int32_t workers) {
+    const int64_t tasks = r->args->steps[i].work.tasks;
+    for (int32_t n = 0; n < workers; n++) {
+        const int32_t whose = (w + n) % workers;
+        const int64_t first = tasks * whose / workers,
+                      share = tasks * (whose + 1) / workers - first,
+                      grains = share < GRAINS ? share : GRAINS;
+        int64_t begin, end;
+        while (take_grains(&r->cursors[whose], i, grains, &begin, &end))
+            run_tasks(r, i, first + share * begin / grains, first + share * end / grains, w);
     }
 }
 
@@ -56,18 +95,28 @@ static void run_steps(void *arg, int32_t w, int32_t workers) {
         taper_span *span = r->args->spans ? &r->args->spans[i * r->args->workers + w] : NULL;
         if (span)
             span->begin = now_ns();
-        run_share(r, i, w, n);
+        if (n == 1)
+            run_tasks(r, i, 0, step->work.tasks, w);
+        else
+            run_shares(r, i, w, n);
         if (span)
             span->end = now_ns();
     }
 }
 
 taper_status taper_run(const taper_run_args *args, int64_t *failed) {
-    region r = {.args = args};
     int32_t workers = 1;
     for (int64_t i = 0; i < args->count; i++)
         workers = args->steps[i].workers > workers ? args->steps[i].workers : workers;
-    taper_pool_run(run_steps, &r, workers < args->workers ? workers : args->workers);
+    workers = workers < args->workers ? workers : args->workers;
+    workers = workers < TAPER_POOL_WORKERS ? workers : TAPER_POOL_WORKERS;
+    region r;
+    r.args = args;
+    r.failed = 0;
+    atomic_init(&r.status, TAPER_OK);
+    for (int32_t w = 0; w < workers; w++)
+        atomic_init(&r.cursors[w].at, 0);
+    taper_pool_run(run_steps, &r, workers);
     *failed = r.failed;
     return (taper_status)atomic_load_explicit(&r.status, memory_order_relaxed);
 }
