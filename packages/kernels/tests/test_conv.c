@@ -30,11 +30,18 @@ static double apply_bias_relu(double x, const double *extras) {
 static double apply_chain(double x, const double *extras) {
     return (x + extras[0]) * 0.5 + extras[1];
 }
+static double apply_head(double x, const double *extras) {
+    const double y = x + extras[0] + extras[1];
+    return isnan(y) ? y : fmin(0.5, fmax(0, y));
+}
 static const taper_scalar half = {0.5, 0};
 static const epilogue none = {{NULL}, 0, {0}, 0, 0, apply_none};
 static const epilogue bias_relu = {{"ADD", "RELU"}, 2, {0, 1, 2}, 3, 1, apply_bias_relu};
 static const epilogue chain = {
     {"ADD", "MUL", "ADD"}, 3, {0, 1, 3, -1, 4, 2}, 6, 2, apply_chain}; /* bias, residual */
+/* All that a tile does in registers, and nothing else. */
+static const epilogue head = {
+    {"ADD", "ADD", "RELU", "MINIMUM"}, 4, {0, 1, 3, 2, 4, 5, -1}, 7, 2, apply_head};
 
 /* A node; sizes of 0 that must not be are 1. */
 typedef struct layer {
@@ -251,6 +258,8 @@ static void check_ways(layer l) {
     check_layer(&l);
     l.epilogue = &bias_relu;
     check_layer(&l);
+    l.epilogue = &head;
+    check_layer(&l);
 }
 
 static layer square(int64_t size, int64_t channels, int64_t outputs, int64_t kernel, int64_t stride,
@@ -380,6 +389,8 @@ static layer depthwise(int64_t size, int64_t channels, int64_t kernel, int64_t s
 static void check_depthwise(layer l) {
     check_layer(&l);
     l.epilogue = &chain;
+    check_layer(&l);
+    l.epilogue = &head;
     check_layer(&l);
 }
 

@@ -46,12 +46,19 @@ static double apply_chain(double x, const double *extras) {
     const double y = x + extras[0];
     return y * 0.5 * (1 + erf(y * 0.70710678118654752)) * 3 + extras[1];
 }
+static double apply_head(double x, const double *extras) {
+    const double y = x + extras[0] + extras[1];
+    return isnan(y) ? y : fmin(3, fmax(0, y));
+}
 static const taper_scalar three = {3.0, 3};
 static const epilogue none = {{NULL}, 0, {0}, 0, apply_none};
 static const epilogue add = {{"ADD"}, 1, {0, 1}, 2, apply_add};
 static const epilogue relu = {{"RELU"}, 1, {0}, 1, apply_relu};
 static const epilogue chain = {
     {"ADD", "GELU", "MUL", "ADD"}, 4, {0, 1, 3, 4, -1, 5, 2}, 7, apply_chain};
+/* All that a tile does in registers, and nothing else: a bias, a residual, two bounds. */
+static const epilogue head = {
+    {"ADD", "ADD", "RELU", "MINIMUM"}, 4, {0, 1, 3, 2, 4, 5, -1}, 7, apply_head};
 
 typedef struct product {
     operand a, b;
@@ -428,6 +435,18 @@ static void epilogue_chain(void) {
     }
 }
 
+/* Every tail of columns; sums in pieces, of which the last alone has the epilogue. */
+static void epilogue_head(void) {
+    for (int64_t n = 1; n <= 65; n++) {
+        const int64_t m = 1 + n % 16, k = n % 16 ? 9 : 2100;
+        product p = matrices(m, n, k);
+        p.epilogue = &head;
+        p.extras[p.n_extras++] = (operand){1, {n}, ROWS};
+        p.extras[p.n_extras++] = (operand){2, {m, n}, ROWS};
+        check_ways(p);
+    }
+}
+
 static void epilogue_over_batches(void) {
     product p = {.a = {3, {3, 5, 7}, ROWS}, .b = {3, {3, 7, 20}, ROWS}, .epilogue = &add};
     p.n_extras = 1;
@@ -641,6 +660,7 @@ int main(int argc, char **argv) {
         {"alpha", alpha},
         {"bias_and_residual", bias_and_residual},
         {"epilogue_chain", epilogue_chain},
+        {"epilogue_head", epilogue_head},
         {"epilogue_over_batches", epilogue_over_batches},
         {"special_values", special_values},
         {"rows_independent", rows_independent},

@@ -34,8 +34,8 @@ typedef union element {
     X("ADD", FLOAT32, f32, 2, F(0) + F(1), FLOAT32, FLOAT32)                                       \
     X("SUB", FLOAT32, f32, 2, F(0) - F(1), FLOAT32, FLOAT32)                                       \
     X("MUL", FLOAT32, f32, 2, F(0) * F(1), FLOAT32, FLOAT32)                                       \
-    X("MAXIMUM", FLOAT32, f32, 2, isnan(F(0)) || F(0) > F(1) ? F(0) : F(1), FLOAT32, FLOAT32)      \
-    X("MINIMUM", FLOAT32, f32, 2, isnan(F(0)) || F(0) < F(1) ? F(0) : F(1), FLOAT32, FLOAT32)      \
+    X("MAXIMUM", FLOAT32, f32, 2, isnan(F(1)) || F(1) > F(0) ? F(1) : F(0), FLOAT32, FLOAT32)      \
+    X("MINIMUM", FLOAT32, f32, 2, isnan(F(1)) || F(1) < F(0) ? F(1) : F(0), FLOAT32, FLOAT32)      \
     X("NEG", FLOAT32, f32, 1, -F(0), FLOAT32)                                                      \
     X("ABS", FLOAT32, f32, 1, fabsf(F(0)), FLOAT32)                                                \
     X("FLOOR", FLOAT32, f32, 1, floorf(F(0)), FLOAT32)                                             \
@@ -343,7 +343,7 @@ static void check_random_epilogue(void) {
     y.data = NULL; /* prepare sees no data */
     taper_program *engine = check_alloc(sizeof *engine, 0);
     const taper_status status = ENGINE.prepare(engine, &attrs.code, &attrs.args, &attrs.scalars,
-                                               extras + 1, p.n_inputs - 1, &y, true);
+                                               extras + 1, p.n_inputs - 1, &y, true, NULL);
     CHECK(map == TAPER_OK && status == TAPER_OK, "status %d, %d", map, status);
     CHECK(engine->rows == rows && engine->cols == cols, "[R][C] is not the output's");
     void *scratch = check_alloc(engine->scratch_bytes, 0);
@@ -386,6 +386,78 @@ static void epilogues_equal_maps(void) {
         check_random_epilogue();
 }
 
+/* What a kernel does in registers and the rest of the program together give what the whole does. */
+static void check_random_head(void) {
+    static const char *const then[] = {"NEG", "FLOOR", "SQUARE"};
+    const char *code[6];
+    int64_t args[12], n_code = 0, n_args = 0, value = 0, taken = 0;
+    const taper_scalar bounds[] = {{(double)check_int(-2, 0), 0}, {(double)check_int(1, 3), 0}};
+    const int64_t dims[2] = {check_int(1, 9), check_int(2, 40)}, n = dims[0] * dims[1];
+    float *x[5]; /* of MAP, bias, residual, of the head, of MAP's result */
+    for (int i = 0; i < 5; i++) {
+        x[i] = check_alloc((size_t)n * sizeof(float), 0);
+        fill(x[i], n, TAPER_FLOAT32);
+    }
+    memcpy(x[3], x[0], (size_t)n * sizeof(float));
+    const taper_tensor tensors[] = {check_tensor(x[0], TAPER_FLOAT32, 2, dims),
+                                    check_tensor(x[1], TAPER_FLOAT32, 1, dims + 1),
+                                    check_tensor(x[2], TAPER_FLOAT32, 2, dims)};
+    const int steps = (int)check_int(1, 15), again = check_int(0, 3) == 0;
+    for (int step = 0; step < 4; step++) { /* bias, residual, bounds: any of them */
+        if (!(steps >> step & 1))
+            continue;
+        const int64_t other = step < 2 ? 1 + step : 1 - step;
+        const bool swap = step < 2 && check_int(0, 1);
+        code[n_code] = step < 2 ? "ADD" : step == 2 ? "MAXIMUM" : "MINIMUM";
+        args[n_args++] = swap ? other : value;
+        args[n_args++] = swap ? value : other;
+        value = 3 + n_code++;
+    }
+    taken = n_code;
+    if (check_int(0, 1)) {
+        code[n_code] = then[check_int(0, 2)];
+        args[n_args++] = value;
+        value = 3 + n_code++;
+    }
+    if (again) { /* the block itself is still needed: nothing can be taken */
+        code[n_code] = "SUB";
+        args[n_args++] = value;
+        args[n_args++] = 0;
+        n_code++;
+        taken = 0;
+    }
+    const struct map_attrs attrs = {{code, n_code}, {args, n_args}, {bounds, 2}};
+    const taper_tensor want = check_tensor(x[4], TAPER_FLOAT32, 2, dims);
+    CHECK(check_run("MAP", NULL, tensors, 3, &want, &attrs, 1) == TAPER_OK, "MAP");
+
+    taper_program p;
+    program_head head;
+    const taper_status status = ENGINE.prepare(&p, &attrs.code, &attrs.args, &attrs.scalars,
+                                               tensors + 1, 2, &want, true, &head);
+    if (head.then && taken < n_code && !again)
+        taken++;
+    CHECK(status == TAPER_OK && p.count == n_code - taken, "%d of %lld instructions left, not %lld",
+          p.count, (long long)n_code, (long long)(n_code - taken));
+    void *scratch = check_alloc(p.scratch_bytes, 0);
+    const tile_head tile = program_head_at(&head, tensors + 1, dims[1], 0, 0);
+    float *sums = check_alloc((size_t)n * sizeof(float), 0);
+    memcpy(sums, x[3], (size_t)n * sizeof(float));
+    head_store(&tile, false, sums, dims[1], dims[0], dims[1], x[3], dims[1]);
+    check_free(sums);
+    ENGINE.run(&p, tensors + 1, 0, dims[0], 0, dims[1], x[3], dims[1], scratch);
+    for (int64_t i = 0; i < n; i++)
+        CHECK(same((element){.f32 = x[3][i]}, (element){.f32 = x[4][i]}, TAPER_FLOAT32),
+              "element %lld: %g, not %g", (long long)i, (double)x[3][i], (double)x[4][i]);
+    for (int i = 0; i < 5; i++)
+        check_free(x[i]);
+    check_free(scratch);
+}
+
+static void heads_and_rests(void) {
+    for (int i = 0; i < 600; i++)
+        check_random_head();
+}
+
 static void empty_epilogue(void) {
     const int64_t dims[2] = {3, 5};
     const taper_tensor y = check_tensor(NULL, TAPER_FLOAT32, 2, dims);
@@ -393,7 +465,7 @@ static void empty_epilogue(void) {
     float data[15] = {1};
     const taper_status status =
         ENGINE.prepare(&p, &(taper_strings){NULL, 0}, &(taper_ints){NULL, 0},
-                       &(taper_scalars){NULL, 0}, NULL, 0, &y, true);
+                       &(taper_scalars){NULL, 0}, NULL, 0, &y, true, NULL);
     CHECK(status == TAPER_OK && p.count == 0 && p.scratch_bytes == 0, "status %d", status);
     ENGINE.run(&p, NULL, 0, 3, 0, 5, data, 5, NULL);
     CHECK(data[0] == 1, "%g", (double)data[0]);
@@ -465,7 +537,7 @@ static void bench_epilogue(void) {
         const taper_tensor bias = check_tensor(NULL, TAPER_FLOAT32, 1, dims + 1);
         static taper_program p;
         ENGINE.prepare(&p, &(taper_strings){code, 2}, &(taper_ints){args, 3},
-                       &(taper_scalars){NULL, 0}, &bias, 1, &y, true);
+                       &(taper_scalars){NULL, 0}, &bias, 1, &y, true, NULL);
         char name[64];
         snprintf(name, sizeof name, "epilogue bias, gelu [%d][%d]", (int)dims[0], (int)dims[1]);
         check_bench(name, (double)(dims[0] * dims[1]), 8.0 * (double)(dims[0] * dims[1]),
@@ -479,6 +551,7 @@ const check_case level_cases[] = {
     {"random_maps", random_maps},
     {"long_programs", long_programs},
     {"epilogues_equal_maps", epilogues_equal_maps},
+    {"heads_and_rests", heads_and_rests},
     {"empty_epilogue", empty_epilogue},
     {"malformed_programs", malformed_programs},
 };

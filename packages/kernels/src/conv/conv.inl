@@ -16,7 +16,8 @@ enum {
 };
 
 struct conv_state {
-    taper_program epilogue;
+    taper_program epilogue; /* but for its head */
+    program_head head;
     conv_shape shape;
     /* Units of work, numbered [image][slice][row block][width block][chunk of channels]. */
     int64_t rows, row_blocks;     /* output rows in a block */
@@ -104,7 +105,7 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, true);
+                        call->inputs + 2, call->n_inputs - 2, call->output, true, &state->head);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -170,11 +171,13 @@ static int64_t conv_pixel(const conv_shape *s, int64_t image, int64_t z, int64_t
 }
 
 /* Columns of the output, from output channel `channel` on: those of one phase of a block. b: their
- * panels; jump: room for the jumps. */
+ * panels; head: of the output's first element; jump: room for the jumps. */
 static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[WINDOW_DIMS],
-                       const conv_source *from, const float *b, float *output, int64_t channel,
-                       int64_t cols, gemm_jump *jump) {
+                       const conv_source *from, const float *b, float *output,
+                       const tile_head *head, int64_t channel, int64_t cols, gemm_jump *jump) {
     const conv_axis *h = &axes[1], *w = &axes[2];
+    const int64_t first =
+        conv_pixel(s, image, axes[0].first, h->first, w->first) * s->outputs + channel;
     const conv_runs runs = conv_runs_of(s, axes, from, jump);
     gemm_block g = {
         .a = from->data + runs.a,
@@ -185,8 +188,7 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
         .b_k_stride = GEMM_NR,
         .b_col_stride = 1,
         .k = runs.k,
-        .c =
-            output + conv_pixel(s, image, axes[0].first, h->first, w->first) * s->outputs + channel,
+        .c = output + first,
         .ldc = w->step * s->outputs,
         .alpha = 1,
         .more_bands = h->count - 1,
@@ -198,6 +200,9 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
         g.jumps = i64_min(piece, runs.count - run) - 1;
         g.jump = jump + run;
         g.accumulate = run > 0;
+        if (run + piece >= runs.count)
+            g.head = head_at(*head, channel, first);
+        g.head.stride = g.ldc;
         gemm_block_run(&g, w->count, cols);
         for (int64_t i = run; i < i64_min(run + piece, runs.count - 1); i++) {
             g.a += runs.k + jump[i].a;
@@ -234,6 +239,7 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
         from.slice = block->spans[1].count * from.row;
     }
 
+    const tile_head head = program_head_at(&state->head, call->inputs + 2, s->outputs, 0, 0);
     const int64_t group = s->groups == 1 ? 0 : chunk * state->groups;
     const int64_t col = s->groups == 1 ? chunk * state->cols : 0;
     const int64_t cols = i64_min(state->cols, s->out - col);
@@ -251,7 +257,7 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
             for (int64_t j = 0; j < conv_phases(s, 2, block->end[2] - block->begin[2]); j++) {
                 axes[1] = conv_axis_of(s, 1, &block->spans[1], block->begin[1], block->end[1], i);
                 axes[2] = conv_axis_of(s, 2, &block->spans[2], block->begin[2], block->end[2], j);
-                conv_phase(s, block->image, axes, &from, b, output, g * s->out + col, cols,
+                conv_phase(s, block->image, axes, &from, b, output, &head, g * s->out + col, cols,
                            (gemm_jump *)scratch);
             }
     }

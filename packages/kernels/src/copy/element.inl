@@ -15,9 +15,26 @@ V_INLINE void SIZED(strided_row)(uint8_t *restrict dst, int64_t dst_col,
         memcpy(dst + c * dst_col, src + c * src_col, BITS / 8);
 }
 
+/* A few rows that become neighbours: the pixels of as many planes. */
+V_INLINE void SIZED(interleave)(uint8_t *restrict dst, const uint8_t *restrict src, int64_t src_row,
+                                int64_t cols, const int rows) {
+    enum { SIZE = BITS / 8 };
+    for (int64_t c = 0; c < cols; c++)
+        for (int r = 0; r < rows; r++)
+            memcpy(dst + (c * rows + r) * SIZE, src + r * src_row + c * SIZE, SIZE);
+}
+
 static void SIZED(block_strided)(uint8_t *dst, const uint8_t *src, const struct copy_steps *steps,
                                  int64_t rows, int64_t cols) {
     enum { SIZE = BITS / 8 };
+    if (steps->dst_row == SIZE && steps->src_col == SIZE && steps->dst_col == rows * SIZE &&
+        (rows == 2 || rows == 3)) {
+        if (rows == 2)
+            SIZED(interleave)(dst, src, steps->src_row, cols, 2);
+        else
+            SIZED(interleave)(dst, src, steps->src_row, cols, 3);
+        return;
+    }
     for (int64_t r = 0; r < rows; r++, dst += steps->dst_row, src += steps->src_row) {
         if (steps->dst_col != SIZE)
             SIZED(strided_row)(dst, steps->dst_col, src, steps->src_col, cols);

@@ -102,6 +102,7 @@ static void part_plan(struct copy_part *p, struct copy_view *v) {
     } else if (row >= 0 && v->sizes[col] < tile && v->sizes[row] > v->sizes[col]) {
         row = last; /* the longer inner loop */
         col = last - 1;
+        longest_cols /= v->sizes[row]; /* of all rows, which are neighbours */
     }
     p->rows = row >= 0 ? v->sizes[row] : 1;
     p->cols = v->sizes[col];

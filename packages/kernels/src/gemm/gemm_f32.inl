@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
+#include "map/head.h"
 #include "simd/simd.h"
 
 enum {
@@ -96,6 +97,7 @@ typedef struct gemm_block {
     float alpha;
     gemm_b_form b_form;
     bool accumulate;       /* C += rather than C = */
+    tile_head head;        /* of C's first element */
     int64_t jumps;         /* runs but one; GEMM_B_PANELS only */
     const gemm_jump *jump; /* [jumps] */
     int64_t more_bands;    /* bands but one, of m rows each */
@@ -143,6 +145,13 @@ V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] += elements;
 }
+
+/* Every sum of a tile, anew. */
+#define gemm_each(expr)                                                                            \
+    do {                                                                                           \
+        _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                    \
+            _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) sum[i][v] = (expr);         \
+    } while (0)
 
 V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t prefetch_step,
                         const int rows, const int panels) {
@@ -195,17 +204,23 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
         b += g->jump[run].b * g->b_k_stride;
     }
 
-    const vf alpha = v_set1(g->alpha);
-    const bool accumulate = g->accumulate;
     const int64_t ldc = g->ldc;
+    if (g->accumulate)
+        gemm_each(v_fma(v_set1(g->alpha), sum[i][v], v_load(g->c + i * ldc + v * V_LEN)));
+    else if (g->alpha != 1)
+        gemm_each(v_mul(v_set1(g->alpha), sum[i][v]));
+    if (g->head.bias)
+        gemm_each(v_add(sum[i][v], v_load(g->head.bias + v * V_LEN)));
+    if (g->head.residual)
+        gemm_each(v_add(sum[i][v], v_load(g->head.residual + i * g->head.stride + v * V_LEN)));
+    if (g->head.bounded)
+        gemm_each(head_clamp(&g->head, sum[i][v]));
     float *c = g->c;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++, c += ldc)
 #pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) {
-            float *to = c + v * V_LEN;
-            v_store(to, accumulate ? v_fma(alpha, sum[i][v], v_load(to)) : v_mul(alpha, sum[i][v]));
-        }
+        for (int v = 0; v < vectors; v++)
+            v_store(c + v * V_LEN, sum[i][v]);
 }
 
 #define GEMM_DEFINE_TILE(rows, panels)                                                             \
@@ -310,48 +325,48 @@ static inline __attribute__((unused)) void gemm_f32_pack_b(float *packed, const 
 
 /* ---- blocks ---- */
 
-/* to[r * to_stride + c] = from[r * from_stride + c], by vectors. */
-static void gemm_copy_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride,
-                           int64_t rows, int64_t cols) {
-    for (int64_t r = 0; r < rows; r++, to += to_stride, from += from_stride) {
-        int64_t c = 0;
-        for (; c + V_LEN <= cols; c += V_LEN)
-            v_store(to + c, v_load(from + c));
-        if (c < cols)
-            v_store_n(to + c, v_load_n(from + c, cols - c), cols - c);
-    }
-}
-
-/* A tile of which C has only the first cols columns: computed beside C. */
-static void gemm_edge_tile(gemm_tile_fn tile, gemm_block *g, const float *prefetch,
-                           int64_t prefetch_step, int64_t rows, int64_t cols) {
-    enum { WIDTH = GEMM_WIDE_PANELS * GEMM_NR };
-    float beside[GEMM_MAX_MR * WIDTH];
+/* A tile of which C has only the first cols columns, or that is not done when summed up: computed
+ * beside C. */
+static void gemm_tile_beside(gemm_tile_fn tile, gemm_block *g, const float *prefetch,
+                             int64_t prefetch_step, int64_t rows, int64_t panels, int64_t cols) {
+    float beside[GEMM_MAX_MR * GEMM_WIDE_PANELS * GEMM_NR];
+    const int64_t width = panels * GEMM_NR;
+    const bool whole = cols == width;
     float *const c = g->c;
     const int64_t ldc = g->ldc;
+    const float *const bias = g->head.bias, *const residual = g->head.residual;
+    const bool bounded = g->head.bounded;
     if (g->accumulate) {
         memset(beside, 0, sizeof beside);
-        gemm_copy_rows(beside, WIDTH, c, ldc, rows, cols);
+        head_copy(beside, width, c, ldc, rows, cols);
     }
     g->c = beside;
-    g->ldc = WIDTH;
+    g->ldc = width;
+    if (!whole) { /* what the tile would read lies beyond the last column */
+        g->head.bias = g->head.residual = NULL;
+        g->head.bounded = false;
+    }
     tile(g, prefetch, prefetch_step);
     g->c = c;
     g->ldc = ldc;
-    gemm_copy_rows(c, ldc, beside, WIDTH, rows, cols);
+    g->head.bias = bias;
+    g->head.residual = residual;
+    g->head.bounded = bounded;
+    head_store(&g->head, whole, beside, width, rows, cols, c, ldc);
 }
 
 /*
  * The panels that come next are in L3 or memory: the tiles of these fetch them, each its share of
  * the way so that the bus is asked for an even flow. Tile t of `tiles` fetches from *line on, *step
- * floats further at each k; both stay as they are where it has nothing to fetch.
+ * floats further at each k; both stay as they are where it has nothing to fetch. share: the floats
+ * of a line of k that are a tile's.
  */
 static void gemm_next_lines(const gemm_block *block, const float *next, int64_t panels, int64_t t,
-                            int64_t tiles, const float **line, int64_t *step) {
+                            int64_t tiles, int64_t share, const float **line, int64_t *step) {
     const int64_t k = block->k * (block->jumps + 1);
     if (block->b_panel_stride == k * GEMM_NR) { /* in one run */
-        *step = i64_ceil_div(panels * GEMM_NR, tiles);
-        *line = next + t * *step * k;
+        *step = share;
+        *line = next + t * share * k;
         return;
     }
     /* Else a panel's lines are a step apart, if they are lines: the last tiles take one panel each.
@@ -366,6 +381,13 @@ static void gemm_next_lines(const gemm_block *block, const float *next, int64_t 
     else
         return;
     *line = next + panel * block->b_panel_stride;
+}
+
+/* To the tile whose C begins `elements` further on, in the same columns. */
+V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
+    g->a += a;
+    g->c += elements;
+    g->head = head_at(g->head, 0, elements);
 }
 
 /* Panels of the next tiles of m rows, of those that are left. */
@@ -389,11 +411,14 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         const gemm_tile_fn *tile = gemm_tiles[panels];
         /* Tiles of equal height: 10 rows are 5 and 5, not 9 and 1. */
         const int64_t band_tiles = i64_ceil_div(m, gemm_most_rows[panels]);
+        const int64_t least_rows = m / band_tiles, low_tiles = band_tiles - m % band_tiles;
         const int64_t tiles = band_tiles * (block->more_bands + 1);
+        const int64_t share = i64_ceil_div(panels * GEMM_NR, tiles);
         const int64_t cols = i64_min(panels * GEMM_NR, n - j);
         gemm_block g = *block;
         g.b += j / GEMM_NR * g.b_panel_stride;
         g.c += j;
+        g.head = head_at(g.head, j, j);
         const float *next = g.b + panels * g.b_panel_stride;
         if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < panels * GEMM_NR)) {
             gemm_f32_pack_b(g.packed, g.b, g.b_k_stride, g.b_col_stride, g.k, cols);
@@ -404,20 +429,18 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         for (int64_t t = 0, i = 0; t < tiles; t++, i++) {
             if (i == band_tiles) {
                 i = 0;
-                g.a += g.a_band_stride - m * g.a_row_stride;
-                g.c += g.c_band_stride - m * g.ldc;
+                gemm_move(&g, g.a_band_stride - m * g.a_row_stride, g.c_band_stride - m * g.ldc);
             }
-            const int64_t rows = (m + i) / band_tiles;
+            const int64_t rows = least_rows + (i >= low_tiles);
             const float *line = g.b;
             int64_t step = g.b_k_stride;
             if (tiles > 1 && left > panels)
-                gemm_next_lines(block, next, panels, t, tiles, &line, &step);
-            if (cols == panels * GEMM_NR)
+                gemm_next_lines(block, next, panels, t, tiles, share, &line, &step);
+            if (cols == panels * GEMM_NR && !g.head.then)
                 tile[rows](&g, line, step);
             else
-                gemm_edge_tile(tile[rows], &g, line, step, rows, cols);
-            g.a += rows * g.a_row_stride;
-            g.c += rows * g.ldc;
+                gemm_tile_beside(tile[rows], &g, line, step, rows, panels, cols);
+            gemm_move(&g, rows * g.a_row_stride, rows * g.ldc);
         }
     }
 }

@@ -20,7 +20,8 @@ enum {
 };
 
 struct matmul_state {
-    taper_program epilogue;
+    taper_program epilogue; /* but for its head */
+    program_head head;
     matmul_shape shape;
     float alpha;
     bool dot;                   /* by dot products: few rows, and the columns of B are contiguous */
@@ -120,9 +121,13 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     struct matmul_state *state = call->state;
     if (call->n_inputs < 2 || !matmul_shape_of(&state->shape, call, attrs))
         return TAPER_UNSUPPORTED;
-    const taper_status status =
-        PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, true);
+    matmul_choose(state);
+    state->head = program_no_head;
+    /* Tiles alone do heads, and only where C lies as the output does. */
+    const bool tiles = !state->dot && !state->shape.swapped;
+    const taper_status status = PROGRAM.prepare(
+        &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
+        call->n_inputs - 2, call->output, true, tiles ? &state->head : NULL);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -130,7 +135,6 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
         return TAPER_OK;
     }
     state->alpha = (float)attrs->alpha;
-    matmul_choose(state);
     matmul_split(state);
 
     const int64_t floats = sizeof(float), line = TAPER_ALIGNMENT;
@@ -198,6 +202,8 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             g.a_k_stride = s->a_k_stride;
             g.b = b + k * g.b_k_stride;
             g.accumulate = k > 0;
+            if (k + g.k >= s->k)
+                g.head = program_head_at(&state->head, call->inputs + 2, s->n, c_row, part->col);
             if (matmul_copies_a(state)) {
                 g.a_row_stride = g.k + MATMUL_PAD;
                 g.a_k_stride = 1;

@@ -73,8 +73,8 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     taper_program *p = &s->program;
     if (!tensor_is_contiguous(call->output))
         return TAPER_UNSUPPORTED;
-    const taper_status status =
-        program_prepare(p, code, args, scalars, call->inputs, call->n_inputs, call->output, false);
+    const taper_status status = program_prepare(p, code, args, scalars, call->inputs,
+                                                call->n_inputs, call->output, false, NULL);
     if (status != TAPER_OK)
         return status;
     const int64_t elements = i64_max(PROGRAM_TILE, TASK_COST / p->cost);

@@ -9,7 +9,7 @@
  *     prepare():  taper_program *p = &state->epilogue;
  *                 status = PROGRAM.prepare(p, &attrs->code, &attrs->args, &attrs->scalars,
  *                                          &call->inputs[2], call->n_inputs - 2, call->output,
- * true); work->scratch_bytes += p->scratch_bytes; run():      if (p->count) PROGRAM.run(p,
+ * true, NULL); work->scratch_bytes += p->scratch_bytes; run():      if (p->count) PROGRAM.run(p,
  * &call->inputs[2], r0, r1, c0, c1, block, ldc, scratch);
  *
  * The output is viewed as [R][C]: C its last dim (1 at rank 0), R the product of the others. In an
@@ -27,7 +27,10 @@
 #ifndef TAPER_MAP_PROGRAM_H
 #define TAPER_MAP_PROGRAM_H
 
+#include <math.h>
+
 #include "isa/isa.h"
+#include "map/head.h"
 
 enum {
     PROGRAM_MAX_INPUTS = 16,
@@ -38,24 +41,13 @@ enum {
     PROGRAM_SLOTS = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS + PROGRAM_MAX_SCALARS
 };
 
-/* One operand of a micro-op: n consecutive elements (step 1) or one element standing for all (step
- * 0). */
-typedef struct program_operand {
-    const void *data;
-    int64_t step;
-} program_operand;
-
-/* out[i] = op(in[0][i], ...) for i < n. Not every operand has step 0 unless n is 1. `out` may be an
- * operand of the same element size, and otherwise overlaps none; so an operand of step 0 is read
- * before `out` is written. */
-typedef void (*program_microop)(void *out, const program_operand *in, int64_t n);
-
 /* Values live in slots: inputs, then results, then scalars, each kind at a fixed base. */
 typedef struct program_instruction {
     program_microop run;
     int16_t operand[PROGRAM_MAX_ARITY]; /* slots */
     int8_t arity;
-    int8_t reg; /* tile register of the result; the last instruction has none */
+    int8_t cost; /* per element */
+    int8_t reg;  /* tile register of the result; the last instruction has none */
 } program_instruction;
 
 typedef union program_scalar {
@@ -95,14 +87,39 @@ typedef struct taper_program {
     program_instruction code[PROGRAM_MAX_INSTRUCTIONS];
 } taper_program;
 
+/* The head of an epilogue (map/head.h). */
+typedef struct program_head {
+    int32_t bias, residual; /* tensors of shape [C] and of the output's; -1: none */
+    float low, high;
+    program_microop then;
+} program_head;
+
+static const program_head program_no_head = {
+    .bias = -1, .residual = -1, .low = -INFINITY, .high = INFINITY};
+
+/* The head of the element (r, c) of an output of `cols` columns. */
+V_INLINE tile_head program_head_at(const program_head *h, const taper_tensor *tensors, int64_t cols,
+                                   int64_t r, int64_t c) {
+    const tile_head head = {.bias = h->bias < 0 ? NULL : tensors[h->bias].data,
+                            .residual = h->residual < 0 ? NULL : tensors[h->residual].data,
+                            .stride = cols,
+                            .bounded = h->low > -INFINITY || h->high < INFINITY,
+                            .low = h->low,
+                            .high = h->high,
+                            .then = h->then};
+    return head_at(head, c, r * cols + c);
+}
+
 typedef struct taper_program_table {
     /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, or a
      * tensor does not broadcast to the output. Without in_place the tensors are values 0.., and the
      * dims of the [R][C] view are merged where every operand's strides allow: read rows and cols
-     * from p. An empty program is valid in place only, and does nothing. */
+     * from p. An empty program is valid in place only, and does nothing. Where `head` is not NULL
+     * it takes what it can from the beginning of an epilogue; the program is then the rest. */
     taper_status (*prepare)(taper_program *p, const taper_strings *code, const taper_ints *args,
                             const taper_scalars *scalars, const taper_tensor *tensors,
-                            int32_t n_tensors, const taper_tensor *output, bool in_place);
+                            int32_t n_tensors, const taper_tensor *output, bool in_place,
+                            program_head *head);
     /* `tensors` as given to prepare, now with data. Scratch may be NULL if scratch_bytes is 0. */
     void (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
                 int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch);

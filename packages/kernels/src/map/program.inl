@@ -9,7 +9,8 @@ enum {
     PROGRAM_FLAT_COLS = 256,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
     PROGRAM_GATHER_PITCH = PROGRAM_TILE +
-        16, /* off a power of two, so that rows share no cache set */
+        16,                      /* off a power of two, so that rows share no cache set */
+    HEAD_MICROOPS = V_LEN == 16, /* where a tile is large enough for a call of its own */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,
     SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
     ANY_DTYPE = -1
@@ -214,7 +215,7 @@ static bool prepare_code(taper_program *p, const taper_strings *code, const tape
                 return false;
         }
         dtypes[RESULT_SLOT + j] = op->result;
-        p->cost += op->cost;
+        instruction->cost = op->cost;
     }
     return next == args->count;
 }
@@ -234,6 +235,96 @@ static uint64_t uniform_results(const taper_program *p, bool flat) {
         mask |= (uint64_t)uniform[RESULT_SLOT + j] << j;
     }
     return mask;
+}
+
+/* ---- the head of an epilogue ---- */
+
+/* Whether instruction j is `run` of the value so far and something else, which is operand *other.
+ */
+static bool continues(const taper_program *p, int32_t j, program_microop run, int *other) {
+    const program_instruction *instruction = &p->code[j];
+    const int16_t so_far = (int16_t)(j == 0 ? 0 : RESULT_SLOT + j - 1);
+    if (instruction->run != run || instruction->operand[0] == instruction->operand[1])
+        return false;
+    *other = instruction->operand[instruction->operand[0] == so_far];
+    return instruction->operand[0] == so_far ||
+           (run == f32_add && instruction->operand[1] == so_far);
+}
+
+/* Whether a value that the first j instructions read or made, but for the last, is read later. */
+static bool is_read_later(const taper_program *p, int32_t j, const program_head *head) {
+    for (int32_t i = j; i < p->count; i++)
+        for (int k = 0; k < p->code[i].arity; k++) {
+            const int o = p->code[i].operand[k];
+            if (o == 0 || (o >= RESULT_SLOT && o < RESULT_SLOT + j - 1) ||
+                (o > 0 && (o == head->bias + p->first || o == head->residual + p->first)))
+                return true;
+        }
+    return false;
+}
+
+/* Instruction j into the head, if it is what may come next there. */
+static bool head_takes(const taper_program *p, int32_t j, program_head *h) {
+    const bool bounded = h->low > -INFINITY || h->high < INFINITY;
+    int other;
+    if (continues(p, j, f32_add, &other) && other < p->n_inputs && !bounded) {
+        const program_input *in = &p->inputs[other];
+        if (in->every_row && in->col_stride == 1 && h->bias < 0 && h->residual < 0)
+            h->bias = other - p->first;
+        else if (in->flat && h->residual < 0)
+            h->residual = other - p->first;
+        else
+            return false;
+        return true;
+    }
+    if (p->code[j].run == f32_relu && p->code[j].operand[0] == (j ? RESULT_SLOT + j - 1 : 0) &&
+        !bounded) {
+        h->low = 0.0f;
+        return true;
+    }
+    if (continues(p, j, f32_maximum, &other) && other >= SCALAR_SLOT && !bounded) {
+        h->low = p->scalars[other - SCALAR_SLOT].f32;
+        return !isnan(h->low);
+    }
+    if (continues(p, j, f32_minimum, &other) && other >= SCALAR_SLOT && h->high == INFINITY) {
+        h->high = p->scalars[other - SCALAR_SLOT].f32;
+        return !isnan(h->high);
+    }
+    return false;
+}
+
+/* Moves instructions from the beginning of p's code to the head. */
+static void take_head(taper_program *p, int *dtypes, program_head *head) {
+    program_head next = program_no_head;
+    int32_t taken = 0;
+    *head = next;
+    for (int32_t j = 0; j < p->count && head_takes(p, j, &next); j++) {
+        if (is_read_later(p, j + 1, &next))
+            continue;
+        taken = j + 1;
+        *head = next;
+    }
+    if (HEAD_MICROOPS && taken == p->count - 1 && p->code[taken].arity == 1 &&
+        p->code[taken].operand[0] == (taken ? RESULT_SLOT + taken - 1 : 0)) {
+        head->then = p->code[taken].run;
+        p->cost = p->code[taken++].cost;
+    }
+    for (int32_t j = taken; j < p->count; j++) {
+        program_instruction *instruction = &p->code[j - taken];
+        *instruction = p->code[j];
+        dtypes[RESULT_SLOT + j - taken] = dtypes[RESULT_SLOT + j];
+        for (int k = 0; k < instruction->arity; k++) {
+            int16_t *o = &instruction->operand[k];
+            if (*o >= RESULT_SLOT && *o < SCALAR_SLOT)
+                *o = (int16_t)(*o == RESULT_SLOT + taken - 1 ? 0 : *o - taken);
+        }
+    }
+    p->count -= taken;
+    const int32_t read[] = {head->bias, head->residual}; /* by the program no more */
+    for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
+        if (read[i] >= 0)
+            p->inputs[read[i] + p->first] =
+                (program_input){.size = sizeof(float), .every_row = true};
 }
 
 /* ---- registers ---- */
@@ -301,7 +392,7 @@ static void prepare_gathers(taper_program *p) {
 static taper_status program_prepare(taper_program *p, const taper_strings *code,
                                     const taper_ints *args, const taper_scalars *scalars,
                                     const taper_tensor *tensors, int32_t n_tensors,
-                                    const taper_tensor *output, bool in_place) {
+                                    const taper_tensor *output, bool in_place, program_head *head) {
     memset(p, 0, offsetof(taper_program, inputs));
     p->first = in_place;
     if (n_tensors < 0 || n_tensors + p->first > PROGRAM_MAX_INPUTS ||
@@ -327,6 +418,10 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
     }
     if (!prepare_code(p, code, args, scalars, output->dtype, dtypes))
         return TAPER_UNSUPPORTED;
+    if (head)
+        take_head(p, dtypes, head);
+    for (int32_t j = 0; j < p->count; j++)
+        p->cost += p->code[j].cost;
     p->uniform[0] = uniform_results(p, false);
     p->uniform[1] = uniform_results(p, true);
     prepare_registers(p, dtypes);

@@ -28,28 +28,33 @@ V_INLINE vf v_or_lanes(vm usual, vf fast, float (*f)(float), vf x) {
 
 /* ---- exponentials ---- */
 
-/* x = n ln 2 + r, n integral, |r| <= ln 2 / 2. ln 2 is in two parts, the first short enough that n
- * times it is exact without a fused multiply-add too. */
+/* x = n ln 2 + r for |x| <= 2^20, n integral, |r| <= 0.3466. Where all that is less than 1 is lost,
+ * adding 1.5 2^23 rounds, cheaper than an instruction for it. ln 2 is in two parts, the first short
+ * enough that n times it is exact without a fused multiply-add too. */
 V_INLINE vf v_exp_reduce(vf x, vf *n) {
-    *n = v_round(v_mul(x, v_set1(0x1.715476p+0f)));
+    const vf whole = v_set1(0x1.8p+23f);
+    *n = v_sub(v_fma(x, v_set1(0x1.715476p+0f), whole), whole);
     return v_fma(*n, v_set1(0x1.bd0106p-13f), v_fma(*n, v_set1(-0.693359375f), x));
 }
 
-/* (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2. */
-V_INLINE vf v_exp_tail(vf r) {
-    vf p = v_set1(0x1.6a4f72p-10f);
-    p = v_fma(p, r, v_set1(0x1.12398p-7f));
-    p = v_fma(p, r, v_set1(0x1.5558aep-5f));
-    p = v_fma(p, r, v_set1(0x1.555492p-3f));
-    return v_fma(p, r, v_set1(0x1.fffffcp-2f));
+/* scale (e^r - 1 - r) / r^2 for |r| <= 0.3466; scale is a constant, and a power of 2. */
+V_INLINE vf v_exp_tail(vf r, const float scale) {
+    vf p = v_set1(scale * 0x1.6a4f72p-10f);
+    p = v_fma(p, r, v_set1(scale * 0x1.12398p-7f));
+    p = v_fma(p, r, v_set1(scale * 0x1.5558aep-5f));
+    p = v_fma(p, r, v_set1(scale * 0x1.555492p-3f));
+    return v_fma(p, r, v_set1(scale * 0x1.fffffcp-2f));
+}
+
+/* scale e^x for -104 <= x <= 104, where that is in range. */
+V_INLINE vf v_exp_scaled(vf x, const float scale) {
+    vf n;
+    const vf r = v_exp_reduce(x, &n), one = v_set1(scale);
+    return v_ldexp(v_fma(v_fma(v_exp_tail(r, scale), r, one), r, one), n);
 }
 
 /* e^x for -104 <= x <= 89. */
-V_INLINE vf v_exp_bounded(vf x) {
-    vf n;
-    const vf r = v_exp_reduce(x, &n), one = v_set1(1.0f);
-    return v_ldexp(v_fma(v_fma(v_exp_tail(r), r, one), r, one), n);
-}
+V_INLINE vf v_exp_bounded(vf x) { return v_exp_scaled(x, 1.0f); }
 
 /* e^x, 1.2 ulp. Denormal results are right; 0 below -103.97, infinity above 88.72. */
 V_INLINE vf v_exp(vf x) {
@@ -64,7 +69,7 @@ V_INLINE vf v_pow2(vf n) { return v_as_float(vi_shl(vi_add(v_to_int(n), vi_set1(
 V_INLINE vf v_half_expm1(vf x) {
     vf n;
     const vf r = v_exp_reduce(x, &n), scale = v_pow2(v_sub(n, v_set1(1.0f)));
-    const vf m = v_fma(v_mul(r, r), v_exp_tail(r), r);
+    const vf m = v_fma(v_mul(r, r), v_exp_tail(r, 1.0f), r);
     return v_fma(scale, m, v_sub(scale, v_set1(0.5f)));
 }
 
@@ -80,11 +85,12 @@ V_INLINE vf v_tanh(vf x) {
     return v_copysign(v_div(m, v_add(m, v_set1(1.0f))), x);
 }
 
-/* 1 / (1 + e^-x), 2.5 ulp, denormal results included: e^-|x| never overflows. */
+/* 1 / (1 + e^-x), 2.5 ulp, denormal results included. Numerator and denominator are 2^-64 times
+ * theirs: e^-x never overflows, and from x = 30 on it does not count. */
 V_INLINE vf v_sigmoid(vf x) {
-    const vf one = v_set1(1.0f);
-    const vf e = v_exp_bounded(v_max(v_set1(-104.0f), v_neg(v_abs(x))));
-    return v_div(v_select(v_lt(x, v_zero()), e, one), v_add(one, e));
+    const vf one = v_set1(0x1p-64f);
+    const vf t = v_min(v_set1(104.0f), v_max(v_set1(-30.0f), v_neg(x)));
+    return v_div(one, v_add(one, v_exp_scaled(t, 0x1p-64f)));
 }
 
 /* x sigmoid(x), 3 ulp. */

@@ -44,9 +44,9 @@ V_INLINE vf v_neg(vf a) { return v_xor_sign(a, v_set1(-0.0f)); }
 V_INLINE vf v_fnma(vf a, vf b, vf c) { return v_fma(v_neg(a), b, c); }
 V_INLINE vm v_isnan(vf a) { return v_unord(a, a); }
 
-/* max and min as torch has them: NaN if either operand is NaN. */
-V_INLINE vf v_max_nan(vf a, vf b) { return v_select(v_isnan(a), a, v_max(a, b)); }
-V_INLINE vf v_min_nan(vf a, vf b) { return v_select(v_isnan(a), a, v_min(a, b)); }
+/* max and min as torch has them: NaN if either operand is NaN. a where they are equal. */
+V_INLINE vf v_max_nan(vf a, vf b) { return v_select(v_isnan(b), b, v_max(b, a)); }
+V_INLINE vf v_min_nan(vf a, vf b) { return v_select(v_isnan(b), b, v_min(b, a)); }
 
 /* The first n lanes, 0 <= n <= V_LEN; and a load of them with the rest taken from fill. */
 V_INLINE vm vm_first(int64_t n) {
@@ -72,8 +72,8 @@ V_INLINE vf v_in_register(vf x) {
 }
 
 #if V_LEN < 16
-/* a * 2^n, rounded once, for integral n in [-250, 250] and a in [0.5, 2). AVX-512 has an
- * instruction for it; here two factors, as 2^n alone may be out of range. */
+/* a * 2^n for integral n in [-250, 250], rounded once if a * 2^(n / 2) is no denormal. AVX-512 has
+ * an instruction for it; here two factors, as 2^n alone may be out of range. */
 V_INLINE vf v_ldexp(vf a, vf n) {
     const vi whole = v_to_int(n), half = vi_sar(whole, 1), bias = vi_set1(127);
     const vf low = v_as_float(vi_shl(vi_add(half, bias), 23));

@@ -16,6 +16,7 @@ from taper_frontend.passes.fuse_epilogues import fuse_epilogues
 from taper_frontend.passes.hoist_reshapes import hoist_reshapes
 from taper_frontend.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.passes.merge_selections import merge_selections
+from taper_frontend.passes.move_scales import move_scales
 from taper_frontend.passes.pack_weights import pack_weights
 from taper_frontend.passes.pipeline import (
     Group,
@@ -77,6 +78,7 @@ PIPELINE: list[Pass] = [
     absorb_output_transpose,  # the reshape after it becomes free
     merge_parallel_matmuls,  # after attention, which reads the slices; before biases are epilogues
     merge_selections,  # windows that are shifted and cut
+    move_scales,  # after attention, which has its own; before they fuse
     sink_reshapes,  # what stands between a product and its activation
     fuse_elementwise,
     fuse_epilogues,  # what is left beside a product, as one program
