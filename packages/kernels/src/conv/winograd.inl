@@ -15,9 +15,12 @@
  */
 
 enum {
-    WINOGRAD_FLOATS = 288 << 10,   /* of a block, before and after the products: L2 */
+    WINOGRAD_L2 = 320 << 10,     /* floats of a block, before and after the products */
+    WINOGRAD_L3 = 2 << 20,       /* and of one that goes through L3 */
+    WINOGRAD_MATRIX = 128 << 10, /* floats of each of its matrices, in L2 while it is multiplied */
     WINOGRAD_RESIDENT = 256 << 10, /* floats of a weight that stays in L2 from block to block */
     WINOGRAD_COLS = 128,           /* the most in a chunk */
+    WINOGRAD_L3_COLS = 512,
     WINOGRAD_MIN_COLS = 64,
     WINOGRAD_PAD = GEMM_NR, /* between rows: powers of two would share few sets of L1 */
 };
@@ -70,9 +73,16 @@ static void winograd_split(struct winograd_state *s) {
 
     const int64_t cost = points * s->tiles * s->in * columns;
     const int64_t units = i64_max(1, i64_min(CONV_UNITS, cost / CONV_UNIT_COST));
-    const int64_t most = i64_min(columns, WINOGRAD_COLS);
-    s->blocks =
-        i64_ceil_div(s->tiles, i64_max(GEMM_MR, WINOGRAD_FLOATS / (points * (s->in + most))));
+    int64_t most = i64_min(columns, WINOGRAD_COLS);
+    s->block = WINOGRAD_L2 / (points * (s->in + most));
+    /* Where each block reading the weight again would be the most that is read from L3, the tiles
+     * may go through it instead: they are written and read once. */
+    if (s->block < s->tiles && s->block < s->in * columns / (2 * (s->in + columns))) {
+        most = i64_min(columns, WINOGRAD_L3_COLS);
+        s->block = i64_max(
+            s->block, i64_min(WINOGRAD_L3 / (points * (s->in + most)), WINOGRAD_MATRIX / s->in));
+    }
+    s->blocks = i64_ceil_div(s->tiles, i64_max(GEMM_MR, s->block));
     /* Where the weight stays in cache, blocks of fewer tiles; else each block reads all of it. */
     if (points * s->in * columns <= WINOGRAD_RESIDENT)
         s->blocks = i64_max(s->blocks, i64_min(units, s->tiles));

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from taper_runtime.ops.matmul import PANEL
 from taper_runtime.ops.winograd import POINTS, tiles, transform_weight
 from taper_runtime.sizes import evaluate
 
@@ -11,9 +13,15 @@ if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
 
-#: What a core with 512-bit vectors does in a nanosecond: multiply-adds of direct tiles and of those
-#: over transformed pixels, floats of a weight that come from beyond its cache, floats transformed.
-DIRECT, PRODUCTS, WEIGHT, TRANSFORM = 70.0, 75.0, 6.0, 8.0
+#: What one core with 512-bit vectors does in a nanosecond: multiply-adds, pixels' floats to or from
+#: a tile's transform, and floats of a weight from memory, since one run touches all of a model's.
+_PRODUCTS, _TRANSFORMED, _WEIGHT = 80.0, 8.0, 3.0
+
+#: Steps of a sum that storing it and starting the next cost.
+_SUM = 8
+
+#: What part of the direct sums' time is few enough to take rounding errors and bytes for.
+_WORTH = 0.9
 
 #: Attrs of a CONV that each CONV_WINOGRAD has one value of.
 _IMPLIED = ("kernel", "stride", "dilation", "groups")
@@ -69,10 +77,20 @@ def _fastest(graph: Graph, node: Node) -> int:
         evaluate(size, graph.examples) for size in graph.tensors[node.output].shape
     )
     channels = graph.tensors[node.inputs[0]].shape[-1]
-    matrix = channels * outputs
-    times = {0: 9 * matrix * (batch * sizes[0] * sizes[1] / DIRECT + 1 / WEIGHT)}
+    columns = _lanes(outputs)
+    times = {0: _WORTH * _product(batch * math.prod(sizes), 9 * channels, columns)}
     for tile in POINTS:
         points, places = (tile + 2) ** 2, batch * tiles(tuple(sizes), tile)
-        moved = places * points * (channels + outputs) / TRANSFORM
-        times[tile] = points * matrix * (places / PRODUCTS + 1 / WEIGHT) + moved
+        moved = places * points * (_lanes(channels) + columns)
+        times[tile] = points * _product(places, channels, columns) + moved / _TRANSFORMED
     return min(times, key=times.__getitem__)
+
+
+def _lanes(channels: int) -> int:
+    """Channels as the kernels compute them: whole vectors."""
+    return -(-channels // PANEL) * PANEL
+
+
+def _product(rows: int, k: int, columns: int) -> float:
+    """Nanoseconds of the product of ``rows`` pixels or tiles with a weight of [k, columns]."""
+    return columns * (rows * (k + _SUM) / _PRODUCTS + k / _WEIGHT)
