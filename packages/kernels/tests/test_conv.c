@@ -565,14 +565,42 @@ static void bench_resnet50(void) { bench_file("resnet50"); }
 static void bench_mobilenet(void) { bench_file("mobilenet_v3_large"); }
 static void bench_efficientnet(void) { bench_file("efficientnet_b0"); }
 
+/* 3x3 convolutions in groups: size, channels, groups, stride. */
+static void bench_grouped(void) {
+    static const int64_t layers[][4] = {{56, 128, 32, 1}, {28, 256, 32, 1},  {14, 512, 32, 1},
+                                        {7, 1024, 32, 1}, {56, 48, 6, 1},    {28, 104, 13, 1},
+                                        {28, 120, 5, 1},  {112, 128, 32, 2}, {56, 128, 2, 1}};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        const int64_t *n = layers[i];
+        layer l = square(n[0], n[1], n[1], 3, n[3], 1);
+        l.groups = n[2];
+        l.packed = true;
+        l.epilogue = &bias_relu;
+        char name[64];
+        snprintf(name, sizeof name, "grouped_%lld_%lld_g%lld_s%lld", (long long)n[0],
+                 (long long)n[1], (long long)n[2], (long long)n[3]);
+        bench_layer(name, &l);
+    }
+}
+
+/* Of an image: outputs, kernel, stride, padding. */
+static void bench_first(void) {
+    static const int64_t layers[][4] = {
+        {64, 7, 2, 3}, {32, 3, 2, 1}, {64, 3, 1, 1}, {96, 4, 4, 0}, {384, 16, 16, 0}};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        const int64_t *n = layers[i];
+        layer l = square(224, 3, n[0], n[1], n[2], n[3]);
+        l.packed = true;
+        l.epilogue = &bias_relu;
+        char name[64];
+        snprintf(name, sizeof name, "first_%lld_k%lld_s%lld", (long long)n[0], (long long)n[1],
+                 (long long)n[2]);
+        bench_layer(name, &l);
+    }
+}
+
 static void bench_others(void) {
-    layer l = square(56, 128, 128, 3, 1, 1);
-    l.packed = true;
-    l.groups = 32;
-    bench_layer("grouped_56_128_g32", &l);
-    l.groups = 2;
-    bench_layer("grouped_56_128_g2", &l);
-    l = square(33, 512, 256, 3, 1, 12);
+    layer l = square(33, 512, 256, 3, 1, 12);
     l.dilation[0] = l.dilation[1] = 12;
     l.packed = true;
     bench_layer("dilated_33_512_256", &l);
@@ -582,9 +610,6 @@ static void bench_others(void) {
     l = square(28, 128, 64, 4, 2, 1);
     l.transposed = l.packed = true;
     bench_layer("transposed_28_128_64_k4_s2", &l);
-    l = square(224, 3, 384, 16, 16, 0);
-    l.packed = true;
-    bench_layer("patches_224_3_384_k16", &l);
     l = (layer){.dims = 1,
                 .channels = 512,
                 .outputs = 512,
@@ -622,6 +647,8 @@ int main(int argc, char **argv) {
         {"resnet50", bench_resnet50},
         {"mobilenet_v3_large", bench_mobilenet},
         {"efficientnet_b0", bench_efficientnet},
+        {"grouped", bench_grouped},
+        {"first", bench_first},
         {"others", bench_others},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
