@@ -2,7 +2,7 @@
  * CONV, CONV_TRANSPOSE and CONV_WINOGRAD in float32, channels last. shape.inl says what a node
  * computes; block.inl where the operands of a block of pixels lie; conv.inl computes blocks as
  * matrix products; winograd.inl the same of transformed tiles; depthwise.inl those convolutions
- * whose every channel is a group.
+ * whose every channel is a group; groups.inl those whose groups are small.
  */
 #include <string.h>
 
@@ -28,6 +28,8 @@ TAPER_DEFINE_ATTRS(winograd)
 #include "conv/winograd.inl"
 
 #include "conv/depthwise.inl"
+
+#include "conv/groups.inl"
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel kernels[] = {
