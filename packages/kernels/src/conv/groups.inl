@@ -41,11 +41,12 @@ typedef struct groups_tile {
 /* What is constant wherever a tile is inlined. */
 typedef struct groups_kind {
     int taps, stride; /* 0: any, of any dilation; else dilation is 1 */
-    bool whole;       /* every position lies in x, every pixel and every lane exists */
+    bool whole;       /* every position lies in x, every pixel exists */
+    bool lanes;       /* not all lanes exist */
 } groups_kind;
 
 V_INLINE vf groups_load(const groups_kind k, const groups_tile *t, const float *p) {
-    return k.whole ? v_load(p) : v_load_n(p, t->lanes);
+    return k.lanes ? v_load_n(p, t->lanes) : v_load(p);
 }
 
 /* Adds what channel c of the groups gives through `taps` taps, the first of which reads position
@@ -106,29 +107,33 @@ V_INLINE void groups_run_tile(const groups_kind k, const groups_tile *t) {
     float *y = t->y;
 #pragma GCC unroll 16
     for (int p = 0; p < GROUPS_PIXELS; p++, y += t->channels)
-        if (k.whole)
-            v_store(y, sum[p]);
-        else if (p < t->pixels)
+        if (!k.whole && p >= t->pixels)
+            break;
+        else if (k.lanes)
             v_store_n(y, sum[p], t->lanes);
+        else
+            v_store(y, sum[p]);
 }
 
 typedef void (*groups_fn)(const groups_tile *t);
 
 #define GROUPS_KINDS(X) X(3, 1) X(3, 2) X(0, 0)
-#define GROUPS_DEFINE(taps, stride)                                                                \
-    static void groups_whole_##taps##x##stride(const groups_tile *t) {                             \
-        groups_run_tile((groups_kind){taps, stride, true}, t);                                     \
-    }                                                                                              \
-    static void groups_edge_##taps##x##stride(const groups_tile *t) {                              \
-        groups_run_tile((groups_kind){taps, stride, false}, t);                                    \
+#define GROUPS_DEFINE(name, taps, stride, whole, lanes)                                            \
+    static void groups_##name##_##taps##x##stride(const groups_tile *t) {                          \
+        groups_run_tile((groups_kind){taps, stride, whole, lanes}, t);                             \
     }
-GROUPS_KINDS(GROUPS_DEFINE)
+#define GROUPS_DEFINE_TILES(taps, stride)                                                          \
+    GROUPS_DEFINE(whole, taps, stride, true, false)                                                \
+    GROUPS_DEFINE(edge, taps, stride, false, false)                                                \
+    GROUPS_DEFINE(lanes, taps, stride, false, true)
+GROUPS_KINDS(GROUPS_DEFINE_TILES)
 
 #define GROUPS_ROW(taps, stride)                                                                   \
-    {taps, stride, groups_whole_##taps##x##stride, groups_edge_##taps##x##stride},
+    {taps, stride, groups_whole_##taps##x##stride, groups_edge_##taps##x##stride,                  \
+     groups_lanes_##taps##x##stride},
 static const struct {
     int taps, stride;
-    groups_fn whole, edge;
+    groups_fn whole, edge, lanes;
 } groups_tiles[] = {GROUPS_KINDS(GROUPS_ROW)};
 
 /* ---- prepare ---- */
@@ -177,11 +182,12 @@ static void groups_pixels(const struct groups_state *state, const groups_tile *r
         t.y += o * t.channels;
         const int64_t reach = (GROUPS_PIXELS - 1) * w->stride + (w->kernel - 1) * w->dilation;
         const bool whole = t.pixels >= GROUPS_PIXELS && t.at >= 0 && t.at + reach < w->in;
+        const groups_fn full =
+            whole ? groups_tiles[state->kind].whole : groups_tiles[state->kind].edge;
         for (int64_t c = 0; c < t.channels; c += V_LEN) {
             t.lanes = i64_min(V_LEN, t.channels - c);
             t.x = row->x + (t.width < V_LEN ? c : c / t.width * t.width);
-            (whole && t.lanes == V_LEN ? groups_tiles[state->kind].whole
-                                       : groups_tiles[state->kind].edge)(&t);
+            (t.lanes < V_LEN ? groups_tiles[state->kind].lanes : full)(&t);
             t.weight += V_LEN;
             t.y += V_LEN;
         }
