@@ -19,7 +19,7 @@ enum {
     WINOGRAD_L3 = 2 << 20,       /* and of one that goes through L3 */
     WINOGRAD_MATRIX = 128 << 10, /* floats of each of its matrices, in L2 while it is multiplied */
     WINOGRAD_RESIDENT = 256 << 10, /* floats of a weight that stays in L2 from block to block */
-    WINOGRAD_COLS = 128,           /* the most in a chunk */
+    WINOGRAD_COLS = 144,           /* the most in a chunk */
     WINOGRAD_L3_COLS = 512,
     WINOGRAD_MIN_COLS = 64,
     WINOGRAD_PAD = GEMM_NR, /* between rows: powers of two would share few sets of L1 */
@@ -91,7 +91,8 @@ static void winograd_split(struct winograd_state *s) {
 
     const int64_t least = i64_max(WINOGRAD_MIN_COLS, columns / i64_ceil_div(units, s->blocks));
     s->cols = conv_part(columns / GEMM_NR, i64_min(most, least) / GEMM_NR) * GEMM_NR;
-    s->cols = i64_min(columns, i64_ceil_div(s->cols, 2 * GEMM_NR) * 2 * GEMM_NR);
+    s->cols =
+        i64_min(columns, i64_ceil_div(s->cols, GEMM_PANELS * GEMM_NR) * GEMM_PANELS * GEMM_NR);
     s->chunks = i64_ceil_div(columns, s->cols);
 }
 
