@@ -245,6 +245,16 @@ class RandomGraph(Builder):
             rows = self.op("INDEX_SELECT", rows, back, axis=0)
         return self.reshape(self.op("MEAN", rows, axes=(1,)), *shape)
 
+    def image(self) -> str:
+        """A convolution of many pixels with a weight of few."""
+        x = self.pool[-1]
+        shape = self.graph.tensors[x].shape
+        count = math.prod(shape)
+        image = self.op("EXPAND", self.reshape(x, 1, count, 1, 1), shape=(1, count, 64, 16))
+        attrs = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1, 1, 1)}
+        y = self.op("CONV", self.op("TANH", image), self.weight(3, 3, 16, 16), **attrs)
+        return self.reshape(self.op("MEAN", y, axes=(2, 3)), *shape)
+
     def grow(self, fragments: int) -> Graph:
         kinds: list[Callable[[], str]] = [
             self.unary, self.binary, self.broadcast, self.move, self.masked, self.linear,
@@ -255,6 +265,8 @@ class RandomGraph(Builder):
         for _ in range(fragments):
             made = kinds[self.rng.integers(len(kinds))]()
             self.pool.append(made)
+        if self.length == 3:
+            self.pool.append(self.image())
         count = int(self.rng.integers(1, 4))
         outputs = [self.pool[-1], *(self.pick() for _ in range(count - 1))]
         if self.chance(0.2):

@@ -366,6 +366,35 @@ static void grouped(void) {
     }
 }
 
+/* Groups whose channels share a vector: every tail of lanes and pixels, each kind of taps. */
+static void small_groups(void) {
+    for (int64_t width = 2; width <= 8; width *= 2)
+        for (int64_t groups = 2; groups <= 10; groups += groups < 5 ? 1 : 5)
+            for (int64_t size = 1; size <= 33; size += size < 18 ? 3 : 7)
+                for (int64_t stride = 1; stride <= 2; stride++) {
+                    layer l = square(size, groups * width, groups * width, 3, stride, 1);
+                    l.groups = groups;
+                    l.size[0] = 3;
+                    check_ways(l);
+                }
+    for (int repeat = 0; repeat < 200; repeat++) {
+        layer l = {.dims = (int)check_int(1, 3), .batch = check_int(1, 2)};
+        l.groups = check_int(2, 9);
+        l.channels = l.outputs = l.groups * ((int64_t)2 << check_int(0, 2));
+        for (int d = 0; d < l.dims; d++) {
+            l.kernel[d] = check_int(1, 5);
+            l.stride[d] = check_int(1, 3);
+            l.dilation[d] = check_int(1, 2);
+            const int64_t reach = (l.kernel[d] - 1) * l.dilation[d] + 1;
+            l.padding[2 * d] = check_int(0, 3);
+            l.padding[2 * d + 1] = check_int(0, 3);
+            const int64_t least = reach - l.padding[2 * d] - l.padding[2 * d + 1];
+            l.size[d] = (least < 1 ? 1 : least) + check_int(0, d == l.dims - 1 ? 40 : 5);
+        }
+        check_ways(l);
+    }
+}
+
 static void empty(void) {
     layer l = square(5, 3, 4, 3, 1, 1);
     l.batch = -1;
@@ -439,8 +468,11 @@ static void depthwise_dims(void) {
 static void special_values(void) {
     static const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 3e38f};
     for (size_t v = 0; v < sizeof values / sizeof *values; v++)
-        for (int way = 0; way < 4; way++) {
-            layer l = way == 3 ? depthwise(9, 21, 3, 1) : square(9, 3, 21, 3, 1, 1);
+        for (int way = 0; way < 5; way++) {
+            layer l = way == 3   ? depthwise(9, 21, 3, 1)
+                      : way == 4 ? square(9, 40, 40, 3, 1, 1)
+                                 : square(9, 3, 21, 3, 1, 1);
+            l.groups = way == 4 ? 10 : l.groups;
             l.packed = way == 1;
             l.transposed = way == 2;
             tensors t;
@@ -465,8 +497,9 @@ static void misaligned(void) {
 
 /* A pixel's bits do not depend on the size of the image around it. */
 static void pixels_independent(void) {
-    for (int way = 0; way < 2; way++) {
-        layer l = way ? depthwise(29, 40, 3, 1) : square(29, 150, 40, 3, 1, 1);
+    for (int way = 0; way < 3; way++) {
+        layer l = way == 1 ? depthwise(29, 40, 3, 1) : square(29, way ? 40 : 150, 40, 3, 1, 1);
+        l.groups = way == 2 ? 10 : l.groups;
         tensors t;
         make(&t, &l);
         CHECK(run(&t, 1) == TAPER_OK, "not run");
@@ -489,9 +522,10 @@ static void threads_same_bits(void) {
     layer layers[] = {square(30, 64, 64, 3, 1, 1), square(9, 300, 200, 3, 1, 1),
                       square(60, 3, 40, 7, 2, 3),  depthwise(60, 70, 3, 1),
                       depthwise(40, 300, 5, 2),    square(20, 32, 48, 3, 1, 1),
-                      square(20, 64, 48, 4, 2, 1)};
+                      square(20, 64, 48, 4, 2, 1), square(40, 104, 104, 3, 1, 1)};
     layers[5].groups = 8;
     layers[6].transposed = true;
+    layers[7].groups = 13;
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         layers[i].batch = 2;
         layers[i].epilogue = &chain;
@@ -576,14 +610,42 @@ static void bench_resnet50(void) { bench_file("resnet50"); }
 static void bench_mobilenet(void) { bench_file("mobilenet_v3_large"); }
 static void bench_efficientnet(void) { bench_file("efficientnet_b0"); }
 
+/* 3x3 convolutions in groups: size, channels, groups, stride. */
+static void bench_grouped(void) {
+    static const int64_t layers[][4] = {{56, 128, 32, 1}, {28, 256, 32, 1},  {14, 512, 32, 1},
+                                        {7, 1024, 32, 1}, {56, 48, 6, 1},    {28, 104, 13, 1},
+                                        {28, 120, 5, 1},  {112, 128, 32, 2}, {56, 128, 2, 1}};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        const int64_t *n = layers[i];
+        layer l = square(n[0], n[1], n[1], 3, n[3], 1);
+        l.groups = n[2];
+        l.packed = n[1] / n[2] > 8;
+        l.epilogue = &bias_relu;
+        char name[64];
+        snprintf(name, sizeof name, "grouped_%lld_%lld_g%lld_s%lld", (long long)n[0],
+                 (long long)n[1], (long long)n[2], (long long)n[3]);
+        bench_layer(name, &l);
+    }
+}
+
+/* Of an image: outputs, kernel, stride, padding. */
+static void bench_first(void) {
+    static const int64_t layers[][4] = {
+        {64, 7, 2, 3}, {32, 3, 2, 1}, {64, 3, 1, 1}, {96, 4, 4, 0}, {384, 16, 16, 0}};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        const int64_t *n = layers[i];
+        layer l = square(224, 3, n[0], n[1], n[2], n[3]);
+        l.packed = true;
+        l.epilogue = &bias_relu;
+        char name[64];
+        snprintf(name, sizeof name, "first_%lld_k%lld_s%lld", (long long)n[0], (long long)n[1],
+                 (long long)n[2]);
+        bench_layer(name, &l);
+    }
+}
+
 static void bench_others(void) {
-    layer l = square(56, 128, 128, 3, 1, 1);
-    l.packed = true;
-    l.groups = 32;
-    bench_layer("grouped_56_128_g32", &l);
-    l.groups = 2;
-    bench_layer("grouped_56_128_g2", &l);
-    l = square(33, 512, 256, 3, 1, 12);
+    layer l = square(33, 512, 256, 3, 1, 12);
     l.dilation[0] = l.dilation[1] = 12;
     l.packed = true;
     bench_layer("dilated_33_512_256", &l);
@@ -593,9 +655,6 @@ static void bench_others(void) {
     l = square(28, 128, 64, 4, 2, 1);
     l.transposed = l.packed = true;
     bench_layer("transposed_28_128_64_k4_s2", &l);
-    l = square(224, 3, 384, 16, 16, 0);
-    l.packed = true;
-    bench_layer("patches_224_3_384_k16", &l);
     l = (layer){.dims = 1,
                 .channels = 512,
                 .outputs = 512,
@@ -619,6 +678,7 @@ int main(int argc, char **argv) {
         {"drawn_transpose", drawn_transpose},
         {"many_blocks", many_blocks},
         {"grouped", grouped},
+        {"small_groups", small_groups},
         {"empty", empty},
         {"depthwise_widths", depthwise_widths},
         {"depthwise_channels", depthwise_channels},
@@ -633,6 +693,8 @@ int main(int argc, char **argv) {
         {"resnet50", bench_resnet50},
         {"mobilenet_v3_large", bench_mobilenet},
         {"efficientnet_b0", bench_efficientnet},
+        {"grouped", bench_grouped},
+        {"first", bench_first},
         {"others", bench_others},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,

@@ -221,6 +221,20 @@ static void zips(void) {
     CHECK_ZIP(64)
 }
 
+static void permute(void) {
+    float from[V_LEN], to[V_LEN];
+    int32_t index[V_LEN];
+    for (int repeat = 0; repeat < 50; repeat++) {
+        for (int i = 0; i < V_LEN; i++) {
+            from[i] = check_uniform(-1, 1);
+            index[i] = (int32_t)check_int(0, V_LEN - 1);
+        }
+        v_store(to, v_permute(v_load(from), vi_load(index)));
+        for (int i = 0; i < V_LEN; i++)
+            CHECK(to[i] == from[index[i]], "lane %d of %d", i, V_LEN);
+    }
+}
+
 static void transpose(void) {
     vf r[V_LEN];
     for (int i = 0; i < V_LEN; i++) {
@@ -382,6 +396,7 @@ const check_case level_cases[] = {
     {"lane_reductions", lane_reductions},
     {"zips", zips},
     {"transpose", transpose},
+    {"permute", permute},
     {"functions_everywhere", functions_everywhere},
     {"functions_near", functions_near},
     {"lanes_are_independent", lanes_are_independent},

@@ -84,10 +84,18 @@ def test_convolution_of_one_channel_is_packed():
     check_fires(pack_weights, graph)
 
 
-def test_depthwise_convolution_stays():
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_convolution_in_small_groups_stays(width):
     b = Builder()
-    weight = b.weight(3, 3, 1, 6)
-    check_keeps(pack_weights, b.done(conv(b, b.input("x", 1, 5, 5, 6), weight, groups=6)))
+    x, weight = b.input("x", 1, 5, 5, 6 * width), b.weight(3, 3, width, 6 * width)
+    check_keeps(pack_weights, b.done(conv(b, x, weight, groups=6)))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(4, 8), (3, 3), (16, 16)])
+def test_convolution_in_other_groups_is_packed(inputs, outputs):
+    b = Builder()
+    x, weight = b.input("x", 1, 5, 5, 3 * inputs), b.weight(3, 3, inputs, 3 * outputs)
+    check_fires(pack_weights, b.done(conv(b, x, weight, groups=3)))
 
 
 def test_vector_times_matrix():

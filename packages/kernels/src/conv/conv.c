@@ -1,7 +1,8 @@
 /*
- * CONV and CONV_TRANSPOSE in float32, channels last. shape.inl says what a node computes; block.inl
- * where the operands of a block of pixels lie; conv.inl computes blocks as matrix products;
- * depthwise.inl those convolutions whose every channel is a group.
+ * CONV, CONV_TRANSPOSE and CONV_WINOGRAD in float32, channels last. shape.inl says what a node
+ * computes; block.inl where the operands of a block of pixels lie; conv.inl computes blocks as
+ * matrix products; winograd.inl the same of transformed tiles; depthwise.inl those convolutions
+ * whose every channel is a group; groups.inl those whose groups are small.
  */
 #include <string.h>
 
@@ -16,6 +17,7 @@
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 
 TAPER_DEFINE_ATTRS(conv)
+TAPER_DEFINE_ATTRS(winograd)
 
 #include "conv/shape.inl"
 
@@ -23,7 +25,11 @@ TAPER_DEFINE_ATTRS(conv)
 
 #include "conv/conv.inl"
 
+#include "conv/winograd.inl"
+
 #include "conv/depthwise.inl"
+
+#include "conv/groups.inl"
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel kernels[] = {

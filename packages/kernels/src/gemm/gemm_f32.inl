@@ -100,6 +100,7 @@ typedef struct gemm_block {
     tile_head head;        /* of C's first element */
     int64_t jumps;         /* runs but one; GEMM_B_PANELS only */
     const gemm_jump *jump; /* [jumps] */
+    const float *b_next;   /* the panels that are read after these; NULL: those that follow them */
     int64_t more_bands;    /* bands but one, of m rows each */
     int64_t a_band_stride;
     int64_t c_band_stride;
@@ -419,7 +420,8 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         g.b += j / GEMM_NR * g.b_panel_stride;
         g.c += j;
         g.head = head_at(g.head, j, j);
-        const float *next = g.b + panels * g.b_panel_stride;
+        const bool last = block->b_next && j + panels * GEMM_NR >= n;
+        const float *next = last ? block->b_next : g.b + panels * g.b_panel_stride;
         if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < panels * GEMM_NR)) {
             gemm_f32_pack_b(g.packed, g.b, g.b_k_stride, g.b_col_stride, g.k, cols);
             g.b = g.packed;
@@ -434,7 +436,7 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
             const int64_t rows = least_rows + (i >= low_tiles);
             const float *line = g.b;
             int64_t step = g.b_k_stride;
-            if (tiles > 1 && left > panels)
+            if (tiles > 1 && (left > panels || last))
                 gemm_next_lines(block, next, panels, t, tiles, share, &line, &step);
             if (cols == panels * GEMM_NR && !g.head.then)
                 tile[rows](&g, line, step);

@@ -8,7 +8,8 @@
  * contracts (-ffp-contract=off). v_max and v_min return the second operand when either is NaN.
  * Loads and stores need no alignment. *_n variants touch only the first n lanes, 0 <= n <= V_LEN,
  * and fill the rest with zero. Reductions over lanes have one fixed order per level. v_transpose
- * swaps r[i] lane j with r[j] lane i. V_REGISTERS is how many vector registers the level has.
+ * swaps r[i] lane j with r[j] lane i; lane i of v_permute is lane index[i], in [0, V_LEN), of a.
+ * V_REGISTERS is how many vector registers the level has.
  *
  * A vector's 16-byte parts: vi_load_parts takes part i from p + i * step (bytes); vi_zip_low_<bits>
  * interleaves the elements of the lower 8 bytes of each part of a and b, vi_zip_high_<bits> those

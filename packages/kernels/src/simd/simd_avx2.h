@@ -85,6 +85,8 @@ V_INLINE vi vi_zip_high_16(vi a, vi b) { return _mm256_unpackhi_epi16(a, b); }
 V_INLINE vi vi_zip_high_32(vi a, vi b) { return _mm256_unpackhi_epi32(a, b); }
 V_INLINE vi vi_zip_high_64(vi a, vi b) { return _mm256_unpackhi_epi64(a, b); }
 
+V_INLINE vf v_permute(vf a, vi index) { return _mm256_permutevar8x32_ps(a, index); }
+
 V_INLINE void v_transpose(vf r[V_LEN]) {
     vf t[V_LEN];
     for (int i = 0; i < 8; i += 4) { /* 4x4 blocks, one in each 128-bit lane */

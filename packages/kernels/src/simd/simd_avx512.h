@@ -99,6 +99,8 @@ V_INLINE vi vi_zip_high_16(vi a, vi b) { return _mm512_unpackhi_epi16(a, b); }
 V_INLINE vi vi_zip_high_32(vi a, vi b) { return _mm512_unpackhi_epi32(a, b); }
 V_INLINE vi vi_zip_high_64(vi a, vi b) { return _mm512_unpackhi_epi64(a, b); }
 
+V_INLINE vf v_permute(vf a, vi index) { return _mm512_permutexvar_ps(index, a); }
+
 V_INLINE void v_transpose(vf r[V_LEN]) {
     vf t[V_LEN];
     for (int i = 0; i < 16; i += 2) { /* pairs of rows: 2x2 blocks */

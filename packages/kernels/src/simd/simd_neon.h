@@ -95,6 +95,11 @@ V_INLINE vi vi_zip_high_64(vi a, vi b) {
     return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
 }
 
+V_INLINE vf v_permute(vf a, vi index) { /* bytes 4 * index to 4 * index + 3 */
+    const int32x4_t bytes = vmlaq_s32(vdupq_n_s32(0x03020100), index, vdupq_n_s32(0x04040404));
+    return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(a), vreinterpretq_u8_s32(bytes)));
+}
+
 V_INLINE void v_transpose(vf r[V_LEN]) {
     const float32x4x2_t a = vtrnq_f32(r[0], r[1]), b = vtrnq_f32(r[2], r[3]);
     r[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));

@@ -122,6 +122,8 @@ V_INLINE vi vi_zip_high_16(vi a, vi b) { return vi_zip(a, b, 2, 8); }
 V_INLINE vi vi_zip_high_32(vi a, vi b) { return vi_zip(a, b, 4, 8); }
 V_INLINE vi vi_zip_high_64(vi a, vi b) { return vi_zip(a, b, 8, 8); }
 
+V_INLINE vf v_permute(vf va, vi index) { V_EACH(vf, va.lane[index.lane[i]]); }
+
 V_INLINE void v_transpose(vf r[V_LEN]) {
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++) {

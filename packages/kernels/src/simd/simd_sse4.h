@@ -82,6 +82,12 @@ V_INLINE vi vi_zip_high_16(vi a, vi b) { return _mm_unpackhi_epi16(a, b); }
 V_INLINE vi vi_zip_high_32(vi a, vi b) { return _mm_unpackhi_epi32(a, b); }
 V_INLINE vi vi_zip_high_64(vi a, vi b) { return _mm_unpackhi_epi64(a, b); }
 
+V_INLINE vf v_permute(vf a, vi index) { /* bytes 4 * index to 4 * index + 3 */
+    const __m128i fours = _mm_mullo_epi32(index, _mm_set1_epi32(0x04040404));
+    return _mm_castsi128_ps(
+        _mm_shuffle_epi8(_mm_castps_si128(a), _mm_add_epi32(fours, _mm_set1_epi32(0x03020100))));
+}
+
 V_INLINE void v_transpose(vf r[V_LEN]) { _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]); }
 
 V_INLINE float v_sum(vf a) {

@@ -35,6 +35,7 @@ from taper_frontend.passes.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.passes.simplify_positions import simplify_positions
 from taper_frontend.passes.sink_permutations import sink_permutations
 from taper_frontend.passes.sink_reshapes import sink_reshapes
+from taper_frontend.passes.transform_weights import transform_weights
 
 __all__ = ["PIPELINE", "Group", "Pass", "PassRecord", "run_pipeline", "run_until_stable"]
 
@@ -84,6 +85,7 @@ PIPELINE: list[Pass] = [
     fuse_epilogues,  # what is left beside a product, as one program
     read_permuted,  # what no product has taken
     remove_noops,
+    transform_weights,  # before packing: it packs what it transforms
     pack_weights,  # last to touch weights
     eliminate_dead_code,
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_runtime.ops.conv import is_depthwise, pack_weight
+from taper_runtime.ops.conv import is_read_unpacked, pack_weight
 from taper_runtime.ops.matmul import pack
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def pack_weights(graph: Graph) -> bool:
         w: [3, 3, C/G, O]                          w.packed: [G, ceil(O/G/16), 9 C/G, 16]
         CONV(x, w, groups=G)                       CONV(x, w.packed, groups=G, columns=O/G)
 
-    Packing reads both layouts of a MATMUL, so the transpose is gone. A depthwise convolution is no
-    matrix product and keeps its weight. A matrix is packed once for all products that use it, and
-    the original goes if nothing else reads it (an embedding table may).
+    Packing reads both layouts of a MATMUL, so the transpose is gone. A convolution in groups of a
+    few channels is no matrix product and keeps its weight. A matrix is packed once for all products
+    that use it, and the original goes if nothing else reads it (an embedding table may).
     """
     packed: dict[tuple[str, object], str] = {}
     changed = False
@@ -70,7 +70,7 @@ def _packing(graph: Graph, node: Node) -> _Packing | None:
         matrix = weight.T if transposed else weight
         return _Packing(("matrix", transposed), matrix.shape[1], partial(pack, matrix))
     groups = node.attrs.get("groups", 1)
-    if node.op == "CONV" and is_depthwise(weight.shape, groups):
+    if node.op == "CONV" and is_read_unpacked(weight.shape, groups):
         return None
     columns = weight.shape[-1] // groups
     return _Packing(("groups", groups), columns, partial(pack_weight, weight, groups))

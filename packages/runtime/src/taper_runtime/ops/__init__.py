@@ -25,6 +25,7 @@ from taper_runtime.ops import (
     shape,
     sort,
     special,
+    winograd,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ for _op in (
     grouped.GROUPED_MATMUL,
     attention.ATTENTION,
     *conv.OPS,
+    winograd.CONV_WINOGRAD,
     *pool.OPS,
     resample.RESAMPLE,
     *norm.OPS,

@@ -39,9 +39,12 @@ def pack_weight(weight: np.ndarray, groups: int) -> np.ndarray:
     return np.stack([pack(matrix[:, g]) for g in range(groups)])
 
 
-def is_depthwise(weight: Shape, groups: int) -> bool:
-    """Whether each output channel of a CONV has an input channel to itself, among several."""
-    return groups > 1 and weight[-2:] == (1, groups)
+def is_read_unpacked(weight: Shape, groups: int) -> bool:
+    """Whether the groups of a CONV are so small that its kernels are no matrix products.
+
+    That is several groups of one channel each (depthwise) or of 2, 4 or 8, as many in as out.
+    """
+    return groups > 1 and weight[-2] in (1, 2, 4, 8) and weight[-1] == groups * weight[-2]
 
 
 def _weight_shape(op: str, channels: int, weight: TensorType, attrs: Attrs) -> Shape:
@@ -181,6 +184,10 @@ def _samples() -> Iterator[Sample]:
         ((1, 9, 8, 16), (7, 7, 1, 16), {"groups": 16, "padding": [3, 3, 3, 3]}),
         ((1, 9, 8, 5), (3, 3, 1, 15), {"groups": 5, "dilation": [2, 1]}),
         ((1, 20, 40), (4, 1, 40), {"groups": 40, "padding": [3, 0]}),
+        # Groups of a few channels: likewise.
+        ((1, 9, 20, 20), (3, 3, 4, 20), {"groups": 5, "padding": [1, 1, 1, 1]}),
+        ((1, 9, 20, 24), (3, 3, 8, 24), {"groups": 3, "stride": [2, 2]}),
+        ((1, 9, 20, 6), (1, 3, 2, 6), {"groups": 3, "dilation": [1, 3]}),
         ((1, 5, 6, 7, 9), (3, 3, 3, 1, 9), {"groups": 9, "padding": [1, 1, 1, 1, 1, 1]}),
     ]
     for x, weight, given in cases:
