@@ -1,0 +1,59 @@
+"""Layers of torch.nn that are whole models to many."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from zoo.architecture import Architecture, Inputs
+
+WIDTH = 32
+
+
+def _sequences(*names: str) -> Inputs:
+    """Inputs of these names, each two sequences of vectors."""
+    return lambda module: {name: torch.randn(2, 12, WIDTH) for name in names}
+
+
+def _encoder(**options: bool | str) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, batch_first=True, **options)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def _decoder() -> nn.Module:
+    layer = nn.TransformerDecoderLayer(WIDTH, 4, 2 * WIDTH, batch_first=True)
+    return nn.TransformerDecoder(layer, 2)
+
+
+def _recurrent(kind: type[nn.RNNBase], **options: bool | int) -> Architecture:
+    make = partial(kind, WIDTH, 24, batch_first=True, **options)
+    return Architecture(make, _sequences("input"))
+
+
+LAYERS = {
+    "nn.RNN": _recurrent(nn.RNN),
+    "nn.LSTM": _recurrent(nn.LSTM),
+    "nn.LSTM, two layers, both directions": _recurrent(nn.LSTM, num_layers=2, bidirectional=True),
+    "nn.LSTM, projected": _recurrent(nn.LSTM, proj_size=8),
+    "nn.GRU": _recurrent(nn.GRU),
+    "nn.GRU, two layers, both directions": _recurrent(nn.GRU, num_layers=2, bidirectional=True),
+    "nn.MultiheadAttention": Architecture(
+        partial(nn.MultiheadAttention, WIDTH, 4, batch_first=True),
+        _sequences("query", "key", "value"),
+    ),
+    "nn.MultiheadAttention, of other widths": Architecture(
+        partial(nn.MultiheadAttention, WIDTH, 4, kdim=WIDTH, vdim=WIDTH, batch_first=True),
+        _sequences("query", "key", "value"),
+    ),
+    "nn.TransformerEncoder": Architecture(_encoder, _sequences("src")),
+    "nn.TransformerEncoder, norms first, GELU": Architecture(
+        partial(_encoder, norm_first=True, activation="gelu"), _sequences("src")
+    ),
+    "nn.TransformerDecoder": Architecture(_decoder, _sequences("tgt", "memory")),
+    "nn.Transformer": Architecture(
+        partial(nn.Transformer, WIDTH, 4, 2, 2, 2 * WIDTH, batch_first=True),
+        _sequences("src", "tgt"),
+    ),
+}
