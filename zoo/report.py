@@ -11,6 +11,7 @@ import resource
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,10 @@ def _work(group: str, name: str, pipe: Connection) -> None:
     from zoo.judge import judge
 
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
-    pipe.send(judge(GROUPS[group][name]))
+    # models warn, and torch prints the graphs that it refuses
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        verdict = judge(GROUPS[group][name])
+    pipe.send(verdict)
 
 
 def main() -> None:
