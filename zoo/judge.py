@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import taper_frontend
+from taper_frontend.errors import UnsupportedOpError
 
 if TYPE_CHECKING:
     from zoo.architecture import Architecture
@@ -113,5 +114,8 @@ def _error(got: np.ndarray, want: np.ndarray) -> float:
 
 def _summary(error: Exception) -> str:
     """The kind of an error and its message, without what torch adds about itself."""
+    if isinstance(error, UnsupportedOpError):
+        first, *others = dict.fromkeys(f"{n.op} [{n.category}]: {n.reason}" for n in error.nodes)
+        return f"{first}; and {len(others)} more" if others else first
     text = str(error).split("\n\n", 1)[0]
     return f"{type(error).__name__}: {' '.join(text.split())}"
