@@ -12,9 +12,10 @@ from zoo.architecture import Architecture, Inputs
 WIDTH = 32
 
 
-def _sequences(*names: str) -> Inputs:
-    """Inputs of these names, each two sequences of vectors."""
-    return lambda module: {name: torch.randn(2, 12, WIDTH) for name in names}
+def _sequences(*names: str, **widths: int) -> Inputs:
+    """Inputs of these names, each two sequences of vectors; some of them of another width."""
+    every = {**dict.fromkeys(names, WIDTH), **widths}
+    return lambda module: {name: torch.randn(2, 12, width) for name, width in every.items()}
 
 
 def _encoder(**options: bool | str) -> nn.Module:
@@ -43,9 +44,9 @@ LAYERS = {
         partial(nn.MultiheadAttention, WIDTH, 4, batch_first=True),
         _sequences("query", "key", "value"),
     ),
-    "nn.MultiheadAttention, of other widths": Architecture(
-        partial(nn.MultiheadAttention, WIDTH, 4, kdim=WIDTH, vdim=WIDTH, batch_first=True),
-        _sequences("query", "key", "value"),
+    "nn.MultiheadAttention, of three widths": Architecture(
+        partial(nn.MultiheadAttention, WIDTH, 4, kdim=24, vdim=16, batch_first=True),
+        _sequences("query", key=24, value=16),
     ),
     "nn.TransformerEncoder": Architecture(_encoder, _sequences("src")),
     "nn.TransformerEncoder, norms first, GELU": Architecture(
