@@ -146,7 +146,7 @@ def sanitize(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """ruff, cython-lint, clang-format and strict mypy on our packages."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
-    python = ("packages", "tests", "asv_bench", "opinfo", "peers", "examples", "noxfile.py")
+    python = ("packages", "tests", "asv_bench", "opinfo", "peers", "zoo", "examples", "noxfile.py")
     session.run("ruff", "check", *python)
     session.run("ruff", "format", "--check", *python)
     session.run("cython-lint", "packages/runtime")
@@ -221,6 +221,19 @@ def opinfo(session: nox.Session) -> None:
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     options = session.posargs or ["--samples", "6", "--write", "docs/op-coverage.md"]
     session.run("python", "opinfo/report.py", *options, env=ONE_THREAD)
+
+
+@nox.session
+def models(session: nox.Session) -> None:
+    """Every architecture of zoo/, exported and run without torch; writes docs/models.md.
+
+    `nox -s models -- --only audio GPT2LMHeadModel` prints what became of some.
+    """
+    session.install(*TORCH, *TRANSFORMERS, "rich")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    options = session.posargs or ["--write", "docs/models.md"]
+    session.run("python", "-m", "zoo.report", *options)
 
 
 @nox.session

@@ -199,15 +199,3 @@ MODELS = {
     "Generator": (Generator, (1, 3, 16, 16), 1),
     "ResNetWith1d": (ResNetWith1d, (2, 2, 64), 1),
 }
-
-
-def with_statistics(module):
-    """Give batch norms statistics that training might have left; return the module in eval mode."""
-    for layer in module.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.running_mean.normal_(0, 0.5)
-            layer.running_var.uniform_(0.5, 2)
-            with torch.no_grad():
-                layer.weight.uniform_(0.5, 1.5)
-                layer.bias.normal_(0, 0.5)
-    return module.eval()

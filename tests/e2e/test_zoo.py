@@ -1,0 +1,129 @@
+"""Architectures of the zoo: exported, run, compared with torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+from zoo import GROUPS
+from zoo.architecture import Architecture
+from zoo.judge import EXPORT, REFUSED, RIGHT, TOLERANCE, WRONG, Verdict, judge, largest_error
+from zoo.page import page
+
+import taper_frontend
+import taper_runtime
+
+torch.set_num_threads(1)
+
+#: Without a node that numpy computes.
+NATIVE = {
+    "text": [
+        "BertModel",
+        "RobertaModel",
+        "DistilBertModel",
+        "AlbertModel",
+        "DebertaV2Model",
+        "T5EncoderModel",
+        "CLIPTextModelWithProjection",
+        "GPT2LMHeadModel",
+        "OPTForCausalLM",
+        "BloomForCausalLM",
+        "GPTNeoXForCausalLM",
+        "LlamaForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Gemma2ForCausalLM",
+        "Phi3ForCausalLM",
+        "MambaForCausalLM",
+    ],
+    "audio": ["WhisperForConditionalGeneration", "Wav2Vec2ForCTC"],
+    "encoder-decoder": ["T5ForConditionalGeneration"],
+    "layers": ["nn.MultiheadAttention", "nn.TransformerEncoder"],
+}
+#: Right, whatever computes them.
+OTHERS = {
+    "text": ["MixtralForCausalLM"],
+    "layers": ["nn.LSTM, two layers, both directions", "nn.GRU, two layers, both directions"],
+}
+
+
+def members(names):
+    return [(group, name) for group, listed in names.items() for name in listed]
+
+
+def run(group, name):
+    """Export an architecture, run it and compare; return the plan."""
+    if not name.startswith("nn."):
+        pytest.importorskip("transformers")
+    module, inputs = GROUPS[group][name].build()
+    with torch.no_grad():
+        leaves = tree_leaves(module(**inputs))
+    wanted = [leaf.numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    plan = taper_frontend.export(module, (), inputs, verify=False)
+    got = taper_runtime.InferenceSession(plan).run(None, dict(plan.samples))
+    assert largest_error(got, wanted) <= TOLERANCE
+    return plan
+
+
+@pytest.mark.parametrize(("group", "name"), members(NATIVE))
+def test_native(group, name):
+    assert run(group, name).metadata["fallbacks"] == []
+
+
+@pytest.mark.parametrize(("group", "name"), members(OTHERS))
+def test_right(group, name):
+    run(group, name)
+
+
+class Spectrum(torch.nn.Module):
+    def forward(self, x):
+        return torch.fft.fft(x).real
+
+
+class Chooses(torch.nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x
+
+
+class Forgets(torch.nn.Module):
+    """Differs from call to call, which no plan can follow."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict", "cause"),
+    [
+        (torch.nn.ReLU, RIGHT, ""),
+        (Spectrum, EXPORT, "complex64"),
+        (Chooses, REFUSED, "data-dependent"),
+        (Forgets, WRONG, "differs from torch"),
+    ],
+)
+def test_verdicts(make, verdict, cause):
+    name = "input" if make is torch.nn.ReLU else "x"
+    architecture = Architecture(make, lambda module: {name: torch.randn(3)})
+    given = judge(architecture)
+    assert given.verdict == verdict
+    assert cause in given.cause
+
+
+def test_the_page_counts_and_names_what_fails():
+    verdicts = {
+        "text": {
+            "Good": Verdict(RIGHT, nodes=3, fallbacks=("SORT", "SORT"), error=1e-7),
+            "Bad": Verdict(WRONG, "differs from torch by 1.0e-02", 5, (), 1e-2),
+            "Ugly": Verdict(REFUSED, "it | has a bar"),
+        },
+        "layers": {"Layer": Verdict(RIGHT, nodes=1)},
+    }
+    lines = page(verdicts).splitlines()
+    assert "| text | 3 | 1 | 2 | 2 | 1 | 50.0% | 0 |" in lines
+    assert "| all | 4 | 1 | 3 | 3 | 2 | 66.7% | 1 |" in lines
+    assert "| `Good` | 3 | 2 SORT | 1.0e-07 |" in lines
+    assert "| `Bad` | wrong | differs from torch by 1.0e-02 |" in lines
+    assert "| `Ugly` | refused by torch.export | it / has a bar |" in lines

@@ -1,0 +1,20 @@
+"""Architectures people use, small and with seeded weights, and a report on all of them.
+
+`nox -s models` exports each, runs it without torch and writes docs/models.md. The tests of whole
+models take theirs from here.
+"""
+
+from zoo.audio import AUDIO
+from zoo.encoder_decoder import ENCODER_DECODER
+from zoo.layers import LAYERS
+from zoo.text import TEXT
+from zoo.vision import VISION
+
+#: Group -> name of an architecture -> how to make it.
+GROUPS = {
+    "text": TEXT,
+    "vision": VISION,
+    "audio": AUDIO,
+    "encoder-decoder": ENCODER_DECODER,
+    "layers": LAYERS,
+}
