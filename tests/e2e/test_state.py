@@ -159,6 +159,20 @@ def test_state_beside_sizes_that_vary():
         np.testing.assert_allclose(run(session, x.numpy())[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_in_training_mode_gathers_statistics(affine):
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, affine=affine, momentum=0.3)
+    )
+    session = opened(taper_frontend.export(net, (torch.randn(2, 3, 6, 6),)))
+    for _ in range(3):
+        x = torch.randn(2, 3, 6, 6)
+        want = net(x).detach().numpy()
+        np.testing.assert_allclose(run(session, x.numpy())[0], want, rtol=1e-4, atol=1e-5)
+    for name, buffer in net.named_buffers():
+        np.testing.assert_allclose(session.get_state(name), buffer.numpy(), rtol=1e-4, atol=1e-6)
+
+
 def test_plans_without_state():
     session = opened(taper_frontend.export(torch.nn.ReLU(), (torch.ones(3),)))
     assert session.state_names == []

@@ -55,6 +55,15 @@ def test_overloads_only_other_programs_call():
     check_lowering(model, X, torch.tensor([1, -2, 12]))
 
 
+def test_shifts_as_operators():
+    shift = torch.tensor([1, 0, 3])
+    check_lowering(lambda n, b: (n << 2, n >> 2, n << b, n >> b, 3 << b, 30 >> b), shift * 7, shift)
+
+
+def test_rrelu_outside_training_has_one_slope():
+    assert ops_of(check_lowering(torch.nn.RReLU(0.1, 0.4).eval(), X)) == ["LEAKY_RELU"]
+
+
 def test_alpha_is_a_product_of_its_own():
     assert ops_of(check_lowering(lambda x, y: torch.add(x, y, alpha=2), X, X)) == ["MUL", "ADD"]
     assert ops_of(check_lowering(lambda x, y: torch.sub(x, y, alpha=3), X, X)) == ["MUL", "SUB"]

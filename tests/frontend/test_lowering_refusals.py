@@ -102,11 +102,7 @@ def test_dynamic_shape():
 def test_input_mutation():
     (node,) = refusals(lambda x: x.add_(1), X.clone())
     assert (node.op, node.category) == ("input 'args_0'", "mutation")
-
-
-def test_training_mode_batch_norm():
-    nodes = refusals(torch.nn.BatchNorm1d(4).train(), X)
-    assert {n.category for n in nodes} == {"op"}
+    assert "clone" in node.reason
 
 
 def test_control_flow():
@@ -144,7 +140,7 @@ def test_mask_that_places_several_values():
 
 
 def test_dropout_in_training_mode_says_eval():
-    for net in (torch.nn.Dropout(0.5).train(), Call(lambda x: torch.rand_like(x) + x)):
+    for net in (torch.nn.Dropout(0.5).train(), torch.nn.RReLU().train(), Call(lambda x: torch.rand_like(x) + x)):
         (node,) = refusals(net, X)
         assert "eval()" in node.reason
 

@@ -218,6 +218,21 @@ def leaky_relu(ctx: Lowering, x: str, negative_slope: float = 0.01) -> str:
     return ctx.apply("LEAKY_RELU", x, negative_slope, dtype=ctx.output.dtype)
 
 
+@lowers("aten.rrelu.default")
+def rrelu(
+    ctx: Lowering,
+    x: str,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: object = None,
+) -> str:
+    """Compute LEAKY_RELU; outside training the slope is the middle of the two."""
+    if training:
+        ctx.unsupported("it draws random slopes in training mode; call eval() before export")
+    return leaky_relu(ctx, x, (lower + upper) / 2)
+
+
 @lowers("aten.elu.default")
 def elu(ctx: Lowering, x: str, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> str:
     """Compute ``scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))``."""

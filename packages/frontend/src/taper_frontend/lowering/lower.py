@@ -235,7 +235,8 @@ class _Walk:
             return None
         if spec.kind in _MUTATIONS:
             what = f"{_MUTATIONS[spec.kind]} {spec.target!r}"
-            self._refuse(what, "mutation", "the model writes to it in forward")
+            reason = "the model writes to it in forward, a plan only to its state; write to a clone"
+            self._refuse(what, "mutation", reason)
             return None
         if isinstance(arg, ConstantArgument):
             return value_leaf(arg.value)

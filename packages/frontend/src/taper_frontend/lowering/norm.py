@@ -125,6 +125,30 @@ def batch_norm_no_stats(
     return _scale_and_shift(ctx, y, weight, bias), None, None
 
 
+@lowers("aten._native_batch_norm_legit_functional.default")
+def batch_norm_training(
+    ctx: Lowering,
+    x: str,
+    weight: str | None,
+    bias: str | None,
+    running_mean: str,
+    running_var: str,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[str | None, ...]:
+    """Normalise with the statistics of the batch, and move the gathered ones towards them."""
+    axes = (0, *range(2, ctx.rank(x)))
+    y = _scale_and_shift(ctx, _normalise(ctx, x, axes, eps), weight, bias)
+    mean = ctx.emit("MEAN", [x], axes=axes, keepdim=False)
+    variance = ctx.emit("VAR", [x], axes=axes, keepdim=False, correction=1.0)
+    moved = (
+        _towards(ctx, gathered, seen, momentum)
+        for gathered, seen in ((running_mean, mean), (running_var, variance))
+    )
+    return y, None, None, *moved
+
+
 @lowers("aten.instance_norm.default")
 def instance_norm(
     ctx: Lowering,
@@ -168,6 +192,13 @@ def group_norm(
         for values in (weight, bias)
     )
     return ctx.reshape(_scale_and_shift(ctx, y, weight, bias), shape), None, None
+
+
+def _towards(ctx: Lowering, start: str, end: str, step: float) -> str:
+    """Go from one tensor a part of the way to another."""
+    dtype = ctx.dtype(start)
+    kept = ctx.apply("MUL", start, 1 - step, dtype=dtype)
+    return ctx.apply("ADD", kept, ctx.apply("MUL", end, step, dtype=dtype), dtype=dtype)
 
 
 def _normalise(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> str:
