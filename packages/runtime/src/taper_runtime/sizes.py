@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError, OpError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     _Int = int
 else:
@@ -81,6 +81,25 @@ class Atom:
         return self.text < other.text
 
 
+def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Compute an operation on a size and another once: the layers of a model repeat it.
+
+    The size keeps the result, not a table of all: elsewhere a variable of that name may have
+    another range.
+    """
+
+    def remembered(self: Size, other: object) -> Any:
+        if not _is_size(other):
+            return NotImplemented
+        key = (operation, other)
+        result = self._results.get(key)
+        if result is None:
+            result = self._results[key] = operation(self, other)
+        return result
+
+    return remembered
+
+
 class Size(_Int):
     """A size expression that is no constant: a sum of products of atoms.
 
@@ -90,13 +109,14 @@ class Size(_Int):
         Products and their factors, in canonical order: no factor is 0, no product stands twice.
     """
 
-    __slots__ = ("_bounds", "_hash", "_text", "terms")
+    __slots__ = ("_bounds", "_hash", "_results", "_text", "terms")
 
     def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
         self.terms = tuple(terms)
         self._text = _format(self.terms)
         self._hash = hash(self._text)
         self._bounds: tuple[int, int] | None = None
+        self._results: dict[Any, int] = {}
 
     def __repr__(self) -> str:
         return self._text
@@ -109,26 +129,28 @@ class Size(_Int):
 
     # -- arithmetic -------------------------------------------------------------------------------
 
+    @_once
     def __add__(self, other: int) -> Any:
         return _sum(self, other, 1)
 
     __radd__ = __add__
 
+    @_once
     def __sub__(self, other: int) -> Any:
         return _sum(self, other, -1)
 
+    @_once
     def __rsub__(self, other: int) -> Any:
         return _sum(other, self, -1)
 
     def __neg__(self) -> Any:
-        return _sum(0, self, -1)
+        return 0 - self
 
     def __pos__(self) -> int:
         return self
 
+    @_once
     def __mul__(self, other: int) -> Any:
-        if not _is_size(other):
-            return NotImplemented
         product: _Terms = {}
         for atoms, factor in _terms(self):
             for more, other_factor in _terms(other):
@@ -140,17 +162,19 @@ class Size(_Int):
 
     __rmul__ = __mul__
 
+    @_once
     def __floordiv__(self, other: int) -> Any:
         return _floordiv(self, other)
 
+    @_once
     def __rfloordiv__(self, other: int) -> Any:
         return _floordiv(other, self)
 
     def __mod__(self, other: int) -> Any:
-        return self - other * _floordiv(self, other)
+        return self - other * (self // other)
 
     def __rmod__(self, other: int) -> Any:
-        return other - self * _floordiv(other, self)
+        return other - self * (other // self)
 
     # -- what only the ranges can tell ------------------------------------------------------------
 
