@@ -19,7 +19,7 @@ from plan_strategies import plain, plans, shapes
 from taper_runtime import sizes
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.format import container
+from taper_runtime.format import container, expression
 from taper_runtime.format.container import MAX_HEADER_BYTES, make_header, parse_header
 from taper_runtime.format.plain import from_json, to_json
 from taper_runtime.format.reader import load, loads
@@ -345,8 +345,8 @@ def test_page_states_the_limits():
         checks.MAX_RANK,
         checks.MAX_TENSOR_BYTES,
         checks.MAX_ARENA_BYTES,
-        sizes.MAX_TEXT,
-        sizes.MAX_NESTING,
+        expression.MAX_TEXT,
+        expression.MAX_NESTING,
         sizes.MAX_TERMS,
         checks.MAX_DEPTH,
     ]

@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taper_runtime.errors import InputError, OpError
+from taper_runtime.executor.size_table import SizeTable
+from taper_runtime.format.expression import MAX_TEXT, parse
 from taper_runtime.sizes import (
-    MAX_TEXT,
     Size,
-    SizeTable,
     UndecidedError,
     affine,
     bounds,
     evaluate,
     largest,
-    parse,
     smallest,
     variable,
 )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError, OpError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     _Int = int
 else:
@@ -35,10 +35,6 @@ UNBOUNDED = 2**31 - 1
 
 #: Values that a size expression may have when it is evaluated: signed 64-bit integers.
 _LOW, _HIGH = -(2**63), 2**63 - 1
-
-#: Of the text of an expression, and of calls inside each other.
-MAX_TEXT = 2000
-MAX_NESTING = 16
 
 #: Products in one expression, and atoms in one product.
 MAX_TERMS, MAX_DEGREE = 200, 60
@@ -85,6 +81,25 @@ class Atom:
         return self.text < other.text
 
 
+def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Compute an operation on a size and another once: the layers of a model repeat it.
+
+    The size keeps the result, not a table of all: elsewhere a variable of that name may have
+    another range.
+    """
+
+    def remembered(self: Size, other: object) -> Any:
+        if not _is_size(other):
+            return NotImplemented
+        key = (operation, other)
+        result = self._results.get(key)
+        if result is None:
+            result = self._results[key] = operation(self, other)
+        return result
+
+    return remembered
+
+
 class Size(_Int):
     """A size expression that is no constant: a sum of products of atoms.
 
@@ -94,13 +109,14 @@ class Size(_Int):
         Products and their factors, in canonical order: no factor is 0, no product stands twice.
     """
 
-    __slots__ = ("_bounds", "_hash", "_text", "terms")
+    __slots__ = ("_bounds", "_hash", "_results", "_text", "terms")
 
     def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
         self.terms = tuple(terms)
         self._text = _format(self.terms)
         self._hash = hash(self._text)
         self._bounds: tuple[int, int] | None = None
+        self._results: dict[Any, int] = {}
 
     def __repr__(self) -> str:
         return self._text
@@ -113,26 +129,28 @@ class Size(_Int):
 
     # -- arithmetic -------------------------------------------------------------------------------
 
+    @_once
     def __add__(self, other: int) -> Any:
         return _sum(self, other, 1)
 
     __radd__ = __add__
 
+    @_once
     def __sub__(self, other: int) -> Any:
         return _sum(self, other, -1)
 
+    @_once
     def __rsub__(self, other: int) -> Any:
         return _sum(other, self, -1)
 
     def __neg__(self) -> Any:
-        return _sum(0, self, -1)
+        return 0 - self
 
     def __pos__(self) -> int:
         return self
 
+    @_once
     def __mul__(self, other: int) -> Any:
-        if not _is_size(other):
-            return NotImplemented
         product: _Terms = {}
         for atoms, factor in _terms(self):
             for more, other_factor in _terms(other):
@@ -144,17 +162,19 @@ class Size(_Int):
 
     __rmul__ = __mul__
 
+    @_once
     def __floordiv__(self, other: int) -> Any:
         return _floordiv(self, other)
 
+    @_once
     def __rfloordiv__(self, other: int) -> Any:
         return _floordiv(other, self)
 
     def __mod__(self, other: int) -> Any:
-        return self - other * _floordiv(self, other)
+        return self - other * (self // other)
 
     def __rmod__(self, other: int) -> Any:
-        return other - self * _floordiv(other, self)
+        return other - self * (other // self)
 
     # -- what only the ranges can tell ------------------------------------------------------------
 
@@ -183,6 +203,12 @@ class Size(_Int):
 def variable(name: str, low: int, high: int) -> int:
     """Return a size variable between ``low`` and ``high``, both included; an int if they meet."""
     return low if low == high else _of_atom(Atom(name, "", (), low, high))
+
+
+def quotient(a: int, b: int) -> int:
+    """Return ``a // b``; :class:`UndecidedError` where ``b`` may be less than 1, ints included."""
+    result: int = _floordiv(a, b)
+    return result
 
 
 def smallest(a: int, b: int) -> int:
@@ -264,92 +290,6 @@ def _checked(value: int, size: int) -> int:
     if not _LOW <= value <= _HIGH:
         raise InputError(f"sizes of the inputs: {size} exceeds 64 bits")
     return value
-
-
-def parse(text: str, known: Mapping[str, int]) -> int:
-    """Return the expression that ``text`` is the canonical form of.
-
-    Parameters
-    ----------
-    text : str
-        As ``str`` of an expression gives it.
-    known : mapping of str to size
-        The variables.
-
-    Raises
-    ------
-    ValueError
-        If it is not the canonical text of an expression over these variables.
-    """
-    if len(text) > MAX_TEXT:
-        raise ValueError(f"expected at most {MAX_TEXT} characters")
-    parser = _Parser(text, known)
-    try:
-        size = parser.sum(0)
-    except OpError as error:
-        raise ValueError(str(error)) from error
-    if parser.at != len(text) or not isinstance(size, Size) or str(size) != text:
-        raise ValueError("expected the canonical form of an expression")
-    return size
-
-
-class _Parser:
-    """Recursive descent over ``sum := ['-'] product ((' + ' | ' - ') product)*``."""
-
-    def __init__(self, text: str, known: Mapping[str, int]) -> None:
-        self.text = text
-        self.known = known
-        self.at = 0
-
-    def take(self, token: str) -> bool:
-        if not self.text.startswith(token, self.at):
-            return False
-        self.at += len(token)
-        return True
-
-    def expect(self, token: str) -> None:
-        if not self.take(token):
-            raise ValueError(f"expected {token!r} at character {self.at}")
-
-    def sum(self, depth: int) -> int:
-        if depth > MAX_NESTING:
-            raise ValueError(f"expected at most {MAX_NESTING} calls inside each other")
-        total = -self.product(depth) if self.take("-") else self.product(depth)
-        while True:
-            if self.take(" + "):
-                total += self.product(depth)
-            elif self.take(" - "):
-                total -= self.product(depth)
-            else:
-                return total
-
-    def product(self, depth: int) -> int:
-        result = self.factor(depth)
-        while self.take("*"):
-            result = result * self.factor(depth)
-        return result
-
-    def factor(self, depth: int) -> int:
-        start = self.at
-        while self.at < len(self.text) and (
-            self.text[self.at].isalnum() or self.text[self.at] == "_"
-        ):
-            self.at += 1
-        word = self.text[start : self.at]
-        if word.isascii() and word.isdigit() and len(word) < 20:
-            return int(word)
-        if word in FUNCTIONS and self.take("("):
-            a = self.sum(depth + 1)
-            self.expect(", ")
-            b = self.sum(depth + 1)
-            self.expect(")")
-            call = _floordiv(a, b) if word == "floordiv" else _extreme(word, a, b)
-            if str(call) != self.text[start : self.at]:
-                raise ValueError(f"expected a call in canonical form at character {start}")
-            return call
-        if word not in self.known:
-            raise ValueError(f"expected a size variable at character {start}")
-        return self.known[word]
 
 
 def is_name(text: str) -> bool:
@@ -511,66 +451,3 @@ def _format(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> str:
         sign = "-" if factor < 0 else "+"
         text += (f" {sign} " if text else sign.strip("+")) + "*".join(parts)
     return text
-
-
-# -- many at once ----------------------------------------------------------------------------------
-
-
-class SizeTable:
-    """Distinct sizes as one straight-line program over 64-bit integers, each computed once.
-
-    Every size has a slot. The variables have the first ones; ``start`` holds what the others are
-    before ``code`` has run, which is what constants stay.
-
-    Attributes
-    ----------
-    start : list of int
-    code : list of tuple of (str, int, int, int)
-        Operation ("add", "mul" or one of :data:`FUNCTIONS`), slots of its operands, slot it sets.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._slots: dict[Any, int] = {}
-        self.start: list[int] = []
-        self.code: list[tuple[str, int, int, int]] = []
-        for name in names:
-            self._slots[name] = self._new(0)
-
-    def slot(self, size: int) -> int:
-        """Return where the value of ``size`` will be."""
-        if size in self._slots:
-            return self._slots[size]
-        if not isinstance(size, Size):
-            slot = self._new(size)
-        else:
-            first, *others = [self._product(atoms, factor) for atoms, factor in size.terms]
-            slot = first
-            for other in others:
-                slot = self._emit("add", slot, other)
-        self._slots[size] = slot
-        return slot
-
-    def _product(self, atoms: tuple[Atom, ...], factor: int) -> int:
-        slot = self._atom(atoms[0]) if atoms else self.slot(factor)
-        for atom in atoms[1:]:
-            slot = self._emit("mul", slot, self._atom(atom))
-        if atoms and factor != 1:
-            slot = self._emit("mul", slot, self.slot(factor))
-        return slot
-
-    def _atom(self, atom: Atom) -> int:
-        if not atom.function:
-            return self._slots[atom.text]
-        a, b = map(self.slot, atom.args)
-        return self._emit(atom.function, a, b)
-
-    def _emit(self, operation: str, a: int, b: int) -> int:
-        key = (operation, a, b)
-        if key not in self._slots:
-            slot = self._slots[key] = self._new(0)
-            self.code.append((*key, slot))
-        return self._slots[key]
-
-    def _new(self, value: int) -> int:
-        self.start.append(value)
-        return len(self.start) - 1

@@ -12,6 +12,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import Entry, parse_header, parse_json
+from taper_runtime.format.expression import Expressions
 from taper_runtime.format.plain import from_json
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import (
@@ -25,7 +26,7 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import parse, variable
+from taper_runtime.sizes import variable
 
 _PLAN_KEYS = frozenset(
     {
@@ -115,21 +116,16 @@ def _from_document(
     _check_object(document, _PLAN_KEYS, "plan")
     if type(document["tensors"]) is not dict:
         fail("plan.tensors", "expected an object", document["tensors"])
-    sizes, variables = _sizes(document["sizes"])
+    sizes, expressions = _sizes(document["sizes"])
     tensors, placements = {}, {}
     for name, item in document["tensors"].items():
         field = tensor_field(name)
         _check_object(item, _TENSOR_KEYS, field)
         shape, strides = (
-            tuple(
-                [
-                    _parse_size(size, variables, f"{field}.{key}")
-                    for size in _tuple(item, key, field)
-                ]
-            )
+            _parse_sizes(_tuple(item, key, field), expressions, f"{field}.{key}")
             for key in ("shape", "strides")
         )
-        offset = _parse_size(item["offset"], variables, f"{field}.offset")
+        offset = _parse_size(item["offset"], expressions, f"{field}.offset")
         tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"])
         placements[name] = Placement(item["root"], offset, strides)
     metadata = from_json(document["metadata"], "plan.metadata")
@@ -137,7 +133,7 @@ def _from_document(
         fail("plan.metadata", "expected an object", metadata)
     return Plan(
         nodes=tuple(
-            _node(item, variables, f"plan.nodes[{step}]")
+            _node(item, expressions, f"plan.nodes[{step}]")
             for step, item in enumerate(_tuple(document, "nodes", "plan"))
         ),
         tensors=tensors,
@@ -162,8 +158,8 @@ def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
-    """Return the size variables' ranges, and the variables by name."""
+def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
+    """Return the size variables' ranges, and what their expressions are read with."""
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
     ranges: dict[str, tuple[int, int]] = {}
@@ -174,20 +170,26 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
         check_variable(name, limits)
         ranges[name] = limits
         known[name] = variable(name, *limits)
-    return ranges, known
+    return ranges, Expressions(known)
 
 
-def _parse_size(value: Any, known: dict[str, int], field: str) -> Any:
+def _parse_size(value: Any, expressions: Expressions, field: str) -> Any:
     """Return the expression that a string stands for; what is no string is checked elsewhere."""
     if type(value) is not str:
         return value
     try:
-        return parse(value, known)
+        return expressions[value]
     except ValueError as error:
         raise PlanFormatError(field, f"{error}, got {describe(value)}") from error
 
 
-def _parse_attr(op: Any, name: str, value: Any, known: dict[str, int], field: str) -> Any:
+def _parse_sizes(values: tuple[Any, ...], expressions: Expressions, field: str) -> tuple[Any, ...]:
+    if str not in map(type, values):
+        return values
+    return tuple([_parse_size(value, expressions, field) for value in values])
+
+
+def _parse_attr(op: Any, name: str, value: Any, expressions: Expressions, field: str) -> Any:
     """Return the value of an attr, its size expressions parsed where the op allows them."""
     attr = REGISTRY[op].attrs.get(name) if type(op) is str and op in REGISTRY else None
     if type(value) is list:
@@ -195,11 +197,11 @@ def _parse_attr(op: Any, name: str, value: Any, known: dict[str, int], field: st
     if attr is None or not attr.sized:
         return value
     if type(value) is tuple:
-        return tuple([_parse_size(item, known, field) for item in value])
-    return _parse_size(value, known, field)
+        return _parse_sizes(value, expressions, field)
+    return _parse_size(value, expressions, field)
 
 
-def _node(item: Any, known: dict[str, int], field: str) -> PlanNode:
+def _node(item: Any, expressions: Expressions, field: str) -> PlanNode:
     _check_object(item, _NODE_KEYS, field)
     attrs = from_json(item["attrs"], f"{field}.attrs")
     if type(attrs) is not dict:
@@ -209,7 +211,7 @@ def _node(item: Any, known: dict[str, int], field: str) -> PlanNode:
         inputs=_tuple(item, "inputs", field),
         output=item["output"],
         attrs={
-            name: _parse_attr(item["op"], name, value, known, f"{field}.attrs.{name}")
+            name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs.{name}")
             for name, value in attrs.items()
         },
         scratch=_tuple(item, "scratch", field),

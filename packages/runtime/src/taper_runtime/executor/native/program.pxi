@@ -8,7 +8,7 @@ import numpy as np
 
 from taper_runtime.errors import InputError
 from taper_runtime.executor.inputs import check_output
-from taper_runtime.sizes import SizeTable
+from taper_runtime.executor.size_table import SizeTable
 
 # Sets of sizes whose layouts a program keeps.
 cdef int MAX_LAYOUTS = 32

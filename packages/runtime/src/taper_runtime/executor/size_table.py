@@ -1,0 +1,73 @@
+"""All sizes of a program as one computation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.sizes import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from taper_runtime.sizes import Atom
+
+
+class SizeTable:
+    """Distinct sizes as one straight-line program over 64-bit integers, each computed once.
+
+    Every size has a slot. The variables have the first ones; ``start`` holds what the others are
+    before ``code`` has run, which is what constants stay.
+
+    Attributes
+    ----------
+    start : list of int
+    code : list of tuple of (str, int, int, int)
+        Operation ("add", "mul", or a function of size expressions), slots of its operands, slot it
+        sets.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._slots: dict[Any, int] = {}
+        self.start: list[int] = []
+        self.code: list[tuple[str, int, int, int]] = []
+        for name in names:
+            self._slots[name] = self._new(0)
+
+    def slot(self, size: int) -> int:
+        """Return where the value of ``size`` will be."""
+        if size in self._slots:
+            return self._slots[size]
+        if not isinstance(size, Size):
+            slot = self._new(size)
+        else:
+            first, *others = [self._product(atoms, factor) for atoms, factor in size.terms]
+            slot = first
+            for other in others:
+                slot = self._emit("add", slot, other)
+        self._slots[size] = slot
+        return slot
+
+    def _product(self, atoms: tuple[Atom, ...], factor: int) -> int:
+        slot = self._atom(atoms[0]) if atoms else self.slot(factor)
+        for atom in atoms[1:]:
+            slot = self._emit("mul", slot, self._atom(atom))
+        if atoms and factor != 1:
+            slot = self._emit("mul", slot, self.slot(factor))
+        return slot
+
+    def _atom(self, atom: Atom) -> int:
+        if not atom.function:
+            return self._slots[atom.text]
+        a, b = map(self.slot, atom.args)
+        return self._emit(atom.function, a, b)
+
+    def _emit(self, operation: str, a: int, b: int) -> int:
+        key = (operation, a, b)
+        if key not in self._slots:
+            slot = self._slots[key] = self._new(0)
+            self.code.append((*key, slot))
+        return self._slots[key]
+
+    def _new(self, value: int) -> int:
+        self.start.append(value)
+        return len(self.start) - 1
