@@ -9,8 +9,10 @@
  *     prepare():  taper_program *p = &state->epilogue;
  *                 status = PROGRAM.prepare(p, &attrs->code, &attrs->args, &attrs->scalars,
  *                                          &call->inputs[2], call->n_inputs - 2, call->output,
- * true, NULL); work->scratch_bytes += p->scratch_bytes; run():      if (p->count) PROGRAM.run(p,
- * &call->inputs[2], r0, r1, c0, c1, block, ldc, scratch);
+ *                                          true, NULL);
+ *                 work->scratch_bytes += p->scratch_bytes;
+ *     run():      if (p->count)
+ *                     PROGRAM.run(p, &call->inputs[2], r0, r1, c0, c1, block, ldc, scratch);
  *
  * The output is viewed as [R][C]: C its last dim (1 at rank 0), R the product of the others. In an
  * epilogue (in_place) value 0 is the output block itself, float32, values 1.. are the tensors
