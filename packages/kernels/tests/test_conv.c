@@ -459,6 +459,21 @@ static void depthwise_dims(void) {
                             .size = {3000},
                             .kernel = {4},
                             .padding = {3, 0}});
+    /* Taps far apart, windows that skip most of x. */
+    layer l = depthwise(40, 20, 3, 1);
+    l.dilation[0] = l.dilation[1] = 12;
+    l.padding[0] = l.padding[1] = l.padding[2] = l.padding[3] = 12;
+    check_depthwise(l);
+    check_depthwise((layer){.dims = 1,
+                            .groups = 40,
+                            .channels = 40,
+                            .outputs = 40,
+                            .size = {700},
+                            .kernel = {3},
+                            .dilation = {150},
+                            .padding = {300, 0}});
+    check_depthwise(depthwise(40, 33, 3, 9));
+    check_depthwise(depthwise(150, 6, 15, 1));
 }
 
 /* ---- values ---- */

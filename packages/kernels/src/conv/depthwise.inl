@@ -32,7 +32,6 @@ struct depthwise_state {
     int64_t width, width_blocks; /* less than a row only where rows is 1 */
     int64_t cols, chunks;
     int64_t strip;      /* pixels of a row between two copies */
-    int64_t held;       /* rows of a slice in the copy */
     int64_t row_floats; /* of the copy */
     int32_t kind;       /* index in depthwise_tiles */
     /* Scratch, in bytes from its start: rows of taps, the weights, the copy, the epilogue's. */
@@ -203,13 +202,14 @@ static int64_t depthwise_row_floats(const conv_shape *s, int64_t pixels) {
 /* false if the copy would be too large. */
 static bool depthwise_copy_sizes(struct depthwise_state *state) {
     const conv_shape *s = &state->shape;
-    const window_dim *d = &s->dims[0], *h = &s->dims[1];
+    const window_dim *w = &s->dims[2];
     int64_t rows;
-    state->held = (h->kernel - 1) * h->dilation + 1;
-    if (__builtin_mul_overflow(state->held, d->kernel, &rows) || rows > DW_MAX_COPY)
+    if (__builtin_mul_overflow(s->dims[0].kernel, s->dims[1].kernel, &rows) || rows > DW_MAX_COPY)
         return false;
+    /* Not so short that most of what it reads is read by its neighbours too. */
+    const int64_t least = i64_max(DW_PIXELS, (w->kernel - 1) * w->dilation / w->stride);
     state->strip = state->width;
-    while (state->strip > DW_PIXELS && depthwise_row_floats(s, state->strip) > DW_COPY / rows)
+    while (state->strip > least && depthwise_row_floats(s, state->strip) > DW_COPY / rows)
         state->strip = i64_ceil_div(i64_ceil_div(state->strip, DW_PIXELS), 2) * DW_PIXELS;
     state->row_floats = depthwise_row_floats(s, state->strip);
     return state->row_floats <= DW_MAX_COPY / rows;
@@ -261,8 +261,8 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
     const int64_t row_taps = s->dims[0].kernel * s->dims[1].kernel, floats = sizeof(float);
     state->weight_scratch = conv_aligned(row_taps * (int64_t)sizeof(depthwise_row));
     state->copy_scratch = state->weight_scratch + conv_aligned(conv_taps(s) * DW_BLOCK * floats);
-    state->epilogue_scratch = state->copy_scratch + conv_aligned(s->dims[0].kernel * state->held *
-                                                                 state->row_floats * floats);
+    state->epilogue_scratch =
+        state->copy_scratch + conv_aligned(row_taps * state->row_floats * floats);
     work->tasks =
         s->batch * s->dims[0].out * state->row_blocks * state->width_blocks * state->chunks;
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
@@ -315,7 +315,7 @@ static depthwise_span depthwise_span_of(const conv_shape *s, int64_t begin, int6
 /* Zeros to what no row of x fills. */
 static void depthwise_clear(const struct depthwise_state *state, const depthwise_span *span,
                             int64_t pixel, float *copy) {
-    for (int64_t i = 0; i < state->shape.dims[0].kernel * state->held; i++) {
+    for (int64_t i = 0; i < state->shape.dims[0].kernel * state->shape.dims[1].kernel; i++) {
         memset(copy, 0, (size_t)(span->from * pixel) * sizeof *copy);
         memset(copy + span->to * pixel, 0,
                (size_t)((span->count - span->to) * pixel) * sizeof *copy);
@@ -383,23 +383,24 @@ static void depthwise_strip_run(const taper_call *call, const depthwise_strip *s
     const int64_t x_row = w->in * s->channels, x_slice = h->in * x_row;
     const float *x = (const float *)call->inputs[0].data + strip->channel +
                      (strip->image * d->in + z) * x_slice + (span.first + span.from) * s->channels;
+    const bool reused = h->dilation == 1; /* rows of the copy, by the next row of the output */
     int64_t copied = INT64_MIN; /* rows of x before this one are in the copy, or needed no more */
     for (int64_t o = strip->first_row; o < strip->last_row; o++) {
         const int64_t y = o * h->stride - h->low, y_end = window_taps(h, y, &y_tap);
-        const int64_t slot = floor_mod(y, state->held);
+        const int64_t slot = reused ? floor_mod(y, h->kernel) : 0;
         int64_t count = 0;
         for (int64_t i = z_tap; i < z_end; i++)
             for (int64_t j = y_tap; j < y_end; j++) {
-                const int64_t at = y + j * h->dilation, to = slot + j * h->dilation;
-                float *row = copy + state->row_floats * (i * state->held + to -
-                                                         (to < state->held ? 0 : state->held));
-                if (at >= copied || h->dilation > 1)
+                const int64_t at = y + j * h->dilation, to = slot + j;
+                float *row = copy + state->row_floats *
+                                        (i * h->kernel + to - (to < h->kernel ? 0 : h->kernel));
+                if (at >= copied || !reused)
                     depthwise_copy(strip, row + span.from * pixel,
                                    x + i * d->dilation * x_slice + at * x_row, s->channels,
                                    span.to - span.from);
                 rows[count++] = (depthwise_row){row, weight + (i * h->kernel + j) * weight_row};
             }
-        copied = y + state->held;
+        copied = y + h->kernel;
         const int64_t to =
             conv_pixel(s, strip->image, strip->slice, o, strip->begin) * s->channels +
             strip->channel;
