@@ -173,6 +173,24 @@ def test_sizes_that_belong_together():
         session.run(None, {"a": a, "b": b, "c": c[:13]})
 
 
+def test_windows_diagonals_and_pooled_channels_last():
+    class Parts(torch.nn.Module):
+        def forward(self, x):
+            image = x.unflatten(2, (2, 3)).permute(0, 3, 1, 2)
+            return (
+                x.unfold(1, 4, 2),
+                x.unfold(1, 3, 3),
+                x.unfold(2, 2, 1),
+                x.unflatten(2, (2, 3)).diagonal(0, 2, 3),
+                torch.nn.functional.adaptive_avg_pool2d(image, 1),
+            )
+
+    dims = {0: Dim("batch", max=8), 1: Dim("n", min=6, max=64)}
+    args = (torch.randn(2, 16, 6),)
+    plan = taper_frontend.export(Parts(), args, dynamic_shapes=(dims,))
+    check(Parts(), plan, lambda b, n: (torch.randn(b, n, 6),), [(1, 6), (8, 64), (3, 17), (2, 7)])
+
+
 def test_minilm(tmp_path):
     """Trained weights, from 1x8 up, from one file."""
     transformers = pytest.importorskip("transformers")

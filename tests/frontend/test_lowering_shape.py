@@ -37,7 +37,7 @@ CASES = [
     (lambda x: x.flip(0, -1), ["FLIP"]),
     (lambda x: torch.nn.functional.pad(x, (-1, -1)), ["SLICE"]),
     (lambda x: torch.nn.functional.pad(x, (0, 0)), []),
-    (lambda x: x.diagonal(1, 0, 2), ["RESHAPE", "INDEX_SELECT"]),
+    (lambda x: x.diagonal(1, 0, 2), ["TRANSPOSE", "RESHAPE", "INDEX_SELECT"]),
 ]
 
 
@@ -109,6 +109,13 @@ def test_scalars():
 
 def test_strided_and_unfolded():
     def model(x):
-        return [x.as_strided((2, 5), (3, 2), 1), x.unfold(2, 2, 1), x.unfold(1, 3, 2)]
+        return [
+            x.as_strided((2, 5), (3, 2), 1),
+            x.unfold(2, 2, 1),
+            x.unfold(1, 3, 2),
+            x.unfold(2, 3, 3),
+            x.unfold(-1, 2, 2),
+            x.unfold(2, 2, 3),
+        ]
 
     check_lowering(model, X)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +103,13 @@ def flip(ctx: Lowering, x: str, dims: Sequence[int]) -> str:
 @lowers("aten.diagonal.default")
 def diagonal(ctx: Lowering, x: str, offset: int = 0, dim1: int = 0, dim2: int = 1) -> str:
     """Take the elements whose indices on two axes differ by ``offset``."""
-    return _pick(ctx, x, _positions(ctx, x).diagonal(offset, dim1, dim2))
+    pair = [ctx.axis(x, dim1), ctx.axis(x, dim2)]
+    others = [axis for axis in range(ctx.rank(x)) if axis not in pair]
+    x = ctx.permute(x, [*others, *pair])
+    *outer, rows, columns = ctx.shape(x)
+    positions = np.arange(rows * columns).reshape(rows, columns).diagonal(offset)
+    flat = ctx.reshape(x, (*outer, rows * columns))
+    return ctx.emit("INDEX_SELECT", [flat, ctx.constant(positions)], axis=len(outer))
 
 
 @lowers("aten.unfold.default")
@@ -110,9 +117,19 @@ def unfold(ctx: Lowering, x: str, dimension: int, size: int, step: int) -> str:
     """Lay windows of one axis along a new last axis."""
     x = ctx.at_least_1d(x)
     axis = ctx.axis(x, dimension)
-    windows = np.lib.stride_tricks.sliding_window_view(_positions(ctx, x), size, axis=axis)
-    chosen = windows[(slice(None),) * axis + (slice(None, None, step),)]
-    return ctx.reshape(_pick(ctx, x, chosen), ctx.output.shape)
+    shape = ctx.shape(x)
+    count = (shape[axis] - size) // step + 1
+    if step == size and not isinstance(count, Size):
+        windows = ctx.reshape(
+            ctx.slice(x, axis, 0, count * size), (*shape[:axis], count, size, *shape[axis + 1 :])
+        )
+    else:
+        first = ctx.emit("ARANGE", [], start=0, stop=count * step, step=step)
+        within = ctx.constant(np.arange(size))
+        index = ctx.emit("ADD", [ctx.reshape(first, (count, 1)), within])
+        windows = ctx.emit("INDEX_SELECT", [x, index], axis=axis)
+    last = [*range(axis + 1), *range(axis + 2, len(shape) + 1), axis + 1]
+    return ctx.reshape(ctx.permute(windows, last), ctx.output.shape)
 
 
 @lowers("aten.as_strided.default")
@@ -125,17 +142,19 @@ def as_strided(
 ) -> str:
     """Take elements of a contiguous tensor by their place in memory."""
     value = ctx.node.all_input_nodes[0].meta["val"]
+    shape = ctx.shape(x)
+    contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    # torch's own rules ask for a memory format so: an axis of one element may have any stride
+    if tuple(size) == shape and not storage_offset and value.is_contiguous():
+        if all(n == 1 or s == c for n, s, c in zip(size, stride, contiguous, strict=True)):
+            return x
+    if any(isinstance(n, Size) for n in (*shape, *size, *stride)):
+        ctx.unsupported("expected sizes and strides that are known", "dynamic shape")
     if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
         ctx.unsupported("expected a contiguous tensor with memory of its own, got a view")
     grid = np.indices(tuple(size), sparse=True)
     places = sum((g * s for g, s in zip(grid, stride, strict=True)), np.int64(storage_offset or 0))
     return _pick(ctx, x, np.broadcast_to(places, tuple(size)))
-
-
-def _positions(ctx: Lowering, x: str) -> np.ndarray:
-    """Return the place of each element of ``x`` in its memory, in its shape."""
-    shape = ctx.shape(x)
-    return np.arange(math.prod(shape)).reshape(shape)
 
 
 def _pick(ctx: Lowering, x: str, positions: np.ndarray) -> str:
