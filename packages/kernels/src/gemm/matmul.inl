@@ -202,6 +202,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             g.a_k_stride = s->a_k_stride;
             g.b = b + k * g.b_k_stride;
             g.accumulate = k > 0;
+            g.head = (tile_head){.bounded = false};
             if (k + g.k >= s->k)
                 g.head = program_head_at(&state->head, call->inputs + 2, s->n, c_row, part->col);
             if (matmul_copies_a(state)) {
