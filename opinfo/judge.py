@@ -301,14 +301,14 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _in_time() -> Iterator[None]:
-    """Raise TimeoutError in what takes too long."""
+    """Raise TimeoutError in what takes too much of the processor's time."""
 
     def out_of_time(*_: object) -> None:
         raise TimeoutError(f"more than {_SECONDS} s")
 
-    signal.signal(signal.SIGALRM, out_of_time)
-    signal.alarm(_SECONDS)
+    signal.signal(signal.SIGPROF, out_of_time)
+    signal.setitimer(signal.ITIMER_PROF, _SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,11 +1,13 @@
 """Judge every OpInfo of torch in every dtype; print the counts and write them to a page.
 
 python opinfo/report.py [--samples N] [--dtypes float32 ...] [--ops add ...] [--write PAGE]
+                        [--keep FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -13,6 +15,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from judge import (
@@ -52,25 +55,37 @@ def work(indices: list[int], dtype: torch.dtype, most: int | None) -> dict[str, 
     return verdicts
 
 
-def judge_all(names: list[str] | None, dtypes: list[torch.dtype], most: int | None) -> Results:
-    """Judge ops on all cores, saying on stderr how far it is."""
+def judge_all(
+    names: list[str] | None, dtypes: list[torch.dtype], most: int | None, kept: Path
+) -> Results:
+    """Judge ops on all cores, saying on stderr how far it is.
+
+    Verdicts are added to the file ``kept`` as they come; what is in it already is not judged again.
+    """
     results: Results = defaultdict(dict)
+    for line in kept.read_text().splitlines() if kept.exists() else ():
+        op, dtype_name, verdicts = json.loads(line)
+        results[op][dtype_name] = [Verdict(*verdict) for verdict in verdicts]
     together = max(1, TOGETHER // most) if most else 1
     workers = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+    with ProcessPoolExecutor(workers, get_context("fork")) as pool, kept.open("a") as file:
         futures = {}
         for dtype in dtypes:
-            able = [
+            todo = [
                 i
                 for i, op in enumerate(op_db)
-                if dtype in op.dtypes and (names is None or op.name in names)
+                if dtype in op.dtypes
+                and (names is None or op.name in names)
+                and name(dtype) not in results.get(op.full_name, ())
             ]
-            for first in range(0, len(able), together):
-                task = (able[first : first + together], dtype, most)
-                futures[pool.submit(work, *task)] = dtype
+            for first in range(0, len(todo), together):
+                task = (todo[first : first + together], dtype, most)
+                futures[pool.submit(work, *task)] = name(dtype)
         for done, future in enumerate(as_completed(futures), 1):
-            for op, verdicts in future.result().items():
-                results[op][name(futures[future])] = verdicts
+            for op, judged in future.result().items():
+                results[op][futures[future]] = judged
+                file.write(json.dumps([op, futures[future], judged]) + "\n")
+            file.flush()
             print(f"\r{done} of {len(futures)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return dict(sorted(results.items()))
@@ -106,10 +121,13 @@ def main() -> None:
     parser.add_argument("--ops", nargs="*", help="names of OpInfos; else all")
     parser.add_argument("--dtypes", nargs="*", choices=[name(d) for d in DTYPES])
     parser.add_argument("--write", type=Path, help="the page to write")
+    parser.add_argument("--keep", type=Path, help="file of verdicts, to go on where a run ended")
     options = parser.parse_args()
     dtypes = [d for d in DTYPES if options.dtypes is None or name(d) in options.dtypes]
     start = time.monotonic()
-    results = judge_all(options.ops, dtypes, options.samples)
+    with TemporaryDirectory() as folder:
+        kept = options.keep or Path(folder) / "verdicts"
+        results = judge_all(options.ops, dtypes, options.samples, kept)
     for op, by_dtype in results.items():
         for dtype, verdicts in by_dtype.items():
             count = Counter(v.verdict for v in verdicts)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.export import Dim
 
 import taper_frontend
@@ -126,6 +127,72 @@ def test_sizes_as_data_and_in_shapes():
     args = (torch.randn(3, 8),)
     plan = taper_frontend.export(Sizes(), args, dynamic_shapes=(dims,))
     check(Sizes(), plan, lambda b, n: (torch.randn(b, n),), [(1, 3), (9, 99), (2, 7), (1, 8)])
+
+
+class Stem(torch.nn.Module):
+    """How residual networks begin: every step halves, and two branches must agree."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 4, 7, 2, 3)
+        self.second = torch.nn.Conv2d(4, 4, 3, 2, 1)
+        self.beside = torch.nn.Conv2d(4, 4, 1, 2)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.first(x), 3, 2, 1)
+        return (self.second(x) + self.beside(x)).mean((2, 3))
+
+
+class Pools(torch.nn.Module):
+    """Windows with and without a border, and with a last one that is not filled."""
+
+    def forward(self, x):
+        y = F.max_pool2d(F.max_pool2d(x, 2), 3, 2, 1)
+        whole = F.max_pool2d(x, 3, 2, ceil_mode=True)
+        mean = F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)
+        return y, whole, mean, F.adaptive_avg_pool2d(x, (3, 2))
+
+
+class Resized(torch.nn.Module):
+    """Up, down and up again to the size of the input, within a border."""
+
+    def forward(self, x):
+        back = F.interpolate(F.max_pool2d(x, 2), size=x.shape[-2:], mode="bilinear")
+        border = F.pad(F.pad(x, (1, 2, 3, 4), mode="reflect"), (2, 0, 0, 1), mode="replicate")
+        return F.interpolate(x, scale_factor=2.0, mode="nearest"), back, border
+
+
+@pytest.mark.parametrize("make", [Stem, Pools, Resized])
+def test_images_of_any_size(make):
+    module = seeded(make)
+    dims = {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
+    plan = taper_frontend.export(module, (torch.randn(2, 3, 64, 48),), dynamic_shapes=(dims,))
+    assert len(plan.sizes) == 3
+    sizes = [(2, 64, 48), (1, 40, 52), (3, 33, 47)]
+    check(module, plan, lambda *size: (torch.randn(size[0], 3, *size[1:]),), sizes)
+
+
+def test_a_size_of_one_where_the_model_needs_two():
+    """Nobody gave a range: it starts at 1 unless the program then cannot be told to hold."""
+    for function, low in ((torch.relu, 1), (lambda x: F.max_pool2d(x, 2), 2)):
+
+        class Model(torch.nn.Module):
+            def forward(self, x, function=function):
+                return function(x)
+
+        x = torch.randn(1, 1, 8, 4)
+        plan = taper_frontend.export(Model(), (x,), dynamic_shapes=({2: Dim.AUTO},))
+        assert [variable[0] for variable in plan.sizes.values()] == [low]
+
+
+def test_the_range_of_a_dim_that_another_is_computed_from():
+    dims = {2: 2 * Dim("half", min=2, max=9)}
+    plan = taper_frontend.export(
+        torch.nn.MaxPool2d(3), (torch.randn(1, 1, 8, 4),), dynamic_shapes=(dims,)
+    )
+    assert list(plan.sizes) == ["half"]
+    with pytest.raises(taper_runtime.InputError, match="half"):
+        taper_runtime.InferenceSession(plan).run(None, {"input": np.ones((1, 1, 20, 4), "f")})
 
 
 def test_a_size_that_the_model_fixes_is_an_error():

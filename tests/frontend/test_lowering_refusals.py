@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._higher_order_ops.while_loop import while_loop
 
 import taper_runtime.errors
 from lowering import Call, lower_model
@@ -105,12 +106,17 @@ def test_input_mutation():
     assert "clone" in node.reason
 
 
-def test_control_flow():
-    def model(x):
-        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
-
+@pytest.mark.parametrize(
+    ("model", "op"),
+    [
+        (lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)), "cond"),
+        (lambda x: while_loop(lambda x: x.sum() < 9, lambda x: (x + 1,), (x,))[0], "while_loop"),
+    ],
+)
+def test_control_flow(model, op):
     (node,) = refusals(model, X)
-    assert (node.op, node.category) == ("cond", "control flow")
+    assert (node.op, node.category) == (op, "control flow")
+    assert "in forward" in node.source
 
 
 @pytest.mark.parametrize(

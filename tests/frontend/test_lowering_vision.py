@@ -156,17 +156,20 @@ def test_interpolation_in_one_and_three_dimensions():
 
 
 def test_padding():
+    """One CAT per axis that grows."""
     cases = [
-        (lambda x: F.pad(x, (1, 2, 3, 1), mode="reflect"), ["INDEX_SELECT"] * 2),
-        (lambda x: F.pad(x, (1, 2, 0, 0), mode="circular"), ["INDEX_SELECT"]),
-        (lambda x: F.pad(x, (-1, 2, 3, -2), mode="replicate"), ["INDEX_SELECT"] * 2),
-        (lambda x: F.pad(x[0], (0, 5), mode="replicate"), ["SLICE", "INDEX_SELECT"]),
-        (lambda x: F.pad(x[None], (1, 1, 1, 1, 1, 1), mode="reflect"), ["INDEX_SELECT"] * 3),
-        (lambda x: F.pad(x, (1, 1), value=2.5), ["EXPAND", "EXPAND", "CAT"]),
-        (lambda x: F.pad(x, (0, 0)), []),
+        (lambda x: F.pad(x, (1, 2, 3, 1), mode="reflect"), 2),
+        (lambda x: F.pad(x, (1, 2, 0, 0), mode="circular"), 1),
+        (lambda x: F.pad(x, (-1, 2, 3, -2), mode="replicate"), 2),
+        (lambda x: F.pad(x[0], (0, 5), mode="replicate"), 1),
+        (lambda x: F.pad(x[None], (1, 1, 1, 1, 1, 1), mode="reflect"), 3),
+        (lambda x: F.pad(x, (1, 1), value=2.5), 1),
+        (lambda x: F.pad(x, (0, 0)), 0),
     ]
-    for (_, ops), nodes in check_each(cases, X):
-        assert computing(nodes) == ops
+    for (_, count), nodes in check_each(cases, X):
+        ops = computing(nodes)
+        assert ops.count("CAT") == count
+        assert "INDEX_SELECT" not in ops
 
 
 @pytest.mark.parametrize(

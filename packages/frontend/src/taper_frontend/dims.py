@@ -84,8 +84,10 @@ def requested_dims(
 def _compare_dim(dims: Dims, where: str, dim: Any, size: int | torch.SymInt) -> None:
     name = getattr(dim, "__name__", None)
     if isinstance(size, torch.SymInt):
-        if name is not None and size.node.expr.is_Symbol:
-            dims.names.setdefault(str(size.node.expr), name)
+        dim = getattr(dim, "root", dim)  # of a Dim computed from another
+        symbols = size.node.expr.free_symbols
+        if name is not None and len(symbols) == 1:
+            dims.names.setdefault(str(*symbols), dim.__name__)
     elif dim is Dim.AUTO:
         dims.specialized.append(f"{where}: {size}")
     elif dim is not None and dim is not Dim.STATIC and not isinstance(dim, int):

@@ -45,7 +45,17 @@ _Terms = dict[tuple["Atom", ...], int]
 
 
 class UndecidedError(OpError):
-    """What a rule asked about a size holds for some sizes in range and not for others."""
+    """What a rule asked about a size holds for some sizes in range and not for others.
+
+    Attributes
+    ----------
+    size : size
+        What its ranges leave open.
+    """
+
+    def __init__(self, message: str, size: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
 
 
 class Atom:
@@ -194,10 +204,10 @@ class Size(_Int):
         low, high = bounds(self)
         if low > 0 or high < 0:
             return True
-        raise UndecidedError(f"whether {self} is 0 depends on the inputs' sizes")
+        raise UndecidedError(f"whether {self} is 0 depends on the inputs' sizes", self)
 
     def __index__(self) -> int:
-        raise UndecidedError(f"{self} is known only when the inputs are")
+        raise UndecidedError(f"{self} is known only when the inputs are", self)
 
 
 def variable(name: str, low: int, high: int) -> int:
@@ -337,11 +347,15 @@ def _floordiv(a: Any, b: Any) -> Any:
     """Divide what can be divided exactly; the rest becomes an atom.
 
     ``(q * b + r) // b = q + r // b``, with the factors of ``r`` in ``[0, b)`` where b is a number.
+    There ``(x // m + r) // b`` is ``(x + m * r) // (m * b)``: halving twice is dividing by four.
     """
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
     if bounds(b)[0] < 1:
-        raise UndecidedError(f"{a} // {b}: the divisor may be less than 1")
+        raise UndecidedError(f"{a} // {b}: the divisor may be less than 1", b)
+    if is_static(b) and (inner := _inner_division(a)):
+        x, m = inner.args
+        return _floordiv(x + m * (a - _of_atom(inner)), m * b)
     divisor = _terms(b)
     quotient: _Terms = {}
     rest: _Terms = {}
@@ -378,6 +392,16 @@ def _floordiv(a: Any, b: Any) -> Any:
     )
 
 
+def _inner_division(size: int) -> Atom | None:
+    """Return a division by a number that is a summand of ``size``, taken once."""
+    for atoms, factor in _terms(size):
+        if len(atoms) != 1 or factor != 1 or atoms[0].function != "floordiv":
+            continue
+        if is_static(atoms[0].args[1]):
+            return atoms[0]
+    return None
+
+
 def _without(atoms: tuple[Atom, ...], fewer: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
     """Return the product ``atoms`` divided by the product ``fewer``; None if it does not divide."""
     left = list(atoms)
@@ -411,7 +435,7 @@ def _is_at_least(a: Any, b: Any) -> Any:
         return True
     if high < 0:
         return False
-    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes")
+    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes", a - b)
 
 
 def _low(terms: tuple[tuple[tuple[Atom, ...], int], ...]) -> int:

@@ -25,7 +25,7 @@ from taper_frontend.lowering.sizes import DTYPE_NAMES, Sizes, refused_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_runtime.errors import InternalError, OpError
-from taper_runtime.sizes import UndecidedError
+from taper_runtime.sizes import UndecidedError, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,6 +68,7 @@ class Lowered(NamedTuple):
 
 
 _Arguments = tuple[list[Any], dict[str, Any]]
+_Ends = tuple[list[Tree], list[Tree]]
 
 
 class Survey(NamedTuple):
@@ -116,28 +117,41 @@ def lower(program: ExportedProgram, names: Mapping[str, str] | None = None) -> L
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    return _Walk(program, names or {}).run()
+    walk, ends = _walk(program, names or {})
+    return walk.finish(*ends)
 
 
 def survey(program: ExportedProgram, names: Mapping[str, str] | None = None) -> Survey:
     """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
-    walk = _Walk(program, names or {})
-    walk.lower_nodes()
+    walk, _ = _walk(program, names or {})
     graph = walk.graph
     graph.states.clear()
     graph.set_outputs(name for name in graph.nodes if not graph.consumers(name))
     return Survey(graph, walk.refused)
 
 
+def _walk(program: ExportedProgram, names: Mapping[str, str]) -> tuple[_Walk, _Ends]:
+    """Lower the nodes for sizes from 1 on; for those that torch looked at where that is refused."""
+    as_given: set[str] = set()
+    while True:
+        walk = _Walk(program, Sizes(program, names, as_given))
+        ends = walk.lower_nodes()
+        if walk.undecided <= as_given:
+            return walk, ends
+        as_given |= walk.undecided
+
+
 class _Walk:
     """One pass over the nodes of a program, collecting what is refused."""
 
-    def __init__(self, program: ExportedProgram, names: Mapping[str, str]) -> None:
+    def __init__(self, program: ExportedProgram, sizes: Sizes) -> None:
         self.program = program
-        self.sizes = Sizes(program, names)
+        self.sizes = sizes
         self.graph = Graph(self.sizes.ranges, self.sizes.examples)
         self.context = Lowering(self.graph)
         self.refused: list[UnsupportedNode] = []
+        # size variables whose ranges left something open
+        self.undecided: set[str] = set()
         # FX node name -> tensor name, names of a multi-output node, plain value, size, or poison
         self.values: dict[str, Any] = {}
         self.constants: dict[str, InputSpec] = {}
@@ -149,8 +163,8 @@ class _Walk:
             if spec.kind == OutputKind.BUFFER_MUTATION
         }
 
-    def run(self) -> Lowered:
-        input_leaves, results = self.lower_nodes()
+    def finish(self, input_leaves: list[Tree], results: list[Tree]) -> Lowered:
+        """Make a graph of what has been lowered."""
         if self.refused:
             raise UnsupportedOpError(self.refused)
         outputs = [name for kind, name in results if kind == "tensor"]
@@ -165,7 +179,7 @@ class _Walk:
             describe_tree(spec.out_spec, results),
         )
 
-    def lower_nodes(self) -> tuple[list[Tree], list[Tree]]:
+    def lower_nodes(self) -> _Ends:
         """Lower all nodes; return the leaves of the user's inputs and outputs."""
         nodes = self.program.graph.nodes
         placeholders = {node.name: node for node in nodes if node.op == "placeholder"}
@@ -295,6 +309,7 @@ class _Walk:
         except Refusal as refusal:
             category, reason = refusal.category, str(refusal)
         except UndecidedError as error:
+            self.undecided.update(atom.text for atom in variables(error.size))
             category, reason = "dynamic shape", f"{error}; a Dim with a narrower range may tell"
         except OpError as error:
             dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}

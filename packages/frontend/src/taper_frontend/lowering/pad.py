@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
@@ -13,9 +11,6 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.context import Lowering
     from taper_frontend.lowering.registry import Handler
-
-#: Mode of torch -> mode of :func:`numpy.pad`.
-_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 @lowers("aten.constant_pad_nd.default")
@@ -46,7 +41,7 @@ def pad(
     """Add a border of one value or of elements of the tensor."""
     if mode == "constant":
         return constant_pad_nd(ctx, x, pad, value or 0)
-    return _pad_by_elements(ctx, x, pad, _MODES[mode])
+    return _pad_by_elements(ctx, x, pad, mode)
 
 
 def _pad_by(mode: str) -> Handler:
@@ -55,16 +50,34 @@ def _pad_by(mode: str) -> Handler:
 
 for _n in (1, 2, 3):
     lowers(f"aten.reflection_pad{_n}d.default")(_pad_by("reflect"))
-    lowers(f"aten.replication_pad{_n}d.default")(_pad_by("edge"))
+    lowers(f"aten.replication_pad{_n}d.default")(_pad_by("replicate"))
 
 
 def _pad_by_elements(ctx: Lowering, x: str, widths: Sequence[int], mode: str) -> str:
-    """Take each axis at the places that ``numpy.pad`` gives; a negative width leaves some out."""
+    """Add borders made of the tensor's own elements; a negative width takes elements away."""
     for index in range(len(widths) // 2):
         axis = ctx.rank(x) - 1 - index
         low, high = widths[2 * index : 2 * index + 2]
-        places = np.pad(np.arange(ctx.shape(x)[axis]), (max(low, 0), max(high, 0)), mode)  # type: ignore[call-overload]
-        places = places[max(-low, 0) : len(places) - max(-high, 0)]
-        if low or high:
-            x = ctx.emit("INDEX_SELECT", [x, ctx.constant(places)], axis=axis)
+        size = ctx.shape(x)[axis]
+        parts = [ctx.slice(x, axis, max(-low, 0), size - max(-high, 0))]
+        if low > 0:
+            parts.insert(0, _border(ctx, x, axis, low, mode, first=True))
+        if high > 0:
+            parts.append(_border(ctx, x, axis, high, mode, first=False))
+        x = parts[0] if len(parts) == 1 else ctx.emit("CAT", parts, axis=axis)
     return x
+
+
+def _border(ctx: Lowering, x: str, axis: int, width: int, mode: str, *, first: bool) -> str:
+    """Return what stands before the first or behind the last element of an axis."""
+    size = ctx.shape(x)[axis]
+    if mode == "replicate":
+        start = 0 if first else size - 1
+        shape = ctx.shape(x)
+        edge = ctx.slice(x, axis, start, start + 1)
+        return ctx.expand(edge, (*shape[:axis], width, *shape[axis + 1 :]))
+    if mode == "circular":
+        start = size - width if first else 0
+        return ctx.slice(x, axis, start, start + width)
+    start = 1 if first else size - 1 - width
+    return ctx.emit("FLIP", [ctx.slice(x, axis, start, start + width)], axes=(axis,))

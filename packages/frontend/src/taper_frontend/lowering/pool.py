@@ -11,6 +11,7 @@ from taper_frontend.lowering.conv import pairs, per_dim
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.layout import channels_first, channels_last
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.sizes import is_static
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ def _max_pool(n: int) -> Handler:
         y = _on_batch(ctx, x, n, "MAX_POOL", **attrs)
         if not ctx.reads(1):
             return y, None
+        _refuse_places_in_varying(ctx, x, n)
         sizes = zip(*(attrs[name] for name in ("kernel", "stride", "dilation")), strict=True)
         places = [
             np.arange(out)[:, None] * step - low + np.arange(taps) * gap
@@ -85,17 +87,22 @@ def _window(
     padding: Sizes,
     dilation: Sequence[int],
 ) -> dict[str, Any]:
-    """Return the attrs of a window, padded at the end as far as its results reach."""
+    """Return the attrs of a window; what ``ceil_mode`` adds lies beyond the padding.
+
+    That is a last window which the padded input does not fill; torch leaves it out where it would
+    begin beyond the input.
+    """
     kernel = per_dim(kernel_size, n)
     steps = per_dim(stride, n) if stride else kernel
     low = per_dim(padding, n)
-    reach = [
-        (out - 1) * step + gap * (taps - 1) + 1 - size - before
-        for out, step, gap, taps, size, before in zip(
-            ctx.output.shape[-n:], steps, dilation, kernel, ctx.shape(x)[-n:], low, strict=True
-        )
-    ]
-    high = [max(width, 0) for width in reach]
+    high = []
+    spatial = ctx.shape(x)[-n:]
+    for size, out, *window in zip(
+        spatial, ctx.output.shape[-n:], kernel, steps, dilation, low, strict=True
+    ):
+        taps, step, gap, pad = window
+        filled = (size + 2 * pad - gap * (taps - 1) - 1) // step + 1
+        high.append(pad if filled == out else pad + step - 1)
     return {"kernel": kernel, "stride": steps, "padding": pairs(low, high)}
 
 
@@ -127,6 +134,7 @@ def _adaptive_max_pool(n: int) -> Handler:
         y = _adaptive(ctx, x, n, "MAX", "AMAX", dilation=(1,) * n)
         if not ctx.reads(1):
             return y, None
+        _refuse_places_in_varying(ctx, x, n)
         return y, _places_of_largest(ctx, x, [_shares(*sizes) for sizes in _sizes(ctx, x, n)])
 
     return adaptive_max_pool
@@ -139,7 +147,7 @@ def _adaptive(ctx: Lowering, x: str, n: int, kind: str, whole: str, **attrs: Any
         return x
     if all(out == 1 for _, out in sizes):
         return _over_all(ctx, whole, x, n)
-    if all(out and size % out == 0 for size, out in sizes):
+    if all(is_static(size) and out and size % out == 0 for size, out in sizes):
         kernel = tuple(size // out for size, out in sizes)
         attrs |= {"kernel": kernel, "stride": kernel, "padding": (0,) * (2 * n)}
         return _on_batch(ctx, x, n, f"{kind}_POOL", **attrs)
@@ -163,6 +171,13 @@ def _on_batch(ctx: Lowering, x: str, n: int, op: str, **attrs: Any) -> str:
     """Emit an op on a batch of channels-last tensors, for a single one too."""
     y = channels_last(ctx, ctx.reshape(x, (1,) * (n + 2 - ctx.rank(x)) + ctx.shape(x)))
     return ctx.reshape(channels_first(ctx, ctx.emit(op, [y], **attrs)), ctx.output.shape)
+
+
+def _refuse_places_in_varying(ctx: Lowering, x: str, n: int) -> None:
+    if not all(map(is_static, ctx.shape(x)[-n:])):
+        ctx.unsupported(
+            "where the largest are is found in images of one size only", "dynamic shape"
+        )
 
 
 def _places_of_largest(ctx: Lowering, x: str, places: Sequence[np.ndarray]) -> str:

@@ -18,6 +18,7 @@ from taper_runtime.sizes import UNBOUNDED, is_name, largest, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     from torch.export import ExportedProgram
     from torch.fx import Node
@@ -33,6 +34,9 @@ class Sizes:
     program : ExportedProgram
     names : mapping of str to str, optional
         What to call torch's symbols; others keep torch's names.
+    as_given : set of str
+        Variables whose range starts where torch says. The others start at 1 where torch says 2: it
+        says so where nobody gave a range, though most programs take 1 as well.
 
     Attributes
     ----------
@@ -43,7 +47,13 @@ class Sizes:
         The value of each in the program's example inputs; the least where that cannot be told.
     """
 
-    def __init__(self, program: ExportedProgram, names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        program: ExportedProgram,
+        names: Mapping[str, str],
+        as_given: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self._as_given = as_given
         self.ranges: dict[str, tuple[int, int]] = {}
         self.examples: dict[str, int] = {}
         self._symbols: dict[sympy.Symbol, int] = {}
@@ -63,13 +73,12 @@ class Sizes:
         if symbol in self._symbols:
             return
         limits = program.range_constraints[symbol]
-        # 2 is what torch assumes where nobody said: its programs take 1 as well.
-        low = int(limits.lower) if str(symbol) in names or limits.lower > 2 else 1
-        low = max(low, 1)
         high = UNBOUNDED if limits.upper == int_oo else min(int(limits.upper), UNBOUNDED)
         name = names.get(str(symbol), str(symbol))
         if not is_name(name) or name in self.ranges:
             name = str(symbol)
+        said = str(symbol) in names or limits.lower > 2 or name in self._as_given
+        low = max(int(limits.lower), 1) if said else 1
         self._symbols[symbol] = variable(name, low, high)
         if low < high:
             self.ranges[name] = low, high

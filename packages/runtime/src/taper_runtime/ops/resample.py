@@ -9,7 +9,6 @@ import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
-from taper_runtime.ops.window import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         fail("RESAMPLE", f"a mode of {', '.join(MODES)}", repr(mode))
     check_dtype("RESAMPLE", "x", x.dtype, COMPUTED if mode in NEAREST else FLOATS)
     axis = check_axis("RESAMPLE", attrs["axis"], len(x.shape))
-    if x.shape[axis] < 1 or not 1 <= size < LIMIT:
+    if x.shape[axis] < 1 or size < 1:
         fail("RESAMPLE", "sizes of at least 1", [x.shape[axis], size])
     if scale != 0 and not 1 / _MAX_SCALE <= scale <= _MAX_SCALE:
         fail("RESAMPLE", f"a scale of 0 or from {1 / _MAX_SCALE} to {_MAX_SCALE}", scale)
@@ -173,7 +172,7 @@ RESAMPLE = OpDef(
     samples=_samples,
     attrs={
         "axis": Attr("int"),
-        "size": Attr("int"),
+        "size": Attr("int", sized=True),
         "mode": Attr("string"),
         "align_corners": Attr("bool", False),
         "scale": Attr("float", 0.0),
