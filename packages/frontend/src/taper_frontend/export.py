@@ -98,7 +98,8 @@ def export(
         )
         if verify:
             step("verify")
-            plan.metadata["verified"] = verify_plan(plan, program)  # type: ignore[index]
+            verified = verify_plan(plan, program)
+            plan = plan._replace(metadata={**plan.metadata, "verified": verified})
     return plan
 
 

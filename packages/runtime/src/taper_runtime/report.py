@@ -48,7 +48,7 @@ def _describe_memory(plan: Plan) -> list[str]:
 def _describe_export(plan: Plan) -> list[str]:
     metadata = plan.metadata
     executed = sum(map(plan.is_executed, plan.nodes))
-    lines = [f"{len(plan.nodes)} nodes, {executed} executed, the others are views"]
+    lines = [f"{_nodes(len(plan.nodes))}, {executed} executed, the others views"]
     if "producer" in metadata:
         lines.append(f"exported by {metadata['producer']}")
     lines += [
@@ -64,13 +64,15 @@ def _describe_export(plan: Plan) -> list[str]:
         )
     fallbacks = metadata.get("fallbacks", ())
     if fallbacks:
-        lines.append(f"{len(fallbacks)} nodes without a native kernel, computed by numpy:")
+        lines.append(f"{_nodes(len(fallbacks))} without a native kernel, computed by numpy:")
         lines += [f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks]
     else:
         lines.append("every node has a native kernel")
     copies = [node for node in plan.nodes if _is_copy(plan, node)]
     if copies:
-        lines.append(f"{len(copies)} nodes only move values, between what makes and needs them:")
+        lines.append(
+            f"{_nodes(len(copies))} moving values only, between what makes and needs them:"
+        )
         lines += [f"  {_describe_copy(plan, node)}" for node in copies]
     return lines
 
@@ -116,6 +118,10 @@ def _describe_nodes(plan: Plan) -> list[str]:
 def _short(value: object) -> str:
     text = str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
 
 
 def _size(nbytes: int) -> str:

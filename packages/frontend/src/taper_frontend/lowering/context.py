@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch._ops import OpOverload
 
 from taper_frontend.lowering.sizes import DTYPE_NAMES
 from taper_runtime.ops.convert import HALVES
@@ -54,6 +55,17 @@ class Lowering:
         self._wide = False
 
     # -- what is lowered --------------------------------------------------------------------------
+
+    @property
+    def aten(self) -> str:
+        """Name of the node's ATen op, without its overload."""
+        name: str = self._target.overloadpacket.__name__
+        return name
+
+    @property
+    def _target(self) -> OpOverload[..., Any]:
+        assert isinstance(self.node.target, OpOverload)  # what handlers are registered for
+        return self.node.target
 
     @property
     def outputs(self) -> tuple[TensorType | None, ...]:
@@ -227,7 +239,7 @@ class Lowering:
         """Return what the op gives; for ops of numbers only."""
         if self.node.all_input_nodes:
             self.unsupported("what it gives depends on the inputs' sizes", "dynamic shape")
-        result = self.node.target(*self.node.args, **self.node.kwargs)  # type: ignore[operator]
+        result = self._target(*self.node.args, **self.node.kwargs)
         assert isinstance(result, torch.Tensor)
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.lowering.registry import lowers
 
@@ -13,50 +13,37 @@ if TYPE_CHECKING:
 
 
 @lowers("aten.lstm.input")
-def lstm(
-    ctx: Lowering,
-    x: str,
-    hx: Sequence[str],
-    params: Sequence[str],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[str, str, str]:
+def lstm(ctx: Lowering, x: str, hx: Sequence[str], *settings: Any) -> tuple[str, str, str]:
     """Run an LSTM of any number of layers and directions over a sequence."""
-    stack = _Stack(ctx, "LSTM", params, has_biases, bidirectional, (dropout, train))
-    y, last = stack.run(x, hx, num_layers, batch_first)
+    y, last = _Stack(ctx, "LSTM", _Settings(*settings)).run(x, hx)
     out = ctx.shape(hx[0])[2]
     h = ctx.slice(last, 2, 0, out)
     return y, h, ctx.slice(last, 2, out, ctx.shape(last)[2])
 
 
 @lowers("aten.gru.input", "aten.rnn_relu.input", "aten.rnn_tanh.input")
-def rnn(
-    ctx: Lowering,
-    x: str,
-    hx: str,
-    params: Sequence[str],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[str, str]:
+def rnn(ctx: Lowering, x: str, hx: str, *settings: Any) -> tuple[str, str]:
     """Run a GRU or a simple recurrent network over a sequence."""
-    name = ctx.node.target.overloadpacket.__name__  # type: ignore[union-attr]
-    op, attrs = ("GRU", {}) if name == "gru" else ("RNN", {"activation": name[4:]})
-    stack = _Stack(ctx, op, params, has_biases, bidirectional, (dropout, train), attrs)
-    return stack.run(x, [hx], num_layers, batch_first)
+    op, attrs = ("GRU", {}) if ctx.aten == "gru" else ("RNN", {"activation": ctx.aten[4:]})
+    return _Stack(ctx, op, _Settings(*settings), attrs).run(x, [hx])
 
 
 @lowers("aten.gru.data", "aten.lstm.data", "aten.rnn_relu.data", "aten.rnn_tanh.data")
 def packed(ctx: Lowering, *args: object, **kwargs: object) -> str:
     """Refuse sequences of different lengths in one tensor."""
     ctx.unsupported("expected a padded sequence, got a packed one (PackedSequence)")
+
+
+class _Settings(NamedTuple):
+    """The arguments that ATen's recurrent ops have in common, in its order."""
+
+    params: Sequence[str]
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool
 
 
 class _Stack:
@@ -66,31 +53,28 @@ class _Stack:
         self,
         ctx: Lowering,
         op: str,
-        params: Sequence[str],
-        has_biases: bool,
-        bidirectional: bool,
-        dropout: tuple[float, bool],
+        settings: _Settings,
         attrs: dict[str, str] | None = None,
     ) -> None:
-        if all(dropout):
+        if settings.dropout and settings.train:
             ctx.unsupported("it draws random numbers; call eval() before export")
         self.ctx, self.op, self.attrs = ctx, op, attrs or {}
-        self.params = iter(params)
-        self.has_biases = has_biases
-        self.directions = 2 if bidirectional else 1
+        self.settings = settings
+        self.params = iter(settings.params)
 
-    def run(self, x: str, states: Sequence[str], layers: int, batch_first: bool) -> tuple[str, str]:
+    def run(self, x: str, states: Sequence[str]) -> tuple[str, str]:
         """Return the sequence, and the state after the last step of each layer and direction."""
         ctx = self.ctx
         projects = self.op == "LSTM" and ctx.shape(states[0])[2] != ctx.shape(states[1])[2]
         out = ctx.shape(states[0])[2]
-        if batch_first:
+        directions = 2 if self.settings.bidirectional else 1
+        if self.settings.batch_first:
             x = ctx.permute(x, (1, 0, 2))
         lasts = []
-        for layer in range(layers):
+        for layer in range(self.settings.num_layers):
             sequences = []
-            for direction in range(self.directions):
-                index = layer * self.directions + direction
+            for direction in range(directions):
+                index = layer * directions + direction
                 state = [
                     ctx.reshape(ctx.slice(s, 0, index, index + 1), ctx.shape(s)[1:]) for s in states
                 ]
@@ -99,7 +83,7 @@ class _Stack:
                 lasts.append(ctx.slice(y, 0, end, end + 1))
                 sequences.append(ctx.slice(y, 2, 0, out))
             x = sequences[0] if len(sequences) == 1 else ctx.emit("CAT", sequences, axis=2)
-        if batch_first:
+        if self.settings.batch_first:
             x = ctx.permute(x, (1, 0, 2))
         return x, lasts[0] if len(lasts) == 1 else ctx.emit("CAT", lasts, axis=0)
 
@@ -108,7 +92,7 @@ class _Stack:
         w_ih, w_hh = next(self.params), next(self.params)
         gates = ctx.emit("MATMUL", [x, ctx.emit("TRANSPOSE", [w_ih], axis0=0, axis1=1)])
         extra = []
-        if self.has_biases:
+        if self.settings.has_biases:
             b_ih, b_hh = next(self.params), next(self.params)
             if self.op == "GRU":  # the reset gate scales the last third of the one, not the other
                 hidden = ctx.shape(state[0])[1]

@@ -78,7 +78,7 @@ def median(ctx: Lowering, x: str) -> str:
     if not ctx.type(x).size:
         ctx.unsupported("expected elements, got an empty tensor")
     x = ctx.flat(x)
-    skips = ctx.node.target.overloadpacket.__name__ == "nanmedian"  # type: ignore[union-attr]
+    skips = ctx.aten == "nanmedian"
     place = (_nanmedian if skips else _median)(ctx, x, 0)
     return _values_at(ctx, x, place, 0)[0]
 

@@ -68,7 +68,7 @@ def fmax(ctx: Lowering, a: str, b: str) -> str:
     """Take the larger, or the smaller; of a number and NaN the number."""
     dtype = ctx.output.dtype
     a, b = ctx.cast(a, dtype), ctx.cast(b, dtype)
-    larger = ctx.node.target.overloadpacket.__name__ == "fmax"  # type: ignore[union-attr]
+    larger = ctx.aten == "fmax"
     y = ctx.emit("MAXIMUM" if larger else "MINIMUM", [a, b])
     if not is_float(dtype):
         return y

@@ -122,7 +122,7 @@ def _from_document(
         field = tensor_field(name)
         _check_object(item, _TENSOR_KEYS, field)
         shape, strides = (
-            _parse_sizes(_tuple(item, key, field), expressions, f"{field}.{key}")
+            _parse_sizes(_tuple(item, key, field), expressions, field, key)
             for key in ("shape", "strides")
         )
         offset = _parse_size(item["offset"], expressions, f"{field}.offset")
@@ -183,10 +183,13 @@ def _parse_size(value: Any, expressions: Expressions, field: str) -> Any:
         raise PlanFormatError(field, f"{error}, got {describe(value)}") from error
 
 
-def _parse_sizes(values: tuple[Any, ...], expressions: Expressions, field: str) -> tuple[Any, ...]:
+def _parse_sizes(
+    values: tuple[Any, ...], expressions: Expressions, field: str, key: str
+) -> tuple[Any, ...]:
+    """Do that for each of ``values``, which are ``field``'s ``key``."""
     if str not in map(type, values):
         return values
-    return tuple([_parse_size(value, expressions, field) for value in values])
+    return tuple([_parse_size(value, expressions, f"{field}.{key}") for value in values])
 
 
 def _parse_attr(op: Any, name: str, value: Any, expressions: Expressions, field: str) -> Any:
@@ -197,8 +200,8 @@ def _parse_attr(op: Any, name: str, value: Any, expressions: Expressions, field:
     if attr is None or not attr.sized:
         return value
     if type(value) is tuple:
-        return _parse_sizes(value, expressions, field)
-    return _parse_size(value, expressions, field)
+        return _parse_sizes(value, expressions, field, name)
+    return _parse_size(value, expressions, f"{field}.{name}")
 
 
 def _node(item: Any, expressions: Expressions, field: str) -> PlanNode:
@@ -211,7 +214,7 @@ def _node(item: Any, expressions: Expressions, field: str) -> PlanNode:
         inputs=_tuple(item, "inputs", field),
         output=item["output"],
         attrs={
-            name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs.{name}")
+            name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs")
             for name, value in attrs.items()
         },
         scratch=_tuple(item, "scratch", field),

@@ -89,10 +89,10 @@ class Attr(NamedTuple):
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is plain data of this attr's type."""
-        if self.sized and isinstance(value, Size):
+        if self.sized and type(value) is Size:
             return self.type == "int"
         if self.sized and type(value) in (tuple, list):
-            value = [0 if isinstance(item, Size) else item for item in value]
+            value = [item for item in value if type(item) is not Size]
         return _CHECKS[self.type](value)
 
 
@@ -173,19 +173,20 @@ class OpDef(NamedTuple):
         OpError
             On an unknown, missing or wrongly typed attr.
         """
-        unknown = attrs.keys() - self.attrs.keys()
-        if unknown:
-            raise OpError(
-                f"{self.name} has no attr {sorted(unknown)[0]!r}; it has {sorted(self.attrs)}"
-            )
+        if not attrs.keys() <= self.attrs.keys():
+            unknown = min(attrs.keys() - self.attrs.keys())
+            raise OpError(f"{self.name} has no attr {unknown!r}; it has {sorted(self.attrs)}")
         full = {}
         for name, attr in self.attrs.items():
-            value = attrs.get(name, attr.default)
-            if value is REQUIRED:
-                raise OpError(f"{self.name} needs attr {name!r} ({attr.type})")
+            if name not in attrs:
+                if attr.default is REQUIRED:
+                    raise OpError(f"{self.name} needs attr {name!r} ({attr.type})")
+                full[name] = attr.default
+                continue
+            value = attrs[name]
             if not attr.accepts(value):
                 raise OpError(f"{self.name}.{name}: expected {attr.type}, got {value!r}")
-            full[name] = tuple(value) if isinstance(value, list) else value
+            full[name] = tuple(value) if type(value) is list else value
         return full
 
     def infer_type(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -99,12 +99,11 @@ def check_type(dtype: object, shape: object, field: str) -> None:
         fail(f"{field}.shape", f"expected at most {MAX_RANK} dims", len(shape))
     nbytes = DTYPES[dtype].size
     for size in shape:
-        if isinstance(size, Size):
-            if bounds(size)[0] < 1:
-                fail(f"{field}.shape", "expected a size expression of at least 1", str(size))
-            continue
-        if type(size) is not int or size < 0:
+        if type(size) is int and size >= 0:
+            nbytes *= size or 1
+        elif type(size) is not Size:
             fail(f"{field}.shape", "expected sizes >= 0", size)
-        nbytes *= size or 1
+        elif bounds(size)[0] < 1:
+            fail(f"{field}.shape", "expected a size expression of at least 1", str(size))
     if nbytes > MAX_TENSOR_BYTES:
         fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", nbytes)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 
+_INTEGERS = frozenset({int, Size})
+
+
 class _Extent(NamedTuple):
     """Bytes from the first to the last element of a tensor, counted in its root."""
 
@@ -84,7 +87,7 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             fail(f"{field}.root", "expected a tensor's name", root)
         if not (is_size(placement.offset) or is_size_expression(placement.offset)):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
-        if type(strides) is not tuple or any(type(s) not in (int, Size) for s in strides):
+        if type(strides) is not tuple or not _INTEGERS.issuperset(map(type, strides)):
             fail(f"{field}.strides", "expected an array of integers", strides)
         if len(strides) != len(spec.shape):
             fail(f"{field}.strides", f"expected {len(spec.shape)}, one per dim", len(strides))

@@ -92,7 +92,9 @@ def _check_sizes(plan: Plan) -> None:
 def _check_variables(plan: Plan, values: Iterable[object], field: str) -> None:
     """Check that the size expressions among ``values`` have no variables but the plan's."""
     for value in values:
-        for atom in variables(value) if isinstance(value, Size) else ():
+        if type(value) is not Size:
+            continue
+        for atom in variables(value):
             if plan.sizes.get(atom.text) != (atom.low, atom.high):
                 fail(field, "expected size variables of the plan", atom.text)
 
@@ -209,10 +211,10 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
         if node.output in defined:
             fail(f"{field}.output", "expected a tensor without a value yet", node.output)
         _check_types(node, types, field)
-        for key in node.attrs:
-            value = node.attrs[key]
+        for key, value in node.attrs.items():
             values = value if type(value) in (tuple, list) else (value,)
-            _check_variables(plan, values, f"{field}.attrs.{key}")
+            if Size in map(type, values):
+                _check_variables(plan, values, f"{field}.attrs.{key}")
         defined.add(node.output)
     for name, spec in tensors.items():
         if name not in defined:

@@ -20,7 +20,7 @@ cdef class Layout:
     cdef Buffer steps        # native ones
     cdef Buffer state
     cdef Buffer root_offsets
-    cdef list native         # (index among the program's steps, Candidate, first tensor, scratch)
+    cdef list native         # (index among the program's steps, Candidate)
     cdef list segments       # (first step, end step, None) or (0, 0, numpy node)
     cdef tuple inputs        # (TensorSpec, storage, shape)
     cdef tuple outputs
