@@ -34,6 +34,19 @@ def test_linear_with_a_vector_for_weight():
     assert ops_of(graph) == ["MATMUL"]
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_bilinear(bias):
+    net = torch.nn.Bilinear(3, 4, 5, bias=bias)
+    check_lowering(net, A, C)
+    check_lowering(net, A[None], C[None])
+    check_lowering(net, A[0], C[0])
+
+
+@pytest.mark.parametrize("p", [0, 1, 2, 3, torch.inf])
+def test_dist(p):
+    check_lowering(lambda a, b: torch.dist(a, b, p), A, A[0] + 0.1)
+
+
 @pytest.mark.parametrize(
     ("beta", "alpha", "ops"),
     [

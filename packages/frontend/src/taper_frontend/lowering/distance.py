@@ -30,6 +30,13 @@ def pdist(ctx: Lowering, x: str, p: float = 2) -> str:
     return _norm(ctx, ctx.emit("SUB", [a, b]), p)
 
 
+@lowers("aten.dist.default")
+def dist(ctx: Lowering, a: str, b: str, p: float = 2) -> str:
+    """Compute the p-norm of the difference of two tensors."""
+    difference = ctx.apply("SUB", a, b, dtype=ctx.output.dtype)
+    return norm_over(ctx, difference, p, None, keepdim=False)
+
+
 def _norm(ctx: Lowering, x: str, p: float) -> str:
     if not ctx.shape(x)[-1]:
         return ctx.full(ctx.output.shape, 0, ctx.output.dtype)

@@ -31,6 +31,18 @@ def linear(ctx: Lowering, x: str, weight: str, bias: str | None = None) -> str:
     return y if bias is None else ctx.emit("ADD", [y, bias])
 
 
+@lowers("aten.bilinear.default")
+def bilinear(ctx: Lowering, a: str, b: str, weight: str, bias: str | None = None) -> str:
+    """Compute ``a @ w @ b`` for each matrix ``w`` of the weight: ``a`` with all of them first."""
+    outputs, rows, columns = ctx.shape(weight)
+    batch = ctx.shape(a)[:-1]
+    flat = ctx.reshape(ctx.permute(weight, (1, 0, 2)), (rows, outputs * columns))
+    half = ctx.reshape(ctx.emit("MATMUL", [a, flat]), (*batch, outputs, columns))
+    y = ctx.emit("MATMUL", [half, ctx.reshape(b, (*batch, columns, 1))])
+    y = ctx.reshape(y, (*batch, outputs))
+    return y if bias is None else ctx.emit("ADD", [y, bias])
+
+
 @lowers("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default")
 def addmm(ctx: Lowering, x: str, a: str, b: str, beta: float = 1, alpha: float = 1) -> str:
     """Compute ``beta * x + alpha * (a @ b)``; a ``beta`` of 0 leaves ``x`` out, NaN and all."""

@@ -145,9 +145,9 @@ def as_strided(
     shape = ctx.shape(x)
     contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     # torch's own rules ask for a memory format so: an axis of one element may have any stride
-    if tuple(size) == shape and not storage_offset and value.is_contiguous():
-        if all(n == 1 or s == c for n, s, c in zip(size, stride, contiguous, strict=True)):
-            return x
+    same = tuple(size) == shape and not storage_offset and value.is_contiguous()
+    if same and all(n == 1 or s == c for n, s, c in zip(size, stride, contiguous, strict=True)):
+        return x
     if any(isinstance(n, Size) for n in (*shape, *size, *stride)):
         ctx.unsupported("expected sizes and strides that are known", "dynamic shape")
     if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
