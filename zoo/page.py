@@ -6,6 +6,7 @@ from collections import Counter
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from zoo import GROUPS
 from zoo.judge import EXPORT, REFUSED, RIGHT, RUN, TOLERANCE, WRONG
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ def page(verdicts: Verdicts) -> str:
         "*Refused*: `torch.export` itself does not take the model; the share is that of the others "
         "which are right. *All native*: without a node that numpy computes."
     )
+    missing = [
+        name for group in GROUPS for name in GROUPS[group] if name not in verdicts.get(group, ())
+    ]
     lines = ["# Models", "", made, "", share, ""]
+    if missing:
+        lines += ["Not judged in this run: " + ", ".join(f"`{m}`" for m in missing) + ".", ""]
     lines += table(HEAD, counts(verdicts)[1:])
     lines += ["", "## What fails", "", *_causes(verdicts, (WRONG, RUN, EXPORT))]
     lines += ["", "## What torch.export refuses", "", *_causes(verdicts, (REFUSED,))]
