@@ -1,5 +1,7 @@
 """One node at a time: a class per kernel family, through the session."""
 
+from pathlib import Path
+
 import torch
 from torch.nn import functional
 
@@ -63,6 +65,40 @@ class Gemm(_Nodes):
     cases["relu 128x512x512"] = _of(
         lambda x, w: functional.relu(functional.linear(x, w)), (128, 512), weight=(512, 512)
     )
+    params = list(cases)
+
+
+def _convolution(height, width, channels, outputs, kernel, stride, padding, groups):
+    """Pixels before channels, as inside a plan, so that nothing is left to permute."""
+
+    def convolve(x, weight):
+        y = functional.conv2d(
+            x.permute(0, 3, 1, 2), weight, stride=stride, padding=padding, groups=groups
+        )
+        return y.permute(0, 2, 3, 1)
+
+    weight = (outputs, channels // groups, kernel, kernel)
+    return _of(convolve, (1, height, width, channels), weight=weight)
+
+
+def _convolutions(path):
+    """Label -> case, for each line of a file of ``asv_bench/shapes``."""
+    cases = {}
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            *shape, _count = map(int, line.split())
+            height, width, channels, outputs, kernel, stride, _padding, groups = shape
+            label = f"{height}x{width}x{channels} {kernel}x{kernel} to {outputs}"
+            cases[f"{label} stride {stride} groups {groups}"] = _convolution(*shape)
+    return cases
+
+
+class Convolution(_Nodes):
+    """The distinct layers of three image classifiers; several share some."""
+
+    cases = {}
+    for path in sorted((Path(__file__).parents[1] / "shapes").glob("*.txt")):
+        cases.update(_convolutions(path))
     params = list(cases)
 
 
