@@ -12,7 +12,9 @@ from op_samples import name_of
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.elementwise import MICROOPS
+from taper_runtime.ops.matmul import unpack
 from taper_runtime.ops.rules import COMPUTED
+from taper_runtime.ops.winograd import transforms
 
 torch.set_num_threads(1)
 
@@ -244,6 +246,16 @@ def conv(x, weight, *extras, attrs):
     return epilogue(y.movedim(1, -1), extras, attrs)
 
 
+def conv_winograd(x, weight, *extras, attrs):
+    """Of the kernel that was transformed into ``weight``."""
+    back = np.linalg.pinv(transforms(attrs["tile"]).weight)
+    points = np.stack([unpack(p, attrs["columns"]) for p in weight.double().numpy()])
+    points = points.reshape(back.shape[1], back.shape[1], *points.shape[1:])
+    kernel = torch.from_numpy(np.einsum("pi,qj,ijco->pqco", back, back, points)).to(x.dtype)
+    plain = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "groups": 1}
+    return conv(x, kernel, *extras, attrs={**attrs, **plain, "columns": 0})
+
+
 def conv_transpose(x, weight, *extras, attrs):
     groups = attrs["groups"]
     weight = torch_weight(weight, x.shape[-1], attrs)  # torch's is [C, O/groups, *kernel]
@@ -412,6 +424,7 @@ OTHERS = {
     "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
     "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
     "CONV": lambda *x: conv(*x[:-1], attrs=x[-1]),
+    "CONV_WINOGRAD": lambda *x: conv_winograd(*x[:-1], attrs=x[-1]),
     "CONV_TRANSPOSE": lambda *x: conv_transpose(*x[:-1], attrs=x[-1]),
     "MAX_POOL": max_pool,
     "AVG_POOL": avg_pool,
