@@ -219,7 +219,7 @@ def opinfo(session: nox.Session) -> None:
     session.install(*TORCH, "expecttest", "rich")
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    options = session.posargs or ["--samples", "6", "--write", "docs/op-coverage.md"]
+    options = session.posargs or ["--samples", "4", "--write", "docs/op-coverage.md"]
     session.run("python", "opinfo/report.py", *options, env=ONE_THREAD)
 
 
