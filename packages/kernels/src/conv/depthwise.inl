@@ -1,26 +1,25 @@
 /*
- * Depthwise convolution: a channel of its own for each output. Vectors run over channels; a tile is
- * some pixels of an output row, whose sums stay in registers while the taps go by. Tiles read x
- * from a zero-padded copy of a few channels of the rows that a window spans, in L1: each row is
- * copied once, over the one that is needed no more. The products of an element are added in order
- * of the taps, whatever the tile; rows of taps outside of x are left out.
+ * Depthwise convolution: a channel of its own for each output. Vectors run over channels. A tile is
+ * a few pixels of a few rows: its sums for a vector of channels stay in registers while the taps go
+ * by, then it is the next channels' turn, so that x, the weight and the output are met in the order
+ * of memory. Windows that lie in x are read by strides, others through pointers, some of which are
+ * to zeros. The products of an element are added in order of the taps, whatever the tile.
  */
 
 enum {
-    DW_VECTORS = V_REGISTERS == 32 ? 2 : 1, /* of channels in a tile */
-    DW_LINE = 16,                           /* floats of a cache line */
-    DW_BLOCK = V_LEN == 16 ? 32 : DW_LINE,  /* channels that are copied at a time */
-    DW_PIXELS = 7,
-    DW_FEW_PIXELS = 4,
-    DW_MAX_TAPS = 7,        /* whose weights stay in registers */
-    DW_COPY = 7 << 10,      /* floats of x that are copied at a time, if a tile can do with them */
-    DW_MAX_COPY = 16 << 20, /* and what they may not exceed */
-    DW_UNIT = 48 << 10,     /* floats of the output in a unit, that L2 holds with what it reads */
+    DW_ROWS = 2,
+    DW_PIXELS = 4,
+    DW_MAX_TAPS = 7,
+    DW_MAX_STRIDE = 2,
+    DW_LONG_PIXELS = 8, /* of a tile of one row, of any kernel */
+    DW_SUMS = 8,        /* of a tile of either sort */
+    DW_WAITING = 8,     /* vectors of channels that a micro-op is applied to at a time */
+    DW_MAX_POINTERS = 8 << 20,
+    DW_UNIT = 48 << 10, /* floats of the output in a unit, that L2 holds with what it reads */
     DW_WAITING_UNIT = 16 << 10, /* the same where it waits for the rest of the epilogue */
     DW_LEAST_UNIT = 8 << 10,
-    DW_UNITS = 8, /* of an image, for threads to share */
-    DW_ROWS = 8,  /* of a unit before its channels are divided, for rows of x are read by two */
-    DW_COLS = 128 /* channels of a unit at least, for the epilogue, which has a cost per pixel */
+    DW_UNITS = 8,    /* of an image, for threads to share */
+    DW_COLS = 8 * 16 /* channels of a unit at least, for the epilogue, which has a cost per pixel */
 };
 
 struct depthwise_state {
@@ -31,212 +30,211 @@ struct depthwise_state {
     int64_t rows, row_blocks;
     int64_t width, width_blocks; /* less than a row only where rows is 1 */
     int64_t cols, chunks;
-    int64_t strip;      /* pixels of a row between two copies */
-    int64_t row_floats; /* of the copy */
-    int32_t kind;       /* index in depthwise_tiles */
-    /* Scratch, in bytes from its start: rows of taps, the weights, the copy, the epilogue's. */
-    size_t weight_scratch, copy_scratch, epilogue_scratch;
+    int32_t kind; /* index in depthwise_rows */
+    /* Scratch, in bytes from its start: pointers, zeros for all channels, the epilogue's. */
+    size_t zeros_scratch, epilogue_scratch;
 };
 
-/* A row of taps: what its first tap reads in the copy, and its weights. */
-typedef struct depthwise_row {
-    const float *x, *weight;
-} depthwise_row;
-
 typedef struct depthwise_tile {
-    depthwise_row *rows; /* those that lie in x */
-    int64_t count;
-    int64_t taps, stride, dilation; /* along a row */
+    const float *x, *weight; /* of the first channel: the first tap of the first pixel */
+    /* Floats to the next tap of each dim, of x and of the weight. */
+    int64_t x_step[WINDOW_DIMS], weight_step[WINDOW_DIMS];
+    int64_t x_pixel;           /* floats of x from one pixel of the output to the next */
+    int64_t taps[WINDOW_DIMS]; /* those that lie in x */
+    /* Instead of x, where some of it is missing: the first channel of each position [row][column]
+     * that the tile spans or, of kind 0, of each [tap][pixel]. */
+    const float **at;
     float *y;                       /* the first pixel */
-    int64_t channels;               /* from pixel to pixel of the output */
-    int64_t pixels, lanes;          /* of the tile's that exist */
+    int64_t y_row, y_pixel;         /* floats to the next */
+    int64_t rows, pixels, channels; /* of the tile's that exist */
     tile_head head;                 /* of y */
 } depthwise_tile;
 
-/* What is constant wherever a tile is inlined. */
+/* What is constant wherever a tile is inlined. taps and stride: of both dims, dilation 1; 0: any.
+ */
 typedef struct depthwise_kind {
-    int pixels, vectors;
-    int channels;     /* from pixel to pixel of the copy, and from tap to tap of the weights */
-    int taps, stride; /* 0: any, of any dilation; else dilation is 1 */
+    int rows, pixels, taps, stride;
 } depthwise_kind;
 
-/* One row of taps, weights in registers: each element of x is loaded once. */
-V_INLINE void depthwise_few_taps(const depthwise_kind k, const float *x, const float *weight,
-                                 vf sum[DW_PIXELS][DW_VECTORS]) {
-    vf w[DW_MAX_TAPS][DW_VECTORS];
+typedef enum depthwise_reads {
+    DW_BY_STRIDES,
+    DW_BY_POINTERS,
+    DW_OF_FEW_CHANNELS, /* less than a vector, by pointers */
+    DW_READS
+} depthwise_reads;
+
+/* Each element of x is loaded once, each weight once for every row of the tile. */
+V_INLINE void depthwise_square(const depthwise_kind k, const depthwise_reads reads,
+                               const depthwise_tile *t, int64_t c, vf sum[DW_SUMS]) {
+    const int positions = (k.pixels - 1) * k.stride + k.taps;
+#pragma GCC unroll 16
+    for (int i = 0; i < (k.rows - 1) * k.stride + k.taps; i++) {
+        vf x[(DW_PIXELS - 1) * DW_MAX_STRIDE + DW_MAX_TAPS];
+#pragma GCC unroll 16
+        for (int j = 0; j < positions; j++)
+            x[j] = v_load(c + (reads == DW_BY_STRIDES ? t->x + i * t->x_step[1] + j * t->x_step[2]
+                                                      : t->at[i * positions + j]));
+#pragma GCC unroll 2
+        for (int r = 0; r < k.rows; r++) {
+            const int row = i - r * k.stride;
+            if (row < 0 || row >= k.taps)
+                continue;
 #pragma GCC unroll 8
-    for (int l = 0; l < k.taps; l++)
-#pragma GCC unroll 2
-        for (int v = 0; v < k.vectors; v++)
-            w[l][v] = v_load(weight + l * k.channels + v * V_LEN);
-#pragma GCC unroll 32
-    for (int i = 0; i < (k.pixels - 1) * k.stride + k.taps; i++) {
-        vf xi[DW_VECTORS];
-#pragma GCC unroll 2
-        for (int v = 0; v < k.vectors; v++)
-            xi[v] = v_in_register(v_load(x + i * k.channels + v * V_LEN));
+            for (int l = 0; l < k.taps; l++) {
+                const vf w = v_load(t->weight + c + (row * k.taps + l) * t->weight_step[2]);
 #pragma GCC unroll 8
-        for (int p = 0; p < k.pixels; p++) {
-            const int l = i - p * k.stride;
-#pragma GCC unroll 2
-            for (int v = 0; v < k.vectors; v++)
-                if (l >= 0 && l < k.taps)
-                    sum[p][v] = v_accumulate(xi[v], w[l][v], sum[p][v]);
+                for (int p = 0; p < k.pixels; p++)
+                    sum[r * k.pixels + p] =
+                        v_accumulate(x[p * k.stride + l], w, sum[r * k.pixels + p]);
+            }
         }
     }
 }
 
-V_INLINE void depthwise_any_taps(const depthwise_kind k, const depthwise_tile *t, const float *x,
-                                 const float *weight, vf sum[DW_PIXELS][DW_VECTORS]) {
-    for (int64_t l = 0; l < t->taps; l++, weight += k.channels, x += t->dilation * k.channels) {
-        vf w[DW_VECTORS];
-#pragma GCC unroll 2
-        for (int v = 0; v < k.vectors; v++)
-            w[v] = v_load(weight + v * V_LEN);
+V_INLINE void depthwise_any(const depthwise_kind k, const depthwise_reads reads,
+                            const depthwise_tile *t, int64_t c, vf sum[DW_SUMS]) {
+    const float **at = t->at;
+    for (int64_t i = 0; i < t->taps[0]; i++)
+        for (int64_t j = 0; j < t->taps[1]; j++) {
+            const float *x = t->x + i * t->x_step[0] + j * t->x_step[1] + c;
+            const float *weight = t->weight + i * t->weight_step[0] + j * t->weight_step[1] + c;
+            for (int64_t l = 0; l < t->taps[2]; l++) {
+                const bool few = reads == DW_OF_FEW_CHANNELS;
+                const vf w = few ? v_load_n(weight, t->channels) : v_load(weight);
 #pragma GCC unroll 8
-        for (int p = 0; p < k.pixels; p++)
-#pragma GCC unroll 2
-            for (int v = 0; v < k.vectors; v++)
-                sum[p][v] =
-                    v_fma(v_load(x + p * t->stride * k.channels + v * V_LEN), w[v], sum[p][v]);
-    }
+                for (int p = 0; p < k.pixels; p++) {
+                    const float *xp = reads == DW_BY_STRIDES ? x + p * t->x_pixel : at[p] + c;
+                    sum[p] = v_fma(few ? v_load_n(xp, t->channels) : v_load(xp), w, sum[p]);
+                }
+                x += t->x_step[2];
+                at += k.pixels;
+                weight += t->weight_step[2];
+            }
+        }
 }
 
-/* Every sum of a tile, anew. */
+/* Every sum of a tile, anew; r, p: its row and pixel. */
 #define depthwise_each(expr)                                                                       \
     do {                                                                                           \
-        _Pragma("GCC unroll 8") for (int p = 0; p < k.pixels; p++)                                 \
-            _Pragma("GCC unroll 2") for (int v = 0; v < k.vectors; v++) sum[p][v] = (expr);        \
+        _Pragma("GCC unroll 2") for (int r = 0; r < k.rows; r++)                                   \
+            _Pragma("GCC unroll 8") for (int p = 0; p < k.pixels; p++) {                           \
+            vf *const s = &sum[r * k.pixels + p];                                                  \
+            expr;                                                                                  \
+        }                                                                                          \
     } while (0)
 
-V_INLINE void depthwise_put(const depthwise_kind k, float *y, int64_t stride,
-                            vf sum[DW_PIXELS][DW_VECTORS]) {
-#pragma GCC unroll 8
-    for (int p = 0; p < k.pixels; p++, y += stride)
-#pragma GCC unroll 2
-        for (int v = 0; v < k.vectors; v++)
-            v_store(y + v * V_LEN, sum[p][v]);
-}
-
-V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t,
-                              vf sum[DW_PIXELS][DW_VECTORS]) {
-    const tile_head *head = &t->head;
-    const int64_t width = k.vectors * V_LEN;
-    const bool whole = t->pixels == k.pixels && t->lanes == width;
-    if (whole && head->bias) {
-        vf bias[DW_VECTORS];
-#pragma GCC unroll 2
-        for (int v = 0; v < k.vectors; v++)
-            bias[v] = v_load(head->bias + v * V_LEN);
-        depthwise_each(v_add(sum[p][v], bias[v]));
-    }
-    if (whole && head->residual)
-        depthwise_each(v_add(sum[p][v], v_load(head->residual + p * head->stride + v * V_LEN)));
-    if (whole && head->bounded)
-        depthwise_each(head_clamp(head, sum[p][v]));
-    if (whole && !head->then) {
-        depthwise_put(k, t->y, t->channels, sum);
+/* Store the channels from c on. */
+V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, int64_t c,
+                              vf sum[DW_SUMS]) {
+    const tile_head head = head_at(t->head, c, c);
+    float *const y = t->y + c;
+    const int64_t lanes = i64_min(V_LEN, t->channels), row = k.pixels * V_LEN;
+    const bool whole = t->rows == k.rows && t->pixels == k.pixels && lanes == V_LEN;
+    float beside[DW_SUMS * V_LEN]; /* [row][pixel][lane] */
+    if (!whole) {
+        depthwise_each(v_store(beside + r * row + p * V_LEN, *s));
+        for (int64_t r = 0; r < t->rows; r++) {
+            const tile_head at = head_at(head, 0, r * t->y_row);
+            head_store(&at, false, beside + r * row, V_LEN, t->pixels, lanes, y + r * t->y_row,
+                       t->y_pixel);
+        }
         return;
     }
-    float beside[DW_PIXELS * DW_VECTORS * V_LEN];
-    depthwise_put(k, beside, width, sum);
-    head_store(head, whole, beside, width, t->pixels, t->lanes, t->y, t->channels);
-}
-
-V_INLINE void depthwise_run_tile(const depthwise_kind k, const depthwise_tile *t) {
-    vf sum[DW_PIXELS][DW_VECTORS];
-#pragma GCC unroll 8
-    for (int p = 0; p < k.pixels; p++)
-#pragma GCC unroll 2
-        for (int v = 0; v < k.vectors; v++)
-            sum[p][v] = v_zero();
-    for (int64_t i = 0; i < t->count; i++)
-        if (k.taps > 0)
-            depthwise_few_taps(k, t->rows[i].x, t->rows[i].weight, sum);
-        else
-            depthwise_any_taps(k, t, t->rows[i].x, t->rows[i].weight, sum);
-    depthwise_store(k, t, sum);
-}
-
-typedef void (*depthwise_fn)(const depthwise_tile *t);
-
-#define DW_KINDS(X) X(3, 1) X(3, 2) X(5, 1) X(5, 2) X(7, 1) X(0, 0)
-#define DW_DEFINE(name, taps, stride, pixels, vectors, channels)                                   \
-    static void depthwise_##name##_##taps##x##stride(const depthwise_tile *t) {                    \
-        depthwise_run_tile((depthwise_kind){pixels, vectors, channels, taps, stride}, t);          \
+    if (head.bias) {
+        const vf bias = v_load(head.bias);
+        depthwise_each(*s = v_add(*s, bias));
     }
-#define DW_DEFINE_TILES(taps, stride)                                                              \
-    DW_DEFINE(main, taps, stride, DW_PIXELS, DW_VECTORS, DW_BLOCK)                                 \
-    DW_DEFINE(few, taps, stride, DW_FEW_PIXELS, DW_VECTORS, DW_BLOCK)
-#define DW_TILES(taps, stride) {depthwise_main_##taps##x##stride, depthwise_few_##taps##x##stride}
-DW_KINDS(DW_DEFINE_TILES)
-#if V_LEN == 16 /* where no more than a line of channels is left */
-#define DW_DEFINE_THIN_TILES(taps, stride)                                                         \
-    DW_DEFINE(thin, taps, stride, DW_PIXELS, 1, DW_LINE)                                           \
-    DW_DEFINE(few_thin, taps, stride, DW_FEW_PIXELS, 1, DW_LINE)
-#define DW_THIN_TILES(taps, stride)                                                                \
-    {depthwise_thin_##taps##x##stride, depthwise_few_thin_##taps##x##stride}
-DW_KINDS(DW_DEFINE_THIN_TILES)
-#else
-#define DW_THIN_TILES DW_TILES
-#endif
+    if (head.residual)
+        depthwise_each(*s = v_add(*s, v_load(head.residual + r * t->y_row + p * head.stride)));
+    if (head.bounded)
+        depthwise_each(*s = head_clamp(&head, *s));
+    if (head.then) {
+        depthwise_each(v_store(beside + r * row + p * V_LEN, *s));
+        head.then(beside, &(program_operand){beside, 1}, DW_SUMS * V_LEN);
+        depthwise_each(*s = v_load(beside + r * row + p * V_LEN));
+    }
+    depthwise_each(v_store(y + r * t->y_row + p * t->y_pixel, *s));
+}
 
-#define DW_ROW(taps, stride) {taps, stride, DW_TILES(taps, stride), DW_THIN_TILES(taps, stride)},
-static const struct {
-    int taps, stride;
-    depthwise_fn main[2], thin[2]; /* of DW_PIXELS, of DW_FEW_PIXELS */
-} depthwise_tiles[] = {DW_KINDS(DW_ROW)};
+V_INLINE void depthwise_run_tile(const depthwise_kind k, const depthwise_reads reads,
+                                 const depthwise_tile *t) {
+    for (int64_t c = 0; c < t->channels; c += V_LEN) {
+        /* The last vector begins early enough to be whole: some channels are computed twice. */
+        c = i64_max(0, i64_min(c, t->channels - V_LEN));
+        vf sum[DW_SUMS];
+        depthwise_each(*s = v_zero());
+        if (k.taps > 0)
+            depthwise_square(k, reads, t, c, sum);
+        else
+            depthwise_any(k, reads, t, c, sum);
+        depthwise_store(k, t, c, sum);
+    }
+}
+
+#define DW_SQUARES(X) X(3, 1) X(3, 2) X(5, 1) X(5, 2) X(7, 1)
+#define DW_SQUARE(taps, stride) ((depthwise_kind){DW_ROWS, DW_PIXELS, taps, stride})
+#define DW_ANY ((depthwise_kind){1, DW_LONG_PIXELS, 0, 0})
+#define DW_DEFINE(name, kind, reads)                                                               \
+    static void name(const depthwise_tile *t) { depthwise_run_tile(kind, reads, t); }
+#define DW_DEFINE_SQUARE(taps, stride)                                                             \
+    DW_DEFINE(depthwise_##taps##x##stride, DW_SQUARE(taps, stride), DW_BY_STRIDES)                 \
+    DW_DEFINE(depthwise_at_##taps##x##stride, DW_SQUARE(taps, stride), DW_BY_POINTERS)
+DW_SQUARES(DW_DEFINE_SQUARE)
+DW_DEFINE(depthwise_long, DW_ANY, DW_BY_STRIDES)
+DW_DEFINE(depthwise_at_long, DW_ANY, DW_BY_POINTERS)
+DW_DEFINE(depthwise_few_channels, DW_ANY, DW_OF_FEW_CHANNELS)
+
+typedef struct depthwise_row {
+    depthwise_kind kind;
+    void (*run[DW_READS])(const depthwise_tile *t);
+} depthwise_row;
+
+#define DW_SQUARE_ROW(taps, stride)                                                                \
+    {{DW_ROWS, DW_PIXELS, taps, stride},                                                           \
+     {depthwise_##taps##x##stride, depthwise_at_##taps##x##stride, NULL}},
+static const depthwise_row depthwise_rows[] = {DW_SQUARES(DW_SQUARE_ROW){
+    {1, DW_LONG_PIXELS, 0, 0}, {depthwise_long, depthwise_at_long, depthwise_few_channels}}};
+enum { DW_OTHER = sizeof depthwise_rows / sizeof depthwise_rows[0] - 1 };
 
 /* ---- prepare ---- */
 
-/* Positions of x that tiles read for `pixels` of the output. */
-static int64_t depthwise_positions(const conv_shape *s, int64_t pixels) {
-    const window_dim *w = &s->dims[2];
-    return (pixels + DW_PIXELS - 2) * w->stride + (w->kernel - 1) * w->dilation + 1;
+static int32_t depthwise_kind_of(const conv_shape *s) {
+    const window_dim *d = &s->dims[0], *h = &s->dims[1], *w = &s->dims[2];
+    if (d->kernel > 1 || d->low > 0 || (d->out - 1) * d->stride >= d->in ||
+        h->kernel != w->kernel || h->stride != w->stride || h->dilation > 1 || w->dilation > 1)
+        return DW_OTHER;
+    int32_t i = 0;
+    while (i < DW_OTHER &&
+           (depthwise_rows[i].kind.taps != w->kernel || depthwise_rows[i].kind.stride != w->stride))
+        i++;
+    return i;
 }
 
-static int64_t depthwise_row_floats(const conv_shape *s, int64_t pixels) {
-    return depthwise_positions(s, pixels) * DW_BLOCK;
-}
-
-/* false if the copy would be too large. */
-static bool depthwise_copy_sizes(struct depthwise_state *state) {
-    const conv_shape *s = &state->shape;
-    const window_dim *w = &s->dims[2];
-    int64_t rows;
-    if (__builtin_mul_overflow(s->dims[0].kernel, s->dims[1].kernel, &rows) || rows > DW_MAX_COPY)
-        return false;
-    /* Not so short that most of what it reads is read by its neighbours too. */
-    const int64_t least = i64_max(DW_PIXELS, (w->kernel - 1) * w->dilation / w->stride);
-    state->strip = state->width;
-    while (state->strip > least && depthwise_row_floats(s, state->strip) > DW_COPY / rows)
-        state->strip = i64_ceil_div(i64_ceil_div(state->strip, DW_PIXELS), 2) * DW_PIXELS;
-    state->row_floats = depthwise_row_floats(s, state->strip);
-    return state->row_floats <= DW_MAX_COPY / rows;
+/* Pointers of a tile. */
+static int64_t depthwise_pointers(const depthwise_kind k, const conv_shape *s) {
+    return k.taps > 0 ? ((k.rows - 1) * k.stride + k.taps) * ((k.pixels - 1) * k.stride + k.taps)
+                      : conv_taps(s) * k.pixels;
 }
 
 static void depthwise_split(struct depthwise_state *state) {
     const conv_shape *s = &state->shape;
     const window_dim *h = &s->dims[1], *w = &s->dims[2];
-    const int64_t step = DW_BLOCK, least = i64_min(s->channels, DW_COLS);
+    const depthwise_kind k = depthwise_rows[state->kind].kind;
+    const int64_t least = i64_min(s->channels, DW_COLS);
     const int64_t most = state->epilogue.count > 0 ? DW_WAITING_UNIT : DW_UNIT;
     const int64_t unit =
         i64_min(most, i64_max(DW_LEAST_UNIT, h->out * w->out * s->channels / DW_UNITS));
-    state->width = conv_part(w->out, i64_max(8 * DW_PIXELS, unit / least));
-    const int64_t rows = state->width == w->out ? i64_min(DW_ROWS, h->out) : 1;
-    const int64_t cols = i64_max(least, unit / (state->width * rows));
-    state->cols = conv_part(i64_ceil_div(s->channels, step), cols / step) * step;
+    state->width = w->out;
+    state->rows = conv_part(h->out, unit / (w->out * s->channels));
+    state->rows = i64_min(h->out, i64_ceil_div(state->rows, k.rows) * k.rows);
+    if (state->rows == 1)
+        state->width = conv_part(w->out, i64_max(8 * k.pixels, unit / least));
+    const int64_t cols = i64_max(least, unit / (state->width * state->rows));
+    state->cols = conv_part(i64_ceil_div(s->channels, V_LEN), cols / V_LEN) * V_LEN;
     state->cols = i64_min(state->cols, s->channels);
-    state->rows = state->width == w->out ? conv_part(h->out, unit / (w->out * state->cols)) : 1;
     state->row_blocks = i64_ceil_div(h->out, state->rows);
     state->width_blocks = i64_ceil_div(w->out, state->width);
     state->chunks = i64_ceil_div(s->channels, state->cols);
-
-    const int32_t kinds = sizeof depthwise_tiles / sizeof depthwise_tiles[0];
-    for (state->kind = 0; state->kind < kinds - 1; state->kind++)
-        if (depthwise_tiles[state->kind].taps == w->kernel &&
-            depthwise_tiles[state->kind].stride == w->stride && w->dilation == 1)
-            break;
 }
 
 static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_work *work) {
@@ -255,14 +253,19 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
         *work = (taper_work){0, 0};
         return TAPER_OK;
     }
+    state->kind = depthwise_kind_of(s);
     depthwise_split(state);
-    if (!depthwise_copy_sizes(state))
-        return TAPER_UNSUPPORTED;
-    const int64_t row_taps = s->dims[0].kernel * s->dims[1].kernel, floats = sizeof(float);
-    state->weight_scratch = conv_aligned(row_taps * (int64_t)sizeof(depthwise_row));
-    state->copy_scratch = state->weight_scratch + conv_aligned(conv_taps(s) * DW_BLOCK * floats);
+    int64_t taps = DW_LONG_PIXELS;
+    for (int32_t d = 0; d < WINDOW_DIMS; d++)
+        if (__builtin_mul_overflow(taps, s->dims[d].kernel, &taps) || taps > DW_MAX_POINTERS)
+            return TAPER_UNSUPPORTED;
+    const depthwise_kind kinds[] = {depthwise_rows[state->kind].kind,
+                                    depthwise_rows[DW_OTHER].kind};
+    const int64_t pointers =
+        i64_max(depthwise_pointers(kinds[0], s), depthwise_pointers(kinds[1], s));
+    state->zeros_scratch = conv_aligned(pointers * (int64_t)sizeof(float *));
     state->epilogue_scratch =
-        state->copy_scratch + conv_aligned(row_taps * state->row_floats * floats);
+        state->zeros_scratch + conv_aligned(state->cols * (int64_t)sizeof(float));
     work->tasks =
         s->batch * s->dims[0].out * state->row_blocks * state->width_blocks * state->chunks;
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
@@ -271,181 +274,105 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
 
 /* ---- run ---- */
 
-/* Part of a unit: some pixels of its rows, and as many channels as are copied at a time. */
-typedef struct depthwise_strip {
-    int64_t image, slice;
-    int64_t first_row, last_row, begin, end; /* of the output */
-    int64_t channel, lanes, pixel; /* channels: the first, how many exist, how many are copied */
-} depthwise_strip;
-
-/* The channels of n pixels, zeros beyond the last. */
-V_INLINE void depthwise_copy_pixels(float *to, const float *from, int64_t stride, int64_t n,
-                                    int64_t lanes, const int pixel) {
-    for (int64_t i = 0; i < n; i++, to += pixel, from += stride)
-#pragma GCC unroll 4
-        for (int v = 0; v < pixel; v += V_LEN)
-            if (lanes == pixel)
-                v_store(to + v, v_load(from + v));
-            else
-                v_store(to + v, v_load_n(from + v, i64_min(V_LEN, i64_max(0, lanes - v))));
-}
-
-static void depthwise_copy(const depthwise_strip *strip, float *to, const float *from,
-                           int64_t stride, int64_t n) {
-    if (strip->pixel == DW_LINE)
-        depthwise_copy_pixels(to, from, stride, n, strip->lanes, DW_LINE);
-    else
-        depthwise_copy_pixels(to, from, stride, n, strip->lanes, DW_BLOCK);
-}
-
-/* Positions [first, first + count) of a row, some of which lie in x: [from, to). */
-typedef struct depthwise_span {
-    int64_t first, count, from, to;
-} depthwise_span;
-
-static depthwise_span depthwise_span_of(const conv_shape *s, int64_t begin, int64_t end) {
-    const window_dim *w = &s->dims[2];
-    depthwise_span span = {.first = begin * w->stride - w->low,
-                           .count = depthwise_positions(s, end - begin)};
-    span.from = i64_min(span.count, i64_max(0, -span.first));
-    span.to = i64_max(span.from, i64_min(span.count, w->in - span.first));
-    return span;
-}
-
-/* Zeros to what no row of x fills. */
-static void depthwise_clear(const struct depthwise_state *state, const depthwise_span *span,
-                            int64_t pixel, float *copy) {
-    for (int64_t i = 0; i < state->shape.dims[0].kernel * state->shape.dims[1].kernel; i++) {
-        memset(copy, 0, (size_t)(span->from * pixel) * sizeof *copy);
-        memset(copy + span->to * pixel, 0,
-               (size_t)((span->count - span->to) * pixel) * sizeof *copy);
-        copy += state->row_floats;
-    }
-}
-
-/* The pixels of one output row, the channels of one tile. t: the tile of the first pixel. */
-static void depthwise_pixels(const struct depthwise_state *state, const depthwise_strip *strip,
-                             depthwise_tile *t) {
-    const depthwise_fn *run = strip->pixel < DW_BLOCK ? depthwise_tiles[state->kind].thin
-                                                      : depthwise_tiles[state->kind].main;
-    for (int64_t o = strip->begin, step; o < strip->end; o += step) {
-        const int64_t left = strip->end - o;
-        const bool few = left <= DW_FEW_PIXELS || left == 2 * DW_FEW_PIXELS;
-        step = few ? DW_FEW_PIXELS : DW_PIXELS;
-        t->pixels = i64_min(left, step);
-        run[few](t);
-        for (int64_t i = 0; i < t->count; i++)
-            t->rows[i].x += step * t->stride * strip->pixel;
-        t->y += step * t->channels;
-        t->head = head_at(t->head, 0, step * t->channels);
-    }
-}
-
-/* One output row. t: its first tile. */
-static void depthwise_row_run(const struct depthwise_state *state, const depthwise_strip *strip,
-                              depthwise_tile *t) {
-    const int64_t lanes = i64_min(strip->pixel, DW_VECTORS * V_LEN);
-    for (int64_t c = 0;;) {
-        t->lanes = i64_min(lanes, strip->lanes - c);
-        const float *const x = t->count > 0 ? t->rows[0].x : NULL, *const y = t->y;
-        depthwise_pixels(state, strip, t);
-        c += lanes;
-        if (c >= strip->lanes)
-            return;
-        /* Back to the first pixel, on to the next channels. */
-        const int64_t pixels = t->count > 0 ? t->rows[0].x - x : 0, elements = t->y - y;
-        for (int64_t i = 0; i < t->count; i++) {
-            t->rows[i].x += lanes - pixels;
-            t->rows[i].weight += lanes;
-        }
-        t->y += lanes - elements;
-        t->head = head_at(t->head, lanes, lanes - elements);
-    }
-}
-
-static void depthwise_strip_run(const taper_call *call, const depthwise_strip *strip,
-                                char *scratch) {
-    const struct depthwise_state *state = call->state;
-    const conv_shape *s = &state->shape;
+/* Where the windows of a tile read. x: the first channel of a slice, or of the first with taps of
+ * another dim; first: the position of the first tap in each dim. */
+static void depthwise_locate(const conv_shape *s, const depthwise_kind k, const depthwise_tile *t,
+                             const float *x, const int64_t first[WINDOW_DIMS], const float *zeros) {
     const window_dim *d = &s->dims[0], *h = &s->dims[1], *w = &s->dims[2];
-    depthwise_row *rows = (depthwise_row *)scratch;
-    float *weight = (float *)(scratch + state->weight_scratch);
-    float *copy = (float *)(scratch + state->copy_scratch);
-    const int64_t pixel = strip->pixel, weight_row = w->kernel * pixel;
-    depthwise_copy(strip, weight, (const float *)call->inputs[1].data + strip->channel, s->channels,
-                   conv_taps(s));
-    const depthwise_span span = depthwise_span_of(s, strip->begin, strip->end);
-    depthwise_clear(state, &span, pixel, copy);
-
-    const tile_head head = program_head_at(&state->head, call->inputs + 2, s->channels, 0, 0);
-    int64_t z_tap, y_tap;
-    const int64_t z = strip->slice * d->stride - d->low, z_end = window_taps(d, z, &z_tap);
-    const int64_t x_row = w->in * s->channels, x_slice = h->in * x_row;
-    const float *x = (const float *)call->inputs[0].data + strip->channel +
-                     (strip->image * d->in + z) * x_slice + (span.first + span.from) * s->channels;
-    const bool reused = h->dilation == 1; /* rows of the copy, by the next row of the output */
-    int64_t copied = INT64_MIN; /* rows of x before this one are in the copy, or needed no more */
-    for (int64_t o = strip->first_row; o < strip->last_row; o++) {
-        const int64_t y = o * h->stride - h->low, y_end = window_taps(h, y, &y_tap);
-        const int64_t slot = reused ? floor_mod(y, h->kernel) : 0;
-        int64_t count = 0;
-        for (int64_t i = z_tap; i < z_end; i++)
-            for (int64_t j = y_tap; j < y_end; j++) {
-                const int64_t at = y + j * h->dilation, to = slot + j;
-                float *row = copy + state->row_floats *
-                                        (i * h->kernel + to - (to < h->kernel ? 0 : h->kernel));
-                if (at >= copied || !reused)
-                    depthwise_copy(strip, row + span.from * pixel,
-                                   x + i * d->dilation * x_slice + at * x_row, s->channels,
-                                   span.to - span.from);
-                rows[count++] = (depthwise_row){row, weight + (i * h->kernel + j) * weight_row};
-            }
-        copied = y + h->kernel;
-        const int64_t to =
-            conv_pixel(s, strip->image, strip->slice, o, strip->begin) * s->channels +
-            strip->channel;
-        depthwise_tile t = {.rows = rows,
-                            .count = count,
-                            .taps = w->kernel,
-                            .stride = w->stride,
-                            .dilation = w->dilation,
-                            .y = (float *)call->output->data + to,
-                            .channels = s->channels,
-                            .head = head_at(head, strip->channel, to)};
-        depthwise_row_run(state, strip, &t);
-    }
+    const float **at = t->at;
+    const int64_t rows = k.taps > 0 ? (k.rows - 1) * k.stride + k.taps : t->taps[1];
+    const int64_t columns = k.taps > 0 ? (k.pixels - 1) * k.stride + k.taps : w->kernel;
+    const int64_t pixels = k.taps > 0 ? 1 : k.pixels;
+    for (int64_t i = 0; i < t->taps[0]; i++)
+        for (int64_t j = 0; j < rows; j++) {
+            const int64_t z = first[0] + i * d->dilation, y = first[1] + j * h->dilation;
+            const bool inside = y >= 0 && y < h->in;
+            for (int64_t l = 0; l < columns; l++)
+                for (int64_t p = 0; p < pixels; p++) {
+                    const int64_t to = first[2] + l * w->dilation + p * w->stride;
+                    *at++ = inside && to >= 0 && to < w->in
+                                ? x + ((z * h->in + y) * w->in + to) * s->channels
+                                : zeros;
+                }
+        }
 }
 
 static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) {
     const struct depthwise_state *state = call->state;
     const conv_shape *s = &state->shape;
+    const window_dim *d = &s->dims[0], *h = &s->dims[1], *w = &s->dims[2];
     const int64_t c0 = unit % state->chunks * state->cols;
     const int64_t c1 = i64_min(c0 + state->cols, s->channels);
+    const bool few = c1 - c0 < V_LEN;
+    const depthwise_row *const kernel = &depthwise_rows[few ? DW_OTHER : state->kind];
+    const depthwise_kind k = kernel->kind;
     unit /= state->chunks;
     const int64_t begin = unit % state->width_blocks * state->width;
-    const int64_t end = i64_min(begin + state->width, s->dims[2].out);
+    const int64_t end = i64_min(begin + state->width, w->out);
     unit /= state->width_blocks;
     const int64_t first = unit % state->row_blocks * state->rows;
-    const int64_t last = i64_min(first + state->rows, s->dims[1].out);
+    const int64_t last = i64_min(first + state->rows, h->out);
     unit /= state->row_blocks;
-    depthwise_strip strip = {.image = unit / s->dims[0].out,
-                             .slice = unit % s->dims[0].out,
-                             .first_row = first,
-                             .last_row = last};
-    for (strip.channel = c0; strip.channel < c1; strip.channel += strip.lanes) {
-        strip.lanes = i64_min(DW_BLOCK, c1 - strip.channel);
-        strip.pixel = strip.lanes <= DW_LINE ? DW_LINE : DW_BLOCK;
-        for (strip.begin = begin; strip.begin < end; strip.begin += state->strip) {
-            strip.end = i64_min(strip.begin + state->strip, end);
-            depthwise_strip_run(call, &strip, scratch);
+    const int64_t image = unit / d->out, slice = unit % d->out;
+
+    float *const zeros = (float *)(scratch + state->zeros_scratch);
+    memset(zeros, 0, (size_t)(c1 - c0) * sizeof *zeros);
+    const float *const x =
+        (const float *)call->inputs[0].data + image * d->in * h->in * w->in * s->channels + c0;
+    const float *const weight = (const float *)call->inputs[1].data + c0;
+    const tile_head head = program_head_at(&state->head, call->inputs + 2, s->channels, 0, 0);
+    depthwise_tile t = {
+        .x_step = {d->dilation * h->in * w->in * s->channels, h->dilation * w->in * s->channels,
+                   w->dilation * s->channels},
+        .weight_step = {h->kernel * w->kernel * s->channels, w->kernel * s->channels, s->channels},
+        .x_pixel = w->stride * s->channels,
+        .taps = {1, h->kernel, w->kernel},
+        .at = (const float **)scratch,
+        .y_row = w->out * s->channels,
+        .y_pixel = s->channels,
+        .rows = i64_min(k.rows, last - first),
+        .pixels = i64_min(k.pixels, end - begin),
+        .channels = c1 - c0};
+    int64_t at[WINDOW_DIMS], tap[WINDOW_DIMS] = {0};
+    at[0] = slice * d->stride - d->low;
+    t.taps[0] = window_taps(d, at[0], &tap[0]) - tap[0];
+    at[0] += tap[0] * d->dilation;
+    for (int64_t o = first; o < last; o += k.rows) {
+        /* The last tiles begin early enough to be whole: some pixels are computed twice. */
+        const int64_t row = i64_max(first, i64_min(o, last - k.rows));
+        at[1] = row * h->stride - h->low;
+        if (k.taps == 0) { /* rows of taps outside of x are left out */
+            t.taps[1] = window_taps(h, at[1], &tap[1]) - tap[1];
+            at[1] += tap[1] * h->dilation;
+        }
+        const int64_t low = at[1] + (k.rows - 1) * h->stride + (t.taps[1] - 1) * h->dilation;
+        const bool inside = !few && t.pixels == k.pixels && at[1] >= 0 && low < h->in;
+        t.weight = weight + tap[0] * t.weight_step[0] + tap[1] * t.weight_step[1];
+        for (int64_t p = begin; p < end; p += k.pixels) {
+            const int64_t pixel = i64_max(begin, i64_min(p, end - k.pixels));
+            at[2] = pixel * w->stride - w->low;
+            const int64_t right =
+                at[2] + (k.pixels - 1) * w->stride + (w->kernel - 1) * w->dilation;
+            const int64_t to = conv_pixel(s, image, slice, row, pixel) * s->channels + c0;
+            t.y = (float *)call->output->data + to;
+            t.head = head_at(head, c0, to);
+            depthwise_reads reads = few ? DW_OF_FEW_CHANNELS : DW_BY_POINTERS;
+            if (inside && at[2] >= 0 && right < w->in) {
+                reads = DW_BY_STRIDES;
+                t.x = x + ((at[0] * h->in + at[1]) * w->in + at[2]) * s->channels;
+            } else {
+                t.x = x;
+                depthwise_locate(s, k, &t, x, at, zeros);
+            }
+            kernel->run[reads](&t);
         }
     }
 
-    const taper_program *p = &state->epilogue;
-    const int64_t r0 = conv_pixel(s, strip.image, strip.slice, first, begin);
+    const taper_program *program = &state->epilogue;
+    const int64_t r0 = conv_pixel(s, image, slice, first, begin);
     const int64_t r1 = r0 + (last - first) * (end - begin);
-    if (p->count > 0)
-        PROGRAM.run(p, call->inputs + 2, r0, r1, c0, c1,
+    if (program->count > 0)
+        PROGRAM.run(program, call->inputs + 2, r0, r1, c0, c1,
                     (float *)call->output->data + r0 * s->channels + c0, s->channels,
                     scratch + state->epilogue_scratch);
 }
