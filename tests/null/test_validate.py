@@ -188,7 +188,7 @@ def test_in_place_over_another_shape_of_the_same_size():
     assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
 
 
-@pytest.mark.parametrize("offset", [4, 8, 16])
+@pytest.mark.parametrize("offset", [4, 8, 12])
 def test_in_place_but_shifted(offset):
     nodes = [
         ("NEG", ("x",), "a"),
@@ -204,10 +204,97 @@ def test_in_place_but_shifted(offset):
     assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
 
 
-def test_a_root_that_is_dead_is_no_place_for_others():
+def test_a_root_whose_tensors_are_dead_is_a_place_for_others():
     nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "c"), ("NEG", ("c",), "b"), ("NEG", ("b",), "y")]
     tensors = CHAIN | {"c": ("intermediate", (8,), "c", 64), "b": ("intermediate", (8,), "a")}
-    assert refused(build(nodes, tensors, 128)) == "plan.tensors['b'].root"
+    plan = build(nodes, tensors, 128)
+    validate(plan)
+    Machine(plan).run()
+
+
+PARTS = {
+    "x": ("input", (4,)),
+    "a": ("intermediate", (4,), "c"),
+    "b": ("intermediate", (4,), "c", 16),
+    "c": ("intermediate", (8,)),
+    "y": ("output", (8,)),
+}
+JOINED = [
+    ("NEG", ("x",), "a"),
+    ("ABS", ("x",), "b"),
+    ("CAT", ("a", "b"), "c", {"axis": 0}),
+    ("NEG", ("c",), "y"),
+]
+
+
+def test_parts_side_by_side_are_a_whole():
+    plan = build(JOINED, PARTS, 64)
+    validate(plan)
+    assert not plan.is_executed(plan.nodes[2])
+    Machine(plan).run()
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        (("intermediate", (4,), "c", 12), "plan.tensors['b'].root"),  # over a
+        (("intermediate", (4,), "b", 64), "plan.tensors['b'].root"),
+        (("intermediate", (4,), "y", 16), "plan.tensors['b'].root"),
+    ],
+)
+def test_a_part_that_lies_elsewhere(part, field):
+    assert refused(build(JOINED, PARTS | {"b": part}, 128)) == field
+
+
+def test_parts_in_another_order():
+    nodes = [*JOINED[:2], ("CAT", ("b", "a"), "c", {"axis": 0}), JOINED[3]]
+    plan = build(nodes, PARTS, 64)
+    assert plan.is_executed(plan.nodes[2])
+    assert refused(plan) == "plan.tensors['c'].root"
+
+
+def test_a_part_too_far_on():
+    tensors = PARTS | {"d": ("intermediate", (12,)), "y": ("output", (12,))}
+    tensors |= {name: (*PARTS[name][:2], "d", *PARTS[name][3:]) for name in "ab"}
+    tensors |= {"c": ("intermediate", (8,), "d"), "e": ("intermediate", (4,), "d", 32)}
+    nodes = [*JOINED[:3], ("NEG", ("x",), "e"), ("CAT", ("c", "e"), "d", {"axis": 0})]
+    nodes += [("NEG", ("d",), "y")]
+    plan = build(nodes, tensors, 64)
+    validate(plan)
+    Machine(plan).run()
+    assert refused(place(plan, "b", offset=20)) == "plan.tensors['b'].offset"
+
+
+def test_parts_that_no_axis_puts_side_by_side():
+    tensors = {
+        "x": ("input", (2, 2)),
+        "a": ("intermediate", (2, 2), "c"),
+        "b": ("intermediate", (2, 2), "c", 16),
+        "c": ("intermediate", (2, 4)),
+        "y": ("output", (2, 4)),
+    }
+    nodes = [*JOINED[:2], ("CAT", ("a", "b"), "c", {"axis": 1}), JOINED[3]]
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['c'].root"
+
+
+def test_a_part_read_by_strides():
+    tensors = PARTS | {
+        "x": ("input", (2, 2)),
+        "w": ("intermediate", (2, 2), "c"),
+        "a": ("intermediate", (2, 2), "c", 0, (1, 2)),
+        "b": ("intermediate", (2, 2), "c", 16),
+        "c": ("intermediate", (4, 2)),
+        "y": ("output", (4, 2)),
+    }
+    turn = ("TRANSPOSE", ("w",), "a", {"axis0": 0, "axis1": 1})
+    nodes = [("NEG", ("x",), "w"), turn, *JOINED[1:]]
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['a'].strides"
+
+
+def test_a_part_written_over_before_it_is_joined():
+    tensors = PARTS | {"d": ("intermediate", (4,), "c"), "z": ("output", (4,))}
+    nodes = [*JOINED[:2], ("NEG", ("x",), "d"), *JOINED[2:], ("NEG", ("d",), "z")]
+    assert refused(build(nodes, tensors, 64)) == "plan.tensors['d'].root"
 
 
 def test_half_an_item_into_an_output():

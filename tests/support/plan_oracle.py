@@ -79,7 +79,8 @@ class Machine:
             op = REGISTRY[node.op]
             if not plan.is_executed(node):
                 attrs = op.complete(node.attrs)
-                self.values[node.output] = op.evaluate([self.values[node.inputs[0]]], attrs)
+                inputs = [self.values[name] for name in node.inputs]
+                self.values[node.output] = op.evaluate(inputs, attrs)
                 self.read(node.output)
                 continue
             memory, index = self.cells(node.output)

@@ -69,6 +69,55 @@ def test_a_view_is_copied_for_a_consumer_that_needs_it_contiguous():
     assert executed(check(graph_of(build, (12, 5)))) == ["TRANSPOSE", "SOFTMAX"]
 
 
+def test_parts_are_computed_side_by_side():
+    def build(g, x, y):
+        parts = [g.add_node("NEG", [x]), g.add_node("ABS", [y])]
+        return [g.add_node("RELU", [g.add_node("CAT", parts, {"axis": 0})])]
+
+    assert executed(check(graph_of(build, (2, 3), (1, 3)))) == ["NEG", "ABS", "RELU"]
+
+
+def test_parts_of_parts_and_of_an_output():
+    def build(g, x):
+        one, two, three = (g.add_node(op, [x]) for op in ("NEG", "ABS", "RELU"))
+        flat = g.add_node("RESHAPE", [three], {"shape": (1, 6)})
+        pair = g.add_node("CAT", [one, two], {"axis": 1})
+        return [
+            g.add_node("CAT", [g.add_node("RESHAPE", [pair], {"shape": (2, 6)}), flat], {"axis": 0})
+        ]
+
+    plan = check(graph_of(build, (1, 2, 3)))
+    assert executed(plan) == ["NEG", "ABS", "RELU"]
+    assert plan.arena_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, a, b: [g.add_node("CAT", [a, b], {"axis": 1})],  # they lie between each other
+        lambda g, a, b: [g.add_node("CAT", [a, a], {"axis": 0}), b],  # it cannot be in two places
+        lambda g, a, b: [g.add_node("CAT", [a, b], {"axis": 0}), a],  # it is the caller's
+        lambda g, a, b: [g.add_node("CAT", [b, "x0"], {"axis": 0})],  # that is an input
+        lambda g, a, b: [
+            g.add_node("CAT", [a, b], {"axis": 0}),
+            g.add_node("CAT", [b, a], {"axis": 0}),
+        ],
+    ],
+)
+def test_parts_that_cannot_all_be_computed_in_place(build):
+    graph = graph_of(lambda g, x: build(g, g.add_node("NEG", [x]), g.add_node("ABS", [x])), (2, 3))
+    assert "CAT" in executed(check(graph))
+
+
+def test_a_part_is_not_overwritten_while_it_waits():
+    def build(g, x):
+        one, two = g.add_node("NEG", [x]), g.add_node("ABS", [x])
+        half = g.add_node("EXP", [one])  # in place, were it not for the CAT
+        return [g.add_node("RELU", [g.add_node("CAT", [one, two], {"axis": 0})]), half]
+
+    assert "CAT" not in executed(check(graph_of(build, (2, 3))))
+
+
 def test_reshape_of_an_output_is_written_in_place():
     def build(g, x):
         y = g.add_node("NEG", [x])

@@ -35,6 +35,7 @@ from taper_frontend.passes.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.passes.simplify_positions import simplify_positions
 from taper_frontend.passes.sink_permutations import sink_permutations
 from taper_frontend.passes.sink_reshapes import sink_reshapes
+from taper_frontend.passes.split_into_bands import split_into_bands
 from taper_frontend.passes.transform_weights import transform_weights
 
 __all__ = ["PIPELINE", "Group", "Pass", "PassRecord", "run_pipeline", "run_until_stable"]
@@ -87,5 +88,6 @@ PIPELINE: list[Pass] = [
     remove_noops,
     transform_weights,  # before packing: it packs what it transforms
     pack_weights,  # last to touch weights
+    split_into_bands,  # after all that looks for neighbours
     eliminate_dead_code,
 ]

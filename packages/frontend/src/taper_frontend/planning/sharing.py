@@ -1,8 +1,9 @@
-"""Which tensors share memory: views that cost nothing, and outputs computed over their inputs.
+"""Which tensors share memory: views, outputs computed over their inputs, and parts of a whole.
 
 Tensors that share are a *group* under one memory root. A group starts with the tensor that is
 computed first; views and in-place results join it. If a graph output joins, the caller's array is
-the group's memory, and the output becomes its root.
+the group's memory, and the output becomes its root. Tensors that a CAT will put side by side are
+computed side by side, in a group that starts under the name of its output.
 """
 
 from __future__ import annotations
@@ -62,13 +63,18 @@ class Sharing:
         self.inside: dict[str, tuple[int, Shape]] = {}
         self.executed: list[Node] = []
         self._last_use = _last_uses(graph, order)
+        self._places: dict[str, tuple[str, int]] = {}
+        wholes = set() if graph.sizes else _place_parts(graph, order, self._places)
         for name in (*graph.inputs, *graph.constants):
             self._start(name, bound=True, writable=False)
         for step, node in enumerate(order):
             if self._join_view(node):
                 continue
+            placed = self._join_place(node)
+            if node.output in wholes:
+                continue
             self.executed.append(node)
-            if not self._join_inplace(node, step):
+            if not placed and not self._join_inplace(node, step):
                 self._start(node.output, bound=graph.is_output(node.output), writable=True)
 
     def placement(self, name: str, arena: dict[str, int]) -> Placement:
@@ -120,6 +126,20 @@ class Sharing:
         self._join(output, self.group[source], offset, view.strides)
         return True
 
+    def _join_place(self, node: Node) -> bool:
+        """Compute what is a part of another tensor where that will lie."""
+        name = node.output
+        if name not in self._places:
+            return False
+        whole, offset = self._places[name]
+        if whole not in self.group:
+            bound = self.graph.is_output(whole)
+            nbytes = self.graph.tensors[whole].nbytes
+            self.group[whole] = Group(whole, nbytes, bound, writable=True)
+        strides = contiguous_strides(self.graph.tensors[name].shape)
+        self._join(name, self.group[whole], offset, strides)
+        return True
+
     def _readable(self, name: str, strides: Shape) -> bool:
         """Whether every consumer of ``name`` can read it with these strides."""
         shape = self.graph.tensors[name].shape
@@ -169,6 +189,43 @@ class Sharing:
         """
         group = self.group[source]
         return all(name == source or self.group[name] is not group for name in node.inputs)
+
+
+def _place_parts(graph: Graph, order: list[Node], places: dict[str, tuple[str, int]]) -> set[str]:
+    """Find the tensors whose parts can all be computed where they lie in them; return those.
+
+    ``places`` gains them and their parts: in what whole, at which byte. A whole may be a part of a
+    larger one, which is its parts' whole too.
+    """
+    wholes = set()
+    for node in reversed(order):
+        op = REGISTRY[node.op]
+        if op.parts is None:
+            continue
+        parts = [_computed(graph, name) for name in node.inputs]
+        shapes = [graph.tensors[name].shape for name in node.inputs]
+        offsets = op.parts(shapes, op.complete(node.attrs))
+        taken = any(name is None or name in places for name in parts)
+        if offsets is None or taken or len(set(parts)) < len(parts):
+            continue
+        wholes.add(node.output)
+        whole, base = places.setdefault(node.output, (node.output, 0))
+        size = DTYPES[graph.tensors[node.output].dtype].size
+        for name, offset in zip(parts, offsets, strict=True):
+            if name:
+                places[name] = (whole, base + offset * size)
+    return wholes
+
+
+def _computed(graph: Graph, name: str) -> str | None:
+    """Return the tensor that ``name`` shows whole, if a node computes it and may do so anywhere."""
+    while True:
+        node = graph.producer(name)
+        if node is None or graph.is_output(name) or not graph.tensors[name].nbytes:
+            return None
+        if node.op != "RESHAPE":
+            return None if node.definition.view is not None else name
+        name = node.inputs[0]
 
 
 def _last_uses(graph: Graph, order: list[Node]) -> dict[str, int]:

@@ -107,6 +107,7 @@ class Sample(NamedTuple):
 Infer = Callable[[Sequence[TensorType], Attrs], TensorType]
 Evaluate = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
 ViewRule = Callable[[Shape, Shape, Attrs], View | None]
+PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
 CostRule = Callable[[Sequence[TensorType], TensorType, Attrs], Cost]
 
 #: ``OpDef.strided`` of an op that takes any strides on every input.
@@ -139,6 +140,10 @@ class OpDef(NamedTuple):
     view : callable, optional
         ``(input shape, input strides, attrs) -> View`` of the output inside input 0, or None where
         strides cannot express it. Only ops that move no values have one.
+    parts : callable, optional
+        ``(input shapes, attrs) -> offsets`` (elements) of the inputs, each row-major, in an output
+        that they make up; None where they lie otherwise in it. Only ops that move no values have
+        one.
     inplace : tuple of int
         Inputs whose memory the output may take over when shape and dtype are equal.
     strided : tuple of int
@@ -160,6 +165,7 @@ class OpDef(NamedTuple):
     samples: Callable[[], Iterable[Sample]]
     attrs: Mapping[str, Attr] = NO_ATTRS
     view: ViewRule | None = None
+    parts: PartsRule | None = None
     inplace: tuple[int, ...] = ()
     strided: tuple[int, ...] = ()
     cost: CostRule = _streaming_cost

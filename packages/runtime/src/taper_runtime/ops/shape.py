@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -171,6 +172,14 @@ def _infer_cat(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         if len(t.shape) != len(shape) or replace(t.shape, axis) != replace(shape, axis):
             fail("CAT", f"shapes equal but for axis {axis}", [list(t.shape) for t in inputs])
     return TensorType(dtype, replace(shape, axis, sum(t.shape[axis] for t in inputs)))
+
+
+def _parts_cat(shapes: Sequence[Shape], attrs: Attrs) -> list[int] | None:
+    """One after the other, if the axis is the outermost with more than one element."""
+    axis = attrs["axis"]
+    if any(size != 1 for size in shapes[0][:axis]):
+        return None
+    return list(accumulate((math.prod(shape) for shape in shapes[:-1]), initial=0))
 
 
 # -- samples ---------------------------------------------------------------------------------------
@@ -359,6 +368,7 @@ OPS = (
         evaluate=_evaluate_cat,
         samples=_samples_cat,
         attrs={"axis": Attr("int")},
+        parts=_parts_cat,
         strided=(ALL_INPUTS,),
         cost=lambda inputs, output, attrs: move_cost(inputs[:1], output, attrs),
     ),

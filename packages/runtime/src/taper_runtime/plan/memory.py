@@ -21,6 +21,7 @@ from taper_runtime.sizes import Size, UndecidedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 
@@ -185,9 +186,6 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
     _check_row_major(plan, plan.tensors[node.output], field)
     if root.role in ("input", "constant", "state"):
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
-    in_place = any(_is_in_place(plan, node, name, extents) for name in node.inputs)
-    if root.role != "output" and not in_place:
-        fail(f"{field}.root", f"expected itself, as {node.op} is not in place", root.name)
 
 
 def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _Extent]) -> bool:
@@ -211,23 +209,25 @@ def _fail_overwrite(plan: Plan, node: PlanNode, name: str, last_read: int) -> No
 
 
 def _check_view(plan: Plan, node: PlanNode, field: str) -> None:
-    """Check that a node that is not executed lies where its op's view rule puts it."""
+    """Check that a node that is not executed lies where its op's rule puts it."""
     op = REGISTRY[node.op]
-    assert op.view is not None  # else it is executed
     if node.scratch != (0, 0):
         fail(f"{field}.scratch", "expected [0, 0], as a view computes nothing", node.scratch)
+    if op.view is None:
+        _check_parts(plan, node, op)
+        return
     source, name = node.inputs[0], node.output
     field = tensor_field(name)
     spec = plan.tensors[source]
     view = op.view(spec.shape, plan.placements[source].strides, op.complete(node.attrs))
     if view is None:
         fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
-    offset = _offset_in_root(plan, source) + view.offset * DTYPES[spec.dtype].size
-    if _offset_in_root(plan, name) != offset:
+    offset = plan.inside(source) + view.offset * DTYPES[spec.dtype].size
+    if plan.inside(name) != offset:
         fail(
             f"{field}.offset",
             f"expected {offset} in {source!r}'s root",
-            _offset_in_root(plan, name),
+            plan.inside(name),
         )
     strides = plan.placements[name].strides
     if strides != tuple(view.strides):
@@ -236,9 +236,28 @@ def _check_view(plan: Plan, node: PlanNode, field: str) -> None:
         )
 
 
-def _offset_in_root(plan: Plan, name: str) -> int:
-    placement = plan.placements[name]
-    return 0 if placement.root == name else placement.offset
+def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
+    """Check that the inputs of a node that is not executed make up its output."""
+    assert op.parts is not None  # else it is executed
+    spec, root = plan.tensors[node.output], plan.placements[node.output].root
+    _check_row_major(plan, spec, tensor_field(node.output))
+    shapes = [plan.tensors[name].shape for name in node.inputs]
+    offsets = op.parts(shapes, op.complete(node.attrs))
+    if offsets is None:
+        fail(
+            f"{tensor_field(node.output)}.root",
+            f"expected another than {node.inputs[0]!r}'s, for the parts lie apart",
+            root,
+        )
+    for name, shape, offset in zip(node.inputs, shapes, offsets, strict=True):
+        field, placement = tensor_field(name), plan.placements[name]
+        expected = plan.inside(node.output) + offset * DTYPES[spec.dtype].size
+        if placement.root != root:
+            fail(f"{field}.root", f"expected that of {node.output!r}, {root!r}", placement.root)
+        if plan.inside(name) != expected:
+            fail(f"{field}.offset", f"expected {expected} in {root!r}", plan.inside(name))
+        if not placement.is_contiguous(shape):
+            fail(f"{field}.strides", "expected row-major", placement.strides)
 
 
 def _check_arena(plan: Plan, last_read: Mapping[str, int], extents: Mapping[str, _Extent]) -> None:

@@ -102,7 +102,8 @@ class Plan(NamedTuple):
     ----------
     nodes : tuple of PlanNode
         In execution order. A node whose op has a view rule and whose output shares its first
-        input's root is not executed: the placement is its result.
+        input's root, or whose op has a parts rule and whose output begins where its first input
+        does, is not executed: the placement is its result.
     tensors : mapping of str to TensorSpec
     placements : mapping of str to Placement
         For every tensor.
@@ -152,10 +153,18 @@ class Plan(NamedTuple):
         return (*self.outputs, *self.states.values())
 
     def is_executed(self, node: PlanNode) -> bool:
-        """Whether a run computes this node; False where it is only a view of its input."""
-        if REGISTRY[node.op].view is None:
+        """Whether a run computes this node; False where it is a view of its input or its inputs."""
+        op = REGISTRY[node.op]
+        if op.view is None and op.parts is None:
             return True
-        return self.placements[node.output].root != self.placements[node.inputs[0]].root
+        if self.placements[node.output].root != self.placements[node.inputs[0]].root:
+            return True
+        return op.view is None and self.inside(node.output) != self.inside(node.inputs[0])
+
+    def inside(self, name: str) -> int:
+        """Offset of a tensor in its root, in bytes."""
+        placement = self.placements[name]
+        return 0 if placement.root == name else placement.offset
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to ``path`` as one ``.taper`` file, atomically.
