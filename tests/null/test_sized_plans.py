@@ -1,6 +1,7 @@
 """Plans with size variables: valid for all sizes or refused, bound by the inputs' shapes."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -73,6 +74,9 @@ def set_attrs(step, **attrs):
     return edit(lambda plan: plan["nodes"][step]["attrs"].update(attrs))
 
 
+#: 36 terms, so its cube has 256.
+GRID = sum(math.prod([B] * i + [S] * j) for i in range(6) for j in range(6))
+
 ATTACKS = {
     "a view beyond its root for large sizes": (
         set_tensor("a", strides=["7*S", 6, 1]), "plan.tensors['a'].",
@@ -108,6 +112,12 @@ ATTACKS = {
         "plan.samples['x'].shape",
     ),
     "a constant that varies": (set_tensor("w", shape=[4, "3*S"]), "plan."),
+    "a tensor beyond the limits for all sizes": (
+        set_tensor("h", shape=["B", f"{2**47}*S", 6]), "plan.tensors['h'].shape",
+    ),
+    "more terms than an expression has": (
+        set_tensor("h", shape=[str(GRID)] * 3), "plan.sizes",
+    ),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Plans with size variables: one layout per set of sizes, right at each, whatever came before."""
 
+import math
 import threading
 
 import numpy as np
@@ -12,6 +13,7 @@ from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
 
 
@@ -175,6 +177,45 @@ def test_sizes_that_need_too_much_memory_are_refused(size):
         opened.run(None, {"x": np.ones(size, np.float32)})
     (y,) = opened.run(None, {"x": np.ones(5, np.float32)})
     assert y == 125
+
+
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+def test_views_that_are_too_large_are_refused(executor):
+    """A view takes no memory, and a kernel could not count its elements in 64 bits."""
+    n = variable("n", 1, 2**31 - 1)
+    many = math.prod([n] * 31)
+    specs = [
+        TensorSpec("x", "float32", (n,), "input"),
+        TensorSpec("column", "float32", (n, 1), "intermediate"),
+        TensorSpec("a", "float32", (n, many), "intermediate"),
+        TensorSpec("b", "float32", (many, n), "intermediate"),
+        TensorSpec("y", "float32", (n, n), "output"),
+    ]
+    placements = {"x": Placement("x", 0, (1,)), "y": Placement("y", 0, (n, 1))}
+    for name, strides in {"column": (1, 1), "a": (1, 0), "b": (0, 1)}.items():
+        placements[name] = Placement("x", 0, strides)
+    plan = Plan(
+        nodes=(
+            PlanNode("RESHAPE", ("x",), "column", {"shape": (n, 1)}),
+            PlanNode("EXPAND", ("column",), "a", {"shape": (n, many)}),
+            PlanNode("EXPAND", ("x",), "b", {"shape": (many, n)}),
+            PlanNode("MATMUL", ("a", "b"), "y"),
+        ),
+        tensors={spec.name: spec for spec in specs},
+        placements=placements,
+        inputs=("x",),
+        outputs=("y",),
+        constants={},
+        arena_bytes=0,
+        sizes={"n": (1, 2**31 - 1)},
+    )
+    validate(plan)
+    opened = session(plan, executor)
+    for size in (3, 4):  # more than the limit; more than 64 bits
+        with pytest.raises(InputError, match="too large"):
+            opened.run(None, {"x": np.ones(size, np.float32)})
+    (y,) = opened.run(None, {"x": np.ones(1, np.float32)})
+    assert y == 1
 
 
 def test_layouts_lay_tensors_apart():

@@ -8,6 +8,7 @@ from taper_runtime.executor import _native
 from taper_runtime.executor.executor import Executor, definition, node_cost, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.sizes import largest
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class CompiledExecutor(Executor):
             worth = _workers_worth(plan, node) if threads > 1 else 1
             label = f"{node.output} ({node.op})"
             program.add(op, attrs, operands, node.scratch, label, worth)
-        program.finish(_example_sizes(plan))
+        types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
+        program.finish(_example_sizes(plan), [counted_bytes(tensor) for tensor in types])
         if strict_native:
             kernels = program.kernels()
             refuse([node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None])

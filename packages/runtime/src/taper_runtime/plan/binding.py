@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import plain_strides
-from taper_runtime.plan.checks import ALIGNMENT
+from taper_runtime.plan.checks import ALIGNMENT, MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 from taper_runtime.sizes import UNBOUNDED, Size, affine, evaluate, variables
 
@@ -75,7 +75,7 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
     Raises
     ------
     InputError
-        If a size does not fit 64 bits.
+        If a size does not fit 64 bits, or a tensor would be larger than a plan may have.
     """
     if not plan.sizes:
         return plan
@@ -89,6 +89,9 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
         name: TensorSpec(name, spec.dtype, known(spec.shape), spec.role)
         for name, spec in plan.tensors.items()
     }
+    for spec in tensors.values():
+        if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
+            raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
     placements = {}
     end = 0
     for name, placement in plan.placements.items():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import math
+from typing import TYPE_CHECKING, NoReturn
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name
+from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name, largest
+
+if TYPE_CHECKING:
+    from taper_runtime.ops.opdef import TensorType
 
 #: Boundary of everything in the arena, and of constants whose size is a multiple of it: one cache
 #: line, and the widest vector.
@@ -15,8 +19,8 @@ ALIGNMENT = 64
 #: numpy 1 holds no more dims.
 MAX_RANK = 32
 
-#: Of one tensor, a zero dim counted as one: more than a process can address. Any byte stride or
-#: offset inside a tensor then fits a signed 64-bit integer.
+#: Of one tensor, a view as well, by :func:`counted_bytes`: more than a process can address. Any
+#: number of elements, byte stride or offset inside a tensor then fits a signed 64-bit integer.
 MAX_TENSOR_BYTES = 2**48
 
 MAX_ARENA_BYTES = 2**40
@@ -49,6 +53,11 @@ def tensor_field(name: object) -> str:
 def fail(field: str, expected: str, got: object) -> NoReturn:
     """Raise :class:`PlanFormatError` with what was expected and what was got."""
     raise PlanFormatError(field, f"{expected}, got {describe(got)}")
+
+
+def counted_bytes(tensor: TensorType) -> int:
+    """Bytes of a tensor, a zero dim counted as one: what :data:`MAX_TENSOR_BYTES` limits."""
+    return DTYPES[tensor.dtype].size * math.prod(largest(size, 1) for size in tensor.shape)
 
 
 def is_size(value: object) -> bool:
@@ -89,7 +98,8 @@ def check_type(dtype: object, shape: object, field: str) -> None:
     """Check that ``dtype`` is known and ``shape`` a tuple of sizes within the limits.
 
     A size expression must be at least 1: the rules of ops treat a dim that is not known as one that
-    is not empty. Its upper limit is checked when it is.
+    is not empty. Bytes that depend on sizes are checked for the least of them; for others when they
+    are known.
     """
     if type(dtype) is not str or dtype not in DTYPES:
         fail(f"{field}.dtype", f"expected one of {', '.join(DTYPES)}", dtype)
@@ -105,5 +115,7 @@ def check_type(dtype: object, shape: object, field: str) -> None:
             fail(f"{field}.shape", "expected sizes >= 0", size)
         elif bounds(size)[0] < 1:
             fail(f"{field}.shape", "expected a size expression of at least 1", str(size))
-    if nbytes > MAX_TENSOR_BYTES:
+        else:
+            nbytes *= size
+    if bounds(nbytes)[0] > MAX_TENSOR_BYTES:
         fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", nbytes)

@@ -52,6 +52,14 @@ def validate(plan: Plan) -> None:
     PlanFormatError
         Naming the first field that breaks a rule.
     """
+    try:
+        _check_plan(plan)
+    except OpError as error:
+        raise PlanFormatError("plan.sizes", str(error)) from error
+
+
+def _check_plan(plan: Plan) -> None:
+    """Do it; OpError where what follows from sizes is no expression within their limits."""
     if not is_size(plan.arena_bytes) or plan.arena_bytes > MAX_ARENA_BYTES:
         fail("plan.arena_bytes", f"expected 0 to {MAX_ARENA_BYTES}", plan.arena_bytes)
     _check_sizes(plan)

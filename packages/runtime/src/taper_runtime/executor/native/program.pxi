@@ -91,14 +91,16 @@ cdef class Program:
         self.steps.append(Step(self.table, op, attrs, operands, scratch, label, worth))
         self.n_tensors += len(operands)
 
-    def finish(self, sizes):
-        """Make the program ready, with a layout for these values of the size variables."""
-        tensors = {spec.nbytes for spec in (*self.inputs, *self.outputs)}
-        slots = [self.table.slot(size) for size in tensors]
+    def finish(self, sizes, tensor_bytes):
+        """Make the program ready, with a layout for these values of the size variables.
+
+        tensor_bytes : sequence of int
+            What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
+        """
+        slots = [self.table.slot(size) for size in tensor_bytes]
         for spec in (*self.inputs, *self.outputs):
             for size in spec.shape:
                 self.table.slot(size)
-        slots += [slot for slot, _, _, _ in self.roots]
         self.sizes = SizeCode(self.table, slots)
         self.last = Layout(self, sizes)
         if self.dynamic:
