@@ -48,7 +48,22 @@ def test_part_of_the_elements():
     check_fires(merge, b.done(b.op("FLIP", y, axes=(2,))))
 
 
+def test_everything_back_where_it_was():
+    b = Windows()
+    x = b.shifted(b.x, (1,))
+    back = b.constant(np.roll(np.arange(6), -1))
+    graph = check_fires(merge, b.done(b.op("INDEX_SELECT", x, back, axis=1)))
+    assert op_counts(graph) == {"RESHAPE": 1}
+
+
 class TestStays:
+    def test_rows_that_would_be_a_copy(self):
+        b = Builder()
+        x = b.op("EXPAND", b.input("x", 3, 1, 16), shape=(3, 2, 16))
+        for axis, order in ((0, [2, 0, 1]), (1, [1, 0])):
+            x = b.op("INDEX_SELECT", x, b.constant(np.array(order)), axis=axis)
+        check_keeps(merge, b.done(x))
+
     def test_one_copy(self):
         b = Windows()
         check_keeps(merge, b.done(b.cut(b.x)))

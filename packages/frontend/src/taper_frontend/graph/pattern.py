@@ -287,7 +287,9 @@ Rule = Callable[[Graph, Node], bool]
 
 
 def rewrite(graph: Graph, *rules: Rule) -> bool:
-    """Try each rule on each node, producers first; the first that changes a node ends its turn.
+    """Apply rules at each node until none applies to it any more, producers first.
+
+    Every rule must lower something that the others do not raise, or this never ends.
 
     Returns
     -------
@@ -296,9 +298,11 @@ def rewrite(graph: Graph, *rules: Rule) -> bool:
     """
     changed = False
     for node in graph.order():
-        # a rewrite may have removed nodes further down this list
-        if graph.producer(node.output) is node:
-            changed |= any(_applies(rule, graph, node) for rule in rules)
+        # a rewrite may have removed this node, or nodes further down the list
+        while graph.producer(node.output) is node and any(
+            _applies(rule, graph, node) for rule in rules
+        ):
+            changed = True
     return changed
 
 

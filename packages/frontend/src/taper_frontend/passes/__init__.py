@@ -64,6 +64,7 @@ PIPELINE: list[Pass] = [
     recognize_activations,  # before fusion: one good kernel instead of a dozen micro-ops
     Group(
         hoist_reshapes,  # bmm and addmm get their batch dimensions back
+        sink_permutations,  # past the reshapes that came between
         remove_noops,  # and the reshapes meet and cancel
         absorb_into_matmul,  # scale factors that a reshape stood in front of
         eliminate_common_subexpressions,  # reshapes hoisted twice
@@ -74,6 +75,7 @@ PIPELINE: list[Pass] = [
         simplify_positions,
         absorb_causal_mask,  # half the work, and no mask to read
         absorb_repeated_heads,
+        sink_permutations,  # past the reshapes that this leaves
         remove_noops,
         eliminate_common_subexpressions,
     ),
@@ -81,7 +83,11 @@ PIPELINE: list[Pass] = [
     merge_parallel_matmuls,  # after attention, which reads the slices; before biases are epilogues
     merge_selections,  # windows that are shifted and cut
     move_scales,  # after attention, which has its own; before they fuse
-    sink_reshapes,  # what stands between a product and its activation
+    Group(
+        sink_reshapes,  # what stands between a product and its activation
+        sink_permutations,  # what stood before them
+        remove_noops,  # and the reshapes meet, or there would be two in the way of the next
+    ),
     fuse_elementwise,
     fuse_epilogues,  # what is left beside a product, as one program
     read_permuted,  # what no product has taken

@@ -30,7 +30,7 @@ def hoist_reshapes(graph: Graph) -> bool:
     It happens only where another RESHAPE lies further up. What ATen flattens to two dimensions
     (addmm) or three (bmm) gets back the shape it had, and activations, residuals and masks lie
     beside the product, where they fuse. RESHAPEs are free unless they read a strided view; one is
-    never moved to where it would.
+    never moved to where it would. Each step leaves a RESHAPE nearer to the one it is to meet.
     """
     return rewrite(graph, _hoist)
 

@@ -33,7 +33,7 @@ def merge_selections(graph: Graph) -> bool:
              (cut into windows)
 
     Where each element comes from is worked out at export. What moves together, the channels of a
-    pixel at least, is a row.
+    pixel at least, is a row. It happens only where fewer copies are left.
     """
     return rewrite(graph, _merge)
 
@@ -50,20 +50,27 @@ def _merge(graph: Graph, node: Node) -> bool:
     ):
         chain.insert(0, before)
     source = graph.tensors[chain[0].inputs[0]]
-    if sum(_is_copy(graph, move) for move in chain) < 2 or source.type.size > _MAX_ELEMENTS:
+    copies = sum(_is_copy(graph, move) for move in chain)
+    if copies < 2 or source.type.size > _MAX_ELEMENTS:
         return False
     places = _follow(graph, chain, np.arange(source.type.size).reshape(source.shape))
     row = _row(places, source.shape)
     if row < _MIN_ROW:
         return False
+    wanted = {"shape": graph.tensors[node.output].shape}
+    if row == places.size == source.type.size:  # everything is back where it was
+        graph.replace_node(node, "RESHAPE", [source.name], wanted)
+        return True
+    shape = (source.type.size // row, row)
+    if copies == 2 and not is_free_reshape(graph, source.name, shape):
+        return False
     name = f"{node.output}.merged"
     index = graph.add_constant(f"{name}.places", places.reshape(-1, row)[:, 0] // row)
-    shape = (source.type.size // row, row)
     rows = graph.add_node("RESHAPE", [source.name], {"shape": shape}, name=f"{name}.rows")
     taken = graph.add_node(
         "INDEX_SELECT", [rows, index], {"axis": 0}, name=name, source=node.source
     )
-    graph.replace_node(node, "RESHAPE", [taken], {"shape": graph.tensors[node.output].shape})
+    graph.replace_node(node, "RESHAPE", [taken], wanted)
     return True
 
 

@@ -20,7 +20,8 @@ def read_permuted(graph: Graph) -> bool:
 
         x -> MAP -> PERMUTE -> CONV        x -> PERMUTE -> MAP -> CONV
 
-    The operands are read in whatever order they lie. Only where nothing else reads the result.
+    The operands are read in whatever order they lie. Only where nothing else reads the result. This
+    is what ``sink_permutations`` has brought here, undone where it found no end: it comes after.
     """
     return rewrite(graph, _permute_operands)
 

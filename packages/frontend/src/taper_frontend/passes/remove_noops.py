@@ -35,6 +35,8 @@ def remove_noops(graph: Graph) -> bool:
         x -> EXPAND -> ADD(., z)           ADD(x, z)                 (z has the full shape)
         x -> EXPAND -> NEG -> y            x -> NEG -> EXPAND -> y
         INDEX_SELECT(x, 0 1 2 ... all)     RESHAPE(x)
+
+    Each step leaves fewer movements on some path, or an EXPAND nearer to the outputs.
     """
     return rewrite(
         graph,

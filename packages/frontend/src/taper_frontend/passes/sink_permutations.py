@@ -34,7 +34,8 @@ def sink_permutations(graph: Graph) -> bool:
     elementwise ops, reductions, norms, products, joins and cuts, and through a RESHAPE that keeps
     together what lies together. The other operands of an op must have the same permutation, or one
     that costs nothing: constants, and what has only one dimension that counts. An operand that lies
-    otherwise is permuted only where all that read the result undo the permutation.
+    otherwise is permuted only where all that read the result undo the permutation. Each step leaves
+    a permutation nearer to the outputs, and what it adds above the op costs nothing or is undone.
     """
     return rewrite(graph, _sink)
 

@@ -25,7 +25,9 @@ def sink_reshapes(graph: Graph) -> bool:
 
     The op can then become the epilogue, fuse with the elementwise op before, or read the permuted
     tensor as it lies. Its other operands are scalars, vectors along a last dimension that both
-    shapes have, and tensors that can be had in the other shape without a copy.
+    shapes have, and tensors that can be had in the other shape without a copy. Each step leaves
+    fewer copies, or as many and less that RESHAPE keeps from fusing: a product counts for two
+    elementwise ops.
     """
     return rewrite(graph, _sink)
 
@@ -36,38 +38,46 @@ def _sink(graph: Graph, node: Node) -> bool:
     after = graph.tensors[node.output].shape
     for name in node.inputs:
         reshape = graph.producer(name)
-        if reshape is None or not _parts(graph, reshape, node):
+        if reshape is None or reshape.op != "RESHAPE" or not _gains(graph, reshape, node):
             continue
         (source,) = reshape.inputs
         before = graph.tensors[source].shape
-        if all(other == name or _fits(graph, other, before, after) for other in node.inputs):
-            inputs = [
-                source if other == name else _reshaped(graph, other, before, after)
-                for other in node.inputs
-            ]
-            wanted = f"{node.output}.before"
-            result = graph.add_node(node.op, inputs, node.attrs, name=wanted, source=node.source)
-            graph.replace_node(node, "RESHAPE", [result], {"shape": after})
-            return True
+        inputs = [
+            source if other == name else _reshaped(graph, other, before, after)
+            for other in node.inputs
+        ]
+        wanted = f"{node.output}.before"
+        result = graph.add_node(node.op, inputs, node.attrs, name=wanted, source=node.source)
+        graph.replace_node(node, "RESHAPE", [result], {"shape": after})
+        return True
     return False
 
 
-def _parts(graph: Graph, reshape: Node, node: Node) -> bool:
-    """Whether a RESHAPE that ``node`` alone reads is in its way."""
+def _gains(graph: Graph, reshape: Node, node: Node) -> bool:
+    """Whether ``node`` can be computed before a RESHAPE that it reads, and should be."""
+    (source,) = reshape.inputs
+    before, after = (graph.tensors[t].shape for t in (source, node.output))
     if (
-        reshape.op != "RESHAPE"
-        or graph.tensors[reshape.output].shape != graph.tensors[node.output].shape
+        graph.tensors[reshape.output].shape != after
         or graph.sole_consumer(reshape.output) is not node
     ):
         return False
-    (source,) = reshape.inputs
-    producer = graph.producer(source)
-    fuses = (
-        producer is not None
-        and (is_plain_product(producer) or is_elementwise(producer))
-        and graph.sole_consumer(source) is reshape
-    )
-    return fuses or not is_free_reshape(graph, source, graph.tensors[node.output].shape)
+    others = [name for name in node.inputs if name != reshape.output]
+    if not all(_fits(graph, name, before, after) for name in others):
+        return False
+    if not is_free_reshape(graph, source, after):
+        return True
+    parted = [name for name in others if graph.tensors[name].shape == after]
+    loss = sum(_worth_fusing(graph, name, node) for name in parted)
+    return _worth_fusing(graph, source, reshape) > loss
+
+
+def _worth_fusing(graph: Graph, tensor: str, reader: Node) -> int:
+    """Return what it is worth that what makes ``tensor`` can take in the one node that reads it."""
+    producer = graph.producer(tensor)
+    if producer is None or graph.sole_consumer(tensor) is not reader:
+        return 0
+    return 2 if is_plain_product(producer) else int(is_elementwise(producer))
 
 
 def _fits(graph: Graph, tensor: str, before: Shape, after: Shape) -> bool:

@@ -41,9 +41,12 @@ def register(op: OpDef) -> OpDef:
     ------
     ValueError
         If the name is taken.
+    OpError
+        If an attr is of no known type, or its default not of its type.
     """
     if op.name in REGISTRY:
         raise ValueError(f"op {op.name!r} is registered already")
+    op.check_attrs()
     REGISTRY[op.name] = op
     return op
 

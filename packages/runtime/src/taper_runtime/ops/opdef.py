@@ -171,6 +171,23 @@ class OpDef(NamedTuple):
     cost: CostRule = _streaming_cost
     native: bool = True
 
+    def check_attrs(self) -> None:
+        """Check what :meth:`complete` relies on: types that exist, defaults that have them.
+
+        Raises
+        ------
+        OpError
+            On an unknown type or a default of another type; a default list must be a tuple.
+        """
+        for name, attr in self.attrs.items():
+            if attr.type not in _CHECKS:
+                raise OpError(
+                    f"{self.name}.{name}: no attr type {attr.type!r}; known: {', '.join(_CHECKS)}"
+                )
+            default = attr.default
+            if default is not REQUIRED and (type(default) is list or not attr.accepts(default)):
+                raise OpError(f"{self.name}.{name}: default: expected {attr.type}, got {default!r}")
+
     def complete(self, attrs: Attrs) -> dict[str, Any]:
         """``attrs`` with defaults filled in, names and types checked.
 
