@@ -19,16 +19,18 @@ import torch
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_leaves, tree_map
 
-import taper_frontend
 import taper_runtime
 from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError, UnsupportedOpError
+from taper_frontend.export import compile_program
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
+from taper_frontend.lowering.lower import needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch.export import ExportedProgram
     from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.float16, torch.bfloat16)
@@ -43,7 +45,7 @@ REFUSED = "refused by torch"  # torch cannot run or export it
 VERDICTS = (RIGHT, WRONG, RUN, EXPORT, OUTSIDE, REFUSED)
 
 #: Samples of one module, and the seconds each step may take with them.
-TOGETHER = 24
+TOGETHER = 48
 _SECONDS = 120
 
 #: Their values are whatever the memory holds.
@@ -144,23 +146,25 @@ def _judge(items: list[_Item], dtype: torch.dtype, verdicts: dict[int, Verdict])
     if not items:
         return
     module = Calls([case for _, case, _ in items]).eval()
+    tensors = [t for call in module.calls for t in call.tensors]
     try:
-        got = _run(module)
+        with _in_time():
+            program = capture(module, tuple(tensors))
+        outside = _calls_outside(program)
+        got = [] if outside else _run(program, tensors)
     except Exception as error:  # the verdict says what it was
-        if isinstance(error, UnsupportedOpError) and len(items) > 1:
-            outside = _calls_outside(module)
-            for call, cause in outside.items():
-                verdicts[items[call][0]] = Verdict(OUTSIDE, cause)
-            if outside:
-                rest = [item for call, item in enumerate(items) if call not in outside]
-                _judge(rest, dtype, verdicts)
-                return
-        if len(items) > 1:
-            part = -(-len(items) // 4)
-            for first in range(0, len(items), part):
-                _judge(items[first : first + part], dtype, verdicts)
+        if len(items) == 1:
+            verdicts[items[0][0]] = _failure(error)
             return
-        verdicts[items[0][0]] = _failure(error)
+        part = -(-len(items) // 4)
+        for first in range(0, len(items), part):
+            _judge(items[first : first + part], dtype, verdicts)
+        return
+    if outside:
+        for call, cause in outside.items():
+            verdicts[items[call][0]] = Verdict(OUTSIDE, cause)
+        rest = [item for call, item in enumerate(items) if call not in outside]
+        _judge(rest, dtype, verdicts)
         return
     results = iter(got)
     for index, case, wanted in items:
@@ -172,11 +176,10 @@ class _RunError(Exception):
     """The plan, once made, cannot be saved, loaded or run."""
 
 
-def _run(module: Calls) -> list[Any]:
-    """Export, save, load and run; return the results."""
-    tensors = [t for call in module.calls for t in call.tensors]
+def _run(program: ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Make a plan, save, load and run it; return the results."""
     with _in_time():
-        plan = taper_frontend.export(module, tuple(tensors), verify=False)
+        plan = compile_program(program, verify=False)
     try:
         with _in_time(), TemporaryDirectory() as folder:
             path = Path(folder) / "op.taper"
@@ -188,16 +191,15 @@ def _run(module: Calls) -> list[Any]:
         raise _RunError(_first_line(error)) from error
 
 
-def _calls_outside(module: Calls) -> dict[int, str]:
+def _calls_outside(program: ExportedProgram) -> dict[int, str]:
     """Return the calls that are not served, each with its cause."""
-    tensors = tuple(t for call in module.calls for t in call.tensors)
     outside: dict[int, str] = {}
-    for node in capture(module, tensors).graph.nodes:
-        if node.op != "call_function" or str(node.target) in HANDLERS:
+    for node in needed(program.graph.nodes):
+        if node.op != "call_function" or not (cause := _why_outside(node)):
             continue
         stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
         call = next((path.split(".")[-1] for path in stack if ".calls." in f".{path}"), None)
-        if call is not None and (cause := _why_outside(node)):
+        if call is not None:
             outside.setdefault(int(call), f"{node.target}: {cause}")
     return outside
 
@@ -205,10 +207,10 @@ def _calls_outside(module: Calls) -> dict[int, str]:
 def _why_outside(node: torch.fx.Node) -> str:
     """Return why Taper does not mean to serve a node; empty if it does."""
     target = node.target
-    for value in tree_leaves(node.meta.get("val")):
+    for value in tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)]):
         if isinstance(value, torch.Tensor) and value.dtype not in DTYPE_NAMES:
-            return f"results of {value.dtype}"
-    if not isinstance(target, torch._ops.OpOverload):
+            return f"tensors of {value.dtype}"
+    if not isinstance(target, torch._ops.OpOverload) or str(target) in HANDLERS:
         return ""
     if torch.Tag.nondeterministic_seeded in target.tags:
         return "random numbers"

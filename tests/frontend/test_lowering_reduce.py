@@ -35,6 +35,11 @@ def test_dtype_argument():
     check_lowering(model, N)
 
 
+def test_product_of_bools():
+    flags = torch.tensor([[1, 2, 0], [3, 1, 1]])
+    check_lowering(lambda x: [x.prod(1, dtype=torch.bool), x.prod(dtype=torch.bool)], flags)
+
+
 def test_reductions_of_every_form():
     def model(x, n):
         return [

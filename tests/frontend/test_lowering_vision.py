@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lowering import check_each, check_lowering, ops_of
+from lowering import check_each, check_lowering, evaluate_graph, lower_model, ops_of
 
 X = torch.linspace(-2, 2, 2 * 4 * 8 * 9).sin().reshape(2, 4, 8, 9)
 LAYOUT = {"PERMUTE", "TRANSPOSE", "RESHAPE"}
@@ -199,16 +199,69 @@ def test_moving_between_channels_and_places():
         lambda x: F.channel_shuffle(x, 2),
         lambda x: F.unfold(x, (3, 2), 2, 1, (2, 3)),
         lambda x: F.fold(F.unfold(x, 3), (8, 9), 3),
+        lambda x: F.fold(F.unfold(x, (2, 3), 2, 1, (3, 2)), (8, 9), (2, 3), 2, 1, (3, 2)),
+        lambda x: F.fold(F.unfold(x[0], (3, 2), 1, 2, 4), (8, 9), (3, 2), 1, 2, 4),
     )
     check_lowering(lambda x: [call(x) for call in calls], X)
 
 
-@pytest.mark.parametrize("border", ["zeros", "border", "reflection"])
-def test_sampling_at_a_grid(border):
+def test_windows_side_by_side_are_folded_by_moving():
+    graph = check_lowering(
+        lambda x: F.fold(x, (9, 9), 2, padding=1, stride=2), X[..., :5, :5].flatten(2)
+    )
+    assert set(ops_of(graph)) <= LAYOUT | {"SLICE", "CAT", "EXPAND"}
+
+
+BORDERS = ("zeros", "border", "reflection")
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_sampling_at_a_grid(align):
+    grid = torch.rand(2, 4, 5, 2, generator=torch.manual_seed(0)) * 5 - 2.5
+    modes = ("bilinear", "nearest", "bicubic")
+
     def model(x, grid):
+        return [F.grid_sample(x, grid, mode, b, align) for mode in modes for b in BORDERS]
+
+    check_lowering(model, X, grid, rtol=1e-4, atol=1e-5)
+    check_lowering(model, X[:, :, :1], grid, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_sampling_in_space(align):
+    grid = torch.rand(2, 3, 4, 5, 3, generator=torch.manual_seed(0)) * 5 - 2.5
+    modes = ("bilinear", "nearest")
+
+    def model(x, grid):
+        return [F.grid_sample(x, grid, mode, b, align) for mode in modes for b in BORDERS]
+
+    check_lowering(model, X.reshape(2, 4, 4, 6, 3), grid, rtol=1e-4, atol=1e-5)
+
+
+def test_sampling_outside_of_an_image_does_not_read_it():
+    x = torch.full((1, 1, 2, 2), float("inf"))
+    grid = torch.tensor([[[[5.0, 5.0], [float("nan"), 0.0], [1e30, -1e30]]]])
+    graph = lower_model(
+        lambda x, g: F.grid_sample(x, g, "nearest", align_corners=False), x, grid
+    ).graph
+    assert evaluate_graph(graph, [x, grid])[0].tolist() == [[[[0.0, 0.0, 0.0]]]]
+
+
+def test_statistics_of_norms():
+    x = X * 3 + 5
+    weight, bias, mean, variance = torch.rand(4, 4, generator=torch.manual_seed(0))
+    aten = torch.ops.aten
+
+    def model(x):
+        gathered = (weight, bias, mean, variance)
         return [
-            F.grid_sample(x, grid, mode, border, align_corners=align)
-            for mode, align in (("bilinear", False), ("nearest", True))
+            aten.native_layer_norm(x, [8, 9], None, None, 1e-5),
+            aten.native_group_norm(x, weight, bias, 2, 4, 72, 2, 1e-5),
+            aten.native_batch_norm(x, *gathered, False, 0.1, 1e-5),
+            aten._native_batch_norm_legit_no_training(x, *gathered, 0.1, 1e-5),
+            aten._native_batch_norm_legit_functional(x, *gathered, True, 0.1, 1e-5),
+            aten._native_batch_norm_legit_functional(x, *gathered, False, 0.1, 1e-5),
+            aten._native_batch_norm_legit.no_stats(x, weight, bias, True, 0.1, 1e-5),
         ]
 
-    check_lowering(model, X, torch.rand(2, 4, 5, 2, generator=torch.manual_seed(0)) * 3 - 1.5)
+    check_lowering(model, x, rtol=1e-4, atol=1e-5)

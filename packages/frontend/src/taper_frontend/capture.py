@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
@@ -91,14 +90,9 @@ def capture(
         )
 
 
-#: Core ATen ops without a handler that torch can decompose all the same.
-_DECOMPOSED = (torch.ops.aten.grid_sampler_2d.default,)
-
-
 def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:
-    """Torch's own table without the ops that have a handler, and with some it leaves whole."""
-    kept = {op: rule for op, rule in _torch_decompositions().items() if str(op) not in HANDLERS}
-    return kept | get_decompositions(_DECOMPOSED)
+    """Torch's own table without the ops that have a handler."""
+    return {op: rule for op, rule in _torch_decompositions().items() if str(op) not in HANDLERS}
 
 
 @cache

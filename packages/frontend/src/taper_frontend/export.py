@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taper_frontend.capture import Model, capture
-from taper_frontend.dims import requested_dims
+from taper_frontend.dims import Dims, requested_dims
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
@@ -72,35 +72,58 @@ def export(
         step("capture")
         program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
         dims = requested_dims(module, program, args, kwargs, dynamic_shapes)
-        step("lower")
-        lowered = lower(program, dims.names)
-        graph = lowered.graph
-        step("optimize")
-        nodes_lowered = len(graph.nodes)
-        # the last is the planner's condition, whatever the pipeline
-        records = run_pipeline(graph, [*passes, materialize_outputs])
-        step("plan")
-        report = {
-            "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
-            "nodes_lowered": nodes_lowered,
-            "passes": [
-                {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
-            ],
-        }
-        if dims.specialized:
-            report["specialized"] = dims.specialized
-        plan = make_plan(
-            graph,
-            samples=_samples(program, graph),
-            input_tree=lowered.input_tree,
-            output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
-            metadata=report,
-        )
-        if verify:
-            step("verify")
-            verified = verify_plan(plan, program)
-            plan = plan._replace(metadata={**plan.metadata, "verified": verified})
-    return plan
+        return compile_program(program, dims, passes=passes, verify=verify, step=step)
+
+
+def compile_program(
+    program: ExportedProgram,
+    dims: Dims | None = None,
+    *,
+    passes: Sequence[Pass] = PIPELINE,
+    verify: bool = True,
+    step: Callable[[str], None] = lambda name: None,
+) -> Plan:
+    """Make a plan of a program that :func:`taper_frontend.capture.capture` gave.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+    dims : Dims, optional
+        What became of the dimensions that were to vary.
+    passes, verify
+        As in :func:`export`.
+    step : callable
+        Gets the name of each step before it runs.
+    """
+    dims = dims or Dims({}, [])
+    step("lower")
+    lowered = lower(program, dims.names)
+    graph = lowered.graph
+    step("optimize")
+    nodes_lowered = len(graph.nodes)
+    # the last is the planner's condition, whatever the pipeline
+    records = run_pipeline(graph, [*passes, materialize_outputs])
+    step("plan")
+    report = {
+        "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
+        "nodes_lowered": nodes_lowered,
+        "passes": [
+            {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
+        ],
+    }
+    if dims.specialized:
+        report["specialized"] = dims.specialized
+    plan = make_plan(
+        graph,
+        samples=_samples(program, graph),
+        input_tree=lowered.input_tree,
+        output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
+        metadata=report,
+    )
+    if not verify:
+        return plan
+    step("verify")
+    return plan._replace(metadata={**plan.metadata, "verified": verify_plan(plan, program)})
 
 
 def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:

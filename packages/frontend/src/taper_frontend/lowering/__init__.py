@@ -8,6 +8,8 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     creation,
     distance,
     elementwise,
+    fold,
+    grid_sample,
     indexing,
     matmul,
     norm,

@@ -189,7 +189,7 @@ class _Walk:
             if (leaf := self._bind(spec, placeholders)) is not None
         ]
         self._bind_states()
-        for node in _needed(nodes):
+        for node in needed(nodes):
             if node.op == "call_function":
                 self.values[node.name] = self._lower(node)
         results = [
@@ -384,17 +384,17 @@ class _Walk:
         self.refused.append(UnsupportedNode(op, category, reason, source))
 
 
-def _needed(nodes: Iterable[Node]) -> list[Node]:
+def needed(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes that results are made of, in order.
 
     The others only assert something: a plan's inputs have one type, and a plan cannot raise a
     model's own errors.
     """
-    needed = {node for node in nodes if node.op == "output"}
+    wanted = {node for node in nodes if node.op == "output"}
     for node in reversed(list(nodes)):
-        if node in needed:
-            needed.update(node.all_input_nodes)
-    return [node for node in nodes if node in needed]
+        if node in wanted:
+            wanted.update(node.all_input_nodes)
+    return [node for node in nodes if node in wanted]
 
 
 def _find_handler(node: Node) -> Handler | None:

@@ -63,15 +63,11 @@ def native_layer_norm(
     bias: str | None,
     eps: float,
 ) -> tuple[str, str | None, str | None]:
-    """Normalise over the last dimensions; mean and inverse deviation mostly nobody reads."""
+    """Normalise over the last dimensions; also give mean and inverse deviation."""
     y = layer_norm(ctx, x, normalized_shape, weight, bias, eps)
-    if all(user.args[1] == 0 for user in ctx.node.users):
+    if not (ctx.reads(1) or ctx.reads(2)):
         return y, None, None
-    axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
-    mean = ctx.emit("MEAN", [x], axes=axes, keepdim=True)
-    variance = ctx.emit("VAR", [x], axes=axes, keepdim=True, correction=0.0)
-    added = ctx.apply("ADD", variance, eps, dtype=ctx.dtype(variance))
-    return y, mean, ctx.emit("RSQRT", [added])
+    return y, *_statistics(ctx, x, range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)), eps)
 
 
 @lowers("aten.rms_norm.default")
@@ -99,7 +95,7 @@ def batch_norm(
     running_var: str,
     momentum: float,
     eps: float,
-) -> tuple[str, None, None]:
+) -> tuple[str, str, str]:
     """Normalise each channel with the statistics gathered in training: one factor, one summand."""
     dtype = ctx.output.dtype
     scale = ctx.emit("RSQRT", [ctx.apply("ADD", running_var, eps, dtype=dtype)])
@@ -107,7 +103,8 @@ def batch_norm(
         scale = ctx.apply("MUL", scale, weight, dtype=dtype)
     shift = ctx.apply("MUL", running_mean, scale, dtype=dtype)
     shift = ctx.apply("SUB", 0 if bias is None else bias, shift, dtype=dtype)
-    return _scale_and_shift(ctx, x, scale, shift), None, None
+    nothing = ctx.full((0,), 0, dtype)  # what torch gives for statistics nobody computes
+    return _scale_and_shift(ctx, x, scale, shift), nothing, nothing
 
 
 @lowers("aten._native_batch_norm_legit.no_stats")
@@ -119,14 +116,15 @@ def batch_norm_no_stats(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[str, None, None]:
-    """Normalise each channel with the statistics of the batch."""
-    y = _normalise(ctx, x, (0, *range(2, ctx.rank(x))), eps)
-    return _scale_and_shift(ctx, y, weight, bias), None, None
+) -> tuple[str, ...]:
+    """Normalise each channel with the statistics of the batch, and give those too."""
+    statistics = _statistics(ctx, x, (0, *range(2, ctx.rank(x))), eps)
+    y = _scale_and_shift(ctx, _normalise(ctx, x, *statistics), weight, bias)
+    return y, *(ctx.flat(values) for values in statistics)
 
 
 @lowers("aten._native_batch_norm_legit_functional.default")
-def batch_norm_training(
+def batch_norm_functional(
     ctx: Lowering,
     x: str,
     weight: str | None,
@@ -136,17 +134,19 @@ def batch_norm_training(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[str | None, ...]:
-    """Normalise with the statistics of the batch, and move the gathered ones towards them."""
+) -> tuple[str, ...]:
+    """Normalise; in training, move the gathered statistics towards those of the batch."""
+    if not training:
+        results = batch_norm(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
+        return *results, running_mean, running_var
     axes = (0, *range(2, ctx.rank(x)))
-    y = _scale_and_shift(ctx, _normalise(ctx, x, axes, eps), weight, bias)
-    mean = ctx.emit("MEAN", [x], axes=axes, keepdim=False)
+    y, mean, inverse = batch_norm_no_stats(ctx, x, weight, bias, training, momentum, eps)
     variance = ctx.emit("VAR", [x], axes=axes, keepdim=False, correction=1.0)
     moved = (
         _towards(ctx, gathered, seen, momentum)
         for gathered, seen in ((running_mean, mean), (running_var, variance))
     )
-    return y, None, None, *moved
+    return y, mean, inverse, *moved
 
 
 @lowers("aten.instance_norm.default")
@@ -166,7 +166,7 @@ def instance_norm(
     if not use_input_stats and running_mean is not None and running_var is not None:
         y, *_ = batch_norm(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
         return y
-    y = _normalise(ctx, x, range(2, ctx.rank(x)), eps)
+    y = _normalise(ctx, x, *_statistics(ctx, x, range(2, ctx.rank(x)), eps))
     return _scale_and_shift(ctx, y, weight, bias)
 
 
@@ -181,17 +181,19 @@ def group_norm(
     positions: int,
     groups: int,
     eps: float,
-) -> tuple[str, None, None]:
+) -> tuple[str, ...]:
     """Normalise over each group of channels, then scale and shift each channel."""
     shape = ctx.shape(x)
     grouped = ctx.reshape(x, (shape[0], groups, channels // groups, *shape[2:]))
-    y = _normalise(ctx, grouped, range(2, ctx.rank(grouped)), eps)
+    statistics = _statistics(ctx, grouped, range(2, ctx.rank(grouped)), eps)
+    y = _normalise(ctx, grouped, *statistics)
     # in groups as well: all of it is then one elementwise node
     weight, bias = (
         None if values is None else ctx.reshape(values, (groups, channels // groups))
         for values in (weight, bias)
     )
-    return ctx.reshape(_scale_and_shift(ctx, y, weight, bias), shape), None, None
+    y = ctx.reshape(_scale_and_shift(ctx, y, weight, bias), shape)
+    return y, *(ctx.reshape(values, (shape[0], groups)) for values in statistics)
 
 
 def _towards(ctx: Lowering, start: str, end: str, step: float) -> str:
@@ -201,17 +203,21 @@ def _towards(ctx: Lowering, start: str, end: str, step: float) -> str:
     return ctx.apply("ADD", kept, ctx.apply("MUL", end, step, dtype=dtype), dtype=dtype)
 
 
-def _normalise(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> str:
-    """Subtract the mean over ``axes``, divide by the deviation.
-
-    Spelled out, for it holds in every layout; where the axes are the last ones a pass makes a
-    LAYER_NORM of it.
-    """
-    dtype = ctx.dtype(x)
+def _statistics(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> tuple[str, str]:
+    """Return the mean over ``axes``, kept with size 1, and one over the deviation."""
     attrs = {"axes": tuple(axes), "keepdim": True}
     variance = ctx.emit("VAR", [x], correction=0.0, **attrs)
-    inverse = ctx.emit("RSQRT", [ctx.apply("ADD", variance, eps, dtype=dtype)])
-    return ctx.emit("MUL", [ctx.emit("SUB", [x, ctx.emit("MEAN", [x], **attrs)]), inverse])
+    inverse = ctx.emit("RSQRT", [ctx.apply("ADD", variance, eps, dtype=ctx.dtype(x))])
+    return ctx.emit("MEAN", [x], **attrs), inverse
+
+
+def _normalise(ctx: Lowering, x: str, mean: str, inverse: str) -> str:
+    """Subtract the mean, divide by the deviation.
+
+    Spelled out, for it holds in every layout; where the axes of the statistics are the last ones a
+    pass makes a LAYER_NORM of it.
+    """
+    return ctx.emit("MUL", [ctx.emit("SUB", [x, mean]), inverse])
 
 
 def _scale_and_shift(ctx: Lowering, x: str, scale: str | None, shift: str | None) -> str:

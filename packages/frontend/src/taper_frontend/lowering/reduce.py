@@ -36,6 +36,8 @@ def prod(
     ctx: Lowering, x: str, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None
 ) -> str:
     """Multiply, in the dtype of the result."""
+    if ctx.output.dtype == "bool":
+        return _reduce_bool(ctx, "ALL", x, dim, keepdim)
     return _reduce(ctx, "PROD", ctx.cast(x, ctx.output.dtype), dim, keepdim)
 
 

@@ -1,0 +1,189 @@
+"""Sampling an image at points that a grid names."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_frontend.lowering.layout import channels_first, channels_last
+from taper_frontend.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering, Operand
+
+#: How torch spells ``interpolation_mode`` and ``padding_mode``.
+_LINEAR, _NEAREST, _CUBIC = 0, 1, 2
+_ZEROS, _BORDER, _REFLECTION = 0, 1, 2
+
+#: Parameter of torch's cubic convolution (Keys 1981).
+_A = -0.75
+
+
+class _Tap(NamedTuple):
+    """One of the elements of an axis that each point reads.
+
+    Attributes
+    ----------
+    offset : str
+        int64 ``[N, points]``: pixels from the first of the axis to it; 0 where it is outside.
+    inside : str
+        bool ``[N, points]``: whether the axis has it.
+    weight : str or None
+        float ``[N, points]``; None is 1.
+    """
+
+    offset: str
+    inside: str
+    weight: str | None
+
+
+@lowers("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default")
+def grid_sampler(
+    ctx: Lowering,
+    x: str,
+    grid: str,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> str:
+    """Interpolate between the elements around each point; -1 and 1 are the ends of an axis.
+
+    ``x`` is ``[N, C, *spatial]``; a point of ``grid``, ``[N, *out, dims]``, names the last axis
+    first.
+    """
+    images, channels, *spatial = ctx.shape(x)
+    out = ctx.shape(grid)[1:-1]
+    dims, points, pixels = len(spatial), math.prod(out), math.prod(spatial)
+    grid = ctx.reshape(grid, (images, points, dims))
+    axes = []
+    stride = pixels
+    for axis, size in enumerate(spatial):
+        stride //= size
+        at = ctx.slice(grid, 2, dims - 1 - axis, dims - axis)
+        at = ctx.reshape(at, (images, points))
+        finder = _Axis(ctx, size, stride, padding_mode, align_corners)
+        axes.append(finder.taps(at, interpolation_mode))
+
+    rows = ctx.reshape(channels_last(ctx, x), (images * pixels, channels))
+    first = ctx.emit("ARANGE", [], start=0, stop=images * pixels, step=pixels)
+    first = ctx.reshape(first, (images, 1))
+    parts = [_read(ctx, rows, first, taps) for taps in itertools.product(*axes)]
+    total = reduce(lambda a, b: ctx.emit("ADD", [a, b]), parts)
+    return channels_first(ctx, ctx.reshape(total, (images, *out, channels)))
+
+
+def _read(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> str:
+    """Return ``[N, points, C]``: the elements at one tap of every axis, times their weights.
+
+    Parameters
+    ----------
+    rows : str
+        The pixels of all images, ``[N * pixels, C]``.
+    first : str
+        The row of each image's first pixel, int64 ``[N, 1]``.
+    """
+    row = reduce(lambda a, b: ctx.emit("ADD", [a, b]), [first, *(tap.offset for tap in taps)])
+    inside = reduce(lambda a, b: ctx.emit("LOGICAL_AND", [a, b]), [tap.inside for tap in taps])
+    values = ctx.emit("EMBEDDING", [rows, row])
+    values = ctx.apply("WHERE", _column(ctx, inside), values, 0, dtype=ctx.dtype(rows))
+    weights = [tap.weight for tap in taps if tap.weight is not None]
+    if not weights:
+        return values
+    weight = reduce(lambda a, b: ctx.emit("MUL", [a, b]), weights)
+    return ctx.emit("MUL", [values, _column(ctx, weight)])
+
+
+def _column(ctx: Lowering, values: str) -> str:
+    return ctx.reshape(values, (*ctx.shape(values), 1))
+
+
+class _Axis:
+    """How points find the elements of one axis.
+
+    Parameters
+    ----------
+    size, stride : int
+        Of the axis, in pixels.
+    padding : int
+        What stands for places outside.
+    align_corners : bool
+        Whether -1 and 1 are the centres of the outermost elements or their outer borders.
+    """
+
+    def __init__(
+        self, ctx: Lowering, size: int, stride: int, padding: int, align_corners: bool
+    ) -> None:
+        self.ctx = ctx
+        self.size = size
+        self.stride = stride
+        self.padding = padding
+        self.align_corners = align_corners
+
+    def taps(self, points: str, mode: int) -> list[_Tap]:
+        """Return what is read for the points, float ``[N, points]``, from -1 to 1 where inside."""
+        steps = self.size - 1 if self.align_corners else self.size
+        at = self._apply("MUL", self._apply("ADD", points, 1), steps / 2)
+        if not self.align_corners:
+            at = self._apply("SUB", at, 0.5)
+        if mode != _CUBIC:
+            at = self._bring_inside(at)
+        if mode == _NEAREST:
+            return [self._tap(self.ctx.emit("ROUND", [at]), None)]
+        low = self.ctx.emit("FLOOR", [at])
+        rest = self.ctx.emit("SUB", [at, low])
+        back = self._apply("SUB", 1, rest)
+        if mode == _LINEAR:
+            return [self._tap(low, back), self._tap(self._apply("ADD", low, 1), rest)]
+        weights = (self._far(rest), self._near(rest), self._near(back), self._far(back))
+        return [
+            self._tap(self._bring_inside(self._apply("ADD", low, offset)), weight)
+            for offset, weight in enumerate(weights, -1)
+        ]
+
+    def _tap(self, place: str, weight: str | None) -> _Tap:
+        """Return the tap at a whole number, which may be NaN."""
+        inside = self.ctx.emit(
+            "LOGICAL_AND", [self._apply("GE", place, 0), self._apply("LT", place, self.size)]
+        )
+        index = self.ctx.cast(self._apply("WHERE", inside, place, 0), "int64")
+        return _Tap(self.ctx.apply("MUL", index, self.stride, dtype="int64"), inside, weight)
+
+    def _near(self, distance: str) -> str:
+        """Weight of an element less than 1 away: ((a + 2) d - (a + 3)) d^2 + 1."""
+        y = self._apply("SUB", self._apply("MUL", distance, _A + 2), _A + 3)
+        y = self.ctx.emit("MUL", [y, self.ctx.emit("SQUARE", [distance])])
+        return self._apply("ADD", y, 1)
+
+    def _far(self, distance: str) -> str:
+        """Weight of an element ``distance`` + 1 away: ((a d - 5 a) d + 8 a) d - 4 a of that sum."""
+        d = self._apply("ADD", distance, 1)
+        y = self._apply("SUB", self._apply("MUL", d, _A), 5 * _A)
+        y = self._apply("ADD", self.ctx.emit("MUL", [y, d]), 8 * _A)
+        return self._apply("SUB", self.ctx.emit("MUL", [y, d]), 4 * _A)
+
+    def _bring_inside(self, at: str) -> str:
+        """Move places outside of the axis, as the padding mode says."""
+        if self.padding == _ZEROS:
+            return at
+        if self.padding == _REFLECTION:
+            at = self._reflect(at)
+        return self._apply("MINIMUM", self._apply("MAXIMUM", at, 0), self.size - 1)
+
+    def _reflect(self, at: str) -> str:
+        """Reflect at the outermost centres or borders, as often as it takes."""
+        low = 0.0 if self.align_corners else -0.5
+        span = self.size - 1 if self.align_corners else self.size
+        if span == 0:
+            return self._apply("MUL", at, 0)
+        away = self.ctx.emit("ABS", [self._apply("SUB", at, low)])
+        # a triangular wave of period 2 span
+        phase = self._apply("FMOD", away, 2 * span)
+        phase = self.ctx.emit("MINIMUM", [phase, self._apply("SUB", 2 * span, phase)])
+        return self._apply("ADD", phase, low)
+
+    def _apply(self, op: str, *operands: Operand) -> str:
+        return self.ctx.apply(op, *operands, dtype=self.ctx.output.dtype)
