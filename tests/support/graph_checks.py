@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,14 @@ def check_keeps(pass_: Callable[[Graph], bool], graph: Graph) -> Graph:
     assert not pass_(graph), "the pass fired"
     assert str(graph) == text
     return graph
+
+
+def shrink_cache(monkeypatch: Any, nbytes: int) -> None:
+    """Make bands of images of some kilobytes: memory is slow, and nodes cost nothing."""
+    module = importlib.import_module("taper_frontend.passes.split_into_bands")
+    monkeypatch.setattr(module, "_CACHE", nbytes)
+    monkeypatch.setattr(module, "_BYTES", 0.1)
+    monkeypatch.setattr(module, "_NODE", 0.0)
 
 
 def op_counts(graph: Graph) -> dict[str, int]:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from graph_checks import Builder, assert_same_values, check_fires, floats, op_counts, random_inputs
+from graph_checks import (
+    Builder,
+    assert_same_values,
+    check_fires,
+    floats,
+    op_counts,
+    random_inputs,
+    shrink_cache,
+)
 from random_graphs import random_graph
 from taper_frontend.capture import capture
 from taper_frontend.graph import evaluate
@@ -23,11 +31,17 @@ from taper_frontend.passes import (
 from taper_runtime.errors import InternalError
 
 
+@pytest.fixture
+def small_cache(monkeypatch):
+    shrink_cache(monkeypatch, 256)
+
+
 def flat(passes):
     for pass_ in passes:
         yield from pass_.passes if isinstance(pass_, Group) else [pass_]
 
 
+@pytest.mark.usefixtures("small_cache")
 @pytest.mark.parametrize("seed", range(60))
 def test_random_graphs_keep_their_values(seed):
     graph = random_graph(seed)
@@ -41,6 +55,7 @@ def test_random_graphs_keep_their_values(seed):
     assert_same_values(values, expected)
 
 
+@pytest.mark.usefixtures("small_cache")
 def test_random_graphs_give_every_pass_something_to_do():
     changing = set()
     for seed in range(60):
@@ -49,6 +64,7 @@ def test_random_graphs_give_every_pass_something_to_do():
     assert changing == {pass_.__name__ for pass_ in flat(PIPELINE)}
 
 
+@pytest.mark.usefixtures("small_cache")
 @pytest.mark.parametrize("seed", range(8))
 def test_random_graphs_through_passes_in_any_order(seed):
     rng = np.random.default_rng(seed)

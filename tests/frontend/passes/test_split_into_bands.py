@@ -1,13 +1,11 @@
 """Chains over large images are computed a band at a time."""
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
 
 import taper_frontend
-from graph_checks import Builder, check_fires, check_keeps, floats, op_counts
+from graph_checks import Builder, check_fires, check_keeps, floats, op_counts, shrink_cache
 from taper_frontend.passes import PIPELINE, split_into_bands
 from taper_runtime import InferenceSession
 from taper_runtime.ops.winograd import transform_weight
@@ -18,11 +16,7 @@ PLAIN = {"has_weight": False, "has_bias": False}
 
 @pytest.fixture(autouse=True)
 def small_cache(monkeypatch):
-    """Images of a few kilobytes are large, memory is slow, and nodes cost nothing."""
-    module = importlib.import_module("taper_frontend.passes.split_into_bands")
-    monkeypatch.setattr(module, "_CACHE", 8 << 10)
-    monkeypatch.setattr(module, "_BYTES", 0.1)
-    monkeypatch.setattr(module, "_NODE", 0.0)
+    shrink_cache(monkeypatch, 8 << 10)
 
 
 def conv(b, x, weight, *extras, size=3, stride=1, dilation=1, padding=1, **attrs):

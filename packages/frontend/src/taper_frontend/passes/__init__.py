@@ -95,5 +95,6 @@ PIPELINE: list[Pass] = [
     transform_weights,  # before packing: it packs what it transforms
     pack_weights,  # last to touch weights
     split_into_bands,  # after all that looks for neighbours
+    eliminate_common_subexpressions,  # bands of one tensor for several readers
     eliminate_dead_code,
 ]
