@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from judge import EXPORT, OUTSIDE, REFUSED, RIGHT, RUN, WRONG
+from judge import EXPORT, OUTSIDE, REFUSED, RIGHT, RUN, WRONG, why_left_out
 
 from taper_frontend.lowering import HANDLERS
 
 if TYPE_CHECKING:
     from judge import Verdict
-
-#: Core ATen that no handler lowers, by what its name holds, and why.
-_LEFT_OUT = {
-    "_backward": "gradients are for training",
-    "rand": "random numbers",
-    "dropout": "random numbers",
-    "_fft": "complex numbers",
-    "resize_": "changes its argument",
-    ".out": "writes to its argument",
-    "sym_": "sizes, which capture resolves",
-    "pool1d": "torch captures it as its two-dimensional form",
-    "nonzero": "the shape of the result depends on values",
-    "_local_scalar_dense": "reads a number out of a tensor",
-    "_native_batch_norm_legit.": "a layer in training mode",
-}
 
 
 def page(
@@ -62,6 +47,10 @@ def page(
         "",
         *_causes(results, (WRONG, RUN, EXPORT)),
         "",
+        "## Other than torch, and right",
+        "",
+        *_causes(results, (RIGHT,)),
+        "",
         "## What is left out",
         "",
         "Core ATen without a handler:",
@@ -95,7 +84,7 @@ def _causes(results: dict[str, dict[str, list[Verdict]]], kinds: tuple[str, ...]
     for op, by_dtype in results.items():
         for verdicts in by_dtype.values():
             for verdict, cause in verdicts:
-                if verdict in kinds:
+                if verdict in kinds and (verdict != RIGHT or cause):
                     where[verdict, cause[:120].replace("|", "/").replace("<", "")][op] += 1
     if not where:
         return ["Nothing."]
@@ -114,9 +103,23 @@ def _core_left_out() -> list[list[str]]:
         for overload in getattr(overloads, "overloads", list)():
             op = getattr(overloads, overload)
             if torch.Tag.core in op.tags and str(op) not in HANDLERS:
-                reasons = [why for part, why in _LEFT_OUT.items() if part in str(op)]
-                rows.append([f"`{op}`", reasons[0] if reasons else "not done yet"])
+                rows.append([f"`{op}`", _why_no_handler(op)])
     return rows
+
+
+def _why_no_handler(op: torch._ops.OpOverload[..., Any]) -> str:
+    """Return why a Core ATen op that no handler lowers needs none."""
+    if why := why_left_out(op):
+        return why
+    if "_fft" in str(op):
+        return "complex numbers"
+    if "aten.sym_" in str(op):
+        return "a size, which capture resolves"
+    if op._schema.is_mutable:
+        return "writes to its argument; captured as a function that does not"
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        return "captured as what it is made of"
+    return "not done yet"
 
 
 def _per_op(results: dict[str, dict[str, list[Verdict]]], dtypes: list[str]) -> list[str]:

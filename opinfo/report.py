@@ -7,6 +7,7 @@ python opinfo/report.py [--samples N] [--dtypes float32 ...] [--ops add ...] [--
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -68,6 +69,7 @@ def judge_all(
         results[op][dtype_name] = [Verdict(*verdict) for verdict in verdicts]
     together = max(1, TOGETHER // most) if most else 1
     workers = len(os.sched_getaffinity(0))
+    gc.freeze()  # torch's own objects, which the workers need not look through
     with ProcessPoolExecutor(workers, get_context("fork")) as pool, kept.open("a") as file:
         futures = {}
         for dtype in dtypes:
