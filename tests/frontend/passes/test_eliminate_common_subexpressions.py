@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, op_counts
-from taper_frontend.passes import eliminate_common_subexpressions
+from taper_frontend.passes import eliminate_common_subexpressions, remove_noops
 
 
 def two(make, **inputs):
@@ -107,3 +107,11 @@ def test_two_equal_outputs_are_one_and_its_copy():
     check_fires(eliminate_common_subexpressions, graph)
     assert op_counts(graph) == {"EXP": 1, "COPY": 1}
     check_keeps(eliminate_common_subexpressions, graph)
+
+
+def test_outputs_that_are_one_constant_stay_copies_of_it():
+    b = Builder()
+    constant = b.constant(floats(3))
+    graph = b.done(b.op("COPY", constant), b.op("COPY", constant))
+    check_keeps(eliminate_common_subexpressions, graph)
+    check_keeps(remove_noops, graph)

@@ -23,11 +23,15 @@ def eliminate_common_subexpressions(graph: Graph) -> bool:
 
         x -> EXP -> a -> f                 x -> EXP -> a -> f
           -> EXP -> b -> g                               -> g
+
+    Two outputs that are COPYs of one tensor stay so: neither would be less.
     """
     changed = _merge_constants(graph)
     seen: dict[Hashable, Node] = {}
 
     def merge(graph: Graph, node: Node) -> bool:
+        if node.op == "COPY":
+            return False
         first = seen.setdefault(_key(node), node)
         return first is not node and graph.bypass(node, first.output)
 
