@@ -299,7 +299,7 @@ def conv(**given):
         ("MATMUL", [(2, 2, 3), (3, 3, 4)], "broadcast", {}),
         ("MATMUL", [("int64", (2, 3)), (3, 4)], "one dtype", {}),
         ("MATMUL", [("int64", (3,)), ("int64", (3,))], "float32", {"alpha": 0.5}),
-        ("MATMUL", [(2, 3), (2, 3, 16)], r"packed as b of \[1, K, 16\]", {"columns": 16}),
+        ("MATMUL", [(2, 3), (2, 3, 16)], r"packed as \[1, K, 16\]", {"columns": 16}),
         ("MATMUL", [(2, 3), (1, 4, 16)], "as many columns", {"columns": 16}),
         ("MATMUL", [(2, 3), (1, 3, 16)], "columns of at least 0", {"columns": -1}),
         ("MATMUL", [(2, 3), (1, 3, 16)], "transpose_b", {"columns": 9, "transpose_b": True}),

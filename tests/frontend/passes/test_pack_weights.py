@@ -50,11 +50,27 @@ def test_weight_in_both_directions_is_packed_twice():
     assert list(graph.constants) == ["w.packed", "w.packed_1"]
 
 
-def test_original_that_others_read_stays():
+def test_table_that_is_a_weight_too_is_kept_once():
     b = Builder()
-    table = b.weight(10, 6, name="table")
-    x = b.op("EMBEDDING", table, b.input("ids", 3, dtype="int64"))
+    table = b.weight(20, 6, name="table")
+    ids = b.input("ids", 3, dtype="int64")
+    x = b.op(
+        "ADD",
+        b.op("EMBEDDING", table, ids),
+        b.op("EMBEDDING", table, b.op("NEG", b.op("NEG", ids))),
+    )
     graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, table, transpose_b=True)))
+    assert list(graph.constants) == ["table.packed"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_original_that_others_read_stays(transposed):
+    b = Builder()
+    table = b.weight(6, 6, name="table")
+    x = b.op("EMBEDDING", table, b.input("ids", 3, dtype="int64"))
+    if transposed:
+        x = b.op("ADD", x, b.op("SUM", table, axes=(0,)))
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, table, transpose_b=transposed)))
     assert list(graph.constants) == ["table", "table.packed"]
 
 

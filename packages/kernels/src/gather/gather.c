@@ -11,10 +11,11 @@
 #include "isa/isa.h"
 #include "simd/simd.h"
 
+TAPER_DEFINE_ATTRS(embedding)
 TAPER_DEFINE_ATTRS(gather)
 
 /* A task's bytes of output: some microseconds, where handing over a task takes one. */
-enum { GATHER_TASK = 32768 };
+enum { GATHER_TASK = 32768, EMBEDDING_PANEL = 16 };
 
 struct positions {
     int64_t size; /* of the dimension they are in */
@@ -91,8 +92,65 @@ static taper_status select_run(const taper_call *call, int64_t begin, int64_t en
     return TAPER_OK;
 }
 
+/* The weight as it is, or packed as the second operand of a MATMUL: [ceil(columns/16)][k][16]. */
+struct embedding_state {
+    struct select_state rows;
+    int64_t size; /* of an element */
+    int64_t k;
+    bool packed;
+};
+
 static taper_status any_embedding_prepare(const taper_call *call, taper_work *work) {
-    return select_prepare(call, 0, false, work);
+    const struct embedding_attrs *attrs = call->attrs;
+    struct embedding_state *s = call->state;
+    s->packed = attrs->columns > 0;
+    if (!s->packed)
+        return select_prepare(call, 0, false, work);
+    if (call->n_inputs != 2)
+        return TAPER_UNSUPPORTED;
+    const taper_tensor *weight = &call->inputs[0], *index = &call->inputs[1];
+    s->size = (int64_t)taper_dtype_size(weight->dtype);
+    if (s->size == 0 || weight->rank != 3 || !tensor_is_contiguous(weight) ||
+        weight->shape[2] != EMBEDDING_PANEL ||
+        weight->shape[0] != i64_ceil_div(attrs->columns, EMBEDDING_PANEL) ||
+        !positions_prepare(&s->rows.positions, index, attrs->columns, false))
+        return TAPER_UNSUPPORTED;
+    s->k = weight->shape[1];
+    s->rows.count = tensor_numel(index);
+    s->rows.rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->k * s->size));
+    if (!tensor_is(call->output, (taper_dtype)weight->dtype, s->rows.count * s->k))
+        return TAPER_UNSUPPORTED;
+    work->tasks = s->k ? i64_ceil_div(s->rows.count, s->rows.rows_per_task) : 0;
+    work->scratch_bytes = 0;
+    return TAPER_OK;
+}
+
+/* A column of a panel; size is constant where this is inlined. */
+V_INLINE void embedding_copy(uint8_t *y, const uint8_t *x, int64_t k, const int64_t size) {
+    for (int64_t i = 0; i < k; i++)
+        memcpy(y + i * size, x + i * EMBEDDING_PANEL * size, (size_t)size);
+}
+
+static taper_status any_embedding_run(const taper_call *call, int64_t begin, int64_t end,
+                                      void *scratch) {
+    const struct embedding_state *s = call->state;
+    if (!s->packed)
+        return select_run(call, begin, end, scratch);
+    const uint8_t *weight = call->inputs[0].data;
+    const int64_t last = i64_min(end * s->rows.rows_per_task, s->rows.count);
+    for (int64_t r = begin * s->rows.rows_per_task; r < last; r++) {
+        const int64_t at = position_at(&s->rows.positions, call->inputs[1].data, r);
+        if (at < 0)
+            return TAPER_BAD_INDEX;
+        const int64_t panel = at / EMBEDDING_PANEL, lane = at % EMBEDDING_PANEL;
+        const uint8_t *x = weight + (panel * s->k * EMBEDDING_PANEL + lane) * s->size;
+        uint8_t *y = (uint8_t *)call->output->data + r * s->k * s->size;
+        if (s->size == 4)
+            embedding_copy(y, x, s->k, 4);
+        else
+            embedding_copy(y, x, s->k, s->size);
+    }
+    return TAPER_OK;
 }
 
 static taper_status any_index_select_prepare(const taper_call *call, taper_work *work) {
@@ -202,7 +260,6 @@ static taper_status any_gather_run(const taper_call *call, int64_t begin, int64_
 
 /* ---- table ---- */
 
-#define any_embedding_run select_run
 #define any_index_select_run select_run
 
 static const taper_kernel gather_kernels[] = {

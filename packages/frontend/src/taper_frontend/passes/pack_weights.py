@@ -28,9 +28,13 @@ def pack_weights(graph: Graph) -> bool:
         w: [3, 3, C/G, O]                          w.packed: [G, ceil(O/G/16), 9 C/G, 16]
         CONV(x, w, groups=G)                       CONV(x, w.packed, groups=G, columns=O/G)
 
+        table: [V, K]                              table.packed: [ceil(V/16), K, 16]
+        EMBEDDING(table, i)                        EMBEDDING(table.packed, i, columns=V)
+        MATMUL(a, table, transpose_b)              MATMUL(a, table.packed, columns=V)
+
     Packing reads both layouts of a MATMUL, so the transpose is gone. A convolution in groups of a
     few channels is no matrix product and keeps its weight. A matrix is packed once for all products
-    that use it, and the original goes if nothing else reads it (an embedding table may).
+    that use it, and the original goes unless something other than lookups of its rows reads it.
     """
     packed: dict[tuple[str, object], str] = {}
     changed = False
@@ -46,7 +50,18 @@ def pack_weights(graph: Graph) -> bool:
         attrs["columns"] = packing.columns
         graph.replace_node(node, node.op, [x, packed[key], *extras], attrs)
         changed = True
+        if packing.form == ("matrix", True) and weight in graph.constants:
+            _look_up_packed(graph, weight, packed[key])
     return changed
+
+
+def _look_up_packed(graph: Graph, table: str, packed: str) -> None:
+    """Let lookups of rows read the packed table, if the other one can go then."""
+    readers = graph.consumers(table)
+    if all(node.op == "EMBEDDING" and node.inputs[0] == table for node in readers):
+        columns = graph.tensors[table].shape[0]
+        for node in readers:
+            graph.replace_node(node, "EMBEDDING", [packed, node.inputs[1]], {"columns": columns})
 
 
 class _Packing(NamedTuple):

@@ -32,6 +32,23 @@ def unpack(packed: np.ndarray, columns: int) -> np.ndarray:
     return packed.transpose(1, 0, 2).reshape(k, panels * width)[:, :columns]
 
 
+def packed_shape(op: str, packed: TensorType, columns: int) -> Shape:
+    """Return ``(K, columns)``, the shape of a matrix that :func:`pack` has packed.
+
+    Raises
+    ------
+    OpError
+        If ``packed`` has not the shape of one with so many columns.
+    """
+    if columns < 0:
+        fail(op, "columns of at least 0", columns)
+    panels = -(-columns // PANEL)
+    shape = packed.shape
+    if len(shape) != 3 or shape[0] != panels or shape[2] != PANEL:
+        fail(op, f"{columns} columns packed as [{panels}, K, {PANEL}]", list(shape))
+    return (shape[1], columns)
+
+
 def _logical_b(b: TensorType, attrs: Attrs) -> Shape:
     """Shape of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``."""
     n, shape = attrs["columns"], b.shape
@@ -41,15 +58,10 @@ def _logical_b(b: TensorType, attrs: Attrs) -> Shape:
         if len(shape) < 2:
             fail("MATMUL", "b of rank 2 or more with transpose_b", list(shape))
         return (*shape[:-2], shape[-1], shape[-2])
-    if n < 0:
-        fail("MATMUL", "columns of at least 0", n)
     check_dtype("MATMUL", "packed b", b.dtype, ("float32",))
     if attrs["transpose_b"]:
         fail("MATMUL", "no transpose_b with a packed b", True)
-    panels = -(-n // PANEL)
-    if len(shape) != 3 or shape[0] != panels or shape[2] != PANEL:
-        fail("MATMUL", f"{n} columns packed as b of [{panels}, K, {PANEL}]", list(shape))
-    return (shape[1], n)
+    return packed_shape("MATMUL", b, n)
 
 
 def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
