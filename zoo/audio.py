@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from zoo.architecture import Inputs, pretrained
-from zoo.encoder_decoder import BART
+from zoo.encoder_decoder import BART, STACKS
 from zoo.text import SMALL, VOCABULARY, tokens
 
 WIDE = {"intermediate_size": 96}
@@ -122,18 +122,7 @@ AUDIO = {
                 "decoder_start_token_id": 1,
                 "use_cache": False,
             },
-            "SpeechT5ForSpeechToText": VOCABULARY
-            | FEATURES
-            | {
-                "hidden_size": 64,
-                "encoder_layers": 2,
-                "decoder_layers": 2,
-                "encoder_attention_heads": 4,
-                "decoder_attention_heads": 4,
-                "encoder_ffn_dim": 96,
-                "decoder_ffn_dim": 96,
-                "use_cache": False,
-            },
+            "SpeechT5ForSpeechToText": STACKS | FEATURES | {"hidden_size": 64},
         },
     ),
 }

@@ -19,18 +19,22 @@ def pairs(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-BART: dict[str, Any] = {
+#: Of an encoder and a decoder.
+STACKS: dict[str, Any] = {
     **VOCABULARY,
-    "d_model": 64,
     "encoder_layers": 2,
     "decoder_layers": 2,
     "encoder_attention_heads": 4,
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 96,
     "decoder_ffn_dim": 96,
+    "use_cache": False,
+}
+BART: dict[str, Any] = {
+    **STACKS,
+    "d_model": 64,
     "decoder_start_token_id": 2,
     "forced_eos_token_id": None,
-    "use_cache": False,
 }
 T5: dict[str, Any] = {
     **VOCABULARY,

@@ -19,6 +19,13 @@ PATCHES: dict[str, Any] = {"image_size": 32, "patch_size": 8}
 #: Of a hierarchy of stages, the widths grow from one to the next.
 STAGES: dict[str, Any] = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1]}
 PYRAMID = STAGES | {"num_attention_heads": [1, 2, 3, 4]}
+WINDOWS: dict[str, Any] = {
+    "embed_dim": 16,
+    "depths": [2, 2],
+    "num_heads": [2, 4],
+    "window_size": 4,
+    "image_size": 64,
+}
 RESIDUAL: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 2]}
 
 
@@ -72,21 +79,8 @@ CONVOLUTIONAL = pretrained(
 HIERARCHICAL = pretrained(
     image(64),
     {
-        "SwinForImageClassification": {
-            "embed_dim": 16,
-            "depths": [2, 2],
-            "num_heads": [2, 4],
-            "window_size": 4,
-            "image_size": 64,
-        },
-        "Swinv2ForImageClassification": {
-            "embed_dim": 16,
-            "depths": [2, 2],
-            "num_heads": [2, 4],
-            "window_size": 4,
-            "image_size": 64,
-            "pretrained_window_sizes": [0, 0],
-        },
+        "SwinForImageClassification": WINDOWS,
+        "Swinv2ForImageClassification": WINDOWS | {"pretrained_window_sizes": [0, 0]},
         "SegformerForSemanticSegmentation": PYRAMID | {"decoder_hidden_size": 16},
         "GLPNForDepthEstimation": PYRAMID | {"decoder_hidden_size": 16},
         "PvtForImageClassification": PYRAMID | {"image_size": 64},

@@ -53,6 +53,9 @@ EDITS = {
     "plan.tensors['b'].role": {
         "state_without_a_next_value": ("plan.tensors.b.role", "state"),
     },
+    "plan.sizes": {
+        "sizes_in_an_array": ("plan.sizes", [1, 4]),
+    },
     "plan.sizes['n']": {
         "size_that_no_input_gives": ("plan.sizes", {"n": [1, 4]}),
         "size_with_one_limit": ("plan.sizes", {"n": [4]}),

@@ -366,6 +366,20 @@ static void grouped(void) {
     }
 }
 
+/* Windows, and dims that hold one at least: up to `more` elements beyond it, `across` in rows. */
+static void draw_windows(layer *l, int64_t more, int64_t across) {
+    for (int d = 0; d < l->dims; d++) {
+        l->kernel[d] = check_int(1, 5);
+        l->stride[d] = check_int(1, 3);
+        l->dilation[d] = check_int(1, 2);
+        const int64_t reach = (l->kernel[d] - 1) * l->dilation[d] + 1;
+        l->padding[2 * d] = check_int(0, 3);
+        l->padding[2 * d + 1] = check_int(0, 3);
+        const int64_t least = reach - l->padding[2 * d] - l->padding[2 * d + 1];
+        l->size[d] = (least < 1 ? 1 : least) + check_int(0, d == l->dims - 1 ? across : more);
+    }
+}
+
 /* Groups whose channels share a vector: every tail of lanes and pixels, each kind of taps. */
 static void small_groups(void) {
     for (int64_t width = 2; width <= 8; width *= 2)
@@ -381,16 +395,7 @@ static void small_groups(void) {
         layer l = {.dims = (int)check_int(1, 3), .batch = check_int(1, 2)};
         l.groups = check_int(2, 9);
         l.channels = l.outputs = l.groups * ((int64_t)2 << check_int(0, 2));
-        for (int d = 0; d < l.dims; d++) {
-            l.kernel[d] = check_int(1, 5);
-            l.stride[d] = check_int(1, 3);
-            l.dilation[d] = check_int(1, 2);
-            const int64_t reach = (l.kernel[d] - 1) * l.dilation[d] + 1;
-            l.padding[2 * d] = check_int(0, 3);
-            l.padding[2 * d + 1] = check_int(0, 3);
-            const int64_t least = reach - l.padding[2 * d] - l.padding[2 * d + 1];
-            l.size[d] = (least < 1 ? 1 : least) + check_int(0, d == l.dims - 1 ? 40 : 5);
-        }
+        draw_windows(&l, 5, 40);
         check_ways(l);
     }
 }
@@ -440,16 +445,7 @@ static void depthwise_dims(void) {
     for (int repeat = 0; repeat < 200; repeat++) {
         layer l = {.dims = (int)check_int(1, 3), .batch = check_int(1, 2)};
         l.groups = l.channels = l.outputs = check_int(2, 40);
-        for (int d = 0; d < l.dims; d++) {
-            l.kernel[d] = check_int(1, 5);
-            l.stride[d] = check_int(1, 3);
-            l.dilation[d] = check_int(1, 2);
-            const int64_t reach = (l.kernel[d] - 1) * l.dilation[d] + 1;
-            l.padding[2 * d] = check_int(0, 3);
-            l.padding[2 * d + 1] = check_int(0, 3);
-            const int64_t least = reach - l.padding[2 * d] - l.padding[2 * d + 1];
-            l.size[d] = (least < 1 ? 1 : least) + check_int(0, 9);
-        }
+        draw_windows(&l, 9, 9);
         check_depthwise(l);
     }
     check_depthwise((layer){.dims = 1,

@@ -3,6 +3,7 @@
  * same float operations in the same order (hence equal bits) where a program is run.
  */
 #include "check.h"
+#include "functions.h"
 
 #include <float.h>
 #include <math.h>
@@ -56,14 +57,6 @@ static double square(double x) { return x * x; }
 static double negative(double x) { return -x; }
 static double rsqrt(double x) { return 1 / sqrt(x); }
 static double reciprocal(double x) { return 1 / x; }
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static double silu(double x) { return x / (1 + exp(-x)); }
-static double gelu(double x) { return x * (0.5 * erfc(-x * 0.70710678118654752440)); }
-static double gelu_tanh(double x) {
-    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-}
-static double softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
-static double mish(double x) { return x * tanh(log1p(exp(x))); }
 static double hardsigmoid(double x) { return x < -3 ? 0 : x > 3 ? 1 : (x + 3) / 6; }
 static double hardswish(double x) { return x * hardsigmoid(x); }
 

@@ -3,6 +3,7 @@
  * Compiled once per level, and once more with the scalar header, whatever level runs.
  */
 #include "check.h"
+#include "functions.h"
 
 #include <float.h>
 #include <math.h>
@@ -253,15 +254,6 @@ static void transpose(void) {
 }
 
 /* ---- functions ---- */
-
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static double silu(double x) { return x / (1 + exp(-x)); }
-static double gelu(double x) { return x * (0.5 * erfc(-x * 0.70710678118654752440)); }
-static double gelu_tanh(double x) {
-    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-}
-static double softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
-static double mish(double x) { return x * tanh(log1p(exp(x))); }
 
 /* Bounds as math.h states them. `absolute`: an error this small is right wherever it is. */
 #define FUNCTIONS(X)                                                                               \

@@ -1,0 +1,16 @@
+/* Activations in double: what kernels and the functions in simd/math.h are held against. */
+#ifndef TAPER_TEST_FUNCTIONS_H
+#define TAPER_TEST_FUNCTIONS_H
+
+#include <math.h>
+
+static inline double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static inline double silu(double x) { return x / (1 + exp(-x)); }
+static inline double gelu(double x) { return x * (0.5 * erfc(-x * 0.70710678118654752440)); }
+static inline double gelu_tanh(double x) {
+    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+static inline double softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
+static inline double mish(double x) { return x * tanh(log1p(exp(x))); }
+
+#endif /* TAPER_TEST_FUNCTIONS_H */
