@@ -191,6 +191,13 @@ def peers(session: nox.Session) -> None:
 
 
 @nox.session
+def memory(session: nox.Session) -> None:
+    """Memory, files and start beside peers, into docs/benchmarks.md; `-- --quick` only prints."""
+    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
+    session.run("python", "-m", "peers.memory", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def ablation(session: nox.Session) -> None:
     """What each part of Taper is worth, into docs/benchmarks.md; `-- --quick` only prints."""
     measuring(session)

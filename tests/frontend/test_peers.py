@@ -6,11 +6,12 @@ import signal
 import numpy as np
 import pytest
 import torch
-from peers import ablation, compare, scaling, turns
+from peers import ablation, compare, memory, scaling, turns
 from peers.cases import SETS
 from peers.engines import ENGINES
 from peers.page import write_section
 
+import taper_frontend
 from models import linear
 from taper_runtime.machine import Limits, Memory
 
@@ -114,3 +115,12 @@ def test_exponents():
     assert scaling.exponent(*points[:2]) == pytest.approx(1.5)
     assert scaling.summary(points).endswith("from length 64 on.")
     assert "stays below half" in scaling.summary(points[:2])
+
+
+def test_start_is_measured_in_a_process_without_torch(tmp_path):
+    module, args = linear(2, 4, 3)
+    taper_frontend.export(module, args).save(tmp_path / "model.taper")
+    np.savez(tmp_path / "inputs.npz", input0=args[0].numpy())
+    seconds, peak = memory.start("taper", tmp_path / "model.taper", tmp_path / "inputs.npz")
+    assert seconds > 0
+    assert 1e6 < peak < 150e6  # torch alone takes more
