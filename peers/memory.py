@@ -63,7 +63,8 @@ def row(family: str, model: str, rounds: int) -> str:
     module, args = SETS[family][model]()
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        files = save_all(module, args, folder)
+        with torch.no_grad():
+            files = save_all(module, args, folder)
         memory = load(files["taper"]).metadata["memory"]
         taken: dict[str, list[tuple[float, int]]] = {name: [] for name in files}
         for _ in range(rounds):
