@@ -105,7 +105,7 @@ def largest_error(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
 def _error(got: np.ndarray, want: np.ndarray) -> float:
     if not np.issubdtype(want.dtype, np.floating):
         return 0.0 if np.array_equal(got, want) else np.inf
-    finite = np.isfinite(want)
+    finite = np.isfinite(got) & np.isfinite(want)
     if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
         return np.inf
     got, want = got[finite].astype(np.float64), want[finite].astype(np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -73,6 +74,12 @@ def test_native(group, name):
 @pytest.mark.parametrize(("group", "name"), members(OTHERS))
 def test_right(group, name):
     run(group, name)
+
+
+def test_a_nan_of_ours_is_no_small_error():
+    right, wrong = np.ones(2, np.float32), np.array([1, np.nan], np.float32)
+    assert largest_error([right, wrong], [right, right]) == np.inf
+    assert largest_error([wrong, right], [wrong, right]) == 0
 
 
 class Spectrum(torch.nn.Module):

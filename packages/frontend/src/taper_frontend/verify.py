@@ -156,7 +156,7 @@ def _compare(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     if ours.dtype.kind != "f":
         equal = np.array_equal(ours, theirs)
         return (0.0, 0.0) if equal else (np.inf, np.inf)
-    finite = np.isfinite(theirs)
+    finite = np.isfinite(ours) & np.isfinite(theirs)
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
         return np.inf, np.inf
     a, b = ours[finite].astype(np.float64), theirs[finite].astype(np.float64)
