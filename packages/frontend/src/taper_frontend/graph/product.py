@@ -33,14 +33,15 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
 
     A MATMUL's may be halves, behind the CAST that widens them.
     """
-    weight, allowed = node.inputs[1], ("float32",)
-    producer = graph.producer(weight)
+    weight = node.inputs[1]
     if graph.tensors[weight].dtype != "float32":
         return None
+    producer = graph.producer(weight)
     if node.op == "MATMUL" and producer is not None and producer.op == "CAST":
-        weight, allowed = producer.inputs[0], HALVES
-    is_one = weight in graph.constants and graph.tensors[weight].dtype in allowed
-    return weight if is_one else None
+        weight = producer.inputs[0]
+        if graph.tensors[weight].dtype not in HALVES:
+            return None
+    return weight if weight in graph.constants else None
 
 
 def has_own_weight(graph: Graph, node: Node) -> bool:
