@@ -93,6 +93,34 @@ def test_weights_stay_half_in_the_plan(dtype):
     assert session.run(None, dict(plan.samples))
 
 
+@HALVES
+def test_products_read_halves(dtype):
+    """No weight of a product is widened before it, be it a table of embeddings too."""
+    torch.manual_seed(0)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(600, 128)
+            self.norm = torch.nn.LayerNorm(128)
+            self.mlp = torch.nn.Sequential(
+                torch.nn.Linear(128, 512), torch.nn.GELU(), torch.nn.Linear(512, 128, bias=False)
+            )
+
+        def forward(self, ids):
+            x = self.table(ids)
+            return F.linear(x + self.mlp(self.norm(x)), self.table.weight)
+
+    ids = torch.randint(0, 600, (2, 5))
+    plan, (got,), (wanted,) = run(Model().to(dtype).eval(), ids)
+    torch.testing.assert_close(got, wanted)
+    tables = [c for c in plan.constants.values() if c.size > 512]
+    assert [table.itemsize for table in tables] == [2, 2, 2]
+    read = {node.op for node in plan.nodes for name in node.inputs if name in plan.constants}
+    assert "CAST" not in read
+    assert plan.arena_bytes < 512 * 128 * 4
+
+
 def strict_native():
     options = taper_runtime.SessionOptions()
     options.strict_native = True

@@ -229,6 +229,18 @@ double check_ulp(float got, double want) {
     return ldexp(fabs(g - w), 23 - exponent);
 }
 
+float check_from_half(taper_dtype dtype, uint16_t bits) {
+    const int mantissa_bits = dtype == TAPER_FLOAT16 ? 10 : 7;
+    const int most = (1 << (15 - mantissa_bits)) - 1; /* exponent of infinities and NaN */
+    const int exponent = bits >> mantissa_bits & most, fraction = bits & ((1 << mantissa_bits) - 1);
+    const int whole = exponent == 0 ? fraction : fraction | 1 << mantissa_bits;
+    const double value = exponent < most
+                             ? ldexp(whole, (exponent ? exponent : 1) - most / 2 - mantissa_bits)
+                         : fraction ? NAN
+                                    : INFINITY;
+    return (float)(bits & 0x8000 ? -value : value);
+}
+
 taper_tensor check_tensor(void *data, taper_dtype dtype, int rank, const int64_t *dims) {
     taper_tensor t = {.data = data, .rank = rank, .dtype = dtype};
     int64_t stride = 1;

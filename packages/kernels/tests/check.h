@@ -69,6 +69,9 @@ void check_fill_bytes(void *p, int64_t n);
  * beyond float32's range count as the infinity they round to, one step past its largest number. */
 double check_ulp(float got, double want);
 
+/* The number that the bits of a float16 or bfloat16 stand for. */
+float check_from_half(taper_dtype dtype, uint16_t bits);
+
 /* A contiguous tensor over data. dims: rank sizes. */
 taper_tensor check_tensor(void *data, taper_dtype dtype, int rank, const int64_t *dims);
 int64_t check_numel(const taper_tensor *t);

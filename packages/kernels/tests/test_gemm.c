@@ -73,7 +73,7 @@ typedef struct product {
 /* The tensors of a product. b is B before packing. */
 typedef struct tensors {
     taper_tensor inputs[2 + MAX_EXTRAS], b, output;
-    void *memory[4 + MAX_EXTRAS];
+    void *memory[5 + MAX_EXTRAS];
     int n_memory;
     struct matmul_attrs attrs;
 } tensors;
@@ -549,6 +549,70 @@ static void threads_same_bits(void) {
     release(&t);
 }
 
+/* B in random halves; the packed float32 of t gets their values. */
+static taper_tensor halve(tensors *t, taper_dtype dtype, size_t misalign) {
+    const taper_tensor *b = &t->inputs[1];
+    const int64_t numel = check_numel(b);
+    uint16_t *halves = check_alloc((size_t)numel * sizeof *halves, misalign);
+    t->memory[t->n_memory++] = halves;
+    /* Any sign and mantissa; the exponents are those of some small numbers, and of denormals. */
+    const int64_t low = dtype == TAPER_FLOAT16 ? 0 : 120 << 7,
+                  step = dtype == TAPER_FLOAT16 ? 10 : 7;
+    for (int64_t i = 0; i < numel; i++) {
+        float *value = (float *)b->data + i;
+        const int64_t bits = (low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f);
+        halves[i] = *value == 0 ? 0 : (uint16_t)bits; /* the zeros beyond n stay */
+        *value = check_from_half(dtype, halves[i]);
+    }
+    return check_tensor(halves, dtype, 3, b->shape);
+}
+
+/* The same bits as of a float32 operand that holds the same numbers. */
+static void check_halves(product p, taper_dtype dtype) {
+    p.packed = true;
+    tensors t = make(&p);
+    const taper_tensor b = halve(&t, dtype, p.b.layout == MISALIGNED ? 2 : 0);
+    const size_t bytes = (size_t)check_numel(&t.output) * sizeof(float);
+    float *want = check_alloc(bytes, 0);
+    CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+    memcpy(want, t.output.data, bytes);
+    memset(t.output.data, 0xff, bytes);
+    t.inputs[1] = b;
+    CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+    CHECK(memcmp(want, t.output.data, bytes) == 0, "%lld columns, sums of %lld: other bits",
+          (long long)p.b.dims[1], (long long)p.b.dims[0]);
+    if (p.b.dims[0] == 300)
+        check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
+    check_free(want);
+    release(&t);
+}
+
+static void halves(void) {
+    static const taper_dtype dtypes[] = {TAPER_FLOAT16, TAPER_BFLOAT16};
+    static const int64_t ks[] = {0, 1, 7, 64, 300, 2100};
+    for (int i = 0; i < 2; i++) {
+        for (int64_t m = 1; m <= 17; m++)
+            for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
+                check_halves(matrices(m, n, ks[(m + n) % 4]), dtypes[i]);
+        static const int64_t ms[] = {1, 2, 6, 7, 40, 300};
+        for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
+            for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
+                product p = matrices(ms[j], 333, ks[k]);
+                p.b.layout = k % 2 ? MISALIGNED : ROWS;
+                check_halves(p, dtypes[i]);
+                p.a.layout = COLUMNS;
+                p.alpha = -0.37;
+                p.epilogue = k % 2 ? &head : &chain;
+                p.n_extras = 2;
+                p.extras[0] = (operand){1, {333}, ROWS};
+                p.extras[1] = (operand){2, {ms[j], 333}, ROWS};
+                check_halves(p, dtypes[i]);
+            }
+        product p = {.a = {4, {2, 3, 5, 7}, STRIDED}, .b = {2, {7, 20}, ROWS}};
+        check_halves(p, dtypes[i]);
+    }
+}
+
 static void unsupported(void) {
     product p = matrices(4, 20, 6);
     p.packed = true;
@@ -567,21 +631,34 @@ static void unsupported(void) {
     t.inputs[0].shape[1] = 6;
     t.output.strides[0] = 21;
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "output with gaps");
+    t.output.strides[0] = 20;
+    t.inputs[1].dtype = TAPER_INT32;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "packed integers");
+    release(&t);
+    p.packed = false;
+    t = make(&p);
+    t.inputs[1].dtype = TAPER_BFLOAT16;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "halves that are not packed");
     release(&t);
 }
 
 /* ---- benchmarks ---- */
 
-static void bench_product(const char *name, product p) {
+/* dtype: of B, which is packed if that is a half. */
+static void bench_element(const char *name, product p, taper_dtype dtype) {
     tensors t = make(&p);
+    if (dtype != TAPER_FLOAT32)
+        t.inputs[1] = halve(&t, dtype, 0);
     const double flops = 2.0 * (double)check_numel(&t.output) * (double)p.a.dims[p.a.rank - 1];
     double bytes = 4.0 * (double)check_numel(&t.output);
     for (int i = 0; i < 2 + p.n_extras; i++)
-        bytes += 4.0 * (double)check_numel(&t.inputs[i]);
+        bytes += (double)(taper_dtype_size(t.inputs[i].dtype) * (size_t)check_numel(&t.inputs[i]));
     check_bench_op(name, "MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs, flops,
                    bytes);
     release(&t);
 }
+
+static void bench_product(const char *name, product p) { bench_element(name, p, TAPER_FLOAT32); }
 
 static void bench_packed(void) {
     static const int64_t sizes[][3] = {
@@ -597,6 +674,23 @@ static void bench_packed(void) {
                  (int)sizes[i][2]);
         bench_product(name, p);
     }
+}
+
+/* A row reads half of the bytes. */
+static void bench_halves(void) {
+    static const int64_t sizes[][3] = {
+        {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {128, 2048, 2048}};
+    static const taper_dtype dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT16, TAPER_BFLOAT16};
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int d = 0; d < 3; d++) {
+            char name[64];
+            product p = matrices(sizes[i][0], sizes[i][1], sizes[i][2]);
+            p.packed = true;
+            snprintf(name, sizeof name, "%s_%dx%dx%d", names[d], (int)sizes[i][0], (int)sizes[i][1],
+                     (int)sizes[i][2]);
+            bench_element(name, p, dtypes[d]);
+        }
 }
 
 static void bench_unpacked(void) {
@@ -666,13 +760,12 @@ int main(int argc, char **argv) {
         {"special_values", special_values},
         {"rows_independent", rows_independent},
         {"threads_same_bits", threads_same_bits},
+        {"halves", halves},
         {"unsupported", unsupported},
     };
     static const check_case benches[] = {
-        {"packed", bench_packed},
-        {"unpacked", bench_unpacked},
-        {"batched", bench_batched},
-        {"epilogues", bench_epilogues},
+        {"packed", bench_packed},   {"halves", bench_halves},       {"unpacked", bench_unpacked},
+        {"batched", bench_batched}, {"epilogues", bench_epilogues},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
                       sizeof benches / sizeof *benches);

@@ -8,6 +8,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "simd/half.h"
 #include "simd/math.h"
 #include "simd/simd.h"
 
@@ -84,6 +85,24 @@ static void multiply_add(void) {
         float got[V_LEN];
         v_store(got, v_fma(v_set1(x), v_set1(y), v_set1(z)));
         CHECK(got[V_LEN - 1] == MULTIPLY_ADD(x, y, z), "v_fma of random operands");
+    }
+}
+
+/* Every float16 and bfloat16, each in the last lane. */
+static void halves(void) {
+    uint16_t lanes[V_LEN] = {0};
+    float got[V_LEN];
+    for (int bits = 0; bits < 1 << 16; bits++) {
+        const float f16 = check_from_half(TAPER_FLOAT16, (uint16_t)bits);
+        const float bf16 = check_from_half(TAPER_BFLOAT16, (uint16_t)bits);
+        lanes[V_LEN - 1] = (uint16_t)bits;
+        v_store(got, v_load_f16(lanes));
+        CHECK(same(got[V_LEN - 1], f16), "float16 %#x: %g, not %g", (unsigned)bits,
+              (double)got[V_LEN - 1], (double)f16);
+        CHECK(got[0] == 0, "the first lane");
+        v_store(got, v_load_bf16(lanes));
+        CHECK(same(got[V_LEN - 1], bf16), "bfloat16 %#x: %g, not %g", (unsigned)bits,
+              (double)got[V_LEN - 1], (double)bf16);
     }
 }
 
@@ -380,6 +399,7 @@ extern const size_t level_n_cases, level_n_benches;
 const check_case level_cases[] = {
     {"arithmetic", arithmetic},
     {"multiply_add", multiply_add},
+    {"halves", halves},
     {"masks", masks},
     {"partial_loads_and_stores", partial_loads_and_stores},
     {"integers", integers},

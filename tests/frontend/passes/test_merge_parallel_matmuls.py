@@ -53,6 +53,30 @@ def test_grouped_heads_without_bias():
     assert "ADD" not in op_counts(graph)
 
 
+def test_halves():
+    """As a half-precision model has them: weights are widened, results rounded and widened."""
+    b = Projections()
+
+    def project(seed):
+        w = b.constant(floats(12, 12, seed=seed).astype(np.float16), f"w{seed}")
+        y = b.op("MATMUL", b.x, b.op("CAST", w, dtype="float32"), transpose_b=True)
+        y = b.op("ADD", y, b.constant(floats(12, seed=seed)))
+        return b.op("CAST", b.op("CAST", y, dtype="float16"), dtype="float32")
+
+    graph = check_fires(merge_parallel_matmuls, b.attention(*(project(i) for i in range(3))))
+    counts = op_counts(graph)
+    assert (counts["MATMUL"], counts["ADD"], counts["CAST"]) == (1, 1, 3)
+    weight = only(graph, "MATMUL").inputs[1]
+    assert graph.constants[graph.producer(weight).inputs[0]].dtype == np.float16
+
+
+def test_halves_and_floats_stay_apart():
+    b = Projections()
+    w = b.constant(floats(12, 12).astype(np.float16), "w")
+    q = b.op("MATMUL", b.x, b.op("CAST", w, dtype="float32"))
+    check_keeps(merge_parallel_matmuls, b.attention(q, b.project(1, bias=False), b.x))
+
+
 def test_missing_biases_are_zeros():
     b = Projections()
     q, k, v = (b.project(i, bias=i != 1) for i in range(3))

@@ -6,6 +6,7 @@ import pytest
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.passes import pack_weights
 from taper_runtime.ops.conv import pack_weight
+from taper_runtime.ops.convert import cast
 from taper_runtime.ops.matmul import unpack
 
 
@@ -23,6 +24,41 @@ def test_layouts(columns, transposed):
     assert packed.shape == (-(-columns // 16), 6, 16)
     matrix = floats(columns, 6).T if transposed else floats(6, columns)
     np.testing.assert_array_equal(unpack(packed, columns), matrix)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_halves_stay_halves(dtype, transposed):
+    b = Builder()
+    matrix = cast(floats(*((20, 6) if transposed else (6, 20))), dtype)
+    w = b.op("CAST", b.graph.add_constant("w", matrix, dtype), dtype="float32")
+    graph = b.done(b.op("MATMUL", b.input("a", 4, 6), w, transpose_b=transposed))
+    check_fires(pack_weights, graph)
+    assert op_counts(graph) == {"MATMUL": 1}
+    assert list(graph.constants) == ["w.packed"]
+    assert graph.tensors["w.packed"].dtype == dtype
+    packed = graph.constants["w.packed"]
+    np.testing.assert_array_equal(unpack(packed, 20), matrix.T if transposed else matrix)
+
+
+def test_halves_that_others_read_widened():
+    b = Builder()
+    w = b.op("CAST", b.constant(floats(6, 6).astype(np.float16), "w"), dtype="float32")
+    x = b.op("ADD", b.input("a", 4, 6), b.op("SUM", w, axes=(0,)))
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, w)))
+    assert op_counts(graph)["CAST"] == 1
+    assert list(graph.constants) == ["w", "w.packed"]
+
+
+def test_table_of_halves():
+    b = Builder()
+    table = b.constant(floats(40, 6).astype(np.float16), "table")
+    rows = b.op("EMBEDDING", table, b.input("ids", 3, dtype="int64"))
+    x = b.op("CAST", rows, dtype="float32")
+    widened = b.op("CAST", table, dtype="float32")
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, widened, transpose_b=True)))
+    assert list(graph.constants) == ["table.packed"]
+    assert op_counts(graph) == {"EMBEDDING": 1, "CAST": 1, "MATMUL": 1}
 
 
 def test_epilogue_and_extras_stay():
@@ -129,6 +165,16 @@ def test_vector_times_matrix():
         lambda b: b.op("MATMUL", b.input("a", 4, 6), b.constant(np.zeros((6, 0), np.float32))),
         lambda b: b.op("MATMUL", b.input("a", 4, 0), b.constant(np.zeros((0, 6), np.float32))),
         lambda b: b.op("MATMUL", b.input("a", 4, 6, dtype="float64"), b.constant(np.zeros((6, 7)))),
+        lambda b: b.op(
+            "MATMUL",
+            b.input("a", 4, 6),
+            b.op("CAST", b.constant(np.zeros((6, 7))), dtype="float32"),
+        ),
+        lambda b: b.op(
+            "MATMUL",
+            b.input("a", 4, 6),
+            b.op("CAST", b.input("b", 6, 7, dtype="float16"), dtype="float32"),
+        ),
     ],
 )
 def test_what_has_no_packed_form_stays(make):

@@ -1,8 +1,8 @@
 /*
  * MATMUL and GROUPED_MATMUL in float32. shape.inl reduces every case of ranks, strides and batches
  * to a batch of plain products C = A * B; matmul.inl chooses how B is read, splits the work and
- * applies the epilogue to each block of C while it is in cache; gemm_f32.inl and dot_f32.inl
- * compute blocks.
+ * applies the epilogue to each block of C while it is in cache; gemm_f32.inl, gemm_half.inl and
+ * dot_f32.inl compute blocks.
  */
 #include <assert.h>
 
@@ -14,6 +14,8 @@
 
 #include "gemm/dot_f32.inl"
 #include "gemm/gemm_f32.inl"
+
+#include "gemm/gemm_half.inl"
 
 TAPER_DEFINE_ATTRS(matmul)
 

@@ -13,6 +13,7 @@
 
 #include "common/tensor.h"
 #include "map/head.h"
+#include "simd/half.h"
 #include "simd/simd.h"
 
 enum {
@@ -71,6 +72,9 @@ typedef enum gemm_b_form {
     GEMM_B_ANY     /* the panels of a tile are packed when their turn comes */
 } gemm_b_form;
 
+/* What B holds. Of halves a float is two: a line of a panel is 8, and so are the strides. */
+typedef enum gemm_element { GEMM_F32, GEMM_F16, GEMM_BF16 } gemm_element;
+
 /* From the end of one run of k to the start of the next. */
 typedef struct gemm_jump {
     int64_t a; /* in elements */
@@ -121,17 +125,29 @@ enum {
 
 typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
 
+/* Floats in a line of a panel of such elements. */
+V_INLINE int gemm_line(const gemm_element of) { return of == GEMM_F32 ? GEMM_NR : GEMM_NR / 2; }
+
+/* Vector v of a line. */
+V_INLINE vf gemm_load(const float *line, const int v, const gemm_element of) {
+    const uint16_t *halves = (const uint16_t *)line + v * V_LEN;
+    return of == GEMM_F16    ? v_load_f16(halves)
+           : of == GEMM_BF16 ? v_load_bf16(halves)
+                             : v_load(line + v * V_LEN);
+}
+
 /*
- * Adds the products of one k, `ahead` of what a and b point at. rows, panels and ahead are
+ * Adds the products of one k, `ahead` of what a and b point at. rows, panels, ahead and `of` are
  * constants wherever this is inlined: the sums live in registers.
  */
 V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
-                        int64_t panel_stride, const int ahead, const int rows, const int panels) {
+                        int64_t panel_stride, const int ahead, const int rows, const int panels,
+                        const gemm_element of) {
     vf line[GEMM_WIDE_PANELS * GEMM_NV];
-    b += ahead * GEMM_NR;
+    b += ahead * gemm_line(of);
 #pragma GCC unroll 16
     for (int v = 0; v < panels * GEMM_NV; v++)
-        line[v] = v_in_register(v_load(b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN));
+        line[v] = v_in_register(gemm_load(b + v / GEMM_NV * panel_stride, v % GEMM_NV, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         const vf ai = v_set1(a[i / GEMM_REACH][i % GEMM_REACH * row_stride + ahead]);
@@ -155,7 +171,7 @@ V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
     } while (0)
 
 V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t prefetch_step,
-                        const int rows, const int panels) {
+                        const int rows, const int panels, const gemm_element of) {
     const int vectors = panels * GEMM_NV;
     gemm_sums sum;
 #pragma GCC unroll 16
@@ -168,7 +184,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
-    const bool dense = g->a_k_stride == 1 && g->b_k_stride == GEMM_NR;
+    const bool dense = g->a_k_stride == 1 && g->b_k_stride == gemm_line(of);
     for (int64_t run = 0;; run++) {
         int64_t k = g->k;
         for (; dense && k >= GEMM_UNROLL; k -= GEMM_UNROLL) {
@@ -181,17 +197,17 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
                 GEMM_UNKNOWN(a[i / GEMM_REACH]);
 #pragma GCC unroll 16
             for (int u = 0; u < GEMM_UNROLL; u++) {
-                gemm_step(sum, a, row_stride, b, panel_stride, u, rows, panels);
+                gemm_step(sum, a, row_stride, b, panel_stride, u, rows, panels, of);
                 if (panels <= GEMM_PANELS) { /* a wide tile has nothing to fetch */
                     __builtin_prefetch(prefetch, 0, 2);
                     prefetch += prefetch_step;
                 }
             }
             gemm_advance(a, GEMM_UNROLL, rows);
-            b += GEMM_UNROLL * GEMM_NR;
+            b += GEMM_UNROLL * gemm_line(of);
         }
         for (; k > 0; k--) {
-            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, 0, rows, panels);
+            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, 0, rows, panels, of);
             if (panels <= GEMM_PANELS) {
                 __builtin_prefetch(prefetch, 0, 2);
                 prefetch += prefetch_step;
@@ -227,7 +243,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 #define GEMM_DEFINE_TILE(rows, panels)                                                             \
     static void gemm_tile_##rows##x##panels(const gemm_block *g, const float *prefetch,            \
                                             int64_t prefetch_step) {                               \
-        gemm_tile(g, prefetch, prefetch_step, rows, panels);                                       \
+        gemm_tile(g, prefetch, prefetch_step, rows, panels, GEMM_F32);                             \
     }
 #define GEMM_TILE_ROW(rows, panels) [rows] = gemm_tile_##rows##x##panels,
 GEMM_TILES_1(GEMM_DEFINE_TILE)

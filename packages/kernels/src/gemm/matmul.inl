@@ -111,7 +111,8 @@ static int64_t matmul_a_floats(const struct matmul_state *state) {
 }
 
 static int64_t matmul_b_floats(const struct matmul_state *state) {
-    if (state->dot || state->b_form == GEMM_B_PANELS)
+    const matmul_shape *s = &state->shape;
+    if (state->dot || (state->b_form == GEMM_B_PANELS && !gemm_widens(s->m, s->b_element)))
         return 0;
     return GEMM_WIDE_PANELS * state->k_piece * GEMM_NR;
 }
@@ -181,7 +182,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     gemm_block g = {.b_form = state->b_form,
-                    .b_panel_stride = GEMM_NR * (s->packed ? s->k : s->b_col_stride),
+                    .b_panel_stride = s->packed ? s->k * s->b_k_stride : GEMM_NR * s->b_col_stride,
                     .b_k_stride = s->b_k_stride,
                     .b_col_stride = s->b_col_stride,
                     .packed = (float *)(scratch + state->b_scratch),
@@ -212,7 +213,10 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                           rows, g.k);
                 g.a = (const float *)scratch;
             }
-            gemm_block_run(&g, rows, part->cols);
+            if (s->b_element == GEMM_F32)
+                gemm_block_run(&g, rows, part->cols);
+            else
+                gemm_half_block_run(&g, rows, part->cols, s->b_element);
             k += g.k;
         } while (k < s->k);
         matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);

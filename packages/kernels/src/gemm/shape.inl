@@ -15,8 +15,9 @@ typedef struct matmul_shape {
     int64_t b_k_stride, b_col_stride;
     matmul_batch_dim batch[TAPER_MAX_RANK];
     int32_t batch_dims;
-    bool packed;  /* B is [ceil(n/16)][k][16] */
-    bool swapped; /* A is the node's second operand, transposed, and B its first */
+    bool packed;            /* B is [ceil(n/16)][k][16] */
+    gemm_element b_element; /* GEMM_F32 but for a packed B */
+    bool swapped;           /* A is the node's second operand, transposed, and B its first */
 } matmul_shape;
 
 /* Stride of batch dim d of `dims` in an operand with `own` batch dims, aligned at the right; false
@@ -72,15 +73,24 @@ static void matmul_swap(matmul_shape *s) {
     s->swapped = true;
 }
 
+static bool matmul_element(const taper_tensor *b, bool packed, gemm_element *element) {
+    *element = b->dtype == TAPER_FLOAT16    ? GEMM_F16
+               : b->dtype == TAPER_BFLOAT16 ? GEMM_BF16
+                                            : GEMM_F32;
+    return b->dtype == TAPER_FLOAT32 || (packed && *element != GEMM_F32);
+}
+
 /* false if the tensors are not those of a float32 MATMUL node. */
 static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
                             const struct matmul_attrs *attrs) {
     const taper_tensor *a = &call->inputs[0], *b = &call->inputs[1], *output = call->output;
-    if (a->dtype != TAPER_FLOAT32 || b->dtype != TAPER_FLOAT32 || output->dtype != TAPER_FLOAT32 ||
-        a->rank < 1 || b->rank < 1 || !tensor_is_contiguous(output))
+    if (a->dtype != TAPER_FLOAT32 || output->dtype != TAPER_FLOAT32 || a->rank < 1 || b->rank < 1 ||
+        !tensor_is_contiguous(output))
         return false;
 
     *s = (matmul_shape){.m = 1, .n = 1, .packed = attrs->columns > 0};
+    if (!matmul_element(b, s->packed, &s->b_element))
+        return false;
     const int32_t a_row = a->rank - 2, a_k = a->rank - 1;
     if (a_row >= 0) {
         s->m = a->shape[a_row];
@@ -92,11 +102,11 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
     int64_t k = b->shape[0];
     if (s->packed) {
         s->n = attrs->columns;
-        s->b_k_stride = GEMM_NR; /* in a panel */
+        s->b_k_stride = gemm_line(s->b_element); /* in a panel */
         s->b_col_stride = 1;
         k = b->rank == 3 ? b->shape[1] : -1;
         if (attrs->transpose_b ||
-            !tensor_is(b, TAPER_FLOAT32, i64_ceil_div(s->n, GEMM_NR) * GEMM_NR * s->k))
+            !tensor_is(b, b->dtype, i64_ceil_div(s->n, GEMM_NR) * GEMM_NR * s->k))
             return false;
     } else if (b->rank == 1) {
         s->b_k_stride = b->strides[0];

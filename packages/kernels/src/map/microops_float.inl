@@ -47,6 +47,24 @@
             V_LOOP(V_EACH, V_EACH, expr)                                                           \
     }
 
+/* From halves, V_LEN of which `load` widens. */
+#define V_WIDEN(name, load)                                                                        \
+    static void name(void *out, const program_operand *in, int64_t n) {                            \
+        float *r = out;                                                                            \
+        const uint16_t *pa = in[0].data;                                                           \
+        int64_t i = 0;                                                                             \
+        for (; i + V_LEN <= n; i += V_LEN)                                                         \
+            v_store(r + i, load(pa + i));                                                          \
+        if (i < n) {                                                                               \
+            uint16_t last[V_LEN] = {0};                                                            \
+            memcpy(last, pa + i, (size_t)(n - i) * sizeof *last);                                  \
+            v_store_n(r + i, load(last), n - i);                                                   \
+        }                                                                                          \
+    }
+
+V_WIDEN(f32_from_f16, v_load_f16)
+V_WIDEN(f32_from_bf16, v_load_bf16)
+
 V_UNARY(f32_neg, v_neg(a))
 V_UNARY(f32_abs, v_abs(a))
 V_UNARY(f32_square, v_mul(a, a))

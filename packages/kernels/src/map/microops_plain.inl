@@ -190,7 +190,7 @@ CONVERT(i64_from_i64, int64_t, int64_t)
 CONVERT(i64_from_i32, int64_t, int32_t)
 CONVERT(i64_from_bool, int64_t, uint8_t)
 
-/* float16 and bfloat16, computed on as float32; without branches, so that compilers vectorise. */
+/* To float16 and bfloat16, without branches, so that compilers vectorise. */
 static inline float float_of_bits(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -200,14 +200,6 @@ static inline uint32_t bits_of_float(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
-}
-
-/* Exponent and mantissa where a float32 has them, the exponent's bias put right by a product, which
- * also makes a denormal normal. Infinities and NaN get the largest exponent. */
-static inline float half_to_float(uint16_t half) {
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, bits = (uint32_t)(half & 0x7fff) << 13;
-    const uint32_t scaled = bits_of_float(float_of_bits(bits) * 0x1p112f);
-    return float_of_bits(sign | ((half & 0x7c00) == 0x7c00 ? bits | 0x7f800000 : scaled));
 }
 
 /* Adding a power of two 2^13 above the last place that float16 keeps rounds to that place; scaling
@@ -229,7 +221,5 @@ static inline uint16_t bfloat_from_float(float x) {
     return (uint16_t)(x != x ? 0x7fc0 : rounded);
 }
 
-C_UNARY(f32_from_f16, float, uint16_t, half_to_float(a))
-C_UNARY(f32_from_bf16, float, uint16_t, float_of_bits((uint32_t)a << 16))
 C_UNARY(f16_from_f32, uint16_t, float, half_from_float(a))
 C_UNARY(bf16_from_f32, uint16_t, float, bfloat_from_float(a))

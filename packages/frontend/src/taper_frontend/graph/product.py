@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
+from taper_runtime.ops.convert import HALVES
+
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
@@ -24,6 +26,22 @@ def is_plain_product(node: Node | None) -> TypeGuard[Node]:
 def is_plain_matmul(node: Node | None) -> TypeGuard[Node]:
     """Whether ``node`` is a MATMUL of two tensors as they are."""
     return is_plain_product(node) and node.op == "MATMUL"
+
+
+def constant_weight(graph: Graph, node: Node) -> str | None:
+    """Return the constant that a float32 product multiplies by, None if there is none.
+
+    A MATMUL's may be halves, behind the CAST that widens them.
+    """
+    weight = node.inputs[1]
+    if graph.tensors[weight].dtype != "float32":
+        return None
+    producer = graph.producer(weight)
+    if node.op == "MATMUL" and producer is not None and producer.op == "CAST":
+        weight = producer.inputs[0]
+        if graph.tensors[weight].dtype not in HALVES:
+            return None
+    return weight if weight in graph.constants else None
 
 
 def has_own_weight(graph: Graph, node: Node) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.graph.elementwise import is_elementwise
-from taper_frontend.graph.product import is_plain_matmul
+from taper_frontend.graph.product import constant_weight, is_plain_matmul
+from taper_runtime.ops.convert import HALVES
 from taper_runtime.ops.opdef import contiguous_strides
 
 if TYPE_CHECKING:
@@ -30,12 +31,15 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
 
     It pays where the slices cost nothing: everything that reads one, directly or through views,
     takes it with the strides it has. A product that an elementwise node reads stays by itself,
-    for that node becomes its epilogue (the gate of a gated MLP).
+    for that node becomes its epilogue (the gate of a gated MLP). Not so a rounding to halves and
+    back: it is done to all columns alike. Weights that are halves stay so.
     """
-    groups: dict[tuple[str, float], list[_Branch]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[_Branch]] = defaultdict(list)
     for node in graph.order():
-        if _has_constant_matrix(graph, node) and (branch := _branch(graph, node)) is not None:
-            groups[node.inputs[0], node.attrs.get("alpha", 1.0)].append(branch)
+        if (branch := _branch(graph, node)) is not None:
+            dtype = graph.tensors[branch.weight].dtype
+            alpha = node.attrs.get("alpha", 1.0)
+            groups[node.inputs[0], alpha, dtype, branch.casts].append(branch)
     weights: dict[tuple[str, ...], str] = {}
     changed = False
     for branches in groups.values():
@@ -49,29 +53,33 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """One of the products: its MATMUL, its constant bias or None, and the node that ends it."""
+    """One of the products: MATMUL, ADD of a constant bias or none, CASTs; the node that ends it."""
 
     matmul: Node
+    weight: str
     bias: str | None
+    casts: tuple[str, ...]
     end: Node
     columns: int
 
 
-def _has_constant_matrix(graph: Graph, node: Node) -> bool:
-    if not is_plain_matmul(node) or node.inputs[1] not in graph.constants:
-        return False
-    weight = graph.tensors[node.inputs[1]]
-    return weight.dtype == "float32" and len(weight.shape) == 2
-
-
 def _branch(graph: Graph, matmul: Node) -> _Branch | None:
+    weight = constant_weight(graph, matmul) if is_plain_matmul(matmul) else None
+    if weight is None or len(graph.tensors[weight].shape) != 2:
+        return None
     columns = graph.tensors[matmul.output].shape[-1]
-    consumer = graph.sole_consumer(matmul.output)
+    bias, end = None, matmul
+    consumer = graph.sole_consumer(end.output)
     if consumer is not None and consumer.op == "ADD" and len(consumer.inputs) == 2:
-        bias = consumer.inputs[1 - consumer.inputs.index(matmul.output)]
-        if bias in graph.constants and graph.tensors[bias].shape == (columns,):
-            return _Branch(matmul, bias, consumer, columns)
-    return _Branch(matmul, None, matmul, columns)
+        other = consumer.inputs[1 - consumer.inputs.index(matmul.output)]
+        if other in graph.constants and graph.tensors[other].shape == (columns,):
+            bias, end = other, consumer
+            consumer = graph.sole_consumer(end.output)
+    casts = []
+    while consumer is not None and consumer.op == "CAST":
+        casts.append(consumer.attrs["dtype"])
+        end, consumer = consumer, graph.sole_consumer(consumer.output)
+    return _Branch(matmul, weight, bias, tuple(casts), end, columns)
 
 
 def _is_sliced_freely(graph: Graph, branch: _Branch, width: int) -> bool:
@@ -119,6 +127,8 @@ def _merge(graph: Graph, branches: list[_Branch], weights: dict[tuple[str, ...],
         bias = graph.add_constant(f"{merged}.bias", np.concatenate(biases))
         name = f"{first.end.output}.merged"
         merged = graph.add_node("ADD", [merged, bias], name=name, source=first.end.source)
+    for dtype in first.casts:
+        merged = graph.add_node("CAST", [merged], {"dtype": dtype}, source=first.end.source)
     axis = len(graph.tensors[merged].shape) - 1
     start = 0
     for branch in branches:
@@ -132,13 +142,18 @@ def _merge(graph: Graph, branches: list[_Branch], weights: dict[tuple[str, ...],
 def _concatenated_weights(
     graph: Graph, branches: list[_Branch], known: dict[tuple[str, ...], str]
 ) -> str:
-    """Return the matrices side by side as one ``[K, N]`` constant, made once however often used."""
-    pairs = [(b.matmul.inputs[1], bool(b.matmul.attrs.get("transpose_b"))) for b in branches]
+    """Return the matrices side by side as one ``[K, N]``, made once however often used."""
+    pairs = [(b.weight, bool(b.matmul.attrs.get("transpose_b"))) for b in branches]
     key = tuple(f"{name} {transposed}" for name, transposed in pairs)
     if key not in known:
         matrices = [
             graph.constants[name].T if transposed else graph.constants[name]
             for name, transposed in pairs
         ]
-        known[key] = graph.add_constant(f"{pairs[0][0]}.merged", np.concatenate(matrices, axis=1))
+        dtype = graph.tensors[pairs[0][0]].dtype
+        matrix = np.concatenate(matrices, axis=1)
+        merged = graph.add_constant(f"{pairs[0][0]}.merged", matrix, dtype)
+        if dtype in HALVES:
+            merged = graph.add_node("CAST", [merged], {"dtype": "float32"})
+        known[key] = merged
     return known[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_frontend.graph.product import constant_weight
 from taper_runtime.ops.conv import is_read_unpacked, pack_weight
 from taper_runtime.ops.matmul import pack
 
@@ -32,7 +33,10 @@ def pack_weights(graph: Graph) -> bool:
         EMBEDDING(table, i)                        EMBEDDING(table.packed, i, columns=V)
         MATMUL(a, table, transpose_b)              MATMUL(a, table.packed, columns=V)
 
-    Packing reads both layouts of a MATMUL, so the transpose is gone. A convolution in groups of a
+        w (float16) -> CAST -> MATMUL(a, .)        MATMUL(a, w.packed, columns=N)
+
+    Packing reads both layouts of a MATMUL, so the transpose is gone. Halves stay what they are: the
+    kernel widens what it reads. A convolution in groups of a
     few channels is no matrix product and keeps its weight. A matrix is packed once for all products
     that use it, and the original goes unless something other than lookups of its rows reads it.
     """
@@ -42,10 +46,12 @@ def pack_weights(graph: Graph) -> bool:
         packing = None if node.attrs.get("columns") else _packing(graph, node)
         if packing is None:
             continue
-        x, weight, *extras = node.inputs
+        x, _, *extras = node.inputs
+        weight = packing.weight
         key = (weight, packing.form)
         if key not in packed:
-            packed[key] = graph.add_constant(f"{weight}.packed", packing.pack())
+            dtype = graph.tensors[weight].dtype
+            packed[key] = graph.add_constant(f"{weight}.packed", packing.pack(), dtype)
         attrs = {name: value for name, value in node.attrs.items() if name != "transpose_b"}
         attrs["columns"] = packing.columns
         graph.replace_node(node, node.op, [x, packed[key], *extras], attrs)
@@ -65,6 +71,7 @@ def _look_up_packed(graph: Graph, table: str, packed: str) -> None:
 
 
 class _Packing(NamedTuple):
+    weight: str
     form: object  # equal for nodes that may share a packed weight
     columns: int
     pack: Callable[[], np.ndarray]
@@ -74,18 +81,19 @@ def _packing(graph: Graph, node: Node) -> _Packing | None:
     """How the weight of ``node`` is packed, if it has one that can be."""
     if node.op not in ("MATMUL", "CONV", "CONV_TRANSPOSE"):
         return None
-    weight = graph.constants.get(node.inputs[1])
+    name = constant_weight(graph, node)
     # columns=0 says that nothing is packed
-    if weight is None or weight.dtype != "float32" or weight.size == 0:
+    if name is None or graph.constants[name].size == 0:
         return None
+    weight = graph.constants[name]
     if node.op == "MATMUL":
         if weight.ndim != 2:
             return None
         transposed = bool(node.attrs.get("transpose_b"))
         matrix = weight.T if transposed else weight
-        return _Packing(("matrix", transposed), matrix.shape[1], partial(pack, matrix))
+        return _Packing(name, ("matrix", transposed), matrix.shape[1], partial(pack, matrix))
     groups = node.attrs.get("groups", 1)
     if node.op == "CONV" and is_read_unpacked(weight.shape, groups):
         return None
     columns = weight.shape[-1] // groups
-    return _Packing(("groups", groups), columns, partial(pack_weight, weight, groups))
+    return _Packing(name, ("groups", groups), columns, partial(pack_weight, weight, groups))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.ops.convert import HALVES, cast, to_bfloat16
 from taper_runtime.ops.map import EPILOGUE, MAX_EXTRAS, evaluate_epilogue, infer_epilogue
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.rules import FLOATS, REALS, broadcast, check_dtype, check_same_dtype, fail
@@ -18,10 +19,10 @@ PANEL = 16
 
 
 def pack(b: np.ndarray) -> np.ndarray:
-    """Pack a float32 ``[K, N]`` as ``[ceil(N/16), K, 16]``, zero beyond N."""
+    """Pack a ``[K, N]`` of any dtype as ``[ceil(N/16), K, 16]``, zero beyond N."""
     k, n = b.shape
     panels = -(-n // PANEL)
-    padded = np.zeros((k, panels * PANEL), np.float32)
+    padded = np.zeros((k, panels * PANEL), b.dtype)
     padded[:, :n] = b
     return padded.reshape(k, panels, PANEL).transpose(1, 0, 2).copy()
 
@@ -49,19 +50,19 @@ def packed_shape(op: str, packed: TensorType, columns: int) -> Shape:
     return (shape[1], columns)
 
 
-def _logical_b(b: TensorType, attrs: Attrs) -> Shape:
-    """Shape of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``."""
+def _logical_b(b: TensorType, attrs: Attrs) -> TensorType:
+    """Type of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``, packed halves widened."""
     n, shape = attrs["columns"], b.shape
     if n == 0:
         if not attrs["transpose_b"]:
-            return shape
+            return b
         if len(shape) < 2:
             fail("MATMUL", "b of rank 2 or more with transpose_b", list(shape))
-        return (*shape[:-2], shape[-1], shape[-2])
-    check_dtype("MATMUL", "packed b", b.dtype, ("float32",))
+        return TensorType(b.dtype, (*shape[:-2], shape[-1], shape[-2]))
+    check_dtype("MATMUL", "packed b", b.dtype, ("float32", *HALVES))
     if attrs["transpose_b"]:
         fail("MATMUL", "no transpose_b with a packed b", True)
-    return packed_shape("MATMUL", b, n)
+    return TensorType("float32", packed_shape("MATMUL", b, n))
 
 
 def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -71,9 +72,10 @@ def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     ------
     OpError
     """
-    dtype = check_same_dtype("MATMUL", inputs[:2])
+    logical_b = _logical_b(inputs[1], attrs)
+    dtype = check_same_dtype("MATMUL", (inputs[0], logical_b))
     check_dtype("MATMUL", "a and b", dtype, REALS if attrs["alpha"] == 1 else FLOATS)
-    a, b = inputs[0].shape, _logical_b(inputs[1], attrs)
+    a, b = inputs[0].shape, logical_b.shape
     if not a or not b:
         fail("MATMUL", "a and b of rank 1 or more", [list(a), list(b)])
     if a[-1] != b[-2:][0]:  # of rank 1, b has only rows
@@ -89,7 +91,7 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = inputs[0], inputs[1]
     if attrs["columns"]:
-        b = unpack(b, attrs["columns"])
+        b = cast(unpack(b, attrs["columns"]), "float32")
     elif attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
     with np.errstate(all="ignore"):
@@ -135,6 +137,9 @@ def _samples() -> Iterator[Sample]:
     for m, k, n in ((1, 20, 33), (6, 20, 33), (13, 5, 16), (3, 0, 5), (0, 4, 5)):
         yield Sample([floats(m, k), pack(floats(k, n))], {"columns": n})
     yield Sample([floats(7), pack(floats(7, 20))], {"columns": 20, "alpha": -2})
+    for m, k, n in ((1, 20, 70), (1, 0, 5), (20, 30, 70)):
+        for halves in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n))):
+            yield Sample([floats(m, k), pack(halves)], {"columns": n})
     bias_gelu = {"code": ["ADD", "GELU"], "args": [0, 1, 2]}
     yield Sample([floats(2, 5, 7), floats(7, 9), floats(9)], bias_gelu)
     yield Sample([floats(2, 0), floats(0, 9), floats(9)], bias_gelu)
@@ -157,7 +162,7 @@ MATMUL = OpDef(
     doc="alpha * (a @ b) with torch.matmul's rules of rank and batch, then an epilogue: a tile "
     "program (see MAP) whose value 0 is that product and whose values 1.. are the extras, of the "
     "product's type in the end. b may be stored transposed or, with columns = N, packed as "
-    "[ceil(N/16), K, 16].",
+    "[ceil(N/16), K, 16]; packed, it may be float16 or bfloat16 beside a float32 a.",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,
