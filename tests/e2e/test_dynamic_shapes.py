@@ -210,6 +210,43 @@ def test_a_size_that_the_model_fixes_is_an_error():
     assert "4" in note
 
 
+class Bags(torch.nn.Module):
+    """Bags of rows, and a matrix of as many."""
+
+    def forward(self, table, places):
+        bags = torch.nn.functional.embedding_bag(places, table, torch.tensor([0, 2]), mode="mean")
+        return bags, table @ table.T + torch.eye(table.shape[0])
+
+
+def test_positions_that_are_counted():
+    def inputs(rows, places):
+        rng = np.random.default_rng(rows)
+        table = rng.standard_normal((rows, 3)).astype(np.float32)
+        return torch.from_numpy(table), torch.from_numpy(rng.integers(rows, size=places))
+
+    shapes = ({0: Dim("rows")}, {0: Dim("places", min=3)})
+    plan = taper_frontend.export(Bags(), inputs(4, 5), dynamic_shapes=shapes)
+    check(Bags(), plan, inputs, [(4, 5), (1, 3), (9, 20)])
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.5), (1, 2, 8)),
+        (lambda x: torch.nn.functional.pixel_shuffle(x, 2), (1, 8, 4, 4)),
+    ],
+)
+def test_a_size_that_no_plan_can_compute_is_refused(model, shape):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return model(x)
+
+    dims = dict.fromkeys(range(len(shape)), Dim.AUTO)
+    with pytest.raises(UnsupportedOpError) as caught:
+        taper_frontend.export(Model(), (torch.ones(shape),), dynamic_shapes=(dims,))
+    assert {node.category for node in caught.value.nodes} == {"dynamic shape"}
+
+
 def test_a_size_that_values_decide_is_refused():
     class Chosen(torch.nn.Module):
         def forward(self, x):

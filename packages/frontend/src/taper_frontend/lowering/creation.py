@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 @lowers(
-    "aten.eye.default",
-    "aten.eye.m",
     "aten.linspace.default",
     "aten.scalar_tensor.default",
     "aten.tril_indices.default",
@@ -22,6 +20,15 @@ if TYPE_CHECKING:
 def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
     """Make a constant of what torch computes."""
     return ctx.constant(ctx.compute())
+
+
+@lowers("aten.eye.default", "aten.eye.m")
+def eye(ctx: Lowering, *size: int, dtype: str | None = None) -> str:
+    """Compare the numbers of rows and columns."""
+    rows, columns = ctx.output.shape
+    row = ctx.reshape(ctx.emit("ARANGE", [], start=0, stop=rows), (rows, 1))
+    column = ctx.emit("ARANGE", [], start=0, stop=columns)
+    return ctx.cast(ctx.apply("EQ", row, column, dtype="int64"), ctx.output.dtype)
 
 
 @lowers("aten.arange.start_step")

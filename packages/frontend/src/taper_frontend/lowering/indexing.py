@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
@@ -93,7 +91,7 @@ def embedding_bag(
     count = ctx.shape(indices)[0]
     dtype = ctx.dtype(weight)
     starts = ctx.slice(offsets, 0, 0, bags) if include_last_offset else offsets
-    places = ctx.constant(np.arange(count))
+    places = ctx.emit("ARANGE", [], start=0, stop=count)
     bag = ctx.emit("SEARCHSORTED", [ctx.cast(starts, "int64"), places], right=True)
     bag = ctx.reshape(ctx.apply("SUB", bag, 1, dtype="int64"), (count, 1))
     rows = ctx.emit("EMBEDDING", [weight, indices])

@@ -21,7 +21,7 @@ from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.graph import Graph
 from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
 from taper_frontend.lowering.registry import HANDLERS
-from taper_frontend.lowering.sizes import DTYPE_NAMES, Sizes, refused_type
+from taper_frontend.lowering.sizes import DTYPE_NAMES, SizeError, Sizes, refused_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_runtime.errors import InternalError, OpError
@@ -311,13 +311,16 @@ class _Walk:
         except UndecidedError as error:
             self.undecided.update(atom.text for atom in variables(error.size))
             category, reason = "dynamic shape", f"{error}; a Dim with a narrower range may tell"
+        except SizeError as error:
+            category, reason = "dynamic shape", str(error)
         except OpError as error:
             dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}
             category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
         except TypeError as error:
             if not self.sizes.ranges:
                 raise
-            category, reason = "dynamic shape", f"expected a size that is known: {error}"
+            category = "dynamic shape"
+            reason = f"lowered only where its sizes are fixed ({error})"
         self._refuse(str(node.target), category, reason, source_line(node))
         return self._stand_in(node)
 
@@ -376,7 +379,10 @@ class _Walk:
 
     def _stand_in(self, node: Node) -> Any:
         """Return inputs of the node's types, so that what follows it is looked at too."""
-        types = self.sizes.types(node)
+        try:
+            types = self.sizes.types(node)
+        except OpError:  # they are what was refused
+            return _POISON
         names = [_POISON if t is None else self.graph.add_input(node.name, *t) for t in types]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
 

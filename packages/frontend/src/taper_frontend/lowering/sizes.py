@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
 
 
+class SizeError(OpError):
+    """A size of the model is none that a plan could compute."""
+
+
 class Sizes:
     """The size variables of a program, and what its symbolic sizes are in them.
 
@@ -102,7 +106,7 @@ class Sizes:
 
         Raises
         ------
-        OpError
+        SizeError
             If torch computes it in a way that size expressions do not have.
         """
         return self._convert(value.node.expr) if isinstance(value, torch.SymInt) else value
@@ -128,7 +132,7 @@ class Sizes:
                 return reduce(smallest, args)
             case Max() | sympy.Max():
                 return reduce(largest, args)
-        raise OpError(f"no size expression for {expr}")
+        raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
 
 
 def refused_type(value: torch.Tensor) -> str:
