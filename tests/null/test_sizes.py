@@ -107,6 +107,7 @@ def test_table_computes_what_its_sizes_are(made, at):
         ((B - 1) // 2 + 1, "floordiv(b + 1, 2)"),
         ((B // 2 + 1) // 2, "floordiv(b + 2, 4)"),
         ((B // 2 + A) // 2, "floordiv(2*a + b, 4)"),
+        ((A - A // 2) // 2, "floordiv(3*a, 4) - floordiv(a, 2)"),
         ((2 * (B // 2) + A) // 3, "floordiv(a + 2*floordiv(b, 2), 3)"),
         (8 * A % 4, "0"),
         (smallest(B, 99), "b"),

@@ -353,9 +353,6 @@ def _floordiv(a: Any, b: Any) -> Any:
         return NotImplemented
     if bounds(b)[0] < 1:
         raise UndecidedError(f"{a} // {b}: the divisor may be less than 1", b)
-    if is_static(b) and (inner := _inner_division(a)):
-        x, m = inner.args
-        return _floordiv(x + m * (a - _of_atom(inner)), m * b)
     divisor = _terms(b)
     quotient: _Terms = {}
     rest: _Terms = {}
@@ -377,6 +374,9 @@ def _floordiv(a: Any, b: Any) -> Any:
     else:
         rest = dict(_terms(a))
     remainder = _make(rest)
+    if is_static(b) and (inner := _inner_division(remainder)):
+        x, m = inner.args
+        return _make(quotient) + _floordiv(x + m * (remainder - _of_atom(inner)), m * b)
     low, high = bounds(remainder)
     if low >= 0 and high < bounds(b)[0]:
         return _make(quotient)
