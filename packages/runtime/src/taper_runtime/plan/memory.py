@@ -130,7 +130,7 @@ def _check_inside(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field:
     if sizes[spec.name] != 0:
         for size, stride in zip(spec.shape, placement.strides, strict=True):
             reach = (size - 1) * stride * itemsize
-            if reach < 0:
+            if stride < 0:
                 start += reach
             else:
                 stop += reach
