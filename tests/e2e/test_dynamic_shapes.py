@@ -27,8 +27,10 @@ def check(module, plan, make_inputs, sizes, tolerance=1e-5):
         results = [session.run(None, feed) for session in sessions]
         for got, same, want in zip(*results, leaves, strict=True):
             np.testing.assert_array_equal(got, same)
-            distance = np.linalg.norm(got - want.numpy()) / max(np.linalg.norm(want.numpy()), 1e-30)
             assert got.shape == tuple(want.shape)
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want.numpy()))
+            got, want = (np.nan_to_num(array) for array in (got, want.numpy()))
+            distance = np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-30)
             assert distance <= tolerance, size
 
 
@@ -45,9 +47,43 @@ def test_block(form, tmp_path):
     plan = taper_frontend.export(module, args, dynamic_shapes=(dims,))
     plan.save(tmp_path / "block.taper")
     plan = taper_runtime.load(tmp_path / "block.taper")
-    assert plan.sizes == {"batch": (1, 8), "length": (2, 64)}
+    assert plan.sizes == {"batch": (0, 8), "length": (2, 64)}
     assert executed(plan) == executed(taper_frontend.export(module, args, verify=False))
-    check(module, plan, lambda b, n: (torch.randn(b, n, 64),), [(1, 2), (8, 64), (3, 17), (1, 5)])
+    check(module, plan, lambda b, n: (torch.randn(b, n, 64),), [(1, 2), (8, 64), (0, 9), (1, 5)])
+
+
+class Net(torch.nn.Module):
+    """Views of one product, convolutions, a recurrence, and means of what may be nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(3, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.lstm = torch.nn.LSTM(8, 6, batch_first=True)
+        self.joined = torch.nn.Linear(6, 12)
+
+    def forward(self, x):
+        y = F.gelu(self.norm(self.conv(x))).transpose(1, 2)
+        a, b = self.joined(self.lstm(y)[0]).chunk(2, -1)
+        return (a * b.sigmoid()).flip(1)[:, :, 1:4], x.mean(0), a.sum() / a.numel(), a.flatten()
+
+
+def test_a_batch_of_none():
+    """What a program does with an empty dim is tried: a sum is 0, a mean NaN, a maximum nothing."""
+    module = seeded(Net)
+    dims = ({0: Dim("batch", max=9)},)
+    plan = taper_frontend.export(module, (torch.randn(2, 3, 6),), dynamic_shapes=dims)
+    assert plan.sizes == {"batch": (0, 9)}
+    check(module, plan, lambda b: (torch.randn(b, 3, 6),), [(0,), (2,), (0,), (9,)])
+
+    class Largest(torch.nn.Module):
+        def forward(self, x):
+            return x.amax(0)
+
+    plan = taper_frontend.export(Largest(), (torch.ones(2, 3),), dynamic_shapes=({0: Dim("b")},))
+    assert [low for low, _ in plan.sizes.values()] == [1]
+    with pytest.raises(taper_runtime.InputError, match="expected at least 1, got 0"):
+        taper_runtime.InferenceSession(plan).run(None, {"x": np.ones((0, 3), "f")})
 
 
 def test_gpt2():
@@ -173,8 +209,8 @@ def test_images_of_any_size(make):
 
 
 def test_a_size_of_one_where_the_model_needs_two():
-    """Nobody gave a range: it starts at 1 unless the program then cannot be told to hold."""
-    for function, low in ((torch.relu, 1), (lambda x: F.max_pool2d(x, 2), 2)):
+    """Nobody gave a range: it starts below 2 unless the program then cannot be told to hold."""
+    for function, low in ((torch.relu, 0), (lambda x: F.max_pool2d(x, 2), 2)):
 
         class Model(torch.nn.Module):
             def forward(self, x, function=function):

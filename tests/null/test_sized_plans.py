@@ -11,7 +11,9 @@ from sized_plans import B, S, sized_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format.reader import load, loads
 from taper_runtime.plan.binding import bind_sizes, instantiate
-from taper_runtime.plan.validate import validate
+from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
+from taper_runtime.plan.validate import instance, validate
+from taper_runtime.sizes import variable
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,45 @@ def test_the_file_is_fine_unbroken(blob):
     plan = loads(PlanFile(blob).pack())
     assert plan.tensors["x"].shape == (B, S, 4)
     assert json.loads(json.dumps({"sizes": plan.sizes}))
+
+
+def may_be_empty(plan, **limits):
+    return plan._replace(sizes={**plan.sizes, **limits})
+
+
+def test_a_size_that_may_be_0(tmp_path):
+    may_be_empty(sized_plan(), B=(0, 8)).save(tmp_path / "plan.taper")
+    plan = load(tmp_path / "plan.taper")
+    assert plan.sizes["B"] == (0, 8)
+    assert plan.tensors["x"].shape[0] == B  # proven from 1 on
+    values = bind_sizes(plan, {"x": (0, 3, 4), "m": (6,)})
+    empty = instance(plan, values)
+    assert empty.tensors["c"].shape == (0, 6, 3)
+    assert empty.placements["a"].offset == 0  # at 12 it would begin behind the end of its root
+
+
+def test_what_holds_for_other_sizes_is_checked_again_for_0():
+    """Columns 3 to 6 of no columns: within the limits for all sizes that the proofs are about."""
+    n = variable("n", 1, 8)
+    plan = sized_plan()
+    shapes = {"x": (6 * n,), "y": (3,)}
+    plan = plan._replace(
+        nodes=(PlanNode("SLICE", ("x",), "y", {"axis": 0, "start": 3, "stop": 6}),),
+        tensors={
+            "x": TensorSpec("x", "float32", shapes["x"], "input"),
+            "y": TensorSpec("y", "float32", shapes["y"], "output"),
+        },
+        placements={name: Placement(name, 0, (1,)) for name in shapes},
+        inputs=("x",),
+        outputs=("y",),
+        constants={},
+        samples={},
+        sizes={"n": (0, 8)},
+    )
+    validate(plan)
+    instance(plan, {"n": 1})
+    with pytest.raises(InputError, match=r"cannot run with n = 0: plan.nodes\[0\]: SLICE"):
+        instance(plan, {"n": 0})
 
 
 def test_instances_are_static():

@@ -171,6 +171,12 @@ def test_products_of_sums_stay_small():
         math.prod([A + B + C + 1] * 40)
 
 
+def test_evaluation_checks_divisors():
+    """Those that are at least 1 wherever the variables are."""
+    with pytest.raises(InputError, match=r"floordiv\(b, a\) divides by 0"):
+        evaluate(B // A, {"a": 0, "b": 2})
+
+
 def test_evaluation_checks_64_bits():
     with pytest.raises(InputError, match="64 bits"):
         evaluate(C * C * C * C, {"c": 2**20})

@@ -40,6 +40,33 @@ def test_every_shape(executor, threads):
         check(opened, plan, b, s)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+def test_an_empty_dim(executor, threads):
+    plan = sized_plan()
+    plan = plan._replace(sizes={**plan.sizes, "B": (0, 8)})
+    opened = session(plan, executor, threads)
+    for b, s in [(0, 3), (2, 3), (0, 3), (0, 32), (1, 2), (0, 2)]:
+        check(opened, plan, b, s)
+    out = {"y": np.empty((0, 3), np.float32), "z": np.empty(0, np.float32)}
+    y, z = opened.run(None, sized_arrays(0, 5), out=out)
+    assert y is out["y"]
+    assert z is out["z"]
+    with pytest.raises(InputError, match="expected 2 to 32, got 0"):
+        opened.run(None, sized_arrays(0, 0))
+
+
+def test_a_sample_that_is_empty():
+    """A session opens with the sizes of the samples; those of 0 are no part of the table."""
+    plan = sized_plan()
+    samples = {"x": np.ones((0, 3, 4), np.float32), "m": np.ones(6, np.float32)}
+    plan = plan._replace(sizes={**plan.sizes, "B": (0, 8)}, samples=samples)
+    validate(plan)
+    opened = session(plan)
+    check(opened, plan, 0, 3)
+    check(opened, plan, 2, 3)
+
+
 def test_more_shapes_than_are_kept():
     plan = sized_plan()
     opened = session(plan)

@@ -123,7 +123,7 @@ def compile_program(
     if not verify:
         return plan
     step("verify")
-    return plan._replace(metadata={**plan.metadata, "verified": verify_plan(plan, program)})
+    return verify_plan(plan, program)
 
 
 def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:

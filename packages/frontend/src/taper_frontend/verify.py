@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.session import InferenceSession
-from taper_runtime.sizes import evaluate
+from taper_runtime.sizes import evaluate, nonempty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -38,18 +38,21 @@ class VerificationError(ExportError):
     """The plan computes something else than the module."""
 
 
-def verify_plan(plan: Plan, program: ExportedProgram) -> dict[str, Any]:
+def verify_plan(plan: Plan, program: ExportedProgram) -> Plan:
     """Run plan and module side by side on the example inputs and on random ones.
 
     Random floats are standard normal; random integers are drawn between the least and the largest
     of the example's, so that indices stay in range. Where sizes vary, the last trials have others:
-    the least, and the example's neighbours. State goes on from trial to trial on both sides.
+    the least from 1 on, and the example's neighbours. State goes on from trial to trial on both
+    sides. Sizes that may be 0 are then tried with it, one at a time: torch.export does not look at
+    empty dims, so that nobody knows before what a program does with them.
 
     Returns
     -------
-    dict
-        ``max_error`` (largest absolute difference) and ``relative_error`` (largest relative L2
-        difference of an output) over all trials, and ``trials``, their number.
+    Plan
+        Its metadata has ``verified``: ``max_error`` (largest absolute difference) and
+        ``relative_error`` (largest relative L2 difference of an output) over all trials, and
+        ``trials``, their number. Sizes for which 0 is wrong or refused start at 1.
 
     Raises
     ------
@@ -67,7 +70,7 @@ def verify_plan(plan: Plan, program: ExportedProgram) -> dict[str, Any]:
             buffer.copy_(before)
 
 
-def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram) -> dict[str, Any]:
+def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram) -> Plan:
     session = InferenceSession(plan)
     rng = np.random.default_rng(0)
     max_error = relative_error = 0.0
@@ -99,23 +102,54 @@ def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram)
                 )
             max_error = max(max_error, absolute)
             relative_error = max(relative_error, relative)
-    return {"max_error": max_error, "relative_error": relative_error, "trials": trials}
+
+    limits = dict(plan.sizes)
+    for name, sizes in _empty_shapes(plan):
+        arrays = [_randomize(a, shape, rng) for a, shape in zip(given, sizes, strict=True)]
+        try:
+            want = _run_module(module, program, arrays)
+            got = session.run(None, dict(zip(plan.inputs, arrays, strict=True)))
+        except Exception:  # of any type: torch's, ours or numpy's
+            right = False
+        else:
+            right = all(
+                ours.shape == theirs.shape and _compare(ours, theirs)[1] <= tolerance
+                for ours, theirs in zip(got, want, strict=True)
+            )
+        if not right:
+            limits[name] = nonempty(*limits[name])
+    verified = {"max_error": max_error, "relative_error": relative_error, "trials": trials}
+    return plan._replace(sizes=limits, metadata={**plan.metadata, "verified": verified})
+
+
+def _empty_shapes(plan: Plan) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
+    """Yield each size variable that may be 0, with shapes of the inputs where it is."""
+    example = _example_sizes(plan)
+    for name, (low, _) in plan.sizes.items():
+        if low == 0:
+            yield name, _shapes(plan, {**example, name: 0})
 
 
 def _other_shapes(plan: Plan) -> list[list[tuple[int, ...]]]:
     """Shapes of the inputs for sizes other than the samples'."""
     if not plan.sizes:
         return []
-    example = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
-    least = {name: low for name, (low, _) in plan.sizes.items()}
+    example = _example_sizes(plan)
+    least = {name: nonempty(*limits)[0] for name, limits in plan.sizes.items()}
     near = {
         name: example[name] + 1 if example[name] < high else example[name] - 1
         for name, (_, high) in plan.sizes.items()
     }
-    return [
-        [tuple(evaluate(s, sizes) for s in plan.tensors[name].shape) for name in plan.inputs]
-        for sizes in (near, least)
-    ]
+    return [_shapes(plan, sizes) for sizes in (near, least)]
+
+
+def _example_sizes(plan: Plan) -> dict[str, int]:
+    return bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+
+
+def _shapes(plan: Plan, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Shapes of the inputs for these values of the size variables."""
+    return [tuple(evaluate(s, sizes) for s in plan.tensors[name].shape) for name in plan.inputs]
 
 
 def _randomize(array: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

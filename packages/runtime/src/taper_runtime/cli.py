@@ -21,7 +21,7 @@ from taper_runtime.executor import _native
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.report import describe_plan
 from taper_runtime.session import InferenceSession, SessionOptions, thread_count
-from taper_runtime.sizes import evaluate
+from taper_runtime.sizes import evaluate, nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,7 +210,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
 def _sample_feed(plan: Plan, assignments: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """The inputs the plan was exported with, repeated or cut to these sizes; zeros without any."""
     sizes = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
-    sizes = {name: sizes.get(name, low) for name, (low, _) in plan.sizes.items()}
+    sizes = {name: sizes.get(name, nonempty(*limits)[0]) for name, limits in plan.sizes.items()}
     for assignment in assignments:
         name, _, number = assignment.partition("=")
         if name not in sizes or not number.isdecimal():

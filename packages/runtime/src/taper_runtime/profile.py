@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import node_cost
-from taper_runtime.plan.binding import bind_sizes, instantiate
+from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.validate import instance
 
 if TYPE_CHECKING:
     import os
@@ -49,7 +50,7 @@ class Profile(NamedTuple):
 def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], *, runs: int, threads: int) -> Profile:
     """Run a plan ``runs`` times, after once to warm up, and note when each worker was where."""
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
-    plan = instantiate(plan, sizes)
+    plan = instance(plan, sizes)
     executor = CompiledExecutor.compile(plan, threads=threads)
     arrays = [plan.constants[name] if name in plan.states else feed[name] for name in plan.reads]
     executor.run(arrays)

@@ -215,6 +215,14 @@ def variable(name: str, low: int, high: int) -> int:
     return low if low == high else _of_atom(Atom(name, "", (), low, high))
 
 
+def nonempty(low: int, high: int) -> tuple[int, int]:
+    """Return the part of a range that expressions are about: from 1 on.
+
+    An empty dim is a case of its own: few of the proofs for all other sizes would hold for it.
+    """
+    return max(low, 1), high
+
+
 def quotient(a: int, b: int) -> int:
     """Return ``a // b``; :class:`UndecidedError` where ``b`` may be less than 1, ints included."""
     result: int = _floordiv(a, b)
@@ -274,7 +282,7 @@ def evaluate(size: int, values: Mapping[str, int]) -> int:
     Raises
     ------
     InputError
-        If it, or something on the way to it, does not fit 64 bits.
+        If it, or something on the way to it, does not fit 64 bits, or a divisor is less than 1.
     """
     if not isinstance(size, Size):
         return size
@@ -292,6 +300,8 @@ def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
         return values[atom.text]
     a, b = (evaluate(arg, values) for arg in atom.args)
     if atom.function == "floordiv":
+        if b < 1:  # where a variable is 0
+            raise InputError(f"sizes of the inputs: {atom.text} divides by {b}")
         return a // b
     return min(a, b) if atom.function == "min" else max(a, b)
 

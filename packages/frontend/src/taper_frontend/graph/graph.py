@@ -28,7 +28,8 @@ class Graph:
     Attributes
     ----------
     sizes : dict of str to tuple of int
-        The size variables, each with its least and its largest value.
+        The size variables, each with its least and its largest value. What the graph says of sizes
+        holds from 1 on; whether it does for 0 is tried when the plan is verified.
     examples : dict of str to int
         A typical value of each, for what has to be weighed.
     inputs : list of str

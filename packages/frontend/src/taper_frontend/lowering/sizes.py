@@ -14,7 +14,7 @@ from torch.utils._sympy.numbers import int_oo
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UNBOUNDED, is_name, largest, smallest, variable
+from taper_runtime.sizes import UNBOUNDED, is_name, largest, nonempty, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,16 +39,17 @@ class Sizes:
     names : mapping of str to str, optional
         What to call torch's symbols; others keep torch's names.
     as_given : set of str
-        Variables whose range starts where torch says. The others start at 1 where torch says 2: it
-        says so where nobody gave a range, though most programs take 1 as well.
+        Variables whose range starts where torch says. The others start at 0 where torch says 2: it
+        says so where nobody gave a range, though most programs take less as well.
 
     Attributes
     ----------
     ranges : dict of str to tuple of int
-        The least and the largest value of each variable, from 1 on: what a program does with an
-        empty dimension that varies, torch has not looked at either.
+        The least and the largest value of each variable. The graph is about those from 1 on: what a
+        program does with an empty dimension is tried when the plan is verified.
     examples : dict of str to int
-        The value of each in the program's example inputs; the least where that cannot be told.
+        The value of each in the program's example inputs; the least from 1 on where that cannot be
+        told.
     """
 
     def __init__(
@@ -82,10 +83,11 @@ class Sizes:
         if not is_name(name) or name in self.ranges:
             name = str(symbol)
         said = str(symbol) in names or limits.lower > 2 or name in self._as_given
-        low = max(int(limits.lower), 1) if said else 1
+        least = int(limits.lower) if said else 0
+        low, _ = nonempty(least, high)
         self._symbols[symbol] = variable(name, low, high)
         if low < high:
-            self.ranges[name] = low, high
+            self.ranges[name] = least, high
             self.examples[name] = low
 
     def type(self, value: Any) -> TensorType | None:

@@ -59,6 +59,7 @@ class Program:
         workers: int,
         sizes: Sequence[str],
         bind: Callable[[Sequence[np.ndarray]], Sequence[int]],
+        empty: Callable[[Sequence[int]], Program],
     ) -> None: ...
     def add(
         self,

@@ -9,7 +9,8 @@ from taper_runtime.executor.executor import Executor, definition, node_cost, ope
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
-from taper_runtime.sizes import largest
+from taper_runtime.plan.validate import instance
+from taper_runtime.sizes import largest, nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,10 @@ class CompiledExecutor(Executor):
             values = bind_inputs(plan, arrays)
             return [values[variable] for variable in variables]
 
+        def empty(values: Sequence[int]) -> _native.Program:
+            sizes = dict(zip(variables, values, strict=True))
+            return cls.compile(instance(plan, sizes), threads=threads)._program
+
         def place(name: str) -> tuple[int, int, int]:
             """(kind, index, byte offset) of a tensor's first element."""
             root, offset, _ = plan.placements[name]
@@ -72,6 +77,7 @@ class CompiledExecutor(Executor):
             threads,
             variables,
             bind,
+            empty,
         )
         for node in nodes:
             op, attrs = definition(node)
@@ -150,6 +156,6 @@ def _arena_roots(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, tuple[int, 
 
 
 def _example_sizes(plan: Plan) -> list[int]:
-    """Values of the size variables to begin with: the samples', else the least."""
+    """Values of the size variables to begin with: the samples', else the least; none is 0."""
     values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
-    return [values.get(name, low) for name, (low, _) in plan.sizes.items()]
+    return [values.get(name) or nonempty(*limits)[0] for name, limits in plan.sizes.items()]

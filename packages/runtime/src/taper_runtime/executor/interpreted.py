@@ -10,8 +10,8 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import Executor, definition, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
-from taper_runtime.plan.binding import instantiate
 from taper_runtime.plan.plan import Plan, PlanNode
+from taper_runtime.plan.validate import instance
 
 #: Computes a node: fills the output array (last) from the inputs.
 Step = Callable[[Sequence[np.ndarray], np.ndarray], None]
@@ -73,7 +73,7 @@ class InterpretedExecutor(Executor):
 
     def _for_sizes(self, inputs: Sequence[np.ndarray]) -> InterpretedExecutor:
         """Return the executor for the sizes of these inputs."""
-        plan = instantiate(self._plan, bind_inputs(self._plan, inputs))
+        plan = instance(self._plan, bind_inputs(self._plan, inputs))
         return self.compile(plan, strict_native=self._strict_native)
 
     def run(

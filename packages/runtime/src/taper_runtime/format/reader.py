@@ -26,7 +26,7 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import variable
+from taper_runtime.sizes import nonempty, variable
 
 _PLAN_KEYS = frozenset(
     {
@@ -169,7 +169,7 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
             limits = tuple(limits)
         check_variable(name, limits)
         ranges[name] = limits
-        known[name] = variable(name, *limits)
+        known[name] = variable(name, *nonempty(*limits))
     return ranges, Expressions(known)
 
 

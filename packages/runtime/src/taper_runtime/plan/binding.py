@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError
-from taper_runtime.ops.opdef import plain_strides
+from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import ALIGNMENT, MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 from taper_runtime.sizes import UNBOUNDED, Size, affine, evaluate, variables
@@ -99,7 +99,10 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
         if placement.root == name and tensors[name].role == "intermediate":
             offset = end
             end += -(-tensors[name].nbytes // ALIGNMENT) * ALIGNMENT
-        strides = plain_strides(tensors[name].shape, known(placement.strides))
+        shape = tensors[name].shape
+        strides = plain_strides(shape, known(placement.strides))
+        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
+            offset, strides = 0, contiguous_strides(shape)
         placements[name] = Placement(placement.root, offset, strides)
     nodes = tuple(
         node._replace(attrs={key: known(value) for key, value in node.attrs.items()})

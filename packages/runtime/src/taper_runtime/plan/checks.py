@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name, largest
+from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name, largest, nonempty
 
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import TensorType
@@ -88,9 +88,10 @@ def check_variable(name: object, limits: object) -> None:
     if type(limits) is not tuple or [type(limit) for limit in limits] != [int, int]:
         fail(field, "expected the least and the largest size", limits)
     low, high = limits
-    if not 1 <= low < high <= MAX_SIZE:
+    if not 0 <= low <= nonempty(*limits)[0] < high <= MAX_SIZE:
         raise PlanFormatError(
-            field, f"expected 1 <= least < largest <= {MAX_SIZE}, got {low} and {high}"
+            field,
+            f"expected 0 <= least < largest, 2 <= largest <= {MAX_SIZE}, got {low} and {high}",
         )
 
 
@@ -98,8 +99,8 @@ def check_type(dtype: object, shape: object, field: str) -> None:
     """Check that ``dtype`` is known and ``shape`` a tuple of sizes within the limits.
 
     A size expression must be at least 1: the rules of ops treat a dim that is not known as one that
-    is not empty. Bytes that depend on sizes are checked for the least of them; for others when they
-    are known.
+    is not empty, and a run with an empty one is checked by itself. Bytes that depend on sizes are
+    checked for the least of them; for others when they are known.
     """
     if type(dtype) is not str or dtype not in DTYPES:
         fail(f"{field}.dtype", f"expected one of {', '.join(DTYPES)}", dtype)

@@ -13,7 +13,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
-from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.binding import bind_sizes, instantiate
 from taper_runtime.plan.checks import (
     MAX_ARENA_BYTES,
     METADATA_NAME,
@@ -27,7 +27,7 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES
-from taper_runtime.sizes import Size, affine, variables
+from taper_runtime.sizes import Size, affine, nonempty, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,6 +56,29 @@ def validate(plan: Plan) -> None:
         _check_plan(plan)
     except OpError as error:
         raise PlanFormatError("plan.sizes", str(error)) from error
+
+
+def instance(plan: Plan, values: Mapping[str, int]) -> Plan:
+    """Return a valid plan for one set of sizes, as :func:`instantiate` makes it.
+
+    Where one is 0 it is checked: what holds for all sizes is proven of those from 1 on.
+
+    Raises
+    ------
+    InputError
+        If it is no valid plan with a size of 0, or what :func:`instantiate` says.
+    """
+    made = instantiate(plan, values)
+    if 0 not in values.values():
+        return made
+    try:
+        validate(made)
+    except PlanFormatError as error:
+        empty = " and ".join(name for name, value in values.items() if value == 0)
+        raise InputError(f"the inputs' sizes: the plan cannot run with {empty} = 0: {error}") from (
+            error
+        )
+    return made
 
 
 def _check_plan(plan: Plan) -> None:
@@ -103,7 +126,8 @@ def _check_variables(plan: Plan, values: Iterable[object], field: str) -> None:
         if type(value) is not Size:
             continue
         for atom in variables(value):
-            if plan.sizes.get(atom.text) != (atom.low, atom.high):
+            limits = plan.sizes.get(atom.text)
+            if limits is None or nonempty(*limits) != (atom.low, atom.high):
                 fail(field, "expected size variables of the plan", atom.text)
 
 

@@ -35,6 +35,8 @@ cdef class Program:
         The size variables.
     bind : callable
         From input arrays to the size variables' values, in order; raises InputError.
+    empty : callable
+        From values of which one is 0 to the program for them, without variables; raises InputError.
     """
 
     cdef list steps           # Step
@@ -52,11 +54,14 @@ cdef class Program:
     cdef Py_ssize_t n_bound
     cdef bint dynamic
     cdef object bind
+    cdef object empty
     cdef Layout last           # the layout used last; the only one of a static plan
     cdef dict layouts          # by the inputs' shapes, the one used last at the end
     cdef list arenas           # Buffer, free ones
 
-    def __init__(self, inputs, outputs, constants, roots, arena_bytes, workers, sizes, bind):
+    def __init__(
+        self, inputs, outputs, constants, roots, arena_bytes, workers, sizes, bind, empty
+    ):
         active_isa()
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.n_inputs = len(self.inputs)
@@ -66,7 +71,7 @@ cdef class Program:
         self.arena_bytes = arena_bytes
         self.workers = workers
         self.dynamic = bool(sizes)
-        self.bind = bind
+        self.bind, self.empty = bind, empty
         self.table = SizeTable(sizes)
         self.roots = [(self.table.slot(size), *rest) for size, *rest in roots]
         self.steps, self.layouts, self.arenas = [], {}, []
@@ -153,7 +158,8 @@ cdef class Program:
             key = tuple([array.shape for array in arrays])
             layout = self.layouts[key]
         except (AttributeError, KeyError, TypeError):
-            layout = Layout(self, self.bind(arrays))  # which says what is wrong with the arrays
+            sizes = self.bind(arrays)  # which says what is wrong with the arrays
+            layout = (<Program>self.empty(sizes)).last if 0 in sizes else Layout(self, sizes)
             key = tuple([shape for _, _, shape in layout.inputs])
         with cython.critical_section(self):
             if layout is not self.last:
@@ -244,7 +250,7 @@ cdef class Program:
         with nogil:
             status = taper_run(&args, &failed)
         if status != TAPER_OK:
-            step = self.steps[layout.native[begin + failed][0]]
+            step = layout.program.steps[layout.native[begin + failed][0]]
             raise InputError(f"node {step.label}: {taper_status_string(status).decode()}")
         if spans is not None:
             for i in range(args.count):
