@@ -8,6 +8,7 @@ import taper_frontend
 import taper_runtime
 from models import BLOCK_SIZES, MLP, MLP_SIZES, Block, Embedder, seeded
 from taper_frontend.passes import PIPELINE
+from taper_runtime.ops.convert import from_bfloat16
 
 torch.set_num_threads(1)
 
@@ -122,6 +123,36 @@ def test_llama(tmp_path):
     assert ops(plan).count("RMS_NORM") == 7
     heads = [plan.tensors[n.inputs[1]].shape[1] for n in plan.nodes if n.op == "ATTENTION"]
     assert heads == [2, 2, 2], "key and value heads are not repeated"
+
+
+def test_llama_in_bfloat16():
+    """Weights are read as they are: none is widened as a whole, in no node and no arena."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=500,
+        hidden_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        intermediate_size=512,
+        use_cache=False,
+    )
+    module = seeded(lambda: transformers.LlamaForCausalLM(config)).to(torch.bfloat16)
+    ids = torch.randint(0, 500, (1, 3))
+    plan = taper_frontend.export(module, (ids,), verify=False)
+    weights = {name: array for name, array in plan.constants.items() if array.size > 4096}
+    matrices = [parameter for parameter in module.parameters() if parameter.ndim == 2]
+    assert sum(a.size for a in weights.values()) >= sum(m.numel() for m in matrices)
+    assert {plan.tensors[name].dtype for name in weights} == {"bfloat16"}
+    assert {n.op for n in plan.nodes for name in n.inputs if name in weights} == {
+        "EMBEDDING",
+        "MATMUL",
+    }
+    assert plan.arena_bytes < 4 * min(array.size for array in weights.values())
+    (got,) = run(plan)
+    with torch.no_grad():
+        want = module(ids).logits.float().numpy()
+    assert relative_error(from_bfloat16(got), want) <= 2e-2
 
 
 def test_mixtral(tmp_path):

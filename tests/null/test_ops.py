@@ -155,6 +155,23 @@ def test_bfloat16_is_only_moved_and_cast(op):
 
 
 @pytest.mark.parametrize(
+    ("b", "attrs"),
+    [
+        (TensorType("float16", (7, 20)), {}),
+        (TensorType("float16", (20, 7)), {"transpose_b": True}),
+        (TensorType("float64", (2, 7, 16)), {"columns": 20}),
+        (TensorType("int8", (2, 7, 16)), {"columns": 20}),
+    ],
+)
+def test_product_of_floats_takes_no_others_but_packed_halves(b, attrs):
+    a = TensorType("float32", (3, 7))
+    with pytest.raises(OpError, match=b.dtype):
+        REGISTRY["MATMUL"].infer_type([a, b], attrs)
+    halves = [a, TensorType("bfloat16", (2, 7, 16))]
+    assert REGISTRY["MATMUL"].infer_type(halves, {"columns": 20}) == TensorType("float32", (3, 20))
+
+
+@pytest.mark.parametrize(
     ("value", "bits"),
     [
         (1.0, 0x3F80),
