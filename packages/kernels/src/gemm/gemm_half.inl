@@ -2,9 +2,11 @@
  * Blocks of a float32 product whose B is float16 or bfloat16, in panels as gemm_f32.inl has them.
  * Widening is exact and the sums are the same: so are the bits of C, as if B had been float32.
  *
- * The tiles of few rows widen in registers what they read once: a row costs half of the bytes. For
+ * Where few tiles of rows read B they widen it in registers: a row costs half of the bytes. For
  * more rows the panels of a tile are widened into scratch when their turn comes.
  */
+
+enum { GEMM_HALF_ROWS = 3 * GEMM_WIDE_MR }; /* up to which widening once more costs less */
 
 /* X(rows, panels) for all that gemm_next_panels gives at most GEMM_WIDE_MR rows. */
 #if V_LEN == 16
@@ -33,7 +35,7 @@ static const gemm_tile_fn gemm_half_tiles[][GEMM_WIDE_PANELS + 1][GEMM_WIDE_MR +
     GEMM_FEW_ROWS(GEMM_F16_TILE) GEMM_FEW_ROWS(GEMM_BF16_TILE)};
 
 /* Whether m rows need a block's `packed`, for panels of floats. */
-static bool gemm_widens(int64_t m, gemm_element of) { return of != GEMM_F32 && m > GEMM_WIDE_MR; }
+static bool gemm_widens(int64_t m, gemm_element of) { return of != GEMM_F32 && m > GEMM_HALF_ROWS; }
 
 /* Panels of k lines each: block->b -> block->packed [panels][k][16]. */
 static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of) {
@@ -52,7 +54,7 @@ static void gemm_half_block_run(const gemm_block *block, int64_t m, int64_t n, g
     if (m <= 0)
         return;
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
-        panels = gemm_next_panels(m, i64_ceil_div(n - j, GEMM_NR));
+        panels = gemm_next_panels(gemm_widens(m, of) ? m : 1, i64_ceil_div(n - j, GEMM_NR));
         const int64_t cols = i64_min(panels * GEMM_NR, n - j);
         gemm_block g = *block;
         g.b += j / GEMM_NR * g.b_panel_stride;
@@ -67,10 +69,15 @@ static void gemm_half_block_run(const gemm_block *block, int64_t m, int64_t n, g
             gemm_block_run(&g, m, cols);
             continue;
         }
-        const gemm_tile_fn tile = gemm_half_tiles[of][panels][m];
-        if (cols == panels * GEMM_NR && !g.head.then)
-            tile(&g, g.b, g.b_k_stride);
-        else
-            gemm_tile_beside(tile, &g, g.b, g.b_k_stride, m, panels, cols);
+        const int64_t tiles = i64_ceil_div(m, GEMM_WIDE_MR);
+        for (int64_t t = 0; t < tiles; t++) {
+            const int64_t rows = (m + t) / tiles;
+            const gemm_tile_fn tile = gemm_half_tiles[of][panels][rows];
+            if (cols == panels * GEMM_NR && !g.head.then)
+                tile(&g, g.b, g.b_k_stride);
+            else
+                gemm_tile_beside(tile, &g, g.b, g.b_k_stride, rows, panels, cols);
+            gemm_move(&g, rows * g.a_row_stride, rows * g.ldc);
+        }
     }
 }
