@@ -238,6 +238,15 @@ def test_wrong_arguments_are_an_export_error():
         capture(Call(lambda x: x), ())
 
 
+def test_a_dim_that_would_be_one_inside():
+    layer = torch.nn.Conv2d(3, 3, 3, 2, 1)
+    model = torch.nn.Sequential(layer, layer, layer, layer)
+    args = (torch.ones(1, 3, 64, 64),)
+    with pytest.raises(ExportError, match="give the Dim a larger min"):
+        capture(model, args, dynamic_shapes=({2: torch.export.Dim("h", min=8)},))
+    capture(model, args, dynamic_shapes=({2: torch.export.Dim("h", min=17)},))
+
+
 def test_dynamic_shapes_are_for_modules():
     program = torch.export.export(Call(lambda x: x + 1), (X,))
     with pytest.raises(ExportError, match="dynamic_shapes"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from torch._ops import OperatorBase
 
 _T = TypeVar("_T")
+
+#: torch.export takes a dim of 1 for a special case, and guards against it at every layer.
+_GUARD_OF_ONE = re.compile(r"Not all values of .* satisfy the generated guard .* != 1\b")
+_HINT_OF_ONE = (
+    "hint: for the least sizes in range a dim inside the model would be 1, which torch.export does "
+    "not mix with others; give the Dim a larger min"
+)
 
 Model = torch.nn.Module | ExportedProgram | str | os.PathLike[str]
 
@@ -113,4 +121,6 @@ def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgra
     try:
         return action()
     except Exception as error:  # torch raises many types; the cause is kept
-        raise ExportError(f"torch could not {what}: {error}") from error
+        text = str(error)
+        hint = f"\n{_HINT_OF_ONE}" if _GUARD_OF_ONE.search(text) else ""
+        raise ExportError(f"torch could not {what}: {text}{hint}") from error

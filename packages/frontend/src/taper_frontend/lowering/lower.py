@@ -189,9 +189,10 @@ class _Walk:
             if (leaf := self._bind(spec, placeholders)) is not None
         ]
         self._bind_states()
-        for node in needed(nodes):
+        wanted = set(needed(nodes))
+        for node in nodes:
             if node.op == "call_function":
-                self.values[node.name] = self._lower(node)
+                self.values[node.name] = self._lower(node) if node in wanted else _POISON
         results = [
             leaf
             for spec in self.program.graph_signature.output_specs
@@ -206,6 +207,9 @@ class _Walk:
         arg = spec.arg
         if spec.kind in _CONSTANT_KINDS:
             self.constants[arg.name] = spec
+            return None
+        if spec.kind == InputKind.TOKEN:  # what orders effects: no argument of the user's
+            self.values[arg.name] = _POISON
             return None
         if isinstance(arg, ConstantArgument):
             self.values[arg.name] = arg.value
@@ -245,7 +249,7 @@ class _Walk:
     def _result(self, spec: OutputSpec) -> Tree | None:
         """Return the leaf of one of the user's outputs."""
         arg = spec.arg
-        if spec.kind == OutputKind.BUFFER_MUTATION:
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN):
             return None
         if spec.kind in _MUTATIONS:
             what = f"{_MUTATIONS[spec.kind]} {spec.target!r}"
@@ -398,9 +402,21 @@ def needed(nodes: Iterable[Node]) -> list[Node]:
     """
     wanted = {node for node in nodes if node.op == "output"}
     for node in reversed(list(nodes)):
-        if node in wanted:
+        if node in wanted and _is_check(node):
+            wanted.remove(node)
+        elif node in wanted:
             wanted.update(node.all_input_nodes)
     return [node for node in nodes if node in wanted]
+
+
+def _is_check(node: Node) -> bool:
+    """Whether the node is torch.linalg's check of its results, or the token that it passes on."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return (
+        isinstance(source, torch.fx.Node)
+        and str(source.target) == "with_effects"
+        and source.args[1] is torch.ops.aten._linalg_check_errors.default
+    )
 
 
 def _find_handler(node: Node) -> Handler | None:
