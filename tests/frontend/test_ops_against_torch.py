@@ -188,11 +188,18 @@ def product(x, axes, keepdim):
 
 def matmul(a, b, *extras, attrs):
     if attrs["columns"]:
-        b = b.permute(1, 0, 2).flatten(1)[:, : attrs["columns"]]
+        b = b.view(torch.bfloat16) if b.dtype == torch.uint16 else b
+        b = b.permute(1, 0, 2).flatten(1)[:, : attrs["columns"]].to(a.dtype)
     y = a @ (b.transpose(-1, -2) if attrs["transpose_b"] else b)
     if attrs["alpha"] != 1:
         y = y * attrs["alpha"]
     return epilogue(y, extras, attrs)
+
+
+def embedding(weight, index, attrs):
+    if attrs["columns"]:
+        weight = weight.permute(0, 2, 1).flatten(0, 1)
+    return weight[index.long()]
 
 
 def epilogue(y, extras, attrs):
@@ -458,7 +465,7 @@ OTHERS = {
     "FLIP": lambda x, a: x.flip(a["axes"]),
     "COPY": lambda x, a: x.clone(),
     "CAT": lambda *x: torch.cat(x[:-1], x[-1]["axis"]),
-    "EMBEDDING": lambda weight, index, a: weight[index.long()],
+    "EMBEDDING": embedding,
     "GROUPED_MATMUL": grouped_matmul,
     "INDEX_SELECT": take,
     "GATHER": lambda x, index, a: torch.gather(
