@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +20,21 @@ def taper(path: str, feed: Feed) -> None:
     """Open a ``.taper`` file and run it once."""
     import taper_runtime
 
-    options = taper_runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = taper_runtime.InferenceSession(path, options)
-    named = {i.name: a for i, a in zip(session.get_inputs(), feed.values(), strict=True)}
-    session.run(None, named)
+    _run_session(taper_runtime, path, feed)
 
 
 def onnxruntime(path: str, feed: Feed) -> None:
     """Open an ``.onnx`` file and run it once."""
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
+    _run_session(ort, path, feed)
+
+
+def _run_session(engine: Any, path: str, feed: Feed) -> None:
+    """Open a file and run it once, with the names that both engines have."""
+    options = engine.SessionOptions()
     options.intra_op_num_threads = 1
-    session = ort.InferenceSession(path, options)
+    session = engine.InferenceSession(path, options)
     named = {i.name: a for i, a in zip(session.get_inputs(), feed.values(), strict=True)}
     session.run(None, named)
 
