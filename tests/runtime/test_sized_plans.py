@@ -167,6 +167,20 @@ def test_node_that_numpy_computes():
             np.testing.assert_allclose(mine, want, rtol=1e-2, atol=1e-2)
 
 
+def plan_of_x(nodes, specs, placements, high):
+    """From x to y, with one variable up to ``high``."""
+    return Plan(
+        nodes=nodes,
+        tensors={spec.name: spec for spec in specs},
+        placements=placements,
+        inputs=("x",),
+        outputs=("y",),
+        constants={},
+        arena_bytes=0,
+        sizes={"n": (1, high)},
+    )
+
+
 def cube_plan(high=2**31 - 1):
     """y = the sum of x's cube: small to feed, huge in between."""
     n = variable("n", 1, high)
@@ -180,20 +194,12 @@ def cube_plan(high=2**31 - 1):
         spec.name: Placement(spec.name, 0, contiguous_strides(spec.shape)) for spec in specs
     }
     placements["a"] = Placement("x", 0, (0, 0, 1))
-    return Plan(
-        nodes=(
-            PlanNode("EXPAND", ("x",), "a", {"shape": (n, n, n)}),
-            PlanNode("RELU", ("a",), "b"),
-            PlanNode("SUM", ("b",), "y", {"axes": (0, 1, 2)}),
-        ),
-        tensors={spec.name: spec for spec in specs},
-        placements=placements,
-        inputs=("x",),
-        outputs=("y",),
-        constants={},
-        arena_bytes=0,
-        sizes={"n": (1, high)},
+    nodes = (
+        PlanNode("EXPAND", ("x",), "a", {"shape": (n, n, n)}),
+        PlanNode("RELU", ("a",), "b"),
+        PlanNode("SUM", ("b",), "y", {"axes": (0, 1, 2)}),
     )
+    return plan_of_x(nodes, specs, placements, high)
 
 
 @pytest.mark.parametrize("size", [2**21, 70_000, 9000])
@@ -221,21 +227,13 @@ def test_views_that_are_too_large_are_refused(executor):
     placements = {"x": Placement("x", 0, (1,)), "y": Placement("y", 0, (n, 1))}
     for name, strides in {"column": (1, 1), "a": (1, 0), "b": (0, 1)}.items():
         placements[name] = Placement("x", 0, strides)
-    plan = Plan(
-        nodes=(
-            PlanNode("RESHAPE", ("x",), "column", {"shape": (n, 1)}),
-            PlanNode("EXPAND", ("column",), "a", {"shape": (n, many)}),
-            PlanNode("EXPAND", ("x",), "b", {"shape": (many, n)}),
-            PlanNode("MATMUL", ("a", "b"), "y"),
-        ),
-        tensors={spec.name: spec for spec in specs},
-        placements=placements,
-        inputs=("x",),
-        outputs=("y",),
-        constants={},
-        arena_bytes=0,
-        sizes={"n": (1, 2**31 - 1)},
+    nodes = (
+        PlanNode("RESHAPE", ("x",), "column", {"shape": (n, 1)}),
+        PlanNode("EXPAND", ("column",), "a", {"shape": (n, many)}),
+        PlanNode("EXPAND", ("x",), "b", {"shape": (many, n)}),
+        PlanNode("MATMUL", ("a", "b"), "y"),
     )
+    plan = plan_of_x(nodes, specs, placements, 2**31 - 1)
     validate(plan)
     opened = session(plan, executor)
     for size in (3, 4):  # more than the limit; more than 64 bits
