@@ -246,6 +246,64 @@ def test_a_size_that_the_model_fixes_is_an_error():
     assert "4" in note
 
 
+def column(x):
+    y = x * 2
+    y[:, 0] = x[:, -1]
+    y[:, 1:-1] = 7
+    return y
+
+
+def every_third(x):
+    y = x.clone()
+    y[:, 1::3] = 0
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        column,
+        every_third,
+        lambda x: x[:, 1:] - x[:, :-1],
+        lambda x: x[:, : x.shape[1] // 2],
+        lambda x: x[:, x.shape[1] // 2 :],
+        lambda x: x[:, ::2],
+        lambda x: x[:, x.shape[1] // 2],
+        lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
+        lambda x: x.split([1, x.shape[1] - 1], 1)[1],
+        lambda x: x.median(1).values,
+        lambda x: (x @ x.mT).diagonal(1, 1, 2),
+        lambda x: torch.diagonal_scatter(x @ x.mT, x[:, :, 0], 0, 1, 2),
+        lambda x: torch.rot90(x, 1, (1, 2)).roll(1, 2),
+        lambda x: x.topk(2, 1).values,
+    ],
+)
+def test_parts_of_an_axis_of_any_size(function):
+    """Parts that the sizes may make empty, halves, and places that follow from a size."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    dims = {0: Dim.AUTO, 1: Dim.AUTO}
+    plan = taper_frontend.export(Model(), (torch.randn(3, 6, 4),), dynamic_shapes=(dims,))
+    assert len(plan.sizes) == 2
+    sizes = [(1, 3), (2, 4), (3, 7), (5, 33)]
+    check(Model(), plan, lambda *size: (torch.randn(*size, 4),), sizes)
+
+
+def test_a_part_that_may_be_empty():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            y = x * 2
+            y[:, 0] = 1
+            return y
+
+    dims = {1: Dim("n", min=1, max=9)}
+    plan = taper_frontend.export(Model(), (torch.randn(3, 6),), dynamic_shapes=(dims,))
+    check(Model(), plan, lambda n: (torch.randn(3, n),), [(1,), (2,), (9,)])
+
+
 class Bags(torch.nn.Module):
     """Bags of rows, and a matrix of as many."""
 

@@ -9,6 +9,9 @@ from lowering import check_each, check_lowering
 X = torch.arange(24.0).reshape(2, 3, 4)
 
 
+#: Where the elements lie follows from sizes.
+_DIAGONAL = ["RESHAPE", "ARANGE", "MUL", "ADD", "INDEX_SELECT"]
+
 CASES = [
     (lambda x: x.permute(0, 2, 1), ["TRANSPOSE"]),
     (lambda x: x.permute(2, 1, 0), ["TRANSPOSE"]),
@@ -37,7 +40,9 @@ CASES = [
     (lambda x: x.flip(0, -1), ["FLIP"]),
     (lambda x: torch.nn.functional.pad(x, (-1, -1)), ["SLICE"]),
     (lambda x: torch.nn.functional.pad(x, (0, 0)), []),
-    (lambda x: x.diagonal(1, 0, 2), ["TRANSPOSE", "RESHAPE", "INDEX_SELECT"]),
+    (lambda x: x.diagonal(1, 0, 2), ["TRANSPOSE", *_DIAGONAL]),
+    (lambda x: x.diagonal(-1, 1, 2), _DIAGONAL),
+    (lambda x: x.diagonal(9, 1, 2), _DIAGONAL),
 ]
 
 

@@ -13,6 +13,8 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.matmul import PANEL, pack, unpack
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
+from taper_runtime.sizes import evaluate as size_at
+from taper_runtime.sizes import variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 
@@ -319,3 +321,28 @@ def test_cost_counts_what_is_written(op):
         assert type(cost.flops) is int
         assert cost.flops >= 0
         assert cost.bytes >= output.size * DTYPES[output.dtype].size
+
+
+@OPS
+def test_cost_of_sizes_that_inputs_decide(op):
+    """What an op costs is worked out before its sizes are known, and is then what it will be."""
+    for sample in op.samples():
+        types, values = sized_types(types_of(sample.inputs))
+        attrs = op.complete(sample.attrs)
+        try:
+            output = op.infer_type(types, sample.attrs)
+        except OpError:  # these sizes cannot vary one without the other
+            continue
+        fixed = types_of(sample.inputs)
+        exact = op.cost(fixed, op.infer_type(fixed, sample.attrs), attrs)
+        cost = op.cost(types, output, attrs)
+        assert tuple(size_at(amount, values) for amount in cost) == tuple(exact)
+
+
+def sized_types(types):
+    """Types whose dims above 1 vary, those of one size together; and what they are now."""
+    values = {f"n{size}": size for t in types for size in t.shape if size > 1}
+    sizes = {size: variable(name, size, 2 * size) for name, size in values.items()}
+    return [
+        TensorType(t.dtype, tuple(sizes.get(size, size) for size in t.shape)) for t in types
+    ], values

@@ -128,6 +128,18 @@ def test_what_sizes_leave_open_is_an_error(question):
         question()
 
 
+def test_bounds_look_into_quotients():
+    """What each quotient may be by itself would leave all of these open."""
+    a, b = A + 20, B + 20  # of 21 to 24 and 22 to 27
+    assert a - (a + 1) // 2 >= 10
+    assert bounds(a // 2 + (a + 1) // 2 - a) == (0, 0)
+    assert 32 * b * (a - a // 2 - 1) >= 0
+    assert bounds((a * b) // 3 - (a * b) // 4)[0] > 0
+    assert (a // 2) // a == 0
+    assert smallest(a // 2, a) == a // 2
+    assert bounds((a // 2) * (a // 3) - a)[0] > 0
+
+
 def test_a_different_structure_is_never_equal():
     assert A != 1
     assert A != B

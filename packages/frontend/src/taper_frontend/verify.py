@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -180,7 +182,8 @@ def _run_module(
         for leaf in leaves
     ]
     args, kwargs = torch.utils._pytree.tree_unflatten(leaves, spec)
-    with torch.no_grad():
+    # torch prints the line that fails beside raising its error
+    with torch.no_grad(), redirect_stderr(StringIO()):
         results = torch.utils._pytree.tree_leaves(module(*args, **kwargs))
     return [to_numpy(result) for result in results if isinstance(result, torch.Tensor)]
 

@@ -16,6 +16,7 @@ expression as a subclass of it; at run time it is none, so that nothing takes it
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError, OpError
@@ -38,6 +39,9 @@ _LOW, _HIGH = -(2**63), 2**63 - 1
 
 #: Products in one expression, and atoms in one product.
 MAX_TERMS, MAX_DEGREE = 200, 60
+
+#: Quotients in one expression that its bounds look into.
+_MAX_QUOTIENTS = 4
 
 FUNCTIONS = ("floordiv", "min", "max")
 
@@ -249,7 +253,7 @@ def bounds(size: int) -> tuple[int, int]:
     if not isinstance(size, Size):
         return size, size
     if size._bounds is None:
-        size._bounds = _low(_terms(size)), -_low(_terms(-size))
+        size._bounds = _least(size), -_least(-size)
     return size._bounds
 
 
@@ -388,7 +392,7 @@ def _floordiv(a: Any, b: Any) -> Any:
         x, m = inner.args
         return _make(quotient) + _floordiv(x + m * (remainder - _of_atom(inner)), m * b)
     low, high = bounds(remainder)
-    if low >= 0 and high < bounds(b)[0]:
+    if low >= 0 and bounds(b - remainder)[0] > 0:
         return _make(quotient)
     if is_static(remainder) and is_static(b):
         return _make(quotient) + remainder // b
@@ -446,6 +450,51 @@ def _is_at_least(a: Any, b: Any) -> Any:
     if high < 0:
         return False
     raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes", a - b)
+
+
+def _least(size: Any) -> int:
+    """Return a number that ``size`` is never less than.
+
+    ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``. With that for each quotient a sum may
+    keep what the quotients have in common, as in ``s - (s + 1) // 2``, whose atoms tell nothing
+    when each is as small or as large as it can be.
+    """
+    low = _low(_terms(size))
+    common = gcd(*(factor for _, factor in _terms(size)))
+    scale = 1
+    for _ in range(_MAX_QUOTIENTS):
+        quotient = next((a for atoms, _ in _terms(size) for a in atoms if _divides(a)), None)
+        if quotient is None:
+            break
+        try:
+            size, factor = _without_quotient(size, quotient)
+        except OpError:  # too many terms
+            break
+        scale *= factor
+    if scale == 1:
+        return low
+    # a whole number of ``common``
+    return max(low, common * -(-_low(_terms(size)) // (scale * common)))
+
+
+def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
+    """Return ``size`` times a number, with the remainder in place of the quotient; that number."""
+    numerator, divisor = quotient.args
+    remainder = _of_atom(Atom(f"{quotient.text} remainder", "", (), 0, divisor - 1))
+    powers = [atoms.count(quotient) for atoms, _ in _terms(size)]
+    most = max(powers)
+    total: Any = 0
+    for (atoms, factor), power in zip(_terms(size), powers, strict=True):
+        others = tuple(atom for atom in atoms if atom != quotient)
+        term = _make({others: factor * divisor ** (most - power)})
+        for _ in range(power):
+            term = term * (numerator - remainder)
+        total += term
+    return total, divisor**most
+
+
+def _divides(atom: Atom) -> bool:
+    return atom.function == "floordiv" and is_static(atom.args[1])
 
 
 def _low(terms: tuple[tuple[tuple[Atom, ...], int], ...]) -> int:

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from taper_frontend.lowering.sizes import DTYPE_NAMES
 from taper_runtime.ops.convert import HALVES
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import Size, largest, smallest
+from taper_runtime.sizes import Size, UndecidedError, bounds, largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +116,9 @@ class Lowering:
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
         self._emitted[output] = None
+        for size in self.shape(output):
+            if isinstance(size, Size) and bounds(size)[0] < 1:
+                raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
         return output
 
     def constant(self, value: torch.Tensor | np.ndarray) -> str:

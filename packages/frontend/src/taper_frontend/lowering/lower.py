@@ -131,14 +131,15 @@ def survey(program: ExportedProgram, names: Mapping[str, str] | None = None) -> 
 
 
 def _walk(program: ExportedProgram, names: Mapping[str, str]) -> tuple[_Walk, _Ends]:
-    """Lower the nodes for sizes from 1 on; for those that torch looked at where that is refused."""
-    as_given: set[str] = set()
+    """Lower the nodes for as many sizes as they can be lowered for."""
+    least: dict[str, int] = {}
     while True:
-        walk = _Walk(program, Sizes(program, names, as_given))
+        walk = _Walk(program, Sizes(program, names, least))
         ends = walk.lower_nodes()
-        if walk.undecided <= as_given:
+        more = {name: walk.sizes.raised(name) for name in walk.undecided}
+        if not any(more.values()):
             return walk, ends
-        as_given |= walk.undecided
+        least |= {name: start for name, start in more.items() if start}
 
 
 class _Walk:

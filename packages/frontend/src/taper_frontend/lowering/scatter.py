@@ -10,6 +10,8 @@ import numpy as np
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.indexing import as_index, locate
 from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.shape import diagonal_places
+from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,8 +173,9 @@ def slice_scatter(
 ) -> str:
     """Replace a range of one axis."""
     axis = ctx.axis(x, dim)
-    places = range(ctx.shape(x)[axis])[slice(start, end, step)]
-    return _replace(ctx, x, ctx.cast(src, ctx.dtype(x)), axis, places)
+    return _replace(
+        ctx, x, ctx.cast(src, ctx.dtype(x)), axis, *ctx.range(x, axis, start, end), step
+    )
 
 
 @lowers("aten.select_scatter.default")
@@ -181,7 +184,8 @@ def select_scatter(ctx: Lowering, x: str, src: str, dim: int, index: int) -> str
     axis = ctx.axis(x, dim)
     shape = ctx.shape(x)
     src = ctx.reshape(src, (*shape[:axis], 1, *shape[axis + 1 :]))
-    return _replace(ctx, x, src, axis, range(shape[axis])[index:][:1])
+    index %= shape[axis]
+    return _replace(ctx, x, src, axis, index, index + 1)
 
 
 @lowers("aten.diagonal_scatter.default")
@@ -190,9 +194,16 @@ def diagonal_scatter(
 ) -> str:
     """Replace the elements whose indices on two axes differ by ``offset``."""
     shape = ctx.shape(x)
-    places = np.arange(math.prod(shape)).reshape(shape).diagonal(offset, dim1, dim2).ravel()
-    inputs = [ctx.flat(x), ctx.constant(places), ctx.flat(src)]
-    return ctx.reshape(ctx.emit("SCATTER", inputs, axis=0), shape)
+    pair = [ctx.axis(x, dim1), ctx.axis(x, dim2)]
+    axes = [*(axis for axis in range(len(shape)) if axis not in pair), *pair]
+    x = ctx.permute(x, axes)
+    *outer, rows, columns = ctx.shape(x)
+    places = diagonal_places(ctx, rows, columns, offset)
+    places = ctx.expand(places, (*outer, *ctx.shape(places)))
+    flat = ctx.reshape(x, (*outer, rows * columns))
+    y = ctx.emit("SCATTER", [flat, places, src], axis=len(outer))
+    y = ctx.reshape(y, (*outer, rows, columns))
+    return ctx.permute(y, np.argsort(axes).tolist())
 
 
 @lowers("aten.put.default")
@@ -203,19 +214,37 @@ def put(ctx: Lowering, x: str, index: str, source: str, accumulate: bool = False
     return ctx.reshape(y, ctx.shape(x))
 
 
-def _replace(ctx: Lowering, x: str, src: str, axis: int, places: range) -> str:
-    """Replace the given places of one axis by those of ``src``, in order."""
+def _replace(
+    ctx: Lowering, x: str, src: str, axis: int, start: int, stop: int, step: int = 1
+) -> str:
+    """Replace every ``step``-th element of a range of one axis by those of ``src``, in order."""
     size = ctx.shape(x)[axis]
-    if not places:
+    if start == stop:
         return x
-    if places.step != 1:
-        choice = np.arange(size)
-        choice[places] = np.arange(size, size + len(places))
-        both = ctx.emit("CAT", [x, src], axis=axis)
-        return ctx.emit("INDEX_SELECT", [both, ctx.constant(choice)], axis=axis)
-    parts = [ctx.slice(x, axis, 0, places.start), src, ctx.slice(x, axis, places.stop, size)]
-    parts = [part for part in parts if ctx.shape(part)[axis]]
+    ends = [(0, start), (stop, size)]
+    may_be_empty = any(low != high and bounds(high - low)[0] < 1 for low, high in ends)
+    if step != 1 or may_be_empty:
+        return _replace_every(ctx, x, src, axis, start, stop, step)
+    before, after = ([ctx.slice(x, axis, low, high)] if low != high else [] for low, high in ends)
+    parts = [*before, src, *after]
     return ctx.emit("CAT", parts, axis=axis) if len(parts) > 1 else src
+
+
+def _replace_every(
+    ctx: Lowering, x: str, src: str, axis: int, start: int, stop: int, step: int
+) -> str:
+    """Take each element of one axis from ``x``, or from ``src`` where the range holds its place."""
+    size = ctx.shape(x)[axis]
+    place = ctx.emit("ARANGE", [], start=0, stop=size)
+    offset = ctx.apply("SUB", place, start, dtype="int64")
+    among = ctx.apply("FLOOR_DIV", offset, step, dtype="int64")
+    chosen = ctx.emit("EQ", [ctx.apply("MUL", among, step, dtype="int64"), offset])
+    chosen = ctx.emit("LOGICAL_AND", [chosen, ctx.apply("GE", place, start, dtype="int64")])
+    chosen = ctx.emit("LOGICAL_AND", [chosen, ctx.apply("LT", place, stop, dtype="int64")])
+    other = ctx.apply("ADD", among, size, dtype="int64")
+    index = ctx.apply("WHERE", chosen, other, place, dtype="int64")
+    both = ctx.emit("CAT", [x, src], axis=axis)
+    return ctx.emit("INDEX_SELECT", [both, index], axis=axis)
 
 
 @lowers("aten.masked_scatter.default")

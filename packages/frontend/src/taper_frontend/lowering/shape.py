@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.lowering.registry import lowers
-from taper_runtime.sizes import Size
+from taper_runtime.sizes import Size, largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,9 +107,18 @@ def diagonal(ctx: Lowering, x: str, offset: int = 0, dim1: int = 0, dim2: int = 
     others = [axis for axis in range(ctx.rank(x)) if axis not in pair]
     x = ctx.permute(x, [*others, *pair])
     *outer, rows, columns = ctx.shape(x)
-    positions = np.arange(rows * columns).reshape(rows, columns).diagonal(offset)
     flat = ctx.reshape(x, (*outer, rows * columns))
-    return ctx.emit("INDEX_SELECT", [flat, ctx.constant(positions)], axis=len(outer))
+    places = diagonal_places(ctx, rows, columns, offset)
+    return ctx.emit("INDEX_SELECT", [flat, places], axis=len(outer))
+
+
+def diagonal_places(ctx: Lowering, rows: int, columns: int, offset: int) -> str:
+    """Return where the elements of a matrix's diagonal lie among all of its elements."""
+    row, column = max(-offset, 0), max(offset, 0)
+    count = largest(smallest(rows - row, columns - column), 0)
+    index = ctx.emit("ARANGE", [], start=0, stop=count)
+    index = ctx.apply("MUL", index, columns + 1, dtype="int64")
+    return ctx.apply("ADD", index, row * columns + column, dtype="int64")
 
 
 @lowers("aten.unfold.default")

@@ -18,7 +18,6 @@ from taper_runtime.sizes import UNBOUNDED, is_name, largest, nonempty, smallest,
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
 
     from torch.export import ExportedProgram
     from torch.fx import Node
@@ -38,9 +37,9 @@ class Sizes:
     program : ExportedProgram
     names : mapping of str to str, optional
         What to call torch's symbols; others keep torch's names.
-    as_given : set of str
-        Variables whose range starts where torch says. The others start at 0 where torch says 2: it
-        says so where nobody gave a range, though most programs take less as well.
+    least : mapping of str to int, optional
+        Where the ranges of variables start that nobody gave a range. Others of them start at 0
+        where torch says 2, as it does of every one: most programs take less as well.
 
     Attributes
     ----------
@@ -56,9 +55,11 @@ class Sizes:
         self,
         program: ExportedProgram,
         names: Mapping[str, str],
-        as_given: AbstractSet[str] = frozenset(),
+        least: Mapping[str, int] | None = None,
     ) -> None:
-        self._as_given = as_given
+        self._least = least or {}
+        # where torch says that the variables' ranges start that nobody gave one
+        self._torch_least: dict[str, int] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
         self.examples: dict[str, int] = {}
         self._symbols: dict[sympy.Symbol, int] = {}
@@ -82,13 +83,26 @@ class Sizes:
         name = names.get(str(symbol), str(symbol))
         if not is_name(name) or name in self.ranges:
             name = str(symbol)
-        said = str(symbol) in names or limits.lower > 2 or name in self._as_given
-        least = int(limits.lower) if said else 0
+        least = int(limits.lower)
+        if str(symbol) not in names:
+            self._torch_least[name] = least
+            least = self._least.get(name, least if least > 2 else 0)
         low, _ = nonempty(least, high)
         self._symbols[symbol] = variable(name, low, high)
         if low < high:
             self.ranges[name] = least, high
             self.examples[name] = low
+
+    def raised(self, name: str) -> int | None:
+        """Return where else a variable's range may start; None if it was given or is at its end."""
+        if name not in self._torch_least:
+            return None
+        least, _ = self.ranges[name]
+        if least < self._torch_least[name]:
+            return self._torch_least[name]
+        # one by one where few elements are at stake, in a few steps where windows are
+        least = least + 1 if least < 4 else 2 * least
+        return least if least <= self.examples[name] else None
 
     def type(self, value: Any) -> TensorType | None:
         """Return dtype and shape of a tensor; None for what has none in a plan."""

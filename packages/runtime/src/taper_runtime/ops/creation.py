@@ -17,7 +17,7 @@ def _infer_arange(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
     if step == 0:
         fail("ARANGE", "a step other than 0", step)
-    size = -((start - stop) // step) if step > 0 else -((stop - start) // -step)
+    size = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
     if size < 0:
         fail("ARANGE", "a stop that is not before the start", (start, stop, step))
     return TensorType("int64", (size,))

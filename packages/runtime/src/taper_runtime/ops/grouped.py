@@ -9,6 +9,7 @@ import numpy as np
 from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import FLOATS, INDICES, check_dtype, check_same_dtype, fail
+from taper_runtime.sizes import largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     """Every row in some group; of b as many matrices as there are rows for."""
     a, b, ends = inputs
-    read = b.nbytes * min(a.shape[0], b.shape[0]) // max(1, b.shape[0])
+    read = b.nbytes // largest(1, b.shape[0]) * smallest(a.shape[0], b.shape[0])
     return Cost(2 * output.size * a.shape[1], a.nbytes + read + ends.nbytes + output.nbytes)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
+from taper_runtime.sizes import largest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,9 +124,10 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     if attrs["mode"] in NEAREST:
         return Cost(0, 2 * output.nbytes)
-    shrink = max(1.0, inputs[0].shape[attrs["axis"]] / output.shape[attrs["axis"]])
-    spread = math.ceil(shrink) if attrs["mode"].endswith("antialias") else 1
-    flops = 2 * output.size * 2 * _REACH[attrs["mode"]] * spread
+    flops = 2 * output.size * 2 * _REACH[attrs["mode"]]
+    if attrs["mode"].endswith("antialias"):
+        old, new = inputs[0].shape[attrs["axis"]], output.shape[attrs["axis"]]
+        flops *= largest(1, (old + new - 1) // new)
     return Cost(flops, inputs[0].nbytes + output.nbytes)
 
 

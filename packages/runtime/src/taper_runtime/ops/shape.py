@@ -65,7 +65,7 @@ def _infer_slice(shape: Shape, attrs: Attrs) -> Shape:
     if not 0 <= start <= stop <= shape[axis] or step < 1:
         expected = f"0 <= start <= stop <= {shape[axis]} and step >= 1"
         fail("SLICE", expected, (start, stop, step))
-    return replace(shape, axis, -(-(stop - start) // step))
+    return replace(shape, axis, (stop - start + step - 1) // step)
 
 
 def _infer_expand(shape: Shape, attrs: Attrs) -> Shape:
