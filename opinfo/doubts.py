@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch.testing._internal.opinfo.core import SampleInput
 
@@ -18,9 +19,27 @@ NEARER = "torch's result is farther than ours from what torch computes in float6
 TIES = "torch's default order of equals is not that of its stable sort, which ours is"
 
 
-def is_nearer(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether ``ours`` is nearer than ``theirs`` to ``exact``, in relative L2 distance."""
-    return _distance(ours, exact) < _distance(theirs, exact)
+#: Cause of a result that is as near to what it should be as its dtype lets sums be.
+ROUNDED = "sums that cancel, in another order: within 4 units of what torch computes in float64"
+
+_Tensors = Sequence[torch.Tensor]
+
+
+def is_nearer(ours: _Tensors, theirs: _Tensors, exact: _Tensors) -> bool:
+    """Whether all that differs from ``theirs`` is nearer to ``exact``, in relative L2 distance."""
+    return all(
+        torch.equal(a, b) or _distance(a, c) < _distance(b, c)
+        for a, b, c in zip(ours, theirs, exact, strict=True)
+    )
+
+
+def is_rounded(ours: _Tensors, exact: _Tensors) -> bool:
+    """Whether the distance to ``exact`` is at most 4 units of the dtype, relative to its norm."""
+    return all(
+        a.is_floating_point()
+        and _distance(a, c) <= 4 * torch.finfo(a.dtype).eps * float(torch.linalg.vector_norm(c))
+        for a, c in zip(ours, exact, strict=True)
+    )
 
 
 def _distance(x: torch.Tensor, exact: torch.Tensor) -> float:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from doubts import NEARER, TIES, by_stable_sort, is_nearer
+from doubts import NEARER, ROUNDED, TIES, by_stable_sort, is_nearer, is_rounded
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -267,8 +267,11 @@ def _compare(case: Case, dtype: torch.dtype, got: list[Any], theirs: list[torch.
     stable = by_stable_sort(case.op.name, case.sample)
     if stable and not any(_differences(case.op, dtype, ours, stable)):
         return Verdict(RIGHT, TIES)
-    if _is_nearer(case, ours, theirs):
+    exact = _exact(case)
+    if exact and is_nearer(ours, theirs, exact):
         return Verdict(WRONG, NEARER)
+    if exact and is_rounded(ours, exact):
+        return Verdict(WRONG, ROUNDED)
     return Verdict(WRONG, wrong)
 
 
@@ -293,17 +296,21 @@ def _differences(
     return ""
 
 
-def _is_nearer(case: Case, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
-    """Whether all that differs from torch's result is nearer to what torch gives in float64."""
+def _exact(case: Case) -> list[torch.Tensor]:
+    """Return what torch gives in float64; nothing where an op does not take it."""
+
+    def in_float64(x: Any) -> Any:
+        if isinstance(x, torch.dtype):
+            return torch.float64 if x.is_floating_point else x
+        is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
+        return x.double() if is_float else x
+
     call = Call(case)
-    tensors = [t.double() if t.is_floating_point() else t.clone() for t in call.tensors]
+    call.arguments = tree_map(in_float64, call.arguments)
     try:
-        exact = _tensors(call(*tensors))
-    except (RuntimeError, TypeError, ValueError):  # an op that does not take float64
-        return False
-    return all(
-        torch.equal(a, b) or is_nearer(a, b, c) for a, b, c in zip(ours, theirs, exact, strict=True)
-    )
+        return _tensors(call(*map(in_float64, call.tensors)))
+    except (RuntimeError, TypeError, ValueError):
+        return []
 
 
 def _tolerance(op: OpInfo, dtype: torch.dtype) -> tuple[float | None, float | None]:

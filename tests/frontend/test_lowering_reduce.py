@@ -113,6 +113,20 @@ def test_creation():
     check_lowering(model, X)
 
 
+def test_equal_steps_between_tensors():
+    """Of integers, torch rounds the ends first; its decomposition at export does not."""
+
+    def model(start, end):
+        return [
+            *(torch.linspace(start, end, n, dtype=torch.int64) for n in (0, 1, 2, 50)),
+            *(torch.linspace(start, 7, n) for n in (1, 5)),
+            torch.linspace(4.3, end, 9, dtype=torch.float64),
+            torch.logspace(4.3, -3, 6),
+        ]
+
+    check_lowering(model, torch.tensor(4.3), torch.tensor(-3))
+
+
 def test_uninitialised_tensors_have_the_right_type():
     def model(x):
         strided = torch.empty_strided((3, 2), (1, 3), dtype=torch.int64)

@@ -77,6 +77,7 @@ def test_padding():
             pad(x, (1, 2), mode="reflect"),
             pad(x, (1, 2), mode="replicate"),
             pad(x, (3, 2), mode="circular"),
+            pad(x, (-1, 1, 1, -2), mode="circular"),
         ]
 
     check_lowering(model, X)

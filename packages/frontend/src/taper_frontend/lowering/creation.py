@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.registry import lowers
 from taper_runtime.sizes import Size
 
@@ -13,13 +16,40 @@ if TYPE_CHECKING:
 
 @lowers(
     "aten.linspace.default",
-    "aten.scalar_tensor.default",
+    "aten.logspace.default",
     "aten.tril_indices.default",
     "aten.triu_indices.default",
 )
 def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
     """Make a constant of what torch computes."""
     return ctx.constant(ctx.compute())
+
+
+@lowers("aten.scalar_tensor.default")
+def scalar_tensor(ctx: Lowering, value: float, **options: Any) -> str:
+    """Make a tensor of one number, which may be a size."""
+    if isinstance(value, Size):
+        return ctx.size_value(value, ctx.output.dtype)
+    return constant(ctx)
+
+
+@lowers("aten.linspace.Tensor_Tensor", "aten.linspace.Tensor_Scalar", "aten.linspace.Scalar_Tensor")
+def linspace(ctx: Lowering, start: Operand, end: Operand, steps: int, **options: Any) -> str:
+    """Go from one number to another in equal steps: forth for the first half, back for the rest."""
+    dtype = ctx.output.dtype
+    whole = not is_float(dtype)  # then torch rounds the ends, and computes between them
+    real = "float64" if whole or dtype == "float64" else "float32"
+    start, end = (
+        ctx.cast(x if isinstance(x, str) else ctx.full((), x, dtype), dtype if whole else real)
+        for x in (start, end)
+    )
+    index = ctx.constant(np.arange(steps))
+    back = ctx.apply("SUB", steps - 1, index, dtype=real)
+    step = ctx.apply("DIV", ctx.apply("SUB", end, start, dtype=real), max(steps - 1, 1), dtype=real)
+    forth = ctx.apply("ADD", start, ctx.apply("MUL", step, index, dtype=real), dtype=real)
+    back = ctx.apply("SUB", end, ctx.apply("MUL", step, back, dtype=real), dtype=real)
+    first = ctx.constant(np.arange(steps) < max(steps // 2, steps == 1))
+    return ctx.cast(ctx.apply("WHERE", first, forth, back, dtype=real), dtype)
 
 
 @lowers("aten.eye.default", "aten.eye.m")

@@ -59,7 +59,10 @@ def _pad_by_elements(ctx: Lowering, x: str, widths: Sequence[int], mode: str) ->
         axis = ctx.rank(x) - 1 - index
         low, high = widths[2 * index : 2 * index + 2]
         size = ctx.shape(x)[axis]
-        parts = [ctx.slice(x, axis, max(-low, 0), size - max(-high, 0))]
+        inner = ctx.slice(x, axis, max(-low, 0), size - max(-high, 0))
+        if mode == "circular":  # what is taken away is not gone round
+            x = inner
+        parts = [inner]
         if low > 0:
             parts.insert(0, _border(ctx, x, axis, low, mode, first=True))
         if high > 0:
