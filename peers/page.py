@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import time
 from importlib.metadata import version
@@ -40,13 +41,20 @@ def cpu_name() -> str:
 
 
 def write_section(key: str, title: str, text: str, page: Path = PAGE) -> None:
-    """Put ``text`` between the markers of ``key``; without markers, at the end under ``title``."""
-    begin, end = f"<!-- begin {key} -->", f"<!-- end {key} -->"
+    """Put ``text`` between the markers of ``key``; without markers, at the end under ``title``.
+
+    It replaces what this CPU had there and leaves what others have.
+    """
+    begin, end = f"<!-- begin {key} -->\n", f"<!-- end {key} -->"
     content = page.read_text() if page.exists() else "# Benchmarks\n"
     if begin not in content:
-        content += f"\n### {title}\n\n{begin}\n{end}\n"
+        content += f"\n### {title}\n\n{begin}{end}\n"
     before, rest = content.split(begin, 1)
     if end not in rest:
-        raise ValueError(f"{page}: {begin} without {end}")
-    after = rest.split(end, 1)[1]
-    page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}")
+        raise ValueError(f"{page}: {begin.strip()} without {end}")
+    section, after = rest.split(end, 1)
+    parts = re.split(r"<!-- on (.*) -->\n", section)[1:]
+    by_cpu = dict(zip(parts[::2], parts[1::2], strict=True))
+    by_cpu[cpu_name()] = f"{text.strip()}\n"
+    blocks = "\n".join(f"<!-- on {cpu} -->\n{by_cpu[cpu].strip()}\n" for cpu in sorted(by_cpu))
+    page.write_text(f"{before}{begin}{blocks}{end}{after}")

@@ -2,7 +2,7 @@
 
 One encoder layer of MiniLM's width, on one thread: sequence lengths at batch 1, batches at length
 128. The exponent between two sizes is the slope in the logarithmic plot: 1 where time grows with
-the tokens, 2 where with their pairs. Writes docs/images/scaling.png and a table into
+the tokens, 2 where with their pairs. Writes a plot into docs/images and a table into
 docs/benchmarks.md; a quick run only prints.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import torch
 
 import taper_frontend
 from models import encoder
-from peers.page import PAGE, command_line, describe_setting, write_section
+from peers.page import PAGE, command_line, cpu_name, describe_setting, write_section
 from peers.turns import Timed, take_turns
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.profile import profile_plan
@@ -25,7 +26,8 @@ from taper_runtime.profile import profile_plan
 LENGTHS = [16, 32, 64, 128, 256, 512, 1024, 2048]  # at batch 1
 BATCHES = [1, 2, 4, 8, 16, 32]  # at this length
 LENGTH = 128
-IMAGE = PAGE.parent / "images" / "scaling.png"
+_CPU = "-".join(re.findall("[a-z0-9]+", cpu_name().lower()))
+IMAGE = PAGE.parent / "images" / f"scaling-{_CPU}.png"
 
 
 class Point(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from peers import ablation, compare, memory, scaling, turns
 from peers.cases import SETS
 from peers.engines import ENGINES
-from peers.page import write_section
+from peers.page import cpu_name, write_section
 
 import taper_frontend
 from models import linear
@@ -97,11 +97,17 @@ def test_page_keeps_what_is_not_between_markers(tmp_path):
     write_section("a", "A", "three", page)
     text = page.read_text()
     assert "one" not in text
+    assert text.count("<!-- on ") == 2
     assert text.index("### A") < text.index("three") < text.index("### B") < text.index("two")
     assert text.endswith("prose\n")
-    page.write_text("<!-- begin a -->")
+    page.write_text(text.replace(cpu_name(), "another CPU"))
+    write_section("a", "A", "four", page)
+    text = page.read_text()
+    assert "three" in text
+    assert "four" in text
+    page.write_text("<!-- begin a -->\n")
     with pytest.raises(ValueError, match="without"):
-        write_section("a", "A", "four", page)
+        write_section("a", "A", "five", page)
 
 
 def test_ablation_says_where_fusion_loses():
