@@ -111,7 +111,7 @@ ATTACKS = {
     ),
     "a sample out of range": (
         edit(lambda plan: plan.update(sizes={"B": [3, 8], "S": [2, 32]})),
-        "plan.samples['x'].shape",
+        "plan.samples",
     ),
     "a constant that varies": (set_tensor("w", shape=[4, "3*S"]), "plan."),
     "a tensor beyond the limits for all sizes": (

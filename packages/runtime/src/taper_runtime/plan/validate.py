@@ -200,10 +200,10 @@ def _check_samples(plan: Plan) -> None:
             raise PlanFormatError(field, "expected the name of an input")
         _check_array(array, plan.tensors[name], field)
         shapes[name] = array.shape
-        try:
-            bind_sizes(plan, shapes)
-        except InputError as error:
-            raise PlanFormatError(f"{field}.shape", str(error)) from error
+    try:
+        bind_sizes(plan, shapes)
+    except InputError as error:
+        raise PlanFormatError("plan.samples", str(error)) from error
 
 
 def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:

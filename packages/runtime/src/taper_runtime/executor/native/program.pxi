@@ -153,11 +153,14 @@ cdef class Program:
 
     cdef Layout _layout(self, arrays):
         """The layout for the shapes of ``arrays``; of those kept, it becomes the latest."""
-        cdef Layout layout
+        cdef Layout layout = None
+        key = None
         try:
             key = tuple([array.shape for array in arrays])
-            layout = self.layouts[key]
-        except (AttributeError, KeyError, TypeError):
+            layout = self.layouts.get(key)
+        except (AttributeError, TypeError):
+            pass  # no arrays
+        if layout is None:
             sizes = self.bind(arrays)  # which says what is wrong with the arrays
             layout = (<Program>self.empty(sizes)).last if 0 in sizes else Layout(self, sizes)
             key = tuple([shape for _, _, shape in layout.inputs])
