@@ -102,7 +102,7 @@ def summary(results: Results) -> list[list[str]]:
             continue
         served = sum(count[v] for v in (RIGHT, WRONG, RUN, EXPORT))
         exported = served - count[EXPORT]
-        share = f"{100 * count[RIGHT] / served:.1f} %" if served else ""
+        share = f"{100 * count[RIGHT] / served:.2f} %" if served else ""
         numbers = (
             count.total(),
             count[REFUSED],

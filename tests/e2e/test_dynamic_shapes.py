@@ -198,7 +198,17 @@ class Resized(torch.nn.Module):
         return F.interpolate(x, scale_factor=2.0, mode="nearest"), back, border
 
 
-@pytest.mark.parametrize("make", [Stem, Pools, Resized])
+class Aligned(torch.nn.Module):
+    """A border that fills the last window, and factors that are no whole numbers."""
+
+    def forward(self, x):
+        height, width = x.shape[2:]
+        filled = F.pad(x, (0, (8 - width % 8) % 8, (8 - height % 8) % 8, 0), value=0.5)
+        half = F.interpolate(x, scale_factor=0.5)
+        return filled.amax(1), half, F.interpolate(x, scale_factor=1.25, mode="bilinear")
+
+
+@pytest.mark.parametrize("make", [Stem, Pools, Resized, Aligned])
 def test_images_of_any_size(make):
     module = seeded(make)
     dims = {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
@@ -206,6 +216,34 @@ def test_images_of_any_size(make):
     assert len(plan.sizes) == 3
     sizes = [(2, 64, 48), (1, 40, 52), (3, 33, 47)]
     check(module, plan, lambda *size: (torch.randn(size[0], 3, *size[1:]),), sizes)
+
+
+class Skip(torch.nn.Module):
+    """As U-Nets do: halved twice, doubled, and joined to what it was."""
+
+    def forward(self, x):
+        deep = F.interpolate(F.max_pool2d(F.max_pool2d(x, 2), 2), scale_factor=4)
+        return torch.cat([x, deep], 1)
+
+
+class Windows(torch.nn.Module):
+    def forward(self, x):
+        b, c, h, w = x.shape
+        y = x.view(b, c, h // 8, 8, w // 8, 8).permute(0, 2, 4, 3, 5, 1).reshape(-1, 64, c)
+        return (y @ y.mT).softmax(-1).sum(1)
+
+
+@pytest.mark.parametrize(("make", "step"), [(Skip, 4), (Windows, 8)])
+def test_images_whose_sides_are_multiples(make, step):
+    module = seeded(make)
+    dims = {2: Dim.AUTO, 3: Dim.AUTO}
+    plan = taper_frontend.export(module, (torch.randn(1, 3, 64, 48),), dynamic_shapes=(dims,))
+    assert [str(size).startswith(f"{step}*") for size in plan.tensors["x"].shape[2:]] == [True] * 2
+    sizes = [(64, 48), (32, 80), (200, 16)]
+    check(module, plan, lambda *size: (torch.randn(1, 3, *size),), sizes)
+    x = np.ones((1, 3, 64 + step // 2, 48), np.float32)
+    with pytest.raises(taper_runtime.InputError, match=rf"dimension 2 \({step}\*"):
+        taper_runtime.InferenceSession(plan).run(None, {"x": x})
 
 
 def test_a_size_of_one_where_the_model_needs_two():
@@ -326,8 +364,8 @@ def test_positions_that_are_counted():
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
-        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.5), (1, 2, 8)),
-        (lambda x: torch.nn.functional.pixel_shuffle(x, 2), (1, 8, 4, 4)),
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1 / 3), (1, 2, 9)),
+        (lambda x: x * x.shape[2] ** -0.5, (1, 2, 8)),
     ],
 )
 def test_a_size_that_no_plan_can_compute_is_refused(model, shape):

@@ -93,7 +93,9 @@ def test_bad_shapes_leave_the_session_usable(executor):
         arrays = sized_arrays(b, s) | {"m": np.zeros(2 * s2, np.float32)}
         with pytest.raises(InputError, match=r"\(B\)|\(S\)|\(2\*S\)") as caught:
             opened.run(None, arrays)
-        assert caught.value.__context__ is None  # how layouts are found is no matter of the caller's
+        assert (
+            caught.value.__context__ is None
+        )  # how layouts are found is no matter of the caller's
     with pytest.raises(InputError, match="'x': expected dtype float32"):
         opened.run(None, sized_arrays(1, 3) | {"x": np.zeros((1, 3, 4))})
     with pytest.raises(InputError, match="expected a numpy array"):

@@ -9,12 +9,14 @@ import torch
 
 from taper_frontend.capture import Model, capture
 from taper_frontend.dims import Dims, requested_dims
+from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
 from taper_frontend.verify import verify_plan
+from taper_runtime.errors import PlanFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,13 +115,21 @@ def compile_program(
     }
     if dims.specialized:
         report["specialized"] = dims.specialized
-    plan = make_plan(
-        graph,
-        samples=_samples(program, graph),
-        input_tree=lowered.input_tree,
-        output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
-        metadata=report,
-    )
+    try:
+        plan = make_plan(
+            graph,
+            samples=_samples(program, graph),
+            input_tree=lowered.input_tree,
+            output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
+            metadata=report,
+        )
+    except PlanFormatError as error:
+        if not graph.sizes:
+            raise
+        raise ExportError(
+            f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
+            "may be"
+        ) from error
     if not verify:
         return plan
     step("verify")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.sizes import Size, bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,23 +13,36 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
     from taper_frontend.lowering.registry import Handler
 
+#: Widest border whose width the sizes decide: what aligns a size to a power of two, or a window.
+_MAX_WIDTH = 4096
+
 
 @lowers("aten.constant_pad_nd.default")
 def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0) -> str:
     """Add a border of one value; a negative width takes elements away."""
+
+    def border(width: int) -> list[str]:
+        shape = (*ctx.shape(x)[:axis], width, *ctx.shape(x)[axis + 1 :])
+        return [ctx.full(shape, value, ctx.dtype(x))] if width > 0 else []
+
     for index in range(len(pad) // 2):
         axis = ctx.rank(x) - 1 - index
         before, after = pad[2 * index : 2 * index + 2]
+        if any(isinstance(width, Size) for width in (before, after)):
+            # Widths that sizes decide may be 0: a part of the widest border.
+            (least, most), (least_after, most_after) = bounds(before), bounds(after)
+            if least < 0 or least_after < 0 or max(most, most_after) > _MAX_WIDTH:
+                ctx.unsupported(
+                    f"expected widths from 0 to {_MAX_WIDTH}, got {before} and {after}",
+                    "dynamic shape",
+                )
+            size = before + ctx.shape(x)[axis] + after
+            x = ctx.emit("CAT", [*border(most), x, *border(most_after)], axis=axis)
+            x = ctx.slice(x, axis, most - before, most - before + size)
+            continue
         size = ctx.shape(x)[axis]
         x = ctx.slice(x, axis, max(-before, 0), size - max(-after, 0))
-        shape = ctx.shape(x)
-        border = [
-            ctx.full((*shape[:axis], width, *shape[axis + 1 :]), value, ctx.dtype(x))
-            if width > 0
-            else None
-            for width in (before, after)
-        ]
-        parts = [part for part in (border[0], x, border[1]) if part is not None]
+        parts = [*border(before), x, *border(after)]
         if len(parts) > 1:
             x = ctx.emit("CAT", parts, axis=axis)
     return x

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import reduce
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import (
+    CleanDiv,
+    FloorDiv,
+    FloorToInt,
+    IntTrueDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ToFloat,
+    TruncToInt,
+)
 from torch.utils._sympy.numbers import int_oo
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UNBOUNDED, is_name, largest, nonempty, smallest, variable
+from taper_runtime.sizes import UNBOUNDED, affine, is_name, largest, nonempty, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch.export import ExportedProgram
     from torch.fx import Node
+
+#: Sizes that are tried against what torch demands of a variable.
+_TRIED = 128
+
+#: Largest denominator of a factor of sizes: 1.5 and 0.125 have small ones, 1 / 3 has 2**54.
+_MAX_DENOMINATOR = 2**16
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
 
@@ -68,27 +87,35 @@ class Sizes:
                 for size in node.meta["val"].shape:
                     if isinstance(size, torch.SymInt):
                         for symbol in sorted(size.node.expr.free_symbols, key=str):
-                            self._add(symbol, program, names)
-                        if size.node.expr in self._symbols and size.node.has_hint():
-                            name = str(self._symbols[size.node.expr])
-                            self.examples[name] = int(size.node.hint)
+                            self._add(symbol, size, program, names)
+                        if size.node.has_hint() and (known := affine(self.size(size))):
+                            name, factor, addend = known
+                            self.examples[name] = (int(size.node.hint) - addend) // factor
 
     def _add(
-        self, symbol: sympy.Symbol, program: ExportedProgram, names: Mapping[str, str]
+        self,
+        symbol: sympy.Symbol,
+        size: torch.SymInt,
+        program: ExportedProgram,
+        names: Mapping[str, str],
     ) -> None:
         if symbol in self._symbols:
             return
         limits = program.range_constraints[symbol]
+        least = int(limits.lower)
         high = UNBOUNDED if limits.upper == int_oo else min(int(limits.upper), UNBOUNDED)
         name = names.get(str(symbol), str(symbol))
         if not is_name(name) or name in self.ranges:
             name = str(symbol)
-        least = int(limits.lower)
+        step = 1
         if str(symbol) not in names:
+            step = _multiples(symbol, size)
+            least = -(-least // step)
+            high = high if high == UNBOUNDED else high // step
             self._torch_least[name] = least
-            least = self._least.get(name, least if least > 2 else 0)
+            least = self._least.get(name, least if step * least > 2 else 0)
         low, _ = nonempty(least, high)
-        self._symbols[symbol] = variable(name, low, high)
+        self._symbols[symbol] = step * variable(name, low, high)
         if low < high:
             self.ranges[name] = least, high
             self.examples[name] = low
@@ -132,6 +159,8 @@ class Sizes:
             return int(expr)
         if expr in self._symbols:
             return self._symbols[expr]
+        if isinstance(expr, TruncToInt | FloorToInt):
+            return self._convert_product(expr.args[0])
         args = [self._convert(arg) for arg in expr.args]
         match expr:
             case sympy.Add():
@@ -149,6 +178,42 @@ class Sizes:
             case Max() | sympy.Max():
                 return reduce(largest, args)
         raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
+
+    def _convert_product(self, expr: sympy.Expr) -> int:
+        """Return the whole part of a size times a fraction, such as 1.5 or 1 / 8."""
+        if isinstance(expr, IntTrueDiv):
+            a, b = map(self._convert, expr.args)
+            return a // b
+        if isinstance(expr, sympy.Mul) and len(expr.args) == 2:
+            factor, real = expr.args
+            exact = Fraction(float(factor)) if factor.is_Float else Fraction(0)
+            if isinstance(real, ToFloat) and exact > 0 and exact.denominator <= _MAX_DENOMINATOR:
+                return exact.numerator * self._convert(real.args[0]) // exact.denominator
+        raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
+
+
+def _multiples(symbol: sympy.Symbol, size: torch.SymInt) -> int:
+    """Return what a size that nobody gave a range has to be a multiple of.
+
+    Nets that halve and double, or cut images into windows, demand that ``s == 2 * (s // 2)`` in one
+    form or another; which of the small sizes meet their demands tells.
+    """
+    demands = {
+        guard.expr
+        for guard in size.node.shape_env.guards
+        if isinstance(guard.expr, sympy.Eq) and guard.expr.free_symbols == {symbol}
+    }
+
+    def allowed(size: int) -> bool:
+        try:
+            return all(demand.subs(symbol, size) == sympy.true for demand in demands)
+        except (AssertionError, ZeroDivisionError):  # such as 3 % (3 // 8)
+            return False
+
+    step = gcd(*filter(allowed, range(1, _TRIED + 1))) if demands else 1
+    node = size.node
+    known = step > 1 and node.expr == symbol and node.has_hint()
+    return step if known and int(node.hint) % step == 0 else 1
 
 
 def refused_type(value: torch.Tensor) -> str:
