@@ -165,6 +165,24 @@ def test_sizes_as_data_and_in_shapes():
     check(Sizes(), plan, lambda b, n: (torch.randn(b, n),), [(1, 3), (9, 99), (2, 7), (1, 8)])
 
 
+class Fractions(torch.nn.Module):
+    def forward(self, x):
+        n = x.shape[1]
+        return (
+            x * n**-0.5,
+            x / (n / 3 + 1),
+            (x.long() + torch.sym_sqrt(n)) * (1 + 1 / n),
+            (x.half() * (n / 7)).float(),
+            torch.full_like(x, 1 / n),
+        )
+
+
+def test_numbers_that_are_fractions_of_sizes():
+    dims = {0: Dim("b", max=9), 1: Dim("n", max=99)}
+    plan = taper_frontend.export(Fractions(), (torch.randn(3, 8),), dynamic_shapes=(dims,))
+    check(Fractions(), plan, lambda b, n: (torch.randn(b, n),), [(1, 1), (9, 99), (2, 7)])
+
+
 class Stem(torch.nn.Module):
     """How residual networks begin: every step halves, and two branches must agree."""
 
@@ -231,6 +249,20 @@ class Windows(torch.nn.Module):
         b, c, h, w = x.shape
         y = x.view(b, c, h // 8, 8, w // 8, 8).permute(0, 2, 4, 3, 5, 1).reshape(-1, 64, c)
         return (y @ y.mT).softmax(-1).sum(1)
+
+
+def test_images_that_end_in_one_window():
+    """The range of a size is what torch's guard on it leaves."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return F.max_pool2d(F.max_pool2d(x, 4), 2).reshape(x.shape[:2])
+
+    plan = taper_frontend.export(
+        Model(), (torch.randn(1, 3, 9, 10),), dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},)
+    )
+    assert [*plan.sizes.values()] == [(8, 15)] * 2
+    check(Model(), plan, lambda *size: (torch.randn(1, 3, *size),), [(8, 15), (11, 9)])
 
 
 @pytest.mark.parametrize(("make", "step"), [(Skip, 4), (Windows, 8)])
@@ -365,7 +397,7 @@ def test_positions_that_are_counted():
     ("model", "shape"),
     [
         (lambda x: torch.nn.functional.interpolate(x, scale_factor=1 / 3), (1, 2, 9)),
-        (lambda x: x * x.shape[2] ** -0.5, (1, 2, 8)),
+        (lambda x: x * (x.shape[2] / 3 % 2), (1, 2, 8)),
     ],
 )
 def test_a_size_that_no_plan_can_compute_is_refused(model, shape):

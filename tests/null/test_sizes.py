@@ -43,7 +43,9 @@ def expressions(draw, depth=3):
         return KNOWN[name], lambda v: v[name]
     x, f = draw(expressions(depth=depth - 1))
     y, g = draw(expressions(depth=depth - 1))
-    kind = draw(st.sampled_from(["add", "sub", "mul", "min", "max", "div", "mod"]))
+    kind = draw(st.sampled_from(["add", "sub", "mul", "min", "max", "div", "mod", "over"]))
+    if kind == "over":
+        return (x // y, lambda v: f(v) // g(v)) if bounds(y)[0] > 0 else (x, f)
     if kind in ("div", "mod"):
         d = draw(st.integers(1, 9))
         if kind == "div":
@@ -110,6 +112,9 @@ def test_table_computes_what_its_sizes_are(made, at):
         ((A - A // 2) // 2, "floordiv(3*a, 4) - floordiv(a, 2)"),
         ((2 * (B // 2) + A) // 3, "floordiv(a + 2*floordiv(b, 2), 3)"),
         (8 * A % 4, "0"),
+        ((8 * B + 8) // (B + 1), "8"),
+        ((A * B + B + 1) // (A + 1), "b"),
+        ((3 * B + 2) // (2 * B + 1), "1"),
         (smallest(B, 99), "b"),
         (largest(smallest(B, 5), 1), "min(5, b)"),
         (A * B - A >= 0, "True"),  # its terms alone leave that open

@@ -1,9 +1,13 @@
 /* The pool and the run: every task once, steps in order, the same result for any thread count. */
+#define _GNU_SOURCE /* CPU sets */
 #include "taper/run.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -148,10 +152,49 @@ static void no_steps(void) {
 
 static void counts_cpus(void) { CHECK(taper_cpu_count() >= 1, "at least the one this runs on"); }
 
+/* Threads of this process that may not use `cpu`, the caller not counted; with `move` each other
+ * thread is first allowed nothing else. */
+static int others_without(int cpu, bool move) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+        const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET((size_t)cpu, &set);
+        if (thread == 0 || thread == getpid())
+            continue;
+        if (move)
+            CHECK(sched_setaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
+        CHECK(sched_getaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
+        count += !CPU_ISSET((size_t)cpu, &set);
+    }
+    closedir(tasks);
+    return count;
+}
+
+static void worker_leaves_the_callers_cpu(void) {
+    static model m;
+    build(&m, (const int32_t[4]){2, 2, 2, 2});
+    int64_t failed;
+    CHECK(run(&m, 2, &failed) == TAPER_OK, "to have a worker");
+    cpu_set_t all;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0, "CPUs of the caller");
+    bool parted = CPU_COUNT(&all) < 2;
+    for (int i = 0; i < 100 && !parted; i++) { /* the caller may be moved too, now and then */
+        const int cpu = sched_getcpu();
+        CHECK(others_without(cpu, true) == 0, "threads on CPU %d alone", cpu);
+        CHECK(run(&m, 2, &failed) == TAPER_OK, "on CPU %d", cpu);
+        parted = others_without(cpu, false) > 0;
+    }
+    CHECK(parted, "the worker stays");
+}
+
 int main(int argc, char **argv) {
     const check_case cases[] = {
         {"same_result_for_any_thread_count", same_result_for_any_thread_count},
         {"slow_worker_is_helped", slow_worker_is_helped},
+        {"worker_leaves_the_callers_cpu", worker_leaves_the_callers_cpu},
         {"callers_share_the_pool", callers_share_the_pool},
         {"failure_names_the_step_and_stops", failure_names_the_step_and_stops},
         {"no_steps", no_steps},

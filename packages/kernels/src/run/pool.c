@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* pthread_sigmask with a full set, syscall */
+#define _GNU_SOURCE /* CPU sets, sched_getcpu, syscall */
 #include "run/pool.h"
 
 #include <linux/futex.h>
@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@ static struct {
     /* Number of the run << 8 | its workers: one word, so that a thread that wakes late never pairs
      * the count of one run with the number of another. */
     _Alignas(CACHE_LINE) _Atomic uint32_t run;
+    _Atomic int32_t cpu[TAPER_POOL_WORKERS]; /* that each worker was last seen on; 0: the owner */
     _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
     _Alignas(CACHE_LINE) _Atomic int32_t arrived; /* at the barrier */
     _Alignas(CACHE_LINE) _Atomic uint32_t phase;  /* of the barrier */
@@ -72,6 +74,29 @@ static uint32_t next_run(uint32_t seen) {
     return word;
 }
 
+/*
+ * Moves a worker off the CPU of the owner, or of a worker before it. Linux wakes a thread beside
+ * the one that wakes it if the other CPUs look busy just then, and leaves it there for
+ * milliseconds: two threads on one CPU take longer than one, and a short run is over before they
+ * part.
+ */
+static void keep_apart(int32_t worker) {
+    const int32_t cpu = sched_getcpu();
+    bool shared = false;
+    for (int32_t i = 0; i < worker; i++)
+        shared |= atomic_load_explicit(&pool.cpu[i], memory_order_relaxed) == cpu;
+    if (shared) {
+        cpu_set_t others; /* the process's own, which a user may have narrowed */
+        if (sched_getaffinity(getpid(), sizeof others, &others) != 0)
+            return;
+        for (int32_t i = 0; i < worker; i++)
+            CPU_CLR((size_t)atomic_load_explicit(&pool.cpu[i], memory_order_relaxed), &others);
+        if (CPU_COUNT(&others) > 0)
+            (void)sched_setaffinity(0, sizeof others, &others);
+    }
+    atomic_store_explicit(&pool.cpu[worker], sched_getcpu(), memory_order_relaxed);
+}
+
 static void *work(void *index) {
     const int32_t worker = (int32_t)(intptr_t)index;
     uint32_t seen = 0; /* no run has this word: numbers start at 1 */
@@ -79,6 +104,7 @@ static void *work(void *index) {
         seen = next_run(seen);
         const int32_t workers = (int32_t)(seen & 0xff);
         if (worker < workers) {
+            keep_apart(worker);
             pool.fn(pool.arg, worker, workers);
             taper_pool_barrier(workers); /* the owner may start the next run after this */
         }
@@ -129,6 +155,7 @@ void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
     if (workers > 1) {
         pool.fn = fn;
         pool.arg = arg;
+        atomic_store_explicit(&pool.cpu[0], sched_getcpu(), memory_order_relaxed);
         const uint32_t number = (atomic_load_explicit(&pool.run, memory_order_relaxed) >> 8) + 1;
         const uint32_t nonzero = number & 0xffffff ? number & 0xffffff : 1;
         atomic_store(&pool.run, nonzero << 8 | (uint32_t)workers);

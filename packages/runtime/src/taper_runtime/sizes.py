@@ -383,10 +383,8 @@ def _floordiv(a: Any, b: Any) -> Any:
             else:
                 quotient[left] = whole
                 rest[term] = part
-    elif a == b:
-        return 1
     else:
-        rest = dict(_terms(a))
+        quotient, rest = _divide_by_sum(a, b)
     remainder = _make(rest)
     if is_static(b) and (inner := _inner_division(remainder)):
         x, m = inner.args
@@ -404,6 +402,21 @@ def _floordiv(a: Any, b: Any) -> Any:
     return _make(quotient) + _of_atom(
         Atom(text, "floordiv", (remainder, b), min(corners), max(corners))
     )
+
+
+def _divide_by_sum(a: Any, b: Any) -> tuple[_Terms, _Terms]:
+    """Return quotient and remainder of a division by ``b``'s first term, as of polynomials."""
+    (atoms, factor), *_ = _terms(b)
+    quotient: _Terms = {}
+    rest = a
+    for _ in range(_MAX_QUOTIENTS):
+        parts = ((_without(term, atoms), amount // factor) for term, amount in _terms(rest))
+        found = next(((left, whole) for left, whole in parts if left is not None and whole), None)
+        if found is None:
+            return quotient, dict(_terms(rest))
+        quotient[found[0]] = quotient.get(found[0], 0) + found[1]
+        rest = rest - _make({found[0]: found[1]}) * b
+    return {}, dict(_terms(a))
 
 
 def _inner_division(size: int) -> Atom | None:

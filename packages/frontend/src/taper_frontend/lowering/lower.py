@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.graph import Graph
 from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
+from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.lowering.sizes import DTYPE_NAMES, SizeError, Sizes, refused_type
 from taper_frontend.lowering.source import source_line
@@ -308,6 +309,8 @@ class _Walk:
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt) and not _unbacked(node):
                 return self.sizes.size(value)
+            if isinstance(value, torch.SymFloat) and not _unbacked(node) and _tensors(node.users):
+                return lower_fraction(self.context, self.sizes, value.node.expr)
             if handler is None or _holds_poison(arguments) or _unbacked(node):
                 return _POISON
             return self._call(handler, arguments, node)
@@ -436,8 +439,6 @@ def _find_handler(node: Node) -> Handler | None:
         raise Refusal("only straight-line programs of ATen ops are supported", category)
     if str(target) == "aten._local_scalar_dense.default":
         raise Refusal("a number is read out of a tensor", "data-dependent")
-    if isinstance(node.meta.get("val"), torch.SymFloat) and _tensors(node.users):
-        raise Refusal("a fraction is computed from the inputs' sizes", "dynamic shape")
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
     known = set[object]().union(*(_unbacked(source) for source in node.all_input_nodes))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import reduce
-from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sympy
 import torch
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-#: Sizes that are tried against what torch demands of a variable.
-_TRIED = 128
+#: Sizes that are tried at most against what torch demands of a variable.
+_TRIED = 1024
 
 #: Largest denominator of a factor of sizes: 1.5 and 0.125 have small ones, 1 / 3 has 2**54.
 _MAX_DENOMINATOR = 2**16
@@ -109,9 +108,9 @@ class Sizes:
             name = str(symbol)
         step = 1
         if str(symbol) not in names:
-            step = _multiples(symbol, size)
-            least = -(-least // step)
-            high = high if high == UNBOUNDED else high // step
+            step, at_least, at_most = _demand(symbol, size)
+            least = -(-max(least, at_least) // step)
+            high = high if high == at_most else min(high, at_most) // step
             self._torch_least[name] = least
             least = self._least.get(name, least if step * least > 2 else 0)
         low, _ = nonempty(least, high)
@@ -152,16 +151,23 @@ class Sizes:
         SizeError
             If torch computes it in a way that size expressions do not have.
         """
-        return self._convert(value.node.expr) if isinstance(value, torch.SymInt) else value
+        return self.convert(value.node.expr) if isinstance(value, torch.SymInt) else value
 
-    def _convert(self, expr: sympy.Expr) -> int:
+    def convert(self, expr: sympy.Expr) -> int:
+        """Return what an expression in torch's symbols is in the size variables.
+
+        Raises
+        ------
+        SizeError
+            If torch computes it in a way that size expressions do not have.
+        """
         if expr.is_Integer:
             return int(expr)
         if expr in self._symbols:
             return self._symbols[expr]
         if isinstance(expr, TruncToInt | FloorToInt):
             return self._convert_product(expr.args[0])
-        args = [self._convert(arg) for arg in expr.args]
+        args = [self.convert(arg) for arg in expr.args]
         match expr:
             case sympy.Add():
                 return sum(args)
@@ -182,38 +188,58 @@ class Sizes:
     def _convert_product(self, expr: sympy.Expr) -> int:
         """Return the whole part of a size times a fraction, such as 1.5 or 1 / 8."""
         if isinstance(expr, IntTrueDiv):
-            a, b = map(self._convert, expr.args)
+            a, b = map(self.convert, expr.args)
             return a // b
         if isinstance(expr, sympy.Mul) and len(expr.args) == 2:
             factor, real = expr.args
             exact = Fraction(float(factor)) if factor.is_Float else Fraction(0)
             if isinstance(real, ToFloat) and exact > 0 and exact.denominator <= _MAX_DENOMINATOR:
-                return exact.numerator * self._convert(real.args[0]) // exact.denominator
+                return exact.numerator * self.convert(real.args[0]) // exact.denominator
         raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
 
 
-def _multiples(symbol: sympy.Symbol, size: torch.SymInt) -> int:
-    """Return what a size that nobody gave a range has to be a multiple of.
+class _Demand(NamedTuple):
+    """Which sizes a program takes: the multiples of ``step`` from ``least`` to ``most``."""
 
-    Nets that halve and double, or cut images into windows, demand that ``s == 2 * (s // 2)`` in one
-    form or another; which of the small sizes meet their demands tells.
+    step: int = 1
+    least: int = 0
+    most: int = UNBOUNDED
+
+
+def _demand(symbol: sympy.Symbol, size: torch.SymInt) -> _Demand:
+    """Return what torch's guards leave of a size that nobody gave a range.
+
+    Nets that halve and double, or cut images into windows, ask that ``s == 2 * (s // 2)`` in one
+    form or another, those that end in a window that ``s // 32 == 7``. What becomes of small sizes
+    tells which multiples they all take.
     """
-    demands = {
-        guard.expr
-        for guard in size.node.shape_env.guards
-        if isinstance(guard.expr, sympy.Eq) and guard.expr.free_symbols == {symbol}
-    }
-
-    def allowed(size: int) -> bool:
-        try:
-            return all(demand.subs(symbol, size) == sympy.true for demand in demands)
-        except (AssertionError, ZeroDivisionError):  # such as 3 % (3 // 8)
-            return False
-
-    step = gcd(*filter(allowed, range(1, _TRIED + 1))) if demands else 1
     node = size.node
-    known = step > 1 and node.expr == symbol and node.has_hint()
-    return step if known and int(node.hint) % step == 0 else 1
+    if node.expr != symbol or not node.has_hint():
+        return _Demand()
+    hint = int(node.hint)
+    tried = range(1, min(max(128, 4 * hint), _TRIED) + 1)
+    taken = set(tried)
+    for guard in {guard.expr for guard in node.shape_env.guards}:
+        if isinstance(guard, sympy.Eq) and guard.free_symbols == {symbol}:
+            taken = {n for n in taken if _holds(guard, symbol, n)}
+    if not taken or len(taken) == len(tried):
+        return _Demand()
+    least, most = min(taken), max(taken)
+    steps = (n for n in range(1, hint + 1) if hint % n == 0)
+    every = (n for n in steps if taken.issuperset(range(-(-least // n) * n, most + 1, n)))
+    # what holds for the larger half of the sizes tried has no end
+    end = UNBOUNDED if 2 * most > tried.stop else most
+    step = next(every, None)
+    if step is None or not least <= hint <= end:
+        return _Demand()
+    return _Demand(step, least if least > 1 else 0, end)
+
+
+def _holds(guard: sympy.Expr, symbol: sympy.Symbol, size: int) -> bool:
+    try:
+        return guard.xreplace({symbol: sympy.Integer(size)}) is not sympy.false
+    except (AssertionError, ZeroDivisionError):  # such as 3 % (3 // 8)
+        return False
 
 
 def refused_type(value: torch.Tensor) -> str:

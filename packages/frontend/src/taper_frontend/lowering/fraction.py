@@ -1,0 +1,50 @@
+"""Numbers with a fraction that a program computes from sizes, as ``n ** -0.5``: scalar tensors."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import sympy
+from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, IntTrueDiv, ToFloat
+
+from taper_frontend.lowering.sizes import SizeError
+
+if TYPE_CHECKING:
+    from taper_frontend.lowering.context import Lowering, Operand
+    from taper_frontend.lowering.sizes import Sizes
+
+#: Class of an expression, or name of a function of one number -> op. torch computes in float64 and
+#: rounds when it meets a tensor, ops in float32.
+_OPS = {
+    sympy.Add: "ADD",
+    sympy.Mul: "MUL",
+    sympy.Pow: "POW",
+    FloatPow: "POW",
+    FloatTrueDiv: "DIV",
+    IntTrueDiv: "DIV",
+    "OpaqueUnaryFn_sqrt": "SQRT",
+}
+
+
+def lower_fraction(ctx: Lowering, sizes: Sizes, expr: sympy.Expr) -> Operand:
+    """Return a number, a size, or the name of a float32 scalar that holds what ``expr`` is.
+
+    Raises
+    ------
+    SizeError
+        If torch computes it in a way that no op does.
+    """
+    if isinstance(expr, ToFloat):
+        return lower_fraction(ctx, sizes, expr.args[0])
+    if expr.is_number:
+        return int(expr) if expr.is_Integer else float(expr)
+    if expr.is_integer:
+        return sizes.convert(expr)
+    op = _OPS.get(expr.func) or _OPS.get(expr.func.__name__)
+    if op is None:
+        raise SizeError(f"a fraction of sizes is computed in a way that no op does: {expr}")
+    operands = [lower_fraction(ctx, sizes, arg) for arg in expr.args]
+    if len(operands) == 1:
+        return ctx.apply(op, *operands, dtype="float32")
+    return reduce(lambda a, b: ctx.apply(op, a, b, dtype="float32"), operands)
