@@ -152,27 +152,29 @@ static void no_steps(void) {
 
 static void counts_cpus(void) { CHECK(taper_cpu_count() >= 1, "at least the one this runs on"); }
 
-/* Threads of this process that may not use `cpu`, the caller not counted; with `move` each other
- * thread is first allowed nothing else. */
-static int others_without(int cpu, bool move) {
+/* Threads of this process that may use more than one CPU, the caller not counted; with `cpu` each
+ * of them is first allowed that one alone. */
+static int others_free(int cpu) {
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
     for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
         const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
         cpu_set_t set;
         CPU_ZERO(&set);
-        CPU_SET((size_t)cpu, &set);
         if (thread == 0 || thread == getpid())
             continue;
-        if (move)
+        if (cpu >= 0) {
+            CPU_SET((size_t)cpu, &set);
             CHECK(sched_setaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
+        }
         CHECK(sched_getaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
-        count += !CPU_ISSET((size_t)cpu, &set);
+        count += CPU_COUNT(&set) > 1;
     }
     closedir(tasks);
     return count;
 }
 
+/* A worker that is bound to the caller's CPU frees itself: it has found that they share it. */
 static void worker_leaves_the_callers_cpu(void) {
     static model m;
     build(&m, (const int32_t[4]){2, 2, 2, 2});
@@ -183,9 +185,9 @@ static void worker_leaves_the_callers_cpu(void) {
     bool parted = CPU_COUNT(&all) < 2;
     for (int i = 0; i < 100 && !parted; i++) { /* the caller may be moved too, now and then */
         const int cpu = sched_getcpu();
-        CHECK(others_without(cpu, true) == 0, "threads on CPU %d alone", cpu);
+        CHECK(others_free(cpu) == 0, "threads on CPU %d alone", cpu);
         CHECK(run(&m, 2, &failed) == TAPER_OK, "on CPU %d", cpu);
-        parted = others_without(cpu, false) > 0;
+        parted = others_free(-1) > 0;
     }
     CHECK(parted, "the worker stays");
 }

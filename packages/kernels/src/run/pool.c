@@ -78,7 +78,8 @@ static uint32_t next_run(uint32_t seen) {
  * Moves a worker off the CPU of the owner, or of a worker before it. Linux wakes a thread beside
  * the one that wakes it if the other CPUs look busy just then, and leaves it there for
  * milliseconds: two threads on one CPU take longer than one, and a short run is over before they
- * part.
+ * part. From there on it is Linux's to place again: where the other CPUs are busy for long, it
+ * knows better.
  */
 static void keep_apart(int32_t worker) {
     const int32_t cpu = sched_getcpu();
@@ -86,13 +87,14 @@ static void keep_apart(int32_t worker) {
     for (int32_t i = 0; i < worker; i++)
         shared |= atomic_load_explicit(&pool.cpu[i], memory_order_relaxed) == cpu;
     if (shared) {
-        cpu_set_t others; /* the process's own, which a user may have narrowed */
-        if (sched_getaffinity(getpid(), sizeof others, &others) != 0)
+        cpu_set_t all, others; /* the process's own, which a user may have narrowed */
+        if (sched_getaffinity(getpid(), sizeof all, &all) != 0)
             return;
+        others = all;
         for (int32_t i = 0; i < worker; i++)
             CPU_CLR((size_t)atomic_load_explicit(&pool.cpu[i], memory_order_relaxed), &others);
-        if (CPU_COUNT(&others) > 0)
-            (void)sched_setaffinity(0, sizeof others, &others);
+        if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+            (void)sched_setaffinity(0, sizeof all, &all);
     }
     atomic_store_explicit(&pool.cpu[worker], sched_getcpu(), memory_order_relaxed);
 }
