@@ -113,7 +113,9 @@ def test_products_read_halves(dtype):
 
     ids = torch.randint(0, 600, (2, 5))
     plan, (got,), (wanted,) = run(Model().to(dtype).eval(), ids)
-    torch.testing.assert_close(got, wanted)
+    # torch's sums have another order on every CPU, and may round to the half beside
+    unit = torch.finfo(dtype).eps
+    torch.testing.assert_close(got, wanted, rtol=2 * unit, atol=2 * unit)
     tables = [c for c in plan.constants.values() if c.size > 512]
     assert [table.itemsize for table in tables] == [2, 2, 2]
     read = {node.op for node in plan.nodes for name in node.inputs if name in plan.constants}
