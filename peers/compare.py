@@ -76,7 +76,8 @@ def _start(
         except Refused as refusal:
             notes.append(f"{model}: {name} refuses: {_short(refusal)}")
             continue
-        error = float(np.linalg.norm(made.output - want) / np.linalg.norm(want))
+        shaped = made.output.shape == want.shape
+        error = np.linalg.norm(made.output - want) / np.linalg.norm(want) if shaped else np.inf
         if error <= TOLERANCE:
             runners[name] = made
         else:

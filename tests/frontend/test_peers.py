@@ -47,6 +47,13 @@ def test_only_who_is_right_is_timed():
 
 
 @pytest.mark.usefixtures("engines")
+def test_a_result_of_another_shape_is_wrong(monkeypatch):
+    monkeypatch.setitem(ENGINES, "liar", lambda m, a, *_: lambda: m(*a).numpy()[:0])
+    _, notes = compare.compare("mlp", "tiny", LIMITS, 0.0)
+    assert notes[0] == "tiny: liar is wrong: relative difference inf"
+
+
+@pytest.mark.usefixtures("engines")
 def test_a_model_that_is_not_exported_is_a_row(monkeypatch):
     class Transform(torch.nn.Module):
         def forward(self, x):
