@@ -45,8 +45,10 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
             low, high = plan.sizes[variable]
             if rest or not low <= value <= high:
                 limits = f"at least {low}" if high >= UNBOUNDED else f"{low} to {high}"
-                what = "" if str(size) == variable else f"{variable} "
-                raise InputError(f"{place}: expected {what}{limits}, got {got}")
+                if str(size) != variable:
+                    first, second = (factor * v + addend for v in (low, low + 1))
+                    limits = f"{first}, {second} and so on, with {variable} {limits}"
+                raise InputError(f"{place}: expected {limits}, got {got}")
             if values.setdefault(variable, value) != value:
                 raise InputError(
                     f"{place}: expected {evaluate(size, values)}, as {origins[variable]} says "
