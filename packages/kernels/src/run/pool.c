@@ -27,7 +27,9 @@ static struct {
     /* Number of the run << 8 | its workers: one word, so that a thread that wakes late never pairs
      * the count of one run with the number of another. */
     _Alignas(CACHE_LINE) _Atomic uint32_t run;
-    _Atomic int32_t cpu[TAPER_POOL_WORKERS]; /* that each worker was last seen on; 0: the owner */
+    /* That each worker was last seen on, the owner's first; and the owner's thread. */
+    _Alignas(CACHE_LINE) _Atomic int32_t cpu[TAPER_POOL_WORKERS];
+    _Atomic pid_t caller;
     _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
     _Alignas(CACHE_LINE) _Atomic int32_t arrived; /* at the barrier */
     _Alignas(CACHE_LINE) _Atomic uint32_t phase;  /* of the barrier */
@@ -87,8 +89,9 @@ static void keep_apart(int32_t worker) {
     for (int32_t i = 0; i < worker; i++)
         shared |= atomic_load_explicit(&pool.cpu[i], memory_order_relaxed) == cpu;
     if (shared) {
-        cpu_set_t all, others; /* the process's own, which a user may have narrowed */
-        if (sched_getaffinity(getpid(), sizeof all, &all) != 0)
+        cpu_set_t all, others; /* a worker may go where its caller may */
+        const pid_t caller = atomic_load_explicit(&pool.caller, memory_order_relaxed);
+        if (sched_getaffinity(caller, sizeof all, &all) != 0)
             return;
         others = all;
         for (int32_t i = 0; i < worker; i++)
@@ -157,6 +160,7 @@ void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
     if (workers > 1) {
         pool.fn = fn;
         pool.arg = arg;
+        atomic_store_explicit(&pool.caller, (pid_t)syscall(SYS_gettid), memory_order_relaxed);
         atomic_store_explicit(&pool.cpu[0], sched_getcpu(), memory_order_relaxed);
         const uint32_t number = (atomic_load_explicit(&pool.run, memory_order_relaxed) >> 8) + 1;
         const uint32_t nonzero = number & 0xffffff ? number & 0xffffff : 1;
