@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.graph import Graph, evaluate
+from taper_frontend.graph import Graph, estimate, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,11 +67,10 @@ def check_keeps(pass_: Callable[[Graph], bool], graph: Graph) -> Graph:
 
 
 def shrink_cache(monkeypatch: Any, nbytes: int) -> None:
-    """Make bands of images of some kilobytes: memory is slow, and nodes cost nothing."""
-    module = importlib.import_module("taper_frontend.passes.split_into_bands")
-    monkeypatch.setattr(module, "_CACHE", nbytes)
-    monkeypatch.setattr(module, "_BYTES", 0.1)
-    monkeypatch.setattr(module, "_NODE", 0.0)
+    """Make passes cut tensors of some kilobytes: memory is slow, and nodes cost nothing."""
+    monkeypatch.setattr(estimate, "CACHE", nbytes)
+    monkeypatch.setattr(estimate, "memory_ns", lambda nbytes: nbytes / 0.1)
+    monkeypatch.setattr(estimate, "NODE_NS", 0.0)
 
 
 def op_counts(graph: Graph) -> dict[str, int]:

@@ -39,7 +39,7 @@ def test_row_is_as_long_as_what_moves_together():
     b = Windows()
     graph = check_fires(merge, b.done(b.shifted(b.shifted(b.x, (1,)), (1,))))
     (rows,) = (n for n in graph.nodes.values() if n.inputs == ["x"])
-    assert graph.tensors[rows.output].shape == (12, 64)
+    assert graph.tensors[rows.output].shape == (2, 6, 64)
 
 
 def test_part_of_the_elements():

@@ -35,6 +35,7 @@ from taper_frontend.passes.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.passes.simplify_positions import simplify_positions
 from taper_frontend.passes.sink_permutations import sink_permutations
 from taper_frontend.passes.sink_reshapes import sink_reshapes
+from taper_frontend.passes.split_batch import split_batch
 from taper_frontend.passes.split_into_bands import split_into_bands
 from taper_frontend.passes.transform_weights import transform_weights
 
@@ -94,7 +95,8 @@ PIPELINE: list[Pass] = [
     remove_noops,
     transform_weights,  # before packing: it packs what it transforms
     pack_weights,  # last to touch weights
-    split_into_bands,  # after all that looks for neighbours
+    split_batch,  # after all that looks for neighbours
+    split_into_bands,  # of each image
     eliminate_common_subexpressions,  # bands of one tensor for several readers
     eliminate_dead_code,
 ]

@@ -27,13 +27,14 @@ def merge_selections(graph: Graph) -> bool:
 
     ::
 
-        x -> INDEX_SELECT (shift rows)             x -> RESHAPE [rows, C]
-          -> INDEX_SELECT (shift columns)            -> INDEX_SELECT (places)
+        x -> INDEX_SELECT (shift rows)             x -> RESHAPE [images, rows, C]
+          -> INDEX_SELECT (shift columns)            -> INDEX_SELECT (places, axis=1)
           -> RESHAPE -> PERMUTE -> RESHAPE           -> RESHAPE
              (cut into windows)
 
     Where each element comes from is worked out at export. What moves together, the channels of a
-    pixel at least, is a row. It happens only where fewer copies are left.
+    pixel at least, is a row, and what all is moved alike, such as an image, needs one list of
+    places. It happens only where fewer copies are left.
     """
     return rewrite(graph, _merge)
 
@@ -61,14 +62,16 @@ def _merge(graph: Graph, node: Node) -> bool:
     if row == places.size == source.type.size:  # everything is back where it was
         graph.replace_node(node, "RESHAPE", [source.name], wanted)
         return True
-    shape = (source.type.size // row, row)
+    images = _images(places, source.shape)
+    shape = (images, source.type.size // images // row, row)
     if copies == 2 and not is_free_reshape(graph, source.name, shape):
         return False
     name = f"{node.output}.merged"
-    index = graph.add_constant(f"{name}.places", places.reshape(-1, row)[:, 0] // row)
+    first = places.reshape(images, -1, row)[0, :, 0]
+    index = graph.add_constant(f"{name}.places", first // row)
     rows = graph.add_node("RESHAPE", [source.name], {"shape": shape}, name=f"{name}.rows")
     taken = graph.add_node(
-        "INDEX_SELECT", [rows, index], {"axis": 0}, name=name, source=node.source
+        "INDEX_SELECT", [rows, index], {"axis": 1}, name=name, source=node.source
     )
     graph.replace_node(node, "RESHAPE", [taken], wanted)
     return True
@@ -105,3 +108,16 @@ def _row(places: np.ndarray, shape: tuple[int, ...]) -> int:
             break
         row = longer
     return row
+
+
+def _images(places: np.ndarray, shape: tuple[int, ...]) -> int:
+    """Return how many parts, a product of first dims of ``shape``, are moved alike, each inside."""
+    for axes in range(len(shape) - 1, 0, -1):
+        images = math.prod(shape[:axes])
+        if images and places.size % images == 0:
+            longer = math.prod(shape[axes:])
+            parts = places.reshape(images, -1)
+            starts = longer * np.arange(images)[:, None]
+            if (parts[0] < longer).all() and (parts == parts[0] + starts).all():
+                return images
+    return 1

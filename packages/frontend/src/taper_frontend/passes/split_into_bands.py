@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_frontend.graph import estimate
 from taper_frontend.graph.elementwise import is_elementwise
 
 if TYPE_CHECKING:
@@ -12,13 +13,6 @@ if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
     from taper_runtime.ops.opdef import Shape
-
-#: Bytes that a core's own cache holds of what a node reads and writes.
-_CACHE = 1 << 20
-
-#: What one core does in a nanosecond: operations, and bytes from beyond that cache. What a node
-#: costs beside its work, in nanoseconds.
-_FLOPS, _BYTES, _NODE = 160.0, 20.0, 1000.0
 
 #: Nodes of a chain that are weighed together, and bands at most: a CAT's inputs.
 _LONGEST, _MOST = 8, 64
@@ -155,10 +149,11 @@ def _segment(graph: Graph, nodes: Sequence[Node]) -> _Segment | None:
     """The fewest bands that fit cache; None where that is impossible or would be pointless."""
     last = graph.tensors[nodes[-1].output]
     # A large tensor is written to memory and read again, by this segment's last node and the next.
-    handed_on = 2 * last.nbytes / _BYTES if last.nbytes > _CACHE else 0.0
+    handed_on = estimate.memory_ns(2 * last.nbytes) if last.nbytes > estimate.CACHE else 0.0
     if len(nodes) == 1:
-        return _Segment(nodes, (), _NODE + _work(graph, nodes[0]) + handed_on)
-    if all(graph.tensors[node.output].nbytes <= _CACHE for node in nodes[:-1]):
+        time = estimate.NODE_NS + estimate.work_ns(graph, nodes[0]) + handed_on
+        return _Segment(nodes, (), time)
+    if all(graph.tensors[node.output].nbytes <= estimate.CACHE for node in nodes[:-1]):
         return None
     images, rows = last.shape[:2]
     for count in range(2, _MOST + 1):
@@ -173,7 +168,7 @@ def _segment(graph: Graph, nodes: Sequence[Node]) -> _Segment | None:
             for band in _shares(rows, per_image if groups == images else 1)
         ]
         largest = max(bands, key=lambda band: _peak(graph, nodes, band))
-        if _peak(graph, nodes, largest) <= _CACHE and len(bands) <= _MOST:
+        if _peak(graph, nodes, largest) <= estimate.CACHE and len(bands) <= _MOST:
             time = sum(_band_time(graph, nodes, band) for band in bands)
             return _Segment(nodes, bands, time + _weights(graph, nodes, len(bands)) + handed_on)
     return None
@@ -214,15 +209,10 @@ def _peak(graph: Graph, nodes: Sequence[Node], band: _Band) -> float:
     )
 
 
-def _work(graph: Graph, node: Node) -> float:
-    types = [graph.tensors[name].type for name in node.inputs]
-    output = graph.tensors[node.output].type
-    return node.definition.cost(types, output, node.complete_attrs()).flops / _FLOPS
-
-
 def _band_time(graph: Graph, nodes: Sequence[Node], band: _Band) -> float:
     return sum(
-        _NODE + _work(graph, node) * _share(graph.tensors[node.output].shape, made)
+        estimate.NODE_NS
+        + estimate.work_ns(graph, node) * _share(graph.tensors[node.output].shape, made)
         for node, (_, made) in zip(nodes, _spans(graph, nodes, band), strict=True)
     )
 
@@ -231,7 +221,7 @@ def _weights(graph: Graph, nodes: Sequence[Node], bands: int) -> float:
     """Time of reading the weights for every band but the first, where they do not stay."""
     names = {name for node in nodes for name in node.inputs if name in graph.constants}
     nbytes = sum(graph.tensors[name].nbytes for name in names)
-    return (bands - 1) * nbytes / _BYTES if nbytes > _CACHE // 2 else 0.0
+    return (bands - 1) * estimate.memory_ns(nbytes) if nbytes > estimate.CACHE // 2 else 0.0
 
 
 # -- the rewrite -----------------------------------------------------------------------------------

@@ -246,6 +246,7 @@ def _samples_flip() -> Iterator[Sample]:
     for x in _arrays((5,), (3, 4), (2, 3, 5), (1, 3)):
         yield Sample([x], {"axes": (0,)})
         yield Sample([x], {"axes": tuple(range(x.ndim))})
+        yield Sample([x], {"axes": (x.ndim - 1,)})
     yield Sample([np.ones((3, 0), np.float32)], {"axes": (0, 1)})
     yield Sample([np.ones((), np.float32)], {"axes": ()})
 
