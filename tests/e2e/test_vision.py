@@ -12,6 +12,7 @@ from zoo.judge import TOLERANCE, largest_error
 
 import taper_frontend
 import taper_runtime
+from taper_frontend.graph import estimate
 from taper_runtime.ops import REGISTRY
 from vision_models import MODELS
 
@@ -61,3 +62,16 @@ def test_transformers(name):
     pytest.importorskip("transformers")
     module, inputs = VISION[name].build()
     assert check(module, kwargs=inputs) == HUGGING_FACE[name]
+
+
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_batch_in_groups_of_images(name, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(estimate, "CACHE", 4 << 10)
+    monkeypatch.setattr(estimate, "NODE_NS", 0.0)
+    module, inputs = VISION[name].build()
+    images = torch.randn(5, *inputs["pixel_values"].shape[1:])
+    plan = taper_frontend.export(module, kwargs={"pixel_values": images}, verify=False)
+    groups = {node.output.split(".group")[0] for node in plan.nodes if ".group" in node.output}
+    assert len(groups) > 20
+    check(module, kwargs={"pixel_values": images})

@@ -83,7 +83,6 @@ PIPELINE: list[Pass] = [
     absorb_output_transpose,  # the reshape after it becomes free
     merge_parallel_matmuls,  # after attention, which reads the slices; before biases are epilogues
     merge_selections,  # windows that are shifted and cut
-    move_scales,  # after attention, which has its own; before they fuse
     Group(
         sink_reshapes,  # what stands between a product and its activation
         sink_permutations,  # what stood before them
@@ -96,6 +95,7 @@ PIPELINE: list[Pass] = [
     transform_weights,  # before packing: it packs what it transforms
     pack_weights,  # last to touch weights
     split_batch,  # after all that looks for neighbours
+    move_scales,  # where one image is left, whose factors all rows share
     split_into_bands,  # of each image
     eliminate_common_subexpressions,  # bands of one tensor for several readers
     eliminate_dead_code,

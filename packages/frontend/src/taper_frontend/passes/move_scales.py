@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from taper_frontend.graph.pattern import rewrite
-from taper_frontend.graph.product import has_own_weight, is_plain_matmul
 
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
 
-#: Rows for each column from which on the product gains: its weight is no longer a packed one.
-_ROWS = 4
-
 
 def move_scales(graph: Graph) -> bool:
-    """Multiply the weight of a product instead of its many rows.
+    """Multiply the packed weight of a product instead of its input, where that is larger.
 
     ::
 
-        MATMUL(MUL(x, s), w)      x: [1, H, W, K], s: [1, 1, 1, K], w: [K, N]
-        MATMUL(x, MUL(w, RESHAPE(s, [K, 1])))
+        MATMUL(MUL(x, s), w, columns)      x: [1, H, W, K], s: [1, 1, 1, K], w: [P, K, 16]
+        MATMUL(x, MUL(w, RESHAPE(s, [K, 1])), columns)
 
     Constant factors are the business of ``fold_scales``.
     """
@@ -32,31 +25,24 @@ def move_scales(graph: Graph) -> bool:
 
 
 def _move(graph: Graph, node: Node) -> bool:
-    if not is_plain_matmul(node) or not has_own_weight(graph, node):
+    if node.op != "MATMUL" or not node.attrs.get("columns"):
         return False
-    scaled, weight = node.inputs
+    scaled, weight, *extras = node.inputs
     mul = graph.producer(scaled)
-    if mul is None or mul.op != "MUL" or graph.sole_consumer(scaled) is not node:
+    if mul is None or mul.op != "MUL" or len(mul.inputs) != 2 or not graph.is_static(mul):
         return False
-    matrix = graph.constants[weight]
-    if node.attrs.get("transpose_b"):
-        matrix = matrix.T
-    k, n = matrix.shape
-    shape = graph.tensors[scaled].shape
-    if not all(isinstance(size, int) for size in shape) or prod(shape[:-1]) < _ROWS * n:
+    if graph.sole_consumer(scaled) is not node or scaled in extras:
         return False
+    product, packed = graph.tensors[scaled].type, graph.tensors[weight].type
+    if packed.dtype != "float32" or product.size <= packed.size:
+        return False
+    k = product.shape[-1]
     for x, scale in (mul.inputs, mul.inputs[::-1]):
         spec = graph.tensors[scale]
         per_channel = spec.shape[-1:] == (k,) and spec.type.size == k
-        if (
-            per_channel
-            and scale not in graph.constants
-            and graph.tensors[x].type == graph.tensors[scaled].type
-        ):
+        if per_channel and scale not in graph.constants and graph.tensors[x].type == product:
             column = graph.add_node("RESHAPE", [scale], {"shape": (k, 1)}, source=mul.source)
-            rows = graph.add_constant(f"{weight}.rows", np.ascontiguousarray(matrix))
-            product = graph.add_node("MUL", [rows, column], source=mul.source)
-            attrs = {key: value for key, value in node.attrs.items() if key != "transpose_b"}
-            graph.replace_node(node, "MATMUL", [x, product], attrs)
+            weight = graph.add_node("MUL", [weight, column], source=mul.source)
+            graph.replace_node(node, "MATMUL", [x, weight, *extras], node.attrs)
             return True
     return False

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
 
-#: Groups of images at most.
-_MOST = 16
+#: Groups of images at most, and nodes: a plan of more takes long to open.
+_MOST, _MOST_NODES = 16, 1 << 13
 
 
 def split_batch(graph: Graph) -> bool:
@@ -37,7 +37,7 @@ def split_batch(graph: Graph) -> bool:
     batch = Batch(graph)
     if not batch.rows:
         return False
-    order = graph.order()
+    order = _shared_first(graph, batch)
     counts = _least_time(graph, batch, order)
     changed = False
     for count, nodes in groupby(zip(counts, order, strict=True), key=lambda pair: pair[0]):
@@ -47,10 +47,23 @@ def split_batch(graph: Graph) -> bool:
     return changed
 
 
+def _shared_first(graph: Graph, batch: Batch) -> list[Node]:
+    """Nodes in order, first those that no image has a part in: they would interrupt a stretch."""
+    of_images = set(batch.rows)
+    first, then = [], []
+    for node in graph.order():
+        if of_images.isdisjoint(node.inputs):
+            first.append(node)
+        else:
+            then.append(node)
+            of_images.add(node.output)
+    return first + then
+
+
 def _least_time(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[int]:
     """Into how many groups of images each node is split for all to take the least time."""
-    choices = [1, *(count for count in (2, 4, 8, _MOST) if count < batch.images)]
-    choices += [batch.images] if batch.images <= _MOST else []
+    most = min(batch.images, _MOST, _MOST_NODES // len(order))
+    choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
     times = {1: 0.0}  # up to a node, by its count
     chosen: list[dict[int, int]] = []  # count of a node -> best one of the node before
     *between, last = _handed_on(graph, batch, order)
