@@ -73,5 +73,5 @@ def test_batch_in_groups_of_images(name, monkeypatch):
     images = torch.randn(5, *inputs["pixel_values"].shape[1:])
     plan = taper_frontend.export(module, kwargs={"pixel_values": images}, verify=False)
     groups = {node.output.split(".group")[0] for node in plan.nodes if ".group" in node.output}
-    assert len(groups) > 20
+    assert len(groups) > 10
     check(module, kwargs={"pixel_values": images})
