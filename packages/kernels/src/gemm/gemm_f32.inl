@@ -150,7 +150,12 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
         line[v] = v_in_register(gemm_load(b + v / GEMM_NV * panel_stride, v % GEMM_NV, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
-        const vf ai = v_set1(a[i / GEMM_REACH][i % GEMM_REACH * row_stride + ahead]);
+        const float *at = a[i / GEMM_REACH] + i % GEMM_REACH * row_stride + ahead;
+        if (panels * GEMM_NV == 1) {
+            sum[i][0] = v_accumulate_spread(at, line[0], sum[i][0]);
+            continue;
+        }
+        const vf ai = v_set1(*at);
 #pragma GCC unroll 16
         for (int v = 0; v < panels * GEMM_NV; v++)
             sum[i][v] = v_accumulate(ai, line[v], sum[i][v]);

@@ -61,6 +61,11 @@ V_INLINE vf v_load_fill(const float *p, int64_t n, vf fill) {
 #ifndef V_ACCUMULATE
 V_INLINE vf v_accumulate(vf a, vf b, vf sum) { return v_fma(a, b, sum); }
 #endif
+#ifndef V_ACCUMULATE_SPREAD
+V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
+    return v_accumulate(v_set1(*a), b, sum);
+}
+#endif
 
 /* x, from now on in a register: at each of few uses compilers would load it again. */
 V_INLINE vf v_in_register(vf x) {

@@ -26,6 +26,12 @@ V_INLINE vf v_accumulate(vf a, vf b, vf sum) {
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
+/* The FMA itself reads *a and spreads it: one instruction where it has one use. */
+#define V_ACCUMULATE_SPREAD
+V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*a));
+    return sum;
+}
 #define V_ACCUMULATE
 V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 V_INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
