@@ -6,6 +6,9 @@
  * t. In a transposed one o meets a tap only where o + low - t * dilation is a multiple of stride,
  * and reads that quotient: the outputs a stride apart share their taps and are a plain convolution,
  * one of `stride` phases.
+ *
+ * A dilated convolution is clipped: most of its taps may lie outside of x. Its outputs come in
+ * stretches for which the same taps lie inside.
  */
 
 /* Positions of x along a dim: first + i * step, i < count. */
@@ -30,8 +33,38 @@ static conv_span conv_span_of(const conv_shape *s, int32_t d, int64_t begin, int
 /* The most positions that any n outputs read. */
 static int64_t conv_span_count(const conv_shape *s, int32_t d, int64_t n) {
     const window_dim *w = &s->dims[d];
-    const conv_span span = conv_span_of(s, d, 0, n);
-    return s->transposed ? ((n - 1) + (w->kernel - 1) * w->dilation) / w->stride + 2 : span.count;
+    const int64_t count = conv_span_of(s, d, 0, n).count;
+    if (s->transposed)
+        return ((n - 1) + (w->kernel - 1) * w->dilation) / w->stride + 2;
+    return s->clipped ? i64_min(count, w->in) : count;
+}
+
+/* Taps [first, end) along a dim. */
+typedef struct conv_inside {
+    int64_t first, end;
+} conv_inside;
+
+/* Those that output o of a convolution finds inside of x. */
+static conv_inside conv_inside_of(const conv_shape *s, int32_t d, int64_t o) {
+    const window_dim *w = &s->dims[d];
+    const int64_t at = o * w->stride - w->low, left = w->in - 1 - at;
+    const int64_t first = at < 0 ? i64_min(i64_ceil_div(-at, w->dilation), w->kernel) : 0;
+    const int64_t end = left < 0 ? 0 : i64_min(left / w->dilation + 1, w->kernel);
+    return (conv_inside){first, i64_max(first, end)};
+}
+
+/* The end of the stretch of outputs that begins with `begin`. */
+static int64_t conv_stretch(const conv_shape *s, int32_t d, int64_t begin, int64_t end) {
+    if (!s->clipped)
+        return end;
+    const conv_inside taps = conv_inside_of(s, d, begin);
+    int64_t o = begin + 1;
+    for (; o < end; o++) {
+        const conv_inside other = conv_inside_of(s, d, o);
+        if (other.first != taps.first || other.end != taps.end)
+            break;
+    }
+    return o;
 }
 
 /* The outputs of one phase along a dim, and how they and their taps lie in a span. */
@@ -59,6 +92,12 @@ static conv_axis conv_axis_of(const conv_shape *s, int32_t d, const conv_span *s
         a.at_step = w->stride; /* of no use where step is not 1: there is one output */
         a.taps = w->kernel;
         a.tap_at = w->dilation / span->step;
+        if (s->clipped) {
+            const conv_inside inside = conv_inside_of(s, d, begin);
+            a.tap = inside.first;
+            a.taps = inside.end - inside.first;
+            a.at += inside.first * a.tap_at;
+        }
         return a;
     }
     const int64_t q = a.first + w->low, common = conv_gcd(w->stride, w->dilation);

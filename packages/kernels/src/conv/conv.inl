@@ -112,6 +112,9 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
         *work = (taper_work){0, 0};
         return TAPER_OK;
     }
+    for (int32_t d = 0; d < WINDOW_DIMS && !transposed; d++)
+        s->clipped = s->clipped || (s->padded && s->dims[d].kernel > 1 && s->dims[d].dilation > 1);
+    s->padded = s->padded && !s->clipped;
     if (s->in == 0) /* nothing to add up, however many taps */
         for (int32_t d = 0; d < WINDOW_DIMS; d++)
             s->dims[d].kernel = 1;
@@ -223,6 +226,26 @@ static const float *conv_panels(const struct conv_state *state, const float *wei
     return packed;
 }
 
+/* Columns of the output, from output channel `channel` on: those of a block. */
+static void conv_group(const conv_shape *s, const conv_block *block, const conv_source *from,
+                       const float *b, float *output, const tile_head *head, int64_t channel,
+                       int64_t cols, gemm_jump *jump) {
+    conv_axis axes[WINDOW_DIMS];
+    axes[0] = conv_axis_of(s, 0, &block->spans[0], block->begin[0], block->end[0], 0);
+    for (int64_t y = block->begin[1], end_y; y < block->end[1]; y = end_y) {
+        end_y = conv_stretch(s, 1, y, block->end[1]);
+        for (int64_t x = block->begin[2], end_x; x < block->end[2]; x = end_x) {
+            end_x = conv_stretch(s, 2, x, block->end[2]);
+            for (int64_t i = 0; i < conv_phases(s, 1, end_y - y); i++)
+                for (int64_t j = 0; j < conv_phases(s, 2, end_x - x); j++) {
+                    axes[1] = conv_axis_of(s, 1, &block->spans[1], y, end_y, i);
+                    axes[2] = conv_axis_of(s, 2, &block->spans[2], x, end_x, j);
+                    conv_phase(s, block->image, axes, from, b, output, head, channel, cols, jump);
+                }
+        }
+    }
+}
+
 static void conv_unit(const taper_call *call, const conv_block *block, int64_t chunk, bool copied,
                       char *scratch) {
     const struct conv_state *state = call->state;
@@ -251,15 +274,7 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
         else if (!s->padded)
             from.data = x + g * s->in;
         const float *b = conv_panels(state, call->inputs[1].data, g, col, cols, scratch);
-        conv_axis axes[WINDOW_DIMS];
-        axes[0] = conv_axis_of(s, 0, &block->spans[0], block->begin[0], block->end[0], 0);
-        for (int64_t i = 0; i < conv_phases(s, 1, block->end[1] - block->begin[1]); i++)
-            for (int64_t j = 0; j < conv_phases(s, 2, block->end[2] - block->begin[2]); j++) {
-                axes[1] = conv_axis_of(s, 1, &block->spans[1], block->begin[1], block->end[1], i);
-                axes[2] = conv_axis_of(s, 2, &block->spans[2], block->begin[2], block->end[2], j);
-                conv_phase(s, block->image, axes, &from, b, output, &head, g * s->out + col, cols,
-                           (gemm_jump *)scratch);
-            }
+        conv_group(s, block, &from, b, output, &head, g * s->out + col, cols, (gemm_jump *)scratch);
     }
 
     const taper_program *p = &state->epilogue;

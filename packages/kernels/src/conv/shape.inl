@@ -5,8 +5,9 @@ typedef struct conv_shape {
     int64_t groups, in, out;          /* channels of a group */
     window_dim dims[WINDOW_DIMS];     /* of a transposed convolution, low is what is cut off */
     bool transposed;
-    bool packed; /* the weight is [groups][ceil(out/16)][taps * in][16] */
-    bool padded; /* some position lies outside of x */
+    bool packed;  /* the weight is [groups][ceil(out/16)][taps * in][16] */
+    bool padded;  /* some position lies outside of x */
+    bool clipped; /* taps that do are left out, so that none does */
 } conv_shape;
 
 static int64_t conv_taps(const conv_shape *s) {
