@@ -71,6 +71,14 @@ static void row_lengths(void) {
         check_softmax(2, (int64_t[]){3, lengths[i]}, 1, -6.0f, 6.0f, 0);
 }
 
+/* Fewer columns than lanes, of which a vector holds several rows; sums in several parts. */
+static void narrow_columns(void) {
+    static const int64_t lengths[] = {1, 2, 5, 16, 196, 9000};
+    for (int64_t columns = 2; columns < 18; columns++)
+        for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+            check_softmax(3, (int64_t[]){2, lengths[i], columns}, 1, -20.0f, 20.0f, 0);
+}
+
 static void every_axis(void) {
     for (int64_t axis = 0; axis < 4; axis++) {
         check_softmax(4, (int64_t[]){3, 5, 7, 9}, axis, -4.0f, 4.0f, 0);
@@ -163,9 +171,16 @@ static void not_served(void) {
 }
 
 static const check_case cases[] = {
-    {"row_lengths", row_lengths},       {"every_axis", every_axis}, {"wide_columns", wide_columns},
-    {"wide_range", wide_range},         {"misaligned", misaligned}, {"empty", empty},
-    {"special_values", special_values}, {"in_place", in_place},     {"not_served", not_served},
+    {"row_lengths", row_lengths},
+    {"every_axis", every_axis},
+    {"wide_columns", wide_columns},
+    {"narrow_columns", narrow_columns},
+    {"wide_range", wide_range},
+    {"misaligned", misaligned},
+    {"empty", empty},
+    {"special_values", special_values},
+    {"in_place", in_place},
+    {"not_served", not_served},
 };
 
 static void bench(void) {

@@ -59,6 +59,9 @@ V_INLINE void softmax_row(const bool log_, float *y, const float *x, int64_t n) 
 V_INLINE vf load_lanes(const float *p, int64_t lanes) {
     return lanes < V_LEN ? v_load_n(p, lanes) : v_load(p);
 }
+V_INLINE vf load_filled(const float *p, int64_t lanes, vf fill) {
+    return lanes < V_LEN ? v_load_fill(p, lanes, fill) : v_load(p);
+}
 V_INLINE void store_lanes(float *p, vf a, int64_t lanes) {
     if (lanes < V_LEN)
         v_store_n(p, a, lanes);
@@ -106,6 +109,59 @@ V_INLINE void softmax_across(const bool log_, softmax_columns *c, float *y, cons
         }
 }
 
+/* In each of the first `lanes` the largest of those that are `inner` apart. */
+V_INLINE vf softmax_max(vf a, int64_t inner, int64_t lanes) {
+    float lane[V_LEN];
+    v_store(lane, a);
+    for (int64_t j = 0; j < inner; j++) {
+        float largest = lane[j];
+        for (int64_t i = j + inner; i < lanes; i += inner)
+            largest = lane[i] > largest ? lane[i] : largest;
+        for (int64_t i = j; i < lanes; i += inner)
+            lane[i] = largest;
+    }
+    return v_load(lane);
+}
+
+/* x, y: [n][inner], inner < V_LEN: a vector holds as many rows as fit. */
+V_INLINE void softmax_narrow(const bool log_, float *y, const float *x, int64_t n, int64_t inner) {
+    const int64_t lanes = V_LEN / inner * inner, all = n * inner, block = SUM_ROWS * lanes;
+    const vf least = v_set1(-INFINITY);
+    vf max = least;
+    for (int64_t i = 0; i < all; i += lanes)
+        max = v_max(load_filled(x + i, i64_min(lanes, all - i), least), max);
+    max = softmax_max(max, inner, lanes);
+
+    double total[V_LEN] = {0.0};
+    for (int64_t begin = 0; begin < all; begin += block) {
+        vf sum = v_zero();
+        for (int64_t i = begin; i < i64_min(begin + block, all); i += lanes) {
+            const int64_t live = i64_min(lanes, all - i);
+            /* What is filled in adds 0, or NaN as the column's own elements do. */
+            const vf e = v_exp_nonpositive(v_sub(load_filled(x + i, live, least), max));
+            sum = v_add(sum, e);
+            if (!log_)
+                store_lanes(y + i, e, live);
+        }
+        float part[V_LEN];
+        v_store(part, sum);
+        for (int64_t j = 0; j < lanes; j++)
+            total[j % inner] += (double)part[j];
+    }
+
+    float factor[V_LEN] = {0.0f};
+    for (int64_t j = 0; j < lanes; j++)
+        factor[j] = (float)(log_ ? log(total[j % inner]) : 1.0 / total[j % inner]);
+    const vf last = v_load(factor);
+    for (int64_t i = 0; i < all; i += lanes) {
+        const int64_t live = i64_min(lanes, all - i);
+        store_lanes(y + i,
+                    log_ ? v_sub(v_sub(load_lanes(x + i, live), max), last)
+                         : v_mul(load_lanes(y + i, live), last),
+                    live);
+    }
+}
+
 V_INLINE void softmax_spans(const bool log_, const axis_spans *s, float *y, const float *x,
                             int64_t first, int64_t last, softmax_columns *c) {
     for (int64_t i = first; i < last; i++) {
@@ -113,6 +169,8 @@ V_INLINE void softmax_spans(const bool log_, const axis_spans *s, float *y, cons
         const int64_t offset = at.outer * s->n * s->inner + at.column;
         if (s->inner == 1)
             softmax_row(log_, y + offset, x + offset, s->n);
+        else if (s->inner < V_LEN)
+            softmax_narrow(log_, y + offset, x + offset, s->n, s->inner);
         else
             softmax_across(log_, c, y + offset, x + offset, s->n, s->inner, at.width);
     }

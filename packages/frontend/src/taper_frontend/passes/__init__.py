@@ -16,6 +16,7 @@ from taper_frontend.passes.fuse_epilogues import fuse_epilogues
 from taper_frontend.passes.hoist_reshapes import hoist_reshapes
 from taper_frontend.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.passes.merge_selections import merge_selections
+from taper_frontend.passes.merge_summed_products import merge_summed_products
 from taper_frontend.passes.move_scales import move_scales
 from taper_frontend.passes.pack_weights import pack_weights
 from taper_frontend.passes.pipeline import (
@@ -57,6 +58,7 @@ PIPELINE: list[Pass] = [
         remove_noops,  # where two of them meet
         fold_constants,  # permuted weights
         fold_scales,  # batch norm
+        merge_summed_products,  # whose biases are apart now
         absorb_padding,
         eliminate_common_subexpressions,
     ),
