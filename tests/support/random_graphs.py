@@ -246,13 +246,15 @@ class RandomGraph(Builder):
         return self.reshape(self.op("MEAN", rows, axes=(1,)), *shape)
 
     def image(self) -> str:
-        """A convolution of many pixels with a weight of few; squeeze, excite and project."""
+        """Two convolutions of many pixels, their weights of few; squeeze, excite and project."""
         x = self.pool[-1]
         shape = self.graph.tensors[x].shape
         count = math.prod(shape)
         image = self.op("EXPAND", self.reshape(x, 1, count, 1, 1), shape=(1, count, 64, 16))
         attrs = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1, 1, 1)}
-        y = self.op("CONV", self.op("TANH", image), self.weight(3, 3, 16, 16), **attrs)
+        image = self.op("TANH", image)
+        y = self.op("CONV", image, self.weight(3, 3, 16, 16), **attrs)
+        y = self.op("ADD", y, self.op("MATMUL", image, self.weight(16, 16)))
         factors = self.op("SIGMOID", self.reshape(self.op("MEAN", y, axes=(1, 2)), 1, 1, 1, 16))
         y = self.op("MATMUL", self.op("MUL", y, factors), self.weight(16, 8))
         return self.reshape(self.op("MEAN", y, axes=(2, 3)), *shape)
