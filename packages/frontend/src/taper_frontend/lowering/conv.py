@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
 
 
+#: Outputs of a channel up to which a convolution of each channel with several kernels is one of
+#: repeated channels, all of whose lanes do something: that fills half a vector of the other.
+_MOST_REPEATED = 8
+
+
 @lowers("aten.convolution.default")
 def convolution(
     ctx: Lowering,
@@ -39,6 +44,10 @@ def convolution(
         "groups": groups,
     }
     x = channels_last(ctx, x)
+    multiplier = ctx.shape(weight)[0] // groups
+    if not transposed and groups == ctx.shape(x)[-1] > 1 and 1 < multiplier <= _MOST_REPEATED:
+        x = _repeated(ctx, x, multiplier)
+        attrs["groups"] = groups * multiplier
     if transposed:
         y = ctx.emit("CONV_TRANSPOSE", [x, _transposed_weight(ctx, weight, groups)], **attrs)
     elif {*kernel, *stride, groups} == {1} and not any(padding):
@@ -47,6 +56,13 @@ def convolution(
     else:
         y = ctx.emit("CONV", [x, ctx.permute(weight, (*range(2, 2 + n), 1, 0))], **attrs)
     return channels_first(ctx, y if bias is None else ctx.emit("ADD", [y, bias]))
+
+
+def _repeated(ctx: Lowering, x: str, times: int) -> str:
+    """Each channel of a channels-last tensor ``times`` times."""
+    *pixels, channels = ctx.shape(x)
+    each = ctx.reshape(x, (*pixels, channels, 1))
+    return ctx.reshape(ctx.expand(each, (*pixels, channels, times)), (*pixels, channels * times))
 
 
 def _transposed_weight(ctx: Lowering, weight: str, groups: int) -> str:
