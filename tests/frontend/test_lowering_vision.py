@@ -28,7 +28,6 @@ def computing(nodes):
         (lambda: nn.Conv1d(4, 6, 3, padding=2, dilation=2), X[:, :, 0], "CONV"),
         (lambda: nn.Conv2d(4, 8, (3, 2), (2, 1), groups=2), X, "CONV"),
         (lambda: nn.Conv2d(4, 4, 3, groups=4, padding="same"), X, "CONV"),
-        (lambda: nn.Conv2d(4, 12, 3, groups=4), X, "CONV"),
         (lambda: nn.Conv2d(4, 64, 3, groups=4), X, "CONV"),
         (lambda: nn.Conv3d(4, 3, (1, 2, 3), padding=1), X[:, :, None], "CONV"),
         (lambda: nn.Conv2d(4, 3, 1, stride=2), X, "CONV"),
@@ -46,6 +45,11 @@ def computing(nodes):
 )
 def test_convolution(make, x, op):
     assert computing(check_lowering(seeded(make), x).order()) == [op, "ADD"]
+
+
+def test_several_kernels_of_each_channel():
+    graph = check_lowering(seeded(lambda: nn.Conv2d(4, 12, 3, groups=4)), X)
+    assert computing(graph.order()) == ["EXPAND", "CONV", "ADD"]
 
 
 def test_convolution_without_bias_is_one_node():
