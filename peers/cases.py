@@ -43,4 +43,8 @@ SETS: dict[str, dict[str, Case]] = {
     "gpt2": {"GPT-2 1x64": partial(gpt2, 1, 64)},
     "vision": {f"{name} 1x224": partial(make, 1) for name, make in VISION.items()},
     "vision8": {f"{name} 8x224": partial(make, 8) for name, make in VISION.items()},
+    "others": {
+        f"{name} 1x{side}": partial(classifiers.other, name, 1)
+        for name, side in classifiers.OTHERS.items()
+    },
 }

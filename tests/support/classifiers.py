@@ -53,8 +53,39 @@ def swin_tiny(batch):
     return _classifier(lambda: SwinForImageClassification(SwinConfig(num_labels=1000)), batch)
 
 
-def _classifier(make, batch):
-    return _seeded_with_image(lambda: First(_spread(make())), batch)
+#: Architectures of transformers as their configs come, and the side of the images they take.
+OTHERS = {
+    "Beit": 224,
+    "Bit": 224,
+    "ConvNextV2": 224,
+    "Cvt": 224,
+    "DeiT": 224,
+    "Dinov2": 224,
+    "FocalNet": 224,
+    "HGNetV2": 224,
+    "Levit": 224,
+    "MobileNetV1": 224,
+    "MobileViT": 256,
+    "MobileViTV2": 256,
+    "PoolFormer": 224,
+    "PvtV2": 224,
+    "RegNet": 224,
+    "Segformer": 224,
+    "SwiftFormer": 224,
+    "Swinv2": 224,
+}
+
+
+def other(name, batch):
+    import transformers
+
+    classifier = getattr(transformers, f"{name}ForImageClassification")
+    config = classifier.config_class(num_labels=1000)
+    return _classifier(lambda: classifier(config), batch, OTHERS[name])
+
+
+def _classifier(make, batch, side=224):
+    return _seeded_with_image(lambda: First(_spread(make())), batch, side)
 
 
 def _spread(module):
@@ -68,8 +99,8 @@ def _spread(module):
     return module
 
 
-def _seeded_with_image(make, batch):
-    return seeded(make), (torch.randn(batch, 3, 224, 224),)
+def _seeded_with_image(make, batch, side=224):
+    return seeded(make), (torch.randn(batch, 3, side, side),)
 
 
 class MobileNetV3Large(torch.nn.Module):
