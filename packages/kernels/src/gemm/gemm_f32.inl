@@ -29,7 +29,8 @@ enum {
  *
  * Of the shapes that fill the registers the best issue fewest instructions for an FMA, not fewest
  * bytes: where two threads share a core, each has half of its decoder but seldom waits for L2. Per
- * k, 9 x 3 vectors take 27 FMAs and 12 loads, 14 x 2 take 28 and 16.
+ * k, 9 x 3 vectors take 27 FMAs and 12 loads, 14 x 2 take 28 and 16. In tiles of one vector an
+ * element of A has one use: the FMA reads it, and 14 x 1 take 14 and 1.
  */
 #define GEMM_ROWS_1(X, panels) X(1, panels)
 #define GEMM_ROWS_2(X, panels) GEMM_ROWS_1(X, panels) X(2, panels)

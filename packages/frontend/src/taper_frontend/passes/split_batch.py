@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from taper_frontend.graph.node import Node
 
 #: Groups of images at most, and nodes: a plan of more takes long to open.
-_MOST, _MOST_NODES = 16, 1 << 13
+_MOST, _MOST_NODES = 16, 1 << 12
 
 
 def split_batch(graph: Graph) -> bool:
@@ -62,7 +62,7 @@ def _shared_first(graph: Graph, batch: Batch) -> list[Node]:
 
 def _least_time(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[int]:
     """Into how many groups of images each node is split for all to take the least time."""
-    most = min(batch.images, _MOST, _MOST_NODES // len(order))
+    most = min(batch.images, _MOST, _MOST_NODES // max(1, len(order)))
     choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
     times = {1: 0.0}  # up to a node, by its count
     chosen: list[dict[int, int]] = []  # count of a node -> best one of the node before
