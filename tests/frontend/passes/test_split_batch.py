@@ -1,5 +1,7 @@
 """Stretches of the graph are computed some images of the batch after the others."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,13 @@ def test_groups_are_at_most_sixteen():
     b = Builder()
     graph = check_fires(split_batch, b.done(wide(b, b.input("x", 80, 16, 4))))
     assert first_dims(graph, "EXP") == [5] * 16
+
+
+def test_plans_stay_of_some_size(monkeypatch):
+    monkeypatch.setattr(sys.modules[split_batch.__module__], "_MOST_NODES", 14)
+    b = Builder()
+    graph = check_fires(split_batch, b.done(wide(b, b.input("x", 8, 16, 4))))
+    assert first_dims(graph, "EXP") == [2] * 4
 
 
 def test_means_over_an_image_and_branches_stay_inside():

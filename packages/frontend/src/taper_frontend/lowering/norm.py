@@ -10,7 +10,7 @@ from taper_frontend.lowering.layout import per_channel
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from taper_frontend.lowering.context import Lowering
 
@@ -184,16 +184,44 @@ def group_norm(
 ) -> tuple[str, ...]:
     """Normalise over each group of channels, then scale and shift each channel."""
     shape = ctx.shape(x)
-    grouped = ctx.reshape(x, (shape[0], groups, channels // groups, *shape[2:]))
-    statistics = _statistics(ctx, grouped, range(2, ctx.rank(grouped)), eps)
-    y = _normalise(ctx, grouped, *statistics)
-    # in groups as well: all of it is then one elementwise node
-    weight, bias = (
-        None if values is None else ctx.reshape(values, (groups, channels // groups))
-        for values in (weight, bias)
+    grouped = (shape[0], groups, channels // groups)
+    spatial = range(2, ctx.rank(x))
+    if groups in (1, channels) or not spatial:
+        rows = ctx.reshape(x, (*grouped, *shape[2:]))
+        mean, inverse = _statistics(ctx, rows, range(2, ctx.rank(rows)), eps)
+        y = ctx.reshape(_normalise(ctx, rows, mean, inverse), shape)
+        y = _scale_and_shift(ctx, y, weight, bias)
+    else:
+        mean, inverse = _statistics_of_groups(ctx, x, spatial, grouped, eps)
+        scale, shift = inverse, None if bias is None else ctx.reshape(bias, grouped[1:])
+        if weight is not None:
+            scale = ctx.emit("MUL", [inverse, ctx.reshape(weight, grouped[1:])])
+        moved = ctx.emit("MUL", [mean, scale])
+        shift = ctx.emit("SUB", [shift, moved]) if shift else ctx.emit("NEG", [moved])
+        each = (shape[0], channels, *(1 for _ in spatial))
+        scale, shift = (ctx.reshape(ctx.expand(values, grouped), each) for values in (scale, shift))
+        y = ctx.emit("ADD", [ctx.emit("MUL", [x, scale]), shift])
+    return y, *(ctx.reshape(values, (shape[0], groups)) for values in (mean, inverse))
+
+
+def _statistics_of_groups(
+    ctx: Lowering, x: str, spatial: Iterable[int], grouped: Sequence[int], eps: float
+) -> tuple[str, str]:
+    """Return mean and one over the deviation of groups of channels, both [N, groups, 1].
+
+    From those of each channel: a group's variance is the mean of its channels' variances plus the
+    variance of their means. No sum runs over pixels and some of their channels, which no layout has
+    side by side.
+    """
+    axes = {"axes": tuple(spatial), "keepdim": False}
+    means = ctx.reshape(ctx.emit("MEAN", [x], **axes), grouped)
+    variances = ctx.reshape(ctx.emit("VAR", [x], correction=0.0, **axes), grouped)
+    channels = {"axes": (2,), "keepdim": True}
+    within = ctx.emit("MEAN", [variances], **channels)
+    between = ctx.emit("VAR", [means], correction=0.0, **channels)
+    return ctx.emit("MEAN", [means], **channels), _inverse(
+        ctx, ctx.emit("ADD", [within, between]), eps
     )
-    y = ctx.reshape(_scale_and_shift(ctx, y, weight, bias), shape)
-    return y, *(ctx.reshape(values, (shape[0], groups)) for values in statistics)
 
 
 def _towards(ctx: Lowering, start: str, end: str, step: float) -> str:
@@ -207,8 +235,12 @@ def _statistics(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> tuple
     """Return the mean over ``axes``, kept with size 1, and one over the deviation."""
     attrs = {"axes": tuple(axes), "keepdim": True}
     variance = ctx.emit("VAR", [x], correction=0.0, **attrs)
-    inverse = ctx.emit("RSQRT", [ctx.apply("ADD", variance, eps, dtype=ctx.dtype(x))])
-    return ctx.emit("MEAN", [x], **attrs), inverse
+    return ctx.emit("MEAN", [x], **attrs), _inverse(ctx, variance, eps)
+
+
+def _inverse(ctx: Lowering, variance: str, eps: float) -> str:
+    """Return one over the deviation."""
+    return ctx.emit("RSQRT", [ctx.apply("ADD", variance, eps, dtype=ctx.dtype(variance))])
 
 
 def _normalise(ctx: Lowering, x: str, mean: str, inverse: str) -> str:
