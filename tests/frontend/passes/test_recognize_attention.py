@@ -82,6 +82,23 @@ def test_scale(place):
     assert only(graph, "ATTENTION").attrs["scale"] == (scale**2 if place == "both" else scale)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_factors_of_the_heads(masked):
+    b = Attention()
+    scores = b.op("MUL", b.scores(), b.constant(floats(3, 1, 1)))
+    if masked:
+        scores = b.op("ADD", scores, b.constant(floats(3, 5, 6, seed=1)))
+    graph = check_fires(recognize_attention, b.done(b.output(scores)))
+    assert op_counts(graph) == {"MUL": 1, "ATTENTION": 1}
+    assert only(graph, "MUL").inputs[0] == "q"
+
+
+def test_factors_of_the_keys_are_no_factors_of_the_heads():
+    b = Attention()
+    scores = b.op("MUL", b.scores(), b.constant(floats(3, 1, 6)))
+    check_keeps(recognize_attention, b.done(b.output(scores)))
+
+
 class TestMask:
     @pytest.mark.parametrize("shape", [(5, 6), (2, 1, 1, 6), (2, 3, 5, 6)])
     @pytest.mark.parametrize("first", [False, True])

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
 
-#: One masking of the scores: its kind (ADD, KEEP, DROP), its addend or condition, and the number
-#: that masked scores get.
+#: What is done to the scores: its kind (SCALE, before all others; ADD, KEEP, DROP), its factor,
+#: addend or condition, and the number that masked scores get.
 _Step = tuple[str, str, float]
 
 #: Where masked scores are set to this or less, it stands for -inf: beside any other score their
@@ -36,13 +36,14 @@ def recognize_attention(graph: Graph) -> bool:
     ::
 
         MATMUL(q, k, transpose_b, alpha)                   ATTENTION(q, k, v, mask, scale=alpha)
+          [-> MUL(., factor of each head)]
           [-> ADD(., mask) | WHERE(keep, ., -inf) | WHERE(drop, -inf, .)] ...
           -> SOFTMAX(last axis) -> MATMUL(., v)
 
     What masks the scores becomes the mask: a bool condition where masked scores are -inf, else a
     float to add (many models use a low number for -inf). A row with every key masked is NaN, as
-    softmax gives it. The factor that scales the scores is in alpha already, and bmm has its batch
-    dimensions back (absorb_into_matmul, hoist_reshapes).
+    softmax gives it. A number that scales the scores is in alpha already, and bmm has its batch
+    dimensions back (absorb_into_matmul, hoist_reshapes); factors of the heads scale q.
     """
     return rewrite(graph, _attention)
 
@@ -68,6 +69,8 @@ def _attention(graph: Graph, node: Node) -> bool:
             k = _transposed(graph, k, node.source)
         if node.attrs.get("transpose_b"):
             v = _transposed(graph, v, node.source)
+        if steps and steps[0][0] == "SCALE":
+            q = graph.add_node("MUL", [q, steps.pop(0)[1]], source=scores.source)
         mask = _mask(graph, steps, node.source)
         inputs = [q, k, v] if mask is None else [q, k, v, mask]
         attrs = {"scale": scores.attrs.get("alpha", 1.0), "safe_softmax": False}
@@ -84,10 +87,26 @@ def _find_scores(graph: Graph, tensor: str, reader: Node) -> Iterator[tuple[Node
     if is_plain_matmul(node):
         yield node, []
         return
+    if node.op == "MUL" and len(node.inputs) == 2:
+        yield from _scaled_products(graph, node)
     for scores, step in _masking_steps(node):
         if graph.tensors[scores].type == graph.tensors[tensor].type:
             for found, steps in _find_scores(graph, scores, node):
                 yield found, [*steps, step]
+
+
+def _scaled_products(graph: Graph, node: Node) -> Iterator[tuple[Node, list[_Step]]]:
+    """Yield the MATMUL that ``node`` multiplies by a constant of each head, and that as a step."""
+    for scores, factor in (node.inputs, node.inputs[::-1]):
+        product = graph.producer(scores)
+        if (
+            is_plain_matmul(product)
+            and factor in graph.constants
+            and graph.tensors[factor].shape[-2:] == (1, 1)
+            and graph.sole_consumer(scores) is node
+            and graph.tensors[scores].type == graph.tensors[node.output].type
+        ):
+            yield product, [("SCALE", factor, 0.0)]
 
 
 def _masking_steps(node: Node) -> Iterator[tuple[str, _Step]]:
