@@ -10,6 +10,8 @@ from taper_frontend.graph.pattern import rewrite
 from taper_frontend.graph.product import has_own_weight, is_plain_product
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
 
@@ -53,13 +55,17 @@ def _merge(graph: Graph, node: Node) -> bool:
     filters = {name: found for name in total.times if (found := _filter(graph, name)) is not None}
     for name, into in sorted(filters.items(), key=lambda item: -item[1].weight.size):
         alike = {
-            other: times * weight
-            for other, times in total.times.items()
+            other: (found, places)
+            for other in total.times
             if graph.tensors[other].type == graph.tensors[name].type
-            and (weight := _placed(graph, other, filters.get(other), into)) is not None
+            and (found := filters.get(other) or _scaling(graph, other, into)) is not None
+            and (places := _places(found, into)) is not None
         }
         if len(alike) > 1:
-            _replace(graph, node, total, name, alike)
+            weight = np.zeros_like(into.weight)
+            for other, (found, places) in alike.items():
+                weight[places] += total.times[other] * found.weight
+            _replace(graph, node, total, name, alike.keys(), weight)
             return True
     return False
 
@@ -113,15 +119,11 @@ def _filter(graph: Graph, leaf: str) -> _Filter | None:
     return _Filter(x, matrix.reshape(*ones, *matrix.shape), (0,) * dims, ones, ones, 1)
 
 
-def _placed(graph: Graph, leaf: str, filter_: _Filter | None, into: _Filter) -> np.ndarray | None:
-    """Return the weight that ``leaf`` would be with the taps of ``into``, None if it cannot be."""
-    if filter_ is None:
-        filter_ = _scaling(graph, leaf, into)
-    if (
-        filter_ is None
-        or (filter_.x, filter_.stride, filter_.groups) != (into.x, into.stride, into.groups)
-        or filter_.weight.shape[-2:] != into.weight.shape[-2:]
-    ):
+def _places(filter_: _Filter, into: _Filter) -> tuple[slice, ...] | None:
+    """Return where the taps of ``filter_`` are among those of ``into``; None if they are not."""
+    if (filter_.x, filter_.stride, filter_.groups) != (into.x, into.stride, into.groups):
+        return None
+    if filter_.weight.shape[-2:] != into.weight.shape[-2:]:
         return None
     places = []
     for d, (taps, room) in enumerate(
@@ -133,9 +135,7 @@ def _placed(graph: Graph, leaf: str, filter_: _Filter | None, into: _Filter) -> 
         if taps > 1 and filter_.dilation[d] != into.dilation[d]:
             return None
         places.append(slice(first, first + taps))
-    weight = np.zeros_like(into.weight)
-    weight[tuple(places)] = filter_.weight
-    return weight
+    return tuple(places)
 
 
 def _scaling(graph: Graph, leaf: str, into: _Filter) -> _Filter | None:
@@ -171,12 +171,12 @@ def _replace(
     node: Node,
     total: _Sum,
     name: str,
-    alike: dict[str, np.ndarray],
+    alike: Collection[str],
+    weight: np.ndarray,
 ) -> None:
-    """Compute the sum with the product ``name`` by the weights of all that are alike."""
+    """Compute the sum with the product ``name`` by ``weight`` in place of all that are alike."""
     product = graph.nodes[name]
     attrs = {key: value for key, value in product.attrs.items() if key != "transpose_b"}
-    weight = np.asarray(sum(alike.values()), np.float32)
     if product.op == "MATMUL":
         weight = weight.reshape(weight.shape[-2:])
     x, old = product.inputs
