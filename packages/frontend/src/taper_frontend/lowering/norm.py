@@ -189,18 +189,18 @@ def group_norm(
     if groups in (1, channels) or not spatial:
         rows = ctx.reshape(x, (*grouped, *shape[2:]))
         mean, inverse = _statistics(ctx, rows, range(2, ctx.rank(rows)), eps)
-        y = _normalise(ctx, rows, mean, inverse)
-        # in groups as well: all of it is then one elementwise node
-        weight, bias = (
-            None if values is None else ctx.reshape(values, grouped[1:])
-            for values in (weight, bias)
-        )
-        y = ctx.reshape(_scale_and_shift(ctx, y, weight, bias), shape)
+        y = ctx.reshape(_normalise(ctx, rows, mean, inverse), shape)
+        y = _scale_and_shift(ctx, y, weight, bias)
     else:
         mean, inverse = _statistics_of_groups(ctx, x, spatial, grouped, eps)
+        scale, shift = inverse, None if bias is None else ctx.reshape(bias, grouped[1:])
+        if weight is not None:
+            scale = ctx.emit("MUL", [inverse, ctx.reshape(weight, grouped[1:])])
+        moved = ctx.emit("MUL", [mean, scale])
+        shift = ctx.emit("SUB", [shift, moved]) if shift else ctx.emit("NEG", [moved])
         each = (shape[0], channels, *(1 for _ in spatial))
-        of_channels = (ctx.reshape(ctx.expand(v, grouped), each) for v in (mean, inverse))
-        y = _scale_and_shift(ctx, _normalise(ctx, x, *of_channels), weight, bias)
+        scale, shift = (ctx.reshape(ctx.expand(values, grouped), each) for values in (scale, shift))
+        y = ctx.emit("ADD", [ctx.emit("MUL", [x, scale]), shift])
     return y, *(ctx.reshape(values, (shape[0], groups)) for values in (mean, inverse))
 
 
