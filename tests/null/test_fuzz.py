@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from plan_files import PlanFile, pack, small_file
 from plan_oracle import Machine
+from sized_plans import sized_plan
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format.container import dump_json
@@ -36,7 +37,9 @@ def load_or_refuse(blob):
     """What loads has to prove itself by running on marked memory."""
     try:
         plan = loads(blob)
-    except PlanFormatError:
+    except PlanFormatError as error:
+        assert str(error).isprintable()
+        assert len(str(error)) < 600
         return
     if plan.arena_bytes <= 2**16:
         Machine(plan).run()
@@ -76,17 +79,21 @@ def look_up(value, path):
     return value
 
 
+#: 4300 digits are the most that Python reads or prints: what these are multiplied to has more.
+LONG = [10**400, 10**4000, 10**4299, -(10**4299)]
+
 wild = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-9, 9),
-    st.sampled_from([64, 128, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, -(2**63), 10**400]),
+    st.sampled_from([64, 128, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, -(2**63), *LONG]),
     st.floats(),
     st.text(max_size=3),
     st.sampled_from("xwbhrstuy"),
     st.just([]),
     st.just({}),
     st.lists(st.integers(-2, 9), max_size=3),
+    st.lists(st.sampled_from([1, -1, 2**62, *LONG]), max_size=3),
 )
 
 
@@ -126,6 +133,44 @@ def test_mutated_placements(blob, data):
         if data.draw(st.integers(0, 4)) == 0:
             node["scratch"] = [data.draw(st.sampled_from([0, 64, 128])), 64]
     load_or_refuse(file.pack())
+
+
+@pytest.fixture(scope="module")
+def sized_blob(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sized") / "m.taper"
+    sized_plan().save(path)
+    return path.read_bytes()
+
+
+factors = st.one_of(
+    st.sampled_from(["B", "S", "2*S", "B*S", "9" * 19, "9" * 20, "0", "-1"]),
+    st.builds("*".join, st.lists(st.sampled_from(["9" * 19, "B", "S"]), max_size=100)),
+)
+expressions = st.one_of(
+    factors,
+    st.builds("{} + {}".format, factors, factors),
+    st.builds("{}({}, {})".format, st.sampled_from(["floordiv", "min", "max"]), factors, factors),
+    st.text("BS0129*+- ,()", max_size=20),
+)
+
+
+@fuzz
+@given(data=st.data())
+def test_mutated_expressions(sized_blob, data):
+    file = PlanFile(sized_blob)
+    tensors = file.plan["tensors"]
+    places = [
+        (tensors[name][key], index)
+        for name in tensors
+        for key in ("shape", "strides")
+        for index in range(len(tensors[name][key]))
+    ]
+    places += [(tensors[name], "offset") for name in tensors]
+    for _ in range(data.draw(st.integers(1, 4))):
+        holder, key = data.draw(st.sampled_from(places))
+        holder[key] = data.draw(st.one_of(expressions, wild))
+    with suppress(PlanFormatError):
+        loads(file.pack())
 
 
 def single_node(op, sample):

@@ -30,6 +30,7 @@ EDITS = {
         "shape_with_a_bool": ("header.w.shape", [32, True]),
         "negative_dims": ("header.w.shape", [-4, -8]),
         "dims_whose_product_overflows": ("header.w.shape", [2**33, 2**33]),
+        "dims_whose_product_python_would_not_print": ("header.w.shape", [10**4000, 10**4000]),
         "huge_dim_behind_a_zero": ("header.w.shape", [0, 2**62, 2**62]),
         "too_many_dims": ("header.w.shape", [4, 8] + [1] * 31),
         "million_dims": ("header.w.shape", [2**63] * 1_000_000),
@@ -43,6 +44,7 @@ EDITS = {
         "three_offsets": ("header.w.data_offsets", [0, 64, 128]),
         "offset_is_a_bool": ("header.w.data_offsets", [False, 128]),
         "offset_is_a_float": ("header.w.data_offsets", [0, 128.0]),
+        "offset_of_4300_digits": ("header.w.data_offsets", [10**4299, 10**4299 + 128]),
     },
     "header['sample/x'].data_offsets": {
         "overlapping_tensors": ("header.sample/x.data_offsets", [64, 96]),
@@ -62,6 +64,7 @@ EDITS = {
         "size_with_limits_reversed": ("plan.sizes", {"n": [4, 1]}),
         "size_below_zero": ("plan.sizes", {"n": [-1, 4]}),
         "size_of_at_most_one": ("plan.sizes", {"n": [0, 1]}),
+        "size_of_4300_digits": ("plan.sizes", {"n": [1, 10**4299]}),
         "size_beyond_all_limits": ("plan.sizes", {"n": [1, 2**60]}),
         "size_with_a_float": ("plan.sizes", {"n": [1, 4.0]}),
     },
@@ -126,6 +129,7 @@ EDITS = {
         "arena_is_a_bool": ("plan.arena_bytes", False),
         "arena_is_a_float": ("plan.arena_bytes", 192.0),
         "arena_larger_than_memory": ("plan.arena_bytes", 2**62),
+        "arena_of_4300_digits": ("plan.arena_bytes", 10**4299),
         "arena_that_overflows": ("plan.arena_bytes", 2**64 + 192),
     },
     "plan.inputs[1]": {
@@ -187,6 +191,7 @@ EDITS = {
         "shape_is_null": ("plan.tensors.h.shape", None),
         "tensor_of_negative_size": ("plan.tensors.h.shape", [2, -8]),
         "tensor_that_overflows": ("plan.tensors.h.shape", [2**32, 2**32]),
+        "dims_of_4300_digits": ("plan.tensors.h.shape", [10**4299, 10**4299]),
     },
     "plan.tensors['r'].root": {
         "root_that_is_no_tensor": ("plan.tensors.r.root", "heap"),
@@ -231,6 +236,7 @@ EDITS = {
         "strides_for_other_dims": ("plan.tensors.s.strides", [8]),
         "strides_of_floats": ("plan.tensors.s.strides", [8.0, 1.0]),
         "strides_is_a_number": ("plan.tensors.s.strides", 8),
+        "strides_of_4300_digits": ("plan.tensors.s.strides", [10**4299, 10**4299]),
     },
     "plan.tensors['t'].strides": {
         "strides_that_fold_an_output_onto_itself": ("plan.tensors.t.strides", [0, 0]),

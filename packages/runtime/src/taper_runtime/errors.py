@@ -5,9 +5,19 @@ Every message says what was wrong, what was expected and what was got, with a hi
 
 from __future__ import annotations
 
+from taper_runtime.text import printable, printable_lines
+
+#: Characters of the message of a :class:`PlanFormatError`: names in a file may be of any length.
+_MAX_MESSAGE = 500
+
 
 class TaperError(Exception):
-    """Base of every error Taper raises on purpose."""
+    """Base of every error Taper raises on purpose. Its text is safe to print: names that come from
+    files stand escaped.
+    """
+
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())
 
 
 class PlanFormatError(TaperError):
@@ -19,12 +29,24 @@ class PlanFormatError(TaperError):
         Where in the file, as a path: ``"header.length"``, ``"plan.nodes[3].attrs.axis"``.
     reason : str
         What was expected and what was got.
+
+    Attributes
+    ----------
+    path : str
+        The file, empty where the plan comes from none.
     """
 
     def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
+        super().__init__(field, reason)
         self.field = field
         self.reason = reason
+        self.path = ""
+
+    def __str__(self) -> str:
+        message = f"{self.field}: {self.reason}"
+        if len(message) > _MAX_MESSAGE:
+            message = f"{message[:_MAX_MESSAGE]}..."
+        return printable(f"{self.path}: {message}" if self.path else message)
 
 
 class InputError(TaperError, ValueError):

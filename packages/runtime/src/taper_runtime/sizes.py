@@ -338,6 +338,8 @@ def _make(terms: _Terms) -> int:
     kept = [(atoms, factor) for atoms, factor in terms.items() if factor]
     if not kept:
         return 0
+    if any(not _LOW <= factor <= _HIGH for _, factor in kept):
+        raise OpError("a size expression with a factor beyond 64 bits")
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
     kept.sort(key=lambda term: (-len(term[0]), [atom.text for atom in term[0]]))
@@ -481,7 +483,7 @@ def _least(size: Any) -> int:
             break
         try:
             size, factor = _without_quotient(size, quotient)
-        except OpError:  # too many terms
+        except OpError:  # too many terms, or too large ones
             break
         scale *= factor
     if scale == 1:

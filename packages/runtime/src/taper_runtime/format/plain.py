@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from taper_runtime.plan.checks import MAX_DEPTH, check_text, fail
+from taper_runtime.plan.checks import MAX_DEPTH, check_text, fail, is_integer
 
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _FLOAT_KEYS = {"float"}
@@ -67,7 +67,7 @@ def _parse_float(text: Any, field: str) -> float:
 
 def _check_scalar(value: object, field: str) -> None:
     if type(value) is int:
-        if not -(2**63) <= value < 2**63:
+        if not is_integer(value):
             fail(field, "expected a signed 64-bit integer", value)
     elif type(value) is str:
         check_text(value, field)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
@@ -41,6 +41,8 @@ def describe(value: object) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return "an array"
+    if type(value) is int and not _fits(value):  # may have more digits than Python would print
+        return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -60,9 +62,18 @@ def counted_bytes(tensor: TensorType) -> int:
     return DTYPES[tensor.dtype].size * math.prod(largest(size, 1) for size in tensor.shape)
 
 
-def is_size(value: object) -> bool:
-    """Whether ``value`` is an integer (a bool is none) and not negative."""
-    return type(value) is int and value >= 0
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer of 64 bits (a bool is none)."""
+    return type(value) is int and _fits(value)
+
+
+def is_size(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer of 64 bits and not negative."""
+    return is_integer(value) and value >= 0
+
+
+def _fits(value: int) -> bool:
+    return -(2**63) <= value < 2**63
 
 
 def is_size_expression(value: object) -> bool:
@@ -91,7 +102,8 @@ def check_variable(name: object, limits: object) -> None:
     if not 0 <= low <= nonempty(*limits)[0] < high <= MAX_SIZE:
         raise PlanFormatError(
             field,
-            f"expected 0 <= least < largest, 2 <= largest <= {MAX_SIZE}, got {low} and {high}",
+            f"expected 0 <= least < largest, 2 <= largest <= {MAX_SIZE}, "
+            f"got {describe(low)} and {describe(high)}",
         )
 
 
@@ -110,7 +122,9 @@ def check_type(dtype: object, shape: object, field: str) -> None:
         fail(f"{field}.shape", f"expected at most {MAX_RANK} dims", len(shape))
     nbytes = DTYPES[dtype].size
     for size in shape:
-        if type(size) is int and size >= 0:
+        if is_size(size):
+            if size > MAX_TENSOR_BYTES:
+                fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", size)
             nbytes *= size or 1
         elif type(size) is not Size:
             fail(f"{field}.shape", "expected sizes >= 0", size)

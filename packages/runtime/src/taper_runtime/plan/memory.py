@@ -15,7 +15,14 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
-from taper_runtime.plan.checks import ALIGNMENT, fail, is_size, is_size_expression, tensor_field
+from taper_runtime.plan.checks import (
+    ALIGNMENT,
+    fail,
+    is_integer,
+    is_size,
+    is_size_expression,
+    tensor_field,
+)
 from taper_runtime.sizes import Size, UndecidedError
 
 if TYPE_CHECKING:
@@ -23,9 +30,6 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
-
-
-_INTEGERS = frozenset({int, Size})
 
 
 class _Extent(NamedTuple):
@@ -88,7 +92,9 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             fail(f"{field}.root", "expected a tensor's name", root)
         if not (is_size(placement.offset) or is_size_expression(placement.offset)):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
-        if type(strides) is not tuple or not _INTEGERS.issuperset(map(type, strides)):
+        if type(strides) is not tuple or not all(
+            type(stride) is Size or is_integer(stride) for stride in strides
+        ):
             fail(f"{field}.strides", "expected an array of integers", strides)
         if len(strides) != len(spec.shape):
             fail(f"{field}.strides", f"expected {len(spec.shape)}, one per dim", len(strides))
