@@ -5,6 +5,8 @@ import math
 import mmap
 import os
 import re
+import socket
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +244,90 @@ def test_save_obeys_the_umask(tmp_path):
     finally:
         os.umask(old)
     assert (tmp_path / "m.taper").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_save_keeps_the_mode_of_what_it_replaces(mode, tmp_path):
+    path = tmp_path / "m.taper"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    small_plan().save(path)
+    assert path.stat().st_mode & 0o777 == mode
+    assert_same_plan(load(path), small_plan())
+
+
+def test_nobody_else_reads_a_private_model_while_it_is_written(tmp_path, monkeypatch):
+    path = tmp_path / "m.taper"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    modes = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (modes.append(os.fstat(fd).st_mode), fsync(fd)))
+    small_plan().save(path)
+    assert [mode & 0o777 for mode in modes] == [0o600]
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+OTHERS = {"a directory": os.mkdir, "a FIFO": os.mkfifo, "a socket": make_socket}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("linked", [False, True])
+def test_save_replaces_nothing_but_files(kind, linked, tmp_path):
+    path = tmp_path / "thing"
+    OTHERS[kind](path)
+    before = path.stat()
+    if linked:
+        path = tmp_path / "link"
+        path.symlink_to("thing")
+    names = os.listdir(tmp_path)
+    with pytest.raises(
+        FileExistsError, match=rf"expected a regular file .* got {kind}: '.*{path.name}'"
+    ):
+        small_plan().save(path)
+    after = path.stat()
+    assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+    assert os.listdir(tmp_path) == names
+
+
+def test_save_replaces_no_device(monkeypatch):
+    monkeypatch.delattr(os, "replace")  # should the check fail, the machine keeps its device
+    with pytest.raises(FileExistsError, match="a character device: '/dev/null'"):
+        small_plan().save("/dev/null")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_save_goes_through_a_link(exists, tmp_path):
+    (tmp_path / "models").mkdir()
+    target, link = tmp_path / "models" / "m.taper", tmp_path / "latest.taper"
+    if exists:
+        target.write_bytes(b"old")
+    link.symlink_to("models/m.taper")
+    small_plan().save(link)
+    assert link.is_symlink()
+    assert_same_plan(load(target), small_plan())
+    assert os.listdir(tmp_path / "models") == ["m.taper"]
+
+
+def test_save_refuses_links_in_a_circle(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        small_plan().save(tmp_path / "a")
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["m" * 255, b"m.taper", b"\xff.taper", "größe.taper"])
+def test_save_takes_every_name_that_a_file_may_have(name, tmp_path):
+    path = os.path.join(os.fsencode(tmp_path), name) if type(name) is bytes else tmp_path / name
+    small_plan().save(path)
+    assert os.listdir(os.fsencode(tmp_path)) == [os.fsencode(name)]
+    assert_same_plan(load(path), small_plan())
 
 
 def test_save_into_no_directory_leaves_nothing(tmp_path):

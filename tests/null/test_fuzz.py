@@ -33,13 +33,18 @@ def blob():
     return small_file()
 
 
+def check_message(text):
+    """One line of bounded length, whatever the file says."""
+    assert text.isprintable()
+    assert len(text) < 600
+
+
 def load_or_refuse(blob):
     """What loads has to prove itself by running on marked memory."""
     try:
         plan = loads(blob)
     except PlanFormatError as error:
-        assert str(error).isprintable()
-        assert len(str(error)) < 600
+        check_message(str(error))
         return
     if plan.arena_bytes <= 2**16:
         Machine(plan).run()

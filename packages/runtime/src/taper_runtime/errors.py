@@ -12,9 +12,7 @@ _MAX_MESSAGE = 500
 
 
 class TaperError(Exception):
-    """Base of every error Taper raises on purpose. Its text is safe to print: names that come from
-    files stand escaped.
-    """
+    """Base of every error Taper raises on purpose; its text is safe to print on a terminal."""
 
     def __str__(self) -> str:
         return printable_lines(super().__str__())

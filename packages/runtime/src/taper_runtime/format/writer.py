@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
+from errno import EEXIST
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format import FORMAT, FORMAT_VERSION
@@ -22,15 +25,30 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 
-def save(plan: Plan, path: str | os.PathLike[str]) -> None:
+FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+_KINDS = {
+    stat.S_ISDIR: "a directory",
+    stat.S_ISCHR: "a character device",
+    stat.S_ISBLK: "a block device",
+    stat.S_ISFIFO: "a FIFO",
+    stat.S_ISSOCK: "a socket",
+}
+
+
+def save(plan: Plan, path: FilePath) -> None:
     """Write ``plan`` to ``path`` atomically: another process sees the old file or the new one.
 
-    Equal plans give equal bytes.
+    Equal plans give equal bytes. The file is written beside ``path`` as ``.taper-*.tmp`` and is
+    renamed when it is complete; only a process that is killed leaves that behind. A file that
+    exists gives its permissions to the new one. A symbolic link stays: its target is replaced.
 
     Raises
     ------
     PlanFormatError
         If the plan is not valid, or its attrs, trees or metadata are not plain data.
+    FileExistsError
+        If ``path`` is a directory, a device or anything else that is no regular file.
     OSError
         If the file cannot be written. A file at ``path`` is then as it was.
     """
@@ -42,23 +60,49 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
     }
     metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
     header, order = make_header(metadata, types)
-    _replace(os.fspath(path), header, (arrays[name] for name in order))
+    _replace(os.fsdecode(path), header, (arrays[name] for name in order))
 
 
 def _replace(path: str, header: bytes, arrays: Iterable[np.ndarray]) -> None:
-    temporary = f"{path}.{os.urandom(8).hex()}.tmp"
+    mode = _replaced_mode(path)
+    path = os.path.realpath(path)
+    # Not the file's own name and more: that may be too long for the file system.
+    temporary = os.path.join(os.path.dirname(path), f".taper-{os.urandom(8).hex()}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        opener = partial(os.open, mode=0o666 if mode is None else 0o600)
+        with open(temporary, "xb", opener=opener) as file:
             file.write(header)
             for array in arrays:
                 file.write(array.reshape(-1).view("u1").data)  # contiguous, so never a copy
             file.flush()
             os.fsync(file.fileno())
+        if mode is not None:
+            os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _replaced_mode(path: str) -> int | None:
+    """Return the permissions of the file at ``path``, None if there is none.
+
+    Raises
+    ------
+    FileExistsError
+        If what stands there is no regular file: a rename would put a file in its place.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        kind = next((name for test, name in _KINDS.items() if test(mode)), "something else")
+        raise FileExistsError(
+            EEXIST, f"expected a regular file or none to replace, got {kind}", path
+        )
+    return stat.S_IMODE(mode)
 
 
 def to_document(plan: Plan) -> dict[str, Any]:

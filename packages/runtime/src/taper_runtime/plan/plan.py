@@ -9,10 +9,11 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, TensorType, contiguous_strides
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     import numpy as np
+
+    from taper_runtime.format.writer import FilePath
 
 #: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
 ROLES = ("input", "output", "constant", "state", "intermediate")
@@ -167,13 +168,17 @@ class Plan(NamedTuple):
         placement = self.placements[name]
         return 0 if placement.root == name else placement.offset
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the plan to ``path`` as one ``.taper`` file, atomically.
+
+        An existing file keeps its permissions; through a symbolic link its target is replaced.
 
         Raises
         ------
         PlanFormatError
             If the plan is not valid.
+        FileExistsError
+            If ``path`` is a directory, a device or anything else that is no regular file.
         OSError
             If the file cannot be written; an existing file at ``path`` is then untouched.
         """
