@@ -217,6 +217,8 @@ def test_mutated_nodes(data):
         elif what == "dtype":
             target["dtype"] = data.draw(st.sampled_from(sorted(DTYPES)))
         elif what == "inputs":
-            node["inputs"] = data.draw(st.lists(st.sampled_from(plan["inputs"]), max_size=5))
+            node["inputs"] = data.draw(
+                st.lists(st.sampled_from([*plan["inputs"], "y"]), max_size=5)
+            )
     with suppress(PlanFormatError):
         loads(pack(json.dumps({"__metadata__": {"format": "taper", "plan": json.dumps(plan)}})))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
+from taper_runtime.format.foreign import identify
 from taper_runtime.plan.checks import (
     ALIGNMENT,
     METADATA_NAME,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: safetensors' own limit.
 MAX_HEADER_BYTES = 100_000_000
+
+NO_PLAN = "expected a .taper file, got a safetensors file without a plan"
 
 _LENGTH_BYTES = 8
 _DTYPES_BY_CODE = {dtype.code: name for name, dtype in DTYPES.items()}
@@ -104,25 +107,37 @@ def parse_header(buffer: bytes | mmap) -> Container:
     """
     length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
     data = _LENGTH_BYTES + length
-    if length > MAX_HEADER_BYTES:
-        fail("header.length", f"expected at most {MAX_HEADER_BYTES}", length)
+    begins = buffer[_LENGTH_BYTES : _LENGTH_BYTES + 1]
+    if length > MAX_HEADER_BYTES or not begins:
+        _fail_foreign(buffer, "header.length", f"its header would have {length} bytes")
+    if begins != b"{":
+        _fail_foreign(buffer, "header", f"its header begins with {begins!r}, not {b'{'!r}")
     if data > len(buffer):
-        fail("header.length", f"expected a header within the file's {len(buffer)} bytes", length)
+        fail(
+            "header.length",
+            f"expected a header within the file's {len(buffer)} bytes (is it truncated?)",
+            length,
+        )
     try:
         text = buffer[_LENGTH_BYTES:data].decode()
     except UnicodeDecodeError as error:
         raise PlanFormatError("header", f"expected UTF-8: {error.reason}") from None
-    if not text.startswith("{"):
-        fail("header", "expected '{' first", text[:1])
     header = parse_json(text, "header")
 
     metadata = header.pop(METADATA_NAME, None)
+    if metadata is None:
+        raise PlanFormatError(f"header.{METADATA_NAME}", NO_PLAN)
     if type(metadata) is not dict:
         fail(f"header.{METADATA_NAME}", "expected an object", metadata)
     for key, value in metadata.items():
         if type(value) is not str:
             fail(f"header.{METADATA_NAME}.{key}", "expected a string", value)
     return Container(metadata, _parse_entries(header, data, len(buffer)))
+
+
+def _fail_foreign(buffer: bytes | mmap, field: str, reason: str) -> NoReturn:
+    """Refuse what has no header of safetensors, by what it is instead."""
+    raise PlanFormatError(field, f"expected a .taper file, got {identify(buffer)}; {reason}")
 
 
 def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Entry]:
@@ -156,7 +171,11 @@ def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Ent
             what = "an overlap" if start < filled else "a hole"
             raise PlanFormatError(f"{field}.data_offsets", f"{what} between {start} and {filled}")
         if data + stop > end:
-            fail(f"{field}.data_offsets", f"expected an end within {end - data} data bytes", stop)
+            fail(
+                f"{field}.data_offsets",
+                f"expected an end within {end - data} data bytes (is the file truncated?)",
+                stop,
+            )
         filled = stop
     if data + filled != end:
         fail("data", f"expected {filled} bytes after the header", end - data)

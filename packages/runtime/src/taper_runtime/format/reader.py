@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
-from taper_runtime.format.container import Entry, parse_header, parse_json
+from taper_runtime.format.container import NO_PLAN, Entry, parse_header, parse_json
 from taper_runtime.format.expression import Expressions
 from taper_runtime.format.plain import from_json
 from taper_runtime.ops import REGISTRY
@@ -22,11 +23,17 @@ from taper_runtime.plan.checks import (
     check_variable,
     describe,
     fail,
+    is_integer,
     tensor_field,
 )
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import nonempty, variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from taper_runtime.format.writer import FilePath
 
 _PLAN_KEYS = frozenset(
     {
@@ -38,7 +45,7 @@ _NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "scratch", "source"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
 
 
-def load(path: str | os.PathLike[str]) -> Plan:
+def load(path: FilePath) -> Plan:
     """Open the plan file at ``path``.
 
     The file is mapped, not read: constants are read-only views of it, whose pages the system loads
@@ -52,10 +59,20 @@ def load(path: str | os.PathLike[str]) -> Plan:
     OSError
         If it cannot be opened.
     """
-    with open(path, "rb") as file:
+    with _named(path), open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return loads(b"")  # which no system maps
         return loads(mmap(file.fileno(), 0, access=ACCESS_READ))
+
+
+@contextmanager
+def _named(path: FilePath) -> Iterator[None]:
+    """Give the error of a file its path."""
+    try:
+        yield
+    except PlanFormatError as error:
+        error.path = os.fsdecode(path)
+        raise
 
 
 def loads(buffer: bytes | mmap) -> Plan:
@@ -69,7 +86,9 @@ def loads(buffer: bytes | mmap) -> Plan:
     metadata, entries = parse_header(buffer)
     field = f"header.{METADATA_NAME}"
     if metadata.get("format") != FORMAT:
-        fail(f"{field}.format", f"expected {FORMAT!r}", metadata.get("format"))
+        raise PlanFormatError(
+            f"{field}.format", f"{NO_PLAN}; its format is {describe(metadata.get('format'))}"
+        )
     if "plan" not in metadata:
         fail(f"{field}.plan", "expected a plan as JSON", None)
     constants, samples = {}, {}
@@ -112,7 +131,11 @@ def _from_document(
         fail("plan", "expected an object", document)
     version = document.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:
-        fail("plan.format_version", f"expected {FORMAT_VERSION}", version)
+        hint = ""
+        if is_integer(version):
+            age = "older: export the model again" if version < FORMAT_VERSION else "newer"
+            hint = f" (the Taper that wrote the file is {age})"
+        fail("plan.format_version", f"expected {FORMAT_VERSION}{hint}", version)
     _check_object(document, _PLAN_KEYS, "plan")
     if type(document["tensors"]) is not dict:
         fail("plan.tensors", "expected an object", document["tensors"])

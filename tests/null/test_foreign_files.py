@@ -1,0 +1,104 @@
+"""Files that are no plans: the error says what they are, and which file it is."""
+
+import io
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from plan_files import PlanFile, small_file
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.format.reader import load
+
+
+def written(write, *arguments):
+    buffer = io.BytesIO()
+    write(buffer, *arguments)
+    return buffer.getvalue()
+
+
+def zipped(name, content=b"", extra=b""):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        info = zipfile.ZipInfo(name)
+        info.extra = extra
+        archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+def older(version):
+    file = PlanFile(small_file())
+    file.plan["format_version"] = version
+    return file.pack()
+
+
+def with_format(name):
+    file = PlanFile(small_file())
+    file.header["__metadata__"]["format"] = name
+    return file.pack()
+
+
+#: kind -> its bytes, and what the error says.
+FILES = {
+    "nothing": (b"", "got an empty file"),
+    "npy": (written(np.save, np.ones(3)), r"got a NumPy array \(.npy\)"),
+    "npz": (written(np.savez, np.ones(3)), r"got a NumPy archive \(.npz\)"),
+    "zip": (zipped("readme.txt"), "got a zip archive"),
+    "zip_of_torch": (
+        zipped("m/data.pkl", extra=b"FB\x04\x00ZZZZ"),
+        r"got a PyTorch file \(.pt, .pth, .pt2\)",
+    ),
+    **{
+        f"pickle_{version}": (pickle.dumps({"w": 1}, version), "got a pickle")
+        for version in (2, 3, 4, 5)
+    },
+    "pickle_of_torch": (
+        pickle.dumps(0x1950A86A20F9469CFC6C, 2),
+        r"got a PyTorch checkpoint \(.pt, .pth\)",
+    ),
+    # ir_version 8, producer_name "pytorch", then a graph of 300 bytes, in protobuf's encoding
+    "onnx": (b"\x08\x08\x12\x07pytorch\x3a\xac\x02" + bytes(300), "got an ONNX model"),
+    "text": (b"#!/usr/bin/env python\nimport torch\n", "got something else; its header would have"),
+    "short_text": (b"taper", "got something else"),
+    "safetensors": (
+        safetensors.numpy.save({"w": np.ones(3)}),
+        "got a safetensors file without a plan",
+    ),
+    "safetensors_of_torch": (
+        safetensors.numpy.save({"w": np.ones(3)}, {"format": "pt"}),
+        "got a safetensors file without a plan; its format is 'pt'",
+    ),
+    "older": (older(1), "expected 2 .*is older: export the model again.*, got 1"),
+    "newer": (older(3), "expected 2 .*is newer.*, got 3"),
+    "cut_in_its_header": (small_file()[:100], "is it truncated"),
+    "cut_in_its_data": (small_file()[:-10], "is the file truncated"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_error_says_what_it_is(kind, tmp_path):
+    blob, message = FILES[kind]
+    path = tmp_path / "model.bin"
+    path.write_bytes(blob)
+    with pytest.raises(PlanFormatError, match=message) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: {caught.value.field}: ")
+    assert caught.value.path == str(path)
+
+
+def test_a_folder_is_named(tmp_path):
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;owned\x07", b"\xff\n"])
+def test_a_path_cannot_steer_the_terminal(name, tmp_path):
+    path = bytes(tmp_path) + b"/" + name if type(name) is bytes else tmp_path / name
+    with open(path, "wb"):
+        pass
+    with pytest.raises(PlanFormatError) as caught:
+        load(path)
+    assert str(caught.value).isprintable()
+    assert "an empty file" in str(caught.value)
