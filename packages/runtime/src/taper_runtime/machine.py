@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from taper_runtime.executor._native import Buffer
 
@@ -86,8 +86,13 @@ class Limits(NamedTuple):
         return max(flops / self.flops, traffic)
 
 
-def measure_limits(levels: Sequence[str], threads: Sequence[int]) -> list[Limits]:
-    """Measure every ISA level in ``levels`` at every number of threads; about a second each."""
+def measure_limits(
+    levels: Sequence[str], threads: Sequence[int], advance: Callable[[], None] = lambda: None
+) -> list[Limits]:
+    """Measure every ISA level in ``levels`` at every number of threads; about a second each.
+
+    ``advance`` is called after each measurement.
+    """
     caches = [(f"L{i}", _native.cache_bytes(i)) for i in (1, 2, 3)]
     caches = [(name, size) for name, size in caches if size]
     largest = max((size for _, size in caches), default=1 << 27)
@@ -106,6 +111,7 @@ def measure_limits(levels: Sequence[str], threads: Sequence[int]) -> list[Limits
             flops = _best(isa, "fma", count, buffer, _LINE * count)
             int8 = _best(isa, "int8", count, buffer, _LINE * count)
             made.append(Limits(isa, count, flops, int8, tuple(memory)))
+            advance()
     return made
 
 
@@ -151,9 +157,13 @@ def describe_limits(limits: Sequence[Limits]) -> str:
 
 def save_limits(limits: Sequence[Limits], path: str | os.PathLike[str]) -> None:
     """Write measured limits as JSON."""
-    plain = [{**item._asdict(), "memory": [m._asdict() for m in item.memory]} for item in limits]
     with open(path, "w") as file:
-        json.dump(plain, file, indent=1)
+        json.dump([limits_data(item) for item in limits], file, indent=1)
+
+
+def limits_data(limits: Limits) -> dict[str, Any]:
+    """Limits as plain data that JSON can hold."""
+    return {**limits._asdict(), "memory": [m._asdict() for m in limits.memory]}
 
 
 def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> Limits:

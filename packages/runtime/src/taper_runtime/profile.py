@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import node_cost
+from taper_runtime.machine import limits_data
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.validate import instance
+from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
@@ -47,14 +49,27 @@ class Profile(NamedTuple):
     fastest: Spans
 
 
-def profile_plan(plan: Plan, feed: Mapping[str, np.ndarray], *, runs: int, threads: int) -> Profile:
-    """Run a plan ``runs`` times, after once to warm up, and note when each worker was where."""
+def profile_plan(
+    plan: Plan,
+    feed: Mapping[str, np.ndarray],
+    *,
+    runs: int,
+    threads: int,
+    advance: Callable[[], None] = lambda: None,
+) -> Profile:
+    """Run a plan ``runs`` times, after once to warm up, and note when each worker was where.
+
+    ``advance`` is called after each run.
+    """
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
     plan = instance(plan, sizes)
     executor = CompiledExecutor.compile(plan, threads=threads)
     arrays = [plan.constants[name] if name in plan.states else feed[name] for name in plan.reads]
     executor.run(arrays)
-    taken = [executor.profile(arrays)[1] for _ in range(runs)]
+    taken = []
+    for _ in range(runs):
+        taken.append(executor.profile(arrays)[1])
+        advance()
     times = [[_duration(workers) for workers in spans] for spans in taken]
     ns = [statistics.median(step) for step in zip(*times, strict=True)]
     fastest = taken[min(range(runs), key=lambda run: sum(times[run]))]
@@ -84,26 +99,57 @@ def least_ns(plan: Plan, limits: Limits) -> list[float]:
     return times
 
 
-def describe_profile(profile: Profile, limits: Limits) -> str:
-    """A table: microseconds, share of the run, work, share of the roofline, kernel and node."""
+def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
+    """What a profile says beside the machine's limits, as plain data that JSON can hold.
+
+    Shares are of the run; a roofline is the share of the limit that a node reaches.
+    """
     plan = profile.plan
     total = max(sum(profile.ns), 1.0)
-    lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
+    nodes = []
     least = least_ns(plan, limits)
     for (node, kernel), ns, floor in zip(profile.steps, profile.ns, least, strict=True):
         flops, moved = node_cost(plan, node)
-        lines.append(
-            f"{ns / 1e3:9.1f} {ns / total:6.1%} {flops / 1e6:9.2f} {moved / 1e3:9.1f} "
-            f"{floor / max(ns, 1.0):8.0%}  {kernel}  {node.output} = {node.op}  {node.source}"
+        nodes.append(
+            {
+                "node": node.output,
+                "op": node.op,
+                "kernel": kernel,
+                "us": ns / 1e3,
+                "share": ns / total,
+                "flops": flops,
+                "bytes": moved,
+                "roofline": floor / max(ns, 1.0),
+                "source": node.source,
+            }
         )
+    return {
+        "threads": profile.threads,
+        "us": total / 1e3,
+        "roofline": sum(least) / total,
+        "nodes": nodes,
+        "limits": limits_data(limits),
+    }
+
+
+def describe_profile(profile: Profile, limits: Limits) -> str:
+    """A table: microseconds, share of the run, work, share of the roofline, kernel and node."""
+    data = profile_data(profile, limits)
+    lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
+    lines += [
+        f"{item['us']:9.1f} {item['share']:6.1%} {item['flops'] / 1e6:9.2f} "
+        f"{item['bytes'] / 1e3:9.1f} {item['roofline']:8.0%}  {item['kernel']}  "
+        f"{item['node']} = {item['op']}  {item['source']}"
+        for item in data["nodes"]
+    ]
     lines.append(
-        f"{total / 1e3:9.1f} us in {len(profile.steps)} nodes; {sum(least) / total:.0%} of the "
+        f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "
         f"roofline of {limits.threads} {'thread' if limits.threads == 1 else 'threads'} of "
         f"{limits.isa}: {limits.flops:.0f} GFLOP/s, "
         + ", ".join(f"{m.name} {m.read:.0f}" for m in limits.memory)
         + " GB/s"
     )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:

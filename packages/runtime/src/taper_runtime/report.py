@@ -1,80 +1,202 @@
-"""A plan in words: what ``taper inspect`` and ``taper export`` print."""
+"""A plan in words and as plain data: what ``taper inspect`` and ``taper export`` show.
+
+A plan's names, sources and metadata are a stranger's: lines pass through ``printable``, and
+metadata of a form that no export writes is left out of the text.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from taper_runtime.format.plain import to_json
 from taper_runtime.ops import REGISTRY
-from taper_runtime.sizes import UNBOUNDED
+from taper_runtime.sizes import UNBOUNDED, Size
+from taper_runtime.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+
+#: Characters of a line of :func:`summarize_plan`, and how many inputs, outputs or sizes it lists.
+_LINE, _LISTED = 100, 2
 
 
 def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
     """Inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
-    lines = [f"input   {_describe(plan.tensors[name])}" for name in plan.inputs]
-    lines += [f"output  {_describe(plan.tensors[name])}" for name in plan.outputs]
-    for name, (low, high) in plan.sizes.items():
-        limits = f"{low} or more" if high >= UNBOUNDED else f"{low} to {high}"
-        lines.append(f"size    {name}: {limits}")
-    lines += ["", *_describe_memory(plan), "", *_describe_export(plan)]
+    lines = [*_describe_signature(plan)]
+    lines += ["", describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
         lines += ["", *_describe_nodes(plan)]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
-def _describe(spec: TensorSpec) -> str:
-    return f"{spec.name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
+def summarize_plan(plan: Plan) -> str:
+    """The plan in at most ten lines: what ``repr`` shows."""
+    executed = sum(map(plan.is_executed, plan.nodes))
+    lines = [f"<Plan: {_nodes(len(plan.nodes))}, {executed} executed"]
+    kinds: dict[str, list[str]] = {}
+    for line in _describe_signature(plan):
+        kinds.setdefault(line.split()[0], []).append(line)
+    for kind, found in kinds.items():
+        lines += found[:_LISTED]
+        if len(found) > _LISTED:
+            lines[-1] = f"{kind:<7} and {len(found) - _LISTED + 1} more"
+    lines = [printable(line) for line in [*lines, f"memory  {describe_memory(plan)}"]]
+    return "\n  ".join(line if len(line) <= _LINE else f"{line[:_LINE]}..." for line in lines) + ">"
 
 
-def _describe_memory(plan: Plan) -> list[str]:
-    weights = sum(array.nbytes for array in plan.constants.values())
+def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
+    """What :func:`describe_plan` says, as plain data that JSON can hold (docs/cli.md)."""
+    data: dict[str, Any] = {
+        "inputs": [_spec_data(plan.tensors[name]) for name in plan.inputs],
+        "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
+        "states": list(plan.states),
+        "sizes": {
+            name: {"least": low, "largest": None if high >= UNBOUNDED else high}
+            for name, (low, high) in plan.sizes.items()
+        },
+        "weights_bytes": _weights(plan),
+        "arena_bytes": _arena(plan),
+        "nodes_total": len(plan.nodes),
+        "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
+        "metadata": to_json(dict(plan.metadata), "metadata"),
+    }
+    if nodes:
+        data["nodes"] = [
+            {
+                "op": node.op,
+                "inputs": list(node.inputs),
+                "output": _spec_data(plan.tensors[node.output]),
+                "attrs": to_json({k: _plain(v) for k, v in node.attrs.items()}, "attrs"),
+                "executed": plan.is_executed(node),
+                "source": node.source,
+            }
+            for node in plan.nodes
+        ]
+    return data
+
+
+def describe_memory(plan: Plan) -> str:
+    """Bytes of weights and arena, and what the planner reported of them."""
+    line = f"weights {size_text(_weights(plan))}, arena {size_text(_arena(plan))}"
     memory = plan.metadata.get("memory")
-    arena = memory.get("arena", 0) if plan.sizes and isinstance(memory, dict) else plan.arena_bytes
-    lines = [f"weights {_size(weights)}, arena {_size(arena)}"]
-    if isinstance(memory, dict):
-        lines[0] += (
-            f" (lower bound {_size(memory.get('lower_bound', 0))}, "
-            f"intermediates {_size(memory.get('intermediates', 0))})"
-        )
-        if plan.sizes:
-            sizes = memory.get("sizes", {})
-            lines[0] += " at " + ", ".join(f"{name} = {value}" for name, value in sizes.items())
-    return lines
+    if not _has(memory, {"lower_bound": int, "intermediates": int}):
+        return line
+    memory = plan.metadata["memory"]
+    line += (
+        f" (lower bound {size_text(memory['lower_bound'])}, "
+        f"intermediates {size_text(memory['intermediates'])})"
+    )
+    if plan.sizes and _has(memory, {"sizes": dict}):
+        line += " at " + ", ".join(f"{name} = {value}" for name, value in memory["sizes"].items())
+    return line
+
+
+def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
+    """The objects listed under ``key`` of a plan's metadata that have these fields."""
+    rows = plan.metadata.get(key)
+    return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
+
+
+def metadata_texts(plan: Plan, key: str) -> list[str]:
+    """The strings listed under ``key`` of a plan's metadata."""
+    values = plan.metadata.get(key)
+    return [v for v in values if isinstance(v, str)] if isinstance(values, list | tuple) else []
+
+
+def type_text(spec: TensorSpec) -> str:
+    """Dtype and shape of a tensor, as in ``float32[B, 4]``."""
+    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def size_text(nbytes: int) -> str:
+    """A number of bytes in kB or MB; a size expression as it is."""
+    if isinstance(nbytes, Size):
+        return f"{nbytes} bytes"
+    return f"{nbytes / 1e3:.1f} kB" if nbytes < 1_000_000 else f"{nbytes / 1e6:.1f} MB"
+
+
+def range_text(limits: tuple[int, int]) -> str:
+    """The values that a size variable may take."""
+    low, high = limits
+    return f"{low} or more" if high >= UNBOUNDED else f"{low} to {high}"
+
+
+def _has(value: object, types: Mapping[str, type]) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(k), t) for k, t in types.items())
+
+
+def _spec_data(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": _plain(spec.shape)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Size):
+        return str(value)
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _describe_signature(plan: Plan) -> Iterable[str]:
+    for kind, names in (("input", plan.inputs), ("output", plan.outputs), ("state", plan.states)):
+        for name in names:
+            yield f"{kind:<7} {name}: {type_text(plan.tensors[name])}"
+    for name, limits in plan.sizes.items():
+        yield f"size    {name}: {range_text(limits)}"
+
+
+def _weights(plan: Plan) -> int:
+    return sum(array.nbytes for array in plan.constants.values())
+
+
+def _arena(plan: Plan) -> int:
+    """Bytes of the arena; where sizes vary, at those of the example."""
+    memory = plan.metadata.get("memory")
+    if plan.sizes and _has(memory, {"arena": int}):
+        return int(plan.metadata["memory"]["arena"])
+    return plan.arena_bytes
 
 
 def _describe_export(plan: Plan) -> list[str]:
-    metadata = plan.metadata
     executed = sum(map(plan.is_executed, plan.nodes))
     lines = [f"{_nodes(len(plan.nodes))}, {executed} executed, the others views"]
-    if "producer" in metadata:
-        lines.append(f"exported by {metadata['producer']}")
+    if "producer" in plan.metadata:
+        lines.append(f"exported by {_short(plan.metadata['producer'])}")
     lines += [
         f"  {record['name']}: {record['before']} -> {record['after']} nodes"
-        for record in metadata.get("passes", ())
+        for record in metadata_rows(plan, "passes", name=str, before=int, after=int)
     ]
-    lines += [f"  fixed by torch: {dim}" for dim in metadata.get("specialized", ())]
-    verified = metadata.get("verified")
-    if verified:
+    lines += [f"  fixed by torch: {dim}" for dim in metadata_texts(plan, "specialized")]
+    lines += [f"warning: {text}" for text in metadata_texts(plan, "warnings")]
+    verified = plan.metadata.get("verified")
+    if _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
+        verified = plan.metadata["verified"]
         lines.append(
             f"verified on {verified['trials']} inputs: largest difference "
             f"{verified['max_error']:.1e}, relative {verified['relative_error']:.1e}"
         )
-    fallbacks = metadata.get("fallbacks", ())
+    return [*lines, *_describe_fallbacks(plan), *_describe_copies(plan)]
+
+
+def _describe_fallbacks(plan: Plan) -> list[str]:
+    fallbacks = metadata_rows(plan, "fallbacks", node=str, op=str, source=str)
     if fallbacks:
-        lines.append(f"{_nodes(len(fallbacks))} without a native kernel, computed by numpy:")
-        lines += [f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks]
-    else:
-        lines.append("every node has a native kernel")
+        return [
+            f"{_nodes(len(fallbacks))} without a native kernel, computed by numpy:",
+            *(f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks),
+        ]
+    return ["every node has a native kernel"] if plan.metadata.get("fallbacks") == [] else []
+
+
+def _describe_copies(plan: Plan) -> list[str]:
     copies = [node for node in plan.nodes if _is_copy(plan, node)]
-    if copies:
-        lines.append(
-            f"{_nodes(len(copies))} moving values only, between what makes and needs them:"
-        )
-        lines += [f"  {_describe_copy(plan, node)}" for node in copies]
-    return lines
+    if not copies:
+        return []
+    return [
+        f"{_nodes(len(copies))} moving values only, between what makes and needs them:",
+        *(f"  {_describe_copy(plan, node)}" for node in copies),
+    ]
 
 
 def _is_copy(plan: Plan, node: PlanNode) -> bool:
@@ -98,15 +220,14 @@ def _describe_copy(plan: Plan, node: PlanNode) -> str:
             readers.add(other.output)
     needs += ["output"] * any(name in readers for name in plan.outputs)
     maker = makers[source].op if source in makers else plan.tensors[source].role
-    size = _size(plan.tensors[node.output].nbytes)
+    size = size_text(plan.tensors[node.output].nbytes)
     return f"{node.output} = {node.op}, {maker} to {', '.join(dict.fromkeys(needs))}, {size}"
 
 
 def _describe_nodes(plan: Plan) -> list[str]:
     lines = []
     for node in plan.nodes:
-        spec = plan.tensors[node.output]
-        shape = f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+        shape = type_text(plan.tensors[node.output])
         attrs = "".join(f" {name}={_short(value)}" for name, value in node.attrs.items())
         kind = "" if plan.is_executed(node) else " (view)"
         lines.append(f"{node.output}: {shape} = {node.op}({', '.join(node.inputs)}){attrs}{kind}")
@@ -122,9 +243,3 @@ def _short(value: object) -> str:
 
 def _nodes(count: int) -> str:
     return f"{count} node{'' if count == 1 else 's'}"
-
-
-def _size(nbytes: int) -> str:
-    if nbytes < 1_000_000:
-        return f"{nbytes / 1e3:.1f} kB"
-    return f"{nbytes / 1e6:.1f} MB"

@@ -168,6 +168,22 @@ class Plan(NamedTuple):
         placement = self.placements[name]
         return 0 if placement.root == name else placement.offset
 
+    def __repr__(self) -> str:
+        from taper_runtime.report import summarize_plan
+
+        return summarize_plan(self)
+
+    def __str__(self) -> str:
+        from taper_runtime.report import describe_plan
+
+        return describe_plan(self)
+
+    def _repr_html_(self) -> str:
+        """Show the plan in a notebook."""
+        from taper_runtime.notebook import plan_html
+
+        return plan_html(self)
+
     def save(self, path: FilePath) -> None:
         """Write the plan to ``path`` as one ``.taper`` file, atomically.
 
