@@ -101,13 +101,5 @@ def test_command(capsys, monkeypatch, tmp_path):
     source = "import torch\ndef make():\n    return torch.nn.ReLU(), (torch.ones(3),)\n"
     (tmp_path / "explained_model.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("taper_runtime.cli.entry_points", lambda group: [Point()])
     assert taper_runtime.cli.main(["export", "explained_model:make", "--explain"]) == 0
     assert "(100.0%)" in capsys.readouterr().out
-
-
-class Point:
-    def load(self):
-        from taper_frontend.cli import add_export
-
-        return add_export

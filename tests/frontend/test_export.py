@@ -199,8 +199,8 @@ def test_command_line_from_export_to_output(tmp_path):
         (["run", "zoo.py"], 1, "header"),
         (["profile", "zoo.py", "--machine", "zoo.py"], 1, "header"),
         (["bench", "m.taper", "--output", "x.json"], 1, "expected --machine"),
-        (["bench"], 2, "one of the arguments plan --machine is required"),
-        (["conquer"], 2, "invalid choice"),
+        (["bench"], 2, "one of the arguments FILE.taper --machine is required"),
+        (["conquer"], 2, "unknown command"),
     ],
 )
 def test_users_mistakes_are_one_line(arguments, code, message, tmp_path):

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.report import describe_plan
+from taper_frontend.errors import ExportError
+from taper_runtime.cli.parser import Result
+from taper_runtime.report import describe_plan, plan_data, size_text
+from taper_runtime.text import printable_lines
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from taper_frontend.explain import Explanation
+
+_DYNAMIC = "NAME=AXIS[:SIZE],... | JSON | MODULE:FUNCTION"
 
 
-def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand; the runtime's command finds this by its entry point."""
-    parser = commands.add_parser("export", help="export a PyTorch model to a plan")
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Add the options; the runtime's command finds this by its entry point."""
+    parser.description = "export a PyTorch model to a plan"
     parser.add_argument(
         "model",
         metavar="MODULE:FACTORY | FILE.pt2",
@@ -34,33 +43,124 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="write nothing: say what cannot be exported and why, and what numpy would compute",
     )
+    parser.add_argument(
+        "--dynamic",
+        action="append",
+        default=[],
+        metavar=_DYNAMIC,
+        help="dimensions that vary: axes of an input, with names or without; an object of such "
+        "inputs; or a function returning what torch.export takes as dynamic_shapes",
+    )
+    for which in ("input", "output"):
+        parser.add_argument(
+            f"--{which}-names",
+            type=lambda text: text.split(","),
+            metavar="NAME,...",
+            help=f"names of the {which}s, in order",
+        )
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "bfloat16", "float32", "float64"),
+        help="cast the module and its floating-point arguments first",
+    )
     parser.add_argument("--no-verify", action="store_true", help="skip the run beside the module")
     parser.set_defaults(command=_export)
 
 
-def _export(args: argparse.Namespace) -> None:
-    # torch is imported here, so that `taper inspect` stays quick where it is installed.
-    from taper_frontend.errors import ExportError
-    from taper_frontend.explain import explain
+def _export(args: argparse.Namespace) -> Result:
+    model, inputs, kwargs = _load(args.model, args.args)
+    if args.dtype:
+        model, inputs, kwargs = _cast(model, inputs, kwargs, args.dtype)
+    shapes = _dynamic(args.dynamic)
+    if args.explain:
+        from taper_frontend.explain import explain
+
+        return _explained(explain(model, inputs, kwargs, **shapes))
     from taper_frontend.export import export
 
-    model, inputs, kwargs = _load(args.model, args.args)
-    if args.explain:
-        explanation = explain(model, inputs, kwargs)
-        print(explanation)
-        if explanation.breaks:
-            raise ExportError("the model cannot be exported")
-        return
-    plan = export(model, inputs, kwargs, verify=not args.no_verify, progress=True)
+    names = {"input_names": args.input_names, "output_names": args.output_names}
+    options = {key: value for key, value in names.items() if value is not None} | shapes
+    with warnings.catch_warnings():
+        # those of the export itself stand in the report
+        warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
+        plan = export(
+            model, inputs, kwargs, verify=not args.no_verify, progress=not args.json, **options
+        )
     plan.save(args.output)
-    print(describe_plan(plan, nodes=False))
-    print(f"\n{args.output}: {args.output.stat().st_size / 1e6:.1f} MB")
+    size = args.output.stat().st_size
+    data = {"output": str(args.output), "bytes": size, "plan": plan_data(plan, nodes=False)}
+    return Result(data, f"{describe_plan(plan, nodes=False)}\n\n{args.output}: {size_text(size)}")
+
+
+def _explained(explanation: Explanation) -> Result:
+    data = {
+        "nodes": explanation.nodes,
+        "supported": explanation.supported,
+        "breaks": [each._asdict() for each in explanation.breaks],
+        "fallbacks": [each._asdict() for each in explanation.fallbacks],
+    }
+    failure = "the model cannot be exported" if explanation.breaks else ""
+    return Result(data, printable_lines(str(explanation)), failure)
+
+
+def _dynamic(values: Sequence[str]) -> dict[str, Any]:
+    """Return what ``--dynamic`` says as an argument of ``export``."""
+    if len(values) == 1 and "=" not in values[0] and not values[0].startswith("{"):
+        return {"dynamic_shapes": _call(values[0])}
+    axes: dict[str, Any] = {}
+    for value in values:
+        axes |= _parse_json(value) if value.startswith("{") else _parse_axes(value)
+    return {"dynamic_axes": axes} if axes else {}
+
+
+def _parse_axes(text: str) -> dict[str, dict[int, Any]]:
+    """Parse ``NAME=AXIS[:SIZE],...``; a size without a name is for torch to name."""
+    from torch.export import Dim
+
+    name, _, places = text.partition("=")
+    axes: dict[int, Any] = {}
+    for place in places.split(","):
+        axis, colon, size = place.partition(":")
+        if not name or not axis.isdecimal() or (colon and not size):
+            raise ExportError(f"--dynamic {text!r}: expected NAME=AXIS[:SIZE],... got {place!r}")
+        axes[int(axis)] = size or Dim.AUTO
+    return {name: axes}
+
+
+def _parse_json(text: str) -> dict[str, Any]:
+    """Parse an object of inputs, each an object from axis to size or an array of axes."""
+    try:
+        given = json.loads(text)
+        return {
+            name: {int(axis): size for axis, size in axes.items()}
+            if isinstance(axes, dict)
+            else [int(axis) for axis in axes]
+            for name, axes in given.items()
+        }
+    except (ValueError, TypeError) as error:
+        raise ExportError(
+            f'--dynamic {text!r}: expected JSON as in {{"x": {{"0": "batch"}}, "y": [0]}}: {error}'
+        ) from None
+
+
+def _cast(
+    model: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Give a module, and those of its arguments that are floats, another dtype."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    dtype: torch.dtype = getattr(torch, name)
+    if not isinstance(model, torch.nn.Module):
+        raise ExportError("--dtype: expected a module, which a .pt2 file is no more")
+    inputs, kwargs = tree_map_only(
+        torch.Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, (inputs, kwargs)
+    )
+    return model.to(dtype), inputs, kwargs
 
 
 def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The model and its example arguments, from what stands on the command line."""
-    from taper_frontend.errors import ExportError
-
     if model.endswith(".pt2"):
         return Path(model), (), {}
     made = _call(model)
@@ -78,8 +178,6 @@ def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str,
 
 def _call(reference: str) -> Any:
     """Call the function ``MODULE:NAME`` names."""
-    from taper_frontend.errors import ExportError
-
     module_name, separator, name = reference.partition(":")
     if not separator:
         raise ExportError(f"{reference!r}: expected MODULE:NAME")

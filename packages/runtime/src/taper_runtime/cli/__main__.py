@@ -1,0 +1,7 @@
+"""``python -m taper_runtime.cli``."""
+
+import sys
+
+from taper_runtime.cli import main
+
+sys.exit(main())

@@ -1,0 +1,42 @@
+"""Arrays whose names a stranger chose, into a .npz file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from zipfile import ZipFile
+
+import numpy as np
+
+from taper_runtime.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+#: Bytes that a zip archive allows the name of a member (APPNOTE.TXT, 4.4.10).
+_MAX_NAME = 2**16 - 1
+
+
+def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write ``arrays`` to ``path`` as ``numpy.savez`` does, each under its quoted name.
+
+    ``numpy.savez`` takes names as keywords, so that some collide with its own parameters, and puts
+    them into the archive as they are, so that ``../x`` would be unpacked elsewhere. Quoted as in a
+    URL, a name of letters, digits and ``_.-~`` stands as it is, and all others are one plain word.
+
+    Raises
+    ------
+    InputError
+        If a name is too long for an archive; nothing is written then.
+    OSError
+        If the file cannot be written.
+    """
+    members = {f"{quote(name, safe='')}.npy": array for name, array in arrays.items()}
+    for member in members:
+        if len(member) > _MAX_NAME:
+            raise InputError(f"--output: the name {member[:40]}... is too long for an archive")
+    with ZipFile(path, "w") as archive:
+        for member, array in members.items():
+            with archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)

@@ -1,0 +1,128 @@
+"""Options that several commands share, and what they make of them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.cli.parser import nearest
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
+from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.session import InferenceSession, SessionOptions
+from taper_runtime.sizes import evaluate, nonempty
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from taper_runtime.plan.plan import Plan
+
+
+def positive(text: str) -> int:
+    """Parse a number of at least 1."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
+    return int(text)
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the path of a plan."""
+    parser.add_argument("plan", type=Path, metavar="FILE.taper")
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add ``--threads``."""
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="threads of a run (default: TAPER_NUM_THREADS, else the CPUs at hand)",
+    )
+
+
+def add_runs(parser: argparse.ArgumentParser, default: int) -> None:
+    """Add ``--runs``."""
+    parser.add_argument(
+        "--runs",
+        type=positive,
+        default=default,
+        metavar="N",
+        help=f"timed runs (default {default})",
+    )
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Add ``--size``."""
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="a size that varies; those left out are as exported",
+    )
+
+
+def add_session_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a session is opened with; what one run is given belongs to the command."""
+    add_threads(parser)
+    parser.add_argument("--strict-native", action="store_true", help="refuse numpy fallbacks")
+    parser.add_argument(
+        "--executor",
+        default="compiled",
+        choices=("compiled", "interpreted"),
+        help="the interpreted one is for debugging",
+    )
+
+
+def open_session(args: argparse.Namespace) -> InferenceSession:
+    """Open the plan with the options of :func:`add_session_options`."""
+    options = SessionOptions()
+    options.intra_op_num_threads = args.threads
+    options.strict_native = args.strict_native
+    options.executor = args.executor
+    return InferenceSession(args.plan, options)
+
+
+def make_feed(
+    plan: Plan, assignments: Sequence[str] = (), given: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """Return an array for every input of a plan.
+
+    Those in ``given`` stand as they are. The others are the inputs the plan was exported with, or
+    zeros where it has none, repeated or cut to the sizes: those of ``assignments`` (``NAME=N``),
+    else those of the given arrays, else as exported.
+    """
+    given = given or {}
+    for name in given:
+        if name not in plan.inputs:
+            hint = nearest(name, plan.inputs)
+            raise InputError(f"--input: unknown input {name!r}{hint}; expected {list(plan.inputs)}")
+    sizes = {name: nonempty(*limits)[0] for name, limits in plan.sizes.items()}
+    sizes |= bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+    sizes |= bind_sizes(plan, {name: array.shape for name, array in given.items()})
+    for assignment in assignments:
+        name, _, number = assignment.partition("=")
+        if name not in sizes or not (number.isascii() and number.isdigit()):
+            raise InputError(f"--size {assignment!r}: expected one of {[*sizes]}, = and a number")
+        sizes[name] = int(number)
+    return {
+        name: given[name] if name in given else _sample(plan, name, sizes) for name in plan.inputs
+    }
+
+
+def _sample(plan: Plan, name: str, sizes: Mapping[str, int]) -> np.ndarray:
+    spec = plan.tensors[name]
+    shape = tuple(evaluate(size, sizes) for size in spec.shape)
+    sample = plan.samples.get(name)
+    if sample is None or not sample.size:
+        return np.zeros(shape, DTYPES[spec.dtype].storage)
+    return np.resize(sample, shape)
+
+
+def feed_sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the value of every size variable for these inputs."""
+    return bind_sizes(plan, {name: array.shape for name, array in feed.items()})

@@ -1,0 +1,113 @@
+"""The commands and their options, without running any.
+
+A command is a function that is given an empty parser and adds the description, the options, and as
+default ``command`` a function from the parsed arguments to a :class:`Result`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from taper_runtime import __version__
+from taper_runtime.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: The runtime's own commands: modules beside this one, each with a function ``add``.
+_OWN = ("bench", "completion", "inspect", "profile", "run")
+
+
+class Result(NamedTuple):
+    """What a command gives.
+
+    Attributes
+    ----------
+    data : dict
+        Printed as one JSON object with ``--json``.
+    text : str
+        Printed otherwise; safe for a terminal.
+    failure : str
+        Why the exit code is 1 all the same; empty where it is 0.
+    """
+
+    data: dict[str, Any]
+    text: str
+    failure: str = ""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors cannot steer the terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and how the command is used; exit with 2."""
+        super().error(printable(message))
+
+
+def is_command(name: str) -> bool:
+    """Whether there is a command of this name."""
+    return name in _OWN or name in command_names()
+
+
+def command_names() -> list[str]:
+    """Names of the commands, those of other packages included."""
+    return sorted({*_OWN, *_others()})
+
+
+@cache
+def _others() -> dict[str, EntryPoint]:
+    """The commands of other packages."""
+    return {point.name: point for point in entry_points(group="taper.commands")}
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of one command; only this command's module is imported."""
+    parser = Parser(prog=f"taper {name}")
+    _adder(name)(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    return parser
+
+
+def _adder(name: str) -> Callable[[argparse.ArgumentParser], None]:
+    module = import_module(f"taper_runtime.cli.{name}") if name in _OWN else None
+    add: Callable[[argparse.ArgumentParser], None]
+    add = module.add if module else _others()[name].load()
+    return add
+
+
+def main_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``taper`` itself, which leaves a command's arguments alone."""
+    parser = Parser(
+        prog="taper",
+        description="Run exported PyTorch models on CPUs.",
+        usage="taper [--help] [--version] COMMAND ...",
+        epilog="`taper COMMAND --help` shows the options of a command.",
+        formatter_class=_MainHelp,
+    )
+    parser.add_argument("--version", action="version", version=f"taper {__version__}")
+    parser.add_argument("name", nargs="?", metavar="COMMAND", help="one of:")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+class _MainHelp(argparse.HelpFormatter):
+    """Lists the commands below ``COMMAND``; their modules are imported for nothing else."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        if action.dest == "name":
+            for name in command_names():
+                text += f"    {name:<12} {command_parser(name).description}\n"
+        return text
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a question after the known word that ``word`` is like; empty if there is none."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, list(known), 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -1,0 +1,61 @@
+"""``taper profile``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taper_runtime.cli.options import (
+    add_plan,
+    add_runs,
+    add_sizes,
+    add_threads,
+    feed_sizes,
+    make_feed,
+)
+from taper_runtime.cli.parser import Result
+from taper_runtime.cli.progress import progress
+from taper_runtime.session import thread_count
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = "time every node beside the machine's limit"
+    add_plan(parser)
+    add_runs(parser, 20)
+    add_sizes(parser)
+    add_threads(parser)
+    parser.add_argument(
+        "--machine",
+        type=Path,
+        metavar="FILE.json",
+        help="limits that `bench --machine --output` wrote; else they are measured, for a second",
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE.json", help="write a trace for Chrome or Perfetto"
+    )
+    parser.set_defaults(command=_profile)
+
+
+def _profile(args: argparse.Namespace) -> Result:
+    from taper_runtime.executor import _native
+    from taper_runtime.format.reader import load
+    from taper_runtime.machine import load_limits, measure_limits
+    from taper_runtime.profile import describe_profile, profile_data, profile_plan, save_trace
+
+    plan, isa, threads = load(args.plan), _native.active_isa(), thread_count(args.threads)
+    feed = make_feed(plan, args.size)
+    if args.machine:
+        limits = load_limits(args.machine, isa, threads)
+    else:
+        with progress("machine", 1) as advance:
+            limits = measure_limits([isa], [threads], advance)[0]
+    with progress("profile", args.runs) as advance:
+        profile = profile_plan(plan, feed, runs=args.runs, threads=threads, advance=advance)
+    if args.trace:
+        save_trace(profile, args.trace)
+    data = {"runs": args.runs, "sizes": feed_sizes(plan, feed), **profile_data(profile, limits)}
+    return Result(data, describe_profile(profile, limits))

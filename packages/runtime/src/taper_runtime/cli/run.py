@@ -1,0 +1,86 @@
+"""``taper run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.cli.options import (
+    add_plan,
+    add_session_options,
+    add_sizes,
+    make_feed,
+    open_session,
+)
+from taper_runtime.cli.parser import Result
+from taper_runtime.errors import InputError
+from taper_runtime.format.plain import to_json
+from taper_runtime.ops.convert import from_bfloat16
+from taper_runtime.text import printable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = "run a plan on .npy inputs"
+    add_plan(parser)
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input; those left out take the plan's sample",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE.npz",
+        help="where the outputs go, each under its name as a URL would spell it",
+    )
+    add_sizes(parser)
+    add_session_options(parser)
+    parser.set_defaults(command=_run)
+
+
+def _run(args: argparse.Namespace) -> Result:
+    session = open_session(args)
+    plan = session.plan
+    arrays = session.run(None, make_feed(plan, args.size, _read_inputs(args.input)))
+    outputs = dict(zip(plan.outputs, arrays, strict=True))
+    if args.output:
+        from taper_runtime.cli.npz import save_npz
+
+        save_npz(args.output, outputs)
+    data: dict[str, Any] = {}
+    lines = []
+    for name, array in outputs.items():
+        dtype = plan.tensors[name].dtype
+        values = from_bfloat16(array) if dtype == "bfloat16" else array
+        lines.append(printable(f"{name}: {dtype}{list(array.shape)}"))
+        lines.append(np.array2string(values, threshold=20, edgeitems=3))
+        data[name] = {"dtype": dtype, "shape": list(array.shape)}
+        if not args.output:
+            data[name]["values"] = to_json(values.tolist(), "values")
+    return Result({"outputs": data}, "\n".join(lines))
+
+
+def _read_inputs(assignments: Sequence[str]) -> dict[str, np.ndarray]:
+    arrays = {}
+    for assignment in assignments:
+        name, separator, path = assignment.partition("=")
+        if not separator:
+            raise InputError(f"--input {assignment!r}: expected NAME=FILE.npy")
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise InputError(f"--input {name}: {path} is no .npy array: {error}") from None
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise InputError(f"--input {name}: {path}: expected a .npy array, got an archive")
+        arrays[name] = array
+    return arrays
