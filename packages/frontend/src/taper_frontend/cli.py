@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
+from taper_runtime.cli.options import is_number
 from taper_runtime.cli.parser import Result
 from taper_runtime.report import describe_plan, plan_data, size_text
 from taper_runtime.text import printable_lines
@@ -121,7 +122,7 @@ def _parse_axes(text: str) -> dict[str, dict[int, Any]]:
     axes: dict[int, Any] = {}
     for place in places.split(","):
         axis, colon, size = place.partition(":")
-        if not name or not axis.isdecimal() or (colon and not size):
+        if not name or not is_number(axis) or (colon and not size):
             raise ExportError(f"--dynamic {text!r}: expected NAME=AXIS[:SIZE],... got {place!r}")
         axes[int(axis)] = size or Dim.AUTO
     return {name: axes}

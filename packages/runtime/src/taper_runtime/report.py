@@ -168,7 +168,10 @@ def _describe_export(plan: Plan) -> list[str]:
         for record in metadata_rows(plan, "passes", name=str, before=int, after=int)
     ]
     lines += [f"  fixed by torch: {dim}" for dim in metadata_texts(plan, "specialized")]
-    lines += [f"warning: {text}" for text in metadata_texts(plan, "warnings")]
+    lines += [
+        f"warning ({warning['kind']}): {warning['text']}"
+        for warning in metadata_rows(plan, "warnings", kind=str, text=str)
+    ]
     verified = plan.metadata.get("verified")
     if _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
         verified = plan.metadata["verified"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 from zipfile import ZipFile
@@ -23,7 +24,8 @@ def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
     ``numpy.savez`` takes names as keywords, so that some collide with its own parameters, and puts
     them into the archive as they are, so that ``../x`` would be unpacked elsewhere. Quoted as in a
-    URL, a name of letters, digits and ``_.-~`` stands as it is, and all others are one plain word.
+    URL, a name of letters, digits, ``_``, ``-``, ``~`` and single dots stands as it is, and every
+    other is one plain word.
 
     Raises
     ------
@@ -32,7 +34,7 @@ def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     OSError
         If the file cannot be written.
     """
-    members = {f"{quote(name, safe='')}.npy": array for name, array in arrays.items()}
+    members = {_member(name): array for name, array in arrays.items()}
     for member in members:
         if len(member) > _MAX_NAME:
             raise InputError(f"--output: the name {member[:40]}... is too long for an archive")
@@ -40,3 +42,8 @@ def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         for member, array in members.items():
             with archive.open(member, "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _member(name: str) -> str:
+    # two dots in a row are more than some tools will unpack
+    return re.sub(r"\.(?=\.)", "%2E", f"{quote(name, safe='')}.npy")

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 def positive(text: str) -> int:
     """Parse a number of at least 1."""
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+    if not (is_number(text) and 0 < int(text) < 2**31):
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
     return int(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether ``text`` is a decimal number of a length that Python reads."""
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +111,7 @@ def make_feed(
     sizes |= bind_sizes(plan, {name: array.shape for name, array in given.items()})
     for assignment in assignments:
         name, _, number = assignment.partition("=")
-        if name not in sizes or not (number.isascii() and number.isdigit()):
+        if name not in sizes or not is_number(number):
             raise InputError(f"--size {assignment!r}: expected one of {[*sizes]}, = and a number")
         sizes[name] = int(number)
     return {

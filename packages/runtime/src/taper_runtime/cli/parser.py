@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from taper_runtime import __version__
@@ -17,6 +16,7 @@ from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from importlib.metadata import EntryPoint
 
 #: The runtime's own commands: modules beside this one, each with a function ``add``.
 _OWN = ("bench", "completion", "inspect", "profile", "run")
@@ -61,6 +61,8 @@ def command_names() -> list[str]:
 @cache
 def _others() -> dict[str, EntryPoint]:
     """The commands of other packages."""
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in entry_points(group="taper.commands")}
 
 

@@ -1,0 +1,474 @@
+"""The command: its options, its JSON, and what a stranger's file can make it print."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import taper_runtime
+import taper_runtime.cli
+from cli_page import PAGE, check_json, schema, section
+from plan_files import small_plan
+from sized_plans import sized_arrays, sized_plan
+from taper_runtime.cli import parser
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.machine import Limits, Memory
+from taper_runtime.ops.convert import to_bfloat16
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+
+LIMITS = Limits(
+    "avx2", 1, 100.0, 0.0, (Memory("L1", 1000, 50.0, 40.0), Memory("DRAM", 0, 9.0, 8.0))
+)
+
+#: The commands of the runtime alone; where the frontend is installed it adds one.
+OWN = ("bench", "completion", "inspect", "profile", "run")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "taper_runtime.machine.measure_limits",
+        lambda levels, threads, advance: [
+            LIMITS._replace(isa=isa, threads=n) for isa in levels for n in threads
+        ],
+    )
+
+
+@pytest.fixture
+def taper(capsys):
+    def call(*arguments):
+        try:
+            code = taper_runtime.cli.main([str(argument) for argument in arguments])
+        except SystemExit as exit:
+            code = exit.code
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def model(tmp_path):
+    small_plan().save(tmp_path / "m.taper")
+    return tmp_path / "m.taper"
+
+
+@pytest.fixture
+def sized(tmp_path):
+    sized_plan().save(tmp_path / "s.taper")
+    return tmp_path / "s.taper"
+
+
+def renamed(plan, names):
+    """A plan with other names for tensors."""
+
+    def new(name):
+        return names.get(name, name)
+
+    return plan._replace(
+        nodes=tuple(
+            n._replace(inputs=tuple(map(new, n.inputs)), output=new(n.output)) for n in plan.nodes
+        ),
+        tensors={new(k): v._replace(name=new(k)) for k, v in plan.tensors.items()},
+        placements={new(k): v._replace(root=new(v.root)) for k, v in plan.placements.items()},
+        inputs=tuple(map(new, plan.inputs)),
+        outputs=tuple(map(new, plan.outputs)),
+        constants={new(k): v for k, v in plan.constants.items()},
+        samples={new(k): v for k, v in plan.samples.items()},
+        input_tree=None,
+        output_tree=None,
+    )
+
+
+# -- what commands print ---------------------------------------------------------------------------
+
+
+def json_of(result):
+    code, out, err = result
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1, "one object on one line and nothing else"
+    return json.loads(out, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("form", "arguments"),
+    [
+        ("inspect", ["inspect", "m.taper"]),
+        ("inspect", ["inspect", "s.taper"]),
+        ("run", ["run", "m.taper"]),
+        ("run", ["run", "s.taper", "--size", "B=3"]),
+        ("bench", ["bench", "m.taper", "--runs", 2]),
+        ("bench", ["bench", "s.taper", "--runs", 2]),
+        ("machine", ["bench", "--machine", "--threads", 1]),
+        ("profile", ["profile", "m.taper", "--runs", 2, "--threads", 1]),
+        ("profile", ["profile", "s.taper", "--runs", 2, "--threads", 1]),
+        ("completion", ["completion", "bash"]),
+    ],
+)
+def test_json_is_as_the_page_says(form, arguments, taper, model, sized):
+    check_json(schema(form), json_of(taper(*arguments, "--json")))
+
+
+def test_json_of_inspect_is_the_plan(taper, sized):
+    plan = sized_plan()
+    data = json_of(taper("inspect", sized, "--json"))
+    assert [item["name"] for item in data["inputs"]] == list(plan.inputs)
+    assert data["inputs"][0]["shape"] == ["B", "S", 4]
+    assert data["sizes"] == {"B": {"least": 1, "largest": 8}, "S": {"least": 2, "largest": 32}}
+    assert data["weights_bytes"] == 96
+    assert [node["op"] for node in data["nodes"]] == [node.op for node in plan.nodes]
+    assert data["nodes_executed"] == sum(node["executed"] for node in data["nodes"]) == 6
+
+
+def test_json_of_run_has_the_values(taper, model):
+    (expected,) = taper_runtime.InferenceSession(model).run(None, small_plan().samples)
+    data = json_of(taper("run", model, "--json"))
+    assert data["outputs"]["y"]["values"] == expected.tolist()
+    data = json_of(taper("run", model, "--json", "--output", "y.npz"))
+    assert data["outputs"]["y"] == {"dtype": "float32", "shape": [8]}
+    with np.load("y.npz") as file:
+        np.testing.assert_array_equal(file["y"], expected)
+
+
+def identity(dtype, sample):
+    """A plan that gives its input back."""
+    names = ("x", "y")
+    roles = dict(zip(names, ("input", "output"), strict=True))
+    return Plan(
+        nodes=(PlanNode("COPY", ("x",), "y"),),
+        tensors={n: TensorSpec(n, dtype, sample.shape, roles[n]) for n in names},
+        placements={n: Placement(n, 0, (1,)) for n in names},
+        inputs=("x",),
+        outputs=("y",),
+        constants={},
+        arena_bytes=0,
+        samples={"x": sample},
+    )
+
+
+def test_numbers_that_json_and_numpy_lack(taper):
+    identity("float32", np.array([np.nan, np.inf, 1], np.float32)).save("m.taper")
+    values = json_of(taper("run", "m.taper", "--json"))["outputs"]["y"]["values"]
+    assert values == [{"float": "nan"}, {"float": "inf"}, 1.0]
+    identity("bfloat16", to_bfloat16(np.array([1.5, -2], np.float32))).save("m.taper")
+    assert json_of(taper("run", "m.taper", "--json"))["outputs"]["y"] == {
+        "dtype": "bfloat16",
+        "shape": [2],
+        "values": [1.5, -2.0],
+    }
+    assert "y: bfloat16[2]\n[ 1.5 -2. ]" in taper("run", "m.taper")[1]
+
+
+def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch, model):
+    def chatty(plan, **options):
+        print("chatter")
+        return {}
+
+    monkeypatch.setattr("taper_runtime.report.plan_data", chatty)
+    assert taper("inspect", model, "--json") == (0, "{}\n", "chatter\n")
+
+
+def test_warnings_are_one_line_each(taper, monkeypatch, model):
+    import warnings
+
+    monkeypatch.setattr(
+        "taper_runtime.report.plan_data", lambda plan: warnings.warn("old\nnews", stacklevel=1)
+    )
+    warnings.simplefilter("always")
+    assert taper("inspect", model)[2] == "taper: warning: old\\nnews\n"
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_page_has_every_option(name):
+    options = [a for a in parser.command_parser(name)._actions if a.option_strings]
+    flags = {flag for action in options for flag in action.option_strings}
+    assert flags > {"--help", "--json"}
+    assert all(f"`{flag}`" in PAGE for flag in ("--help", "--json"))
+    stated = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", section(name)))
+    for flag in flags - {"-h", "--help", "--json"}:
+        assert flag in stated, flag
+    table = re.findall(r"^\| (`-.*?) \|", section(name), re.M)
+    for flag in re.findall(r"--?[a-z][a-z-]*", " ".join(table)):
+        assert flag in flags, f"{flag} is on the page, and {name} does not take it"
+
+
+def test_page_lists_the_commands():
+    rows = re.findall(r"^\| \[`taper (\w+)`\].* \| (.*) \|", PAGE, re.M)
+    for name in OWN:
+        assert (name, parser.command_parser(name).description) in rows
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "profile"])
+def test_threads_reach_the_executor(command, taper, monkeypatch, model):
+    seen = []
+    compile_plan = CompiledExecutor.compile
+
+    def compiled(plan, **options):
+        seen.append(options["threads"])
+        return compile_plan(plan, **options)
+
+    monkeypatch.setattr(CompiledExecutor, "compile", compiled)
+    assert taper(command, model, "--threads", 3)[0] == 0
+    assert seen == [3]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "two", str(2**31), "9" * 5000])
+def test_numbers_are_checked(number, taper, model):
+    code, _, err = taper("run", model, f"--threads={number}")
+    assert code == 2
+    assert "expected a number of at least 1" in err
+
+
+def test_sizes_of_samples_follow_inputs_and_options(taper, sized):
+    data = json_of(taper("run", sized, "--json", "--size", "B=5"))["outputs"]
+    assert [data[name]["shape"] for name in "yz"] == [[5, 3], [6 * 5 * 3]]
+    arrays = sized_arrays(4, 7)
+    np.save("x.npy", arrays["x"])
+    data = json_of(taper("run", sized, "--json", "--input", "x=x.npy"))["outputs"]
+    assert [data[name]["shape"] for name in "yz"] == [[4, 3], [6 * 4 * 7]]
+    code, _, err = taper("run", sized, "--input", "x=x.npy", "--size", "S=8")
+    assert (code, "S is 7" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "s.taper", "--size", "C=1"], 1, "expected one of ['B', 'S'], = and a number"),
+        (["run", "s.taper", "--size", f"B={'9' * 5000}"], 1, "= and a number"),
+        (["run", "s.taper", "--input", "y=a.npy"], 1, "unknown input 'y'"),
+        (["run", "s.taper", "--input", "x"], 1, "expected NAME=FILE.npy"),
+        (["run", "s.taper", "--input", "x=s.taper"], 1, "is no .npy array"),
+        (["run", "s.taper", "--input", "x=a.npz"], 1, "expected a .npy array, got an archive"),
+        (["run", "s.taper", "--input", "x=none.npy"], 1, "No such file"),
+        (["run", "a.npz"], 1, "a.npz: header"),
+        (["bench", "s.taper", "--output", "x.json"], 1, "expected --machine"),
+        (["inspct"], 2, "unknown command 'inspct' (did you mean 'inspect'?)"),
+        (["\x1b[31m"], 2, r"unknown command '\x1b[31m'"),
+        ([], 2, "expected a command, one of "),
+        (["run"], 2, "required: FILE.taper"),
+        (["run", "s.taper", "--sizes", "\x1b]0;owned\x07"], 2, r"\x1b]0;owned\x07"),
+    ],
+)
+def test_mistakes_are_named(arguments, code, message, taper, sized):
+    np.savez("a.npz", np.ones(3))
+    np.save("a.npy", np.ones(3))
+    (got, out, err) = taper(*arguments)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert err.replace("\n", "").isprintable()
+
+
+def test_version(taper):
+    assert taper("--version") == (0, f"taper {taper_runtime.__version__}\n", "")
+
+
+def test_help_lists_the_commands(taper):
+    code, out, _ = taper("--help")
+    assert code == 0
+    for name in OWN:
+        assert re.search(rf"^ +{name} +\w", out, re.M)
+
+
+def test_a_command_imports_no_other(model):
+    code = f"""
+import sys
+from taper_runtime.cli import main
+assert main(["inspect", {str(model)!r}]) == 0
+loaded = set(sys.modules)
+assert "taper_runtime.cli.inspect" in loaded
+assert not loaded & {{"torch", "rich", "taper_frontend", "taper_runtime.cli.run", "zipfile"}}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def run_taper(*arguments, **options):
+    command = [sys.executable, "-m", "taper_runtime.cli", *map(str, arguments)]
+    return subprocess.run(command, check=False, text=True, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["inspect", "m.taper"], 141), (["--help"], 0)])
+def test_a_reader_that_goes_away_is_no_error(arguments, code, model):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = run_taper(*arguments, stdout=writer)
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (code, "")
+
+
+def test_interruption_is_no_traceback(taper, monkeypatch, model):
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taper_runtime.format.reader.load", interrupt)
+    assert taper("inspect", model) == (130, "", "")
+
+
+def test_names_outside_the_terminals_encoding(model):
+    renamed(small_plan(), {"y": "größe"}).save(model)
+    result = run_taper(
+        "inspect", model, stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert result.returncode == 0, result.stderr
+    assert r"output  gr\xf6\xdfe: float32[8]" in result.stdout
+
+
+def test_page_lists_the_exit_codes():
+    documented = set(re.findall(r"^\| (\d+) \|", PAGE, re.M))
+    assert documented == {"0", "1", "2", "130", "141"}
+    assert all(code in taper_runtime.cli.__doc__ for code in documented)
+
+
+# -- what a stranger's file says -------------------------------------------------------------------
+
+ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e\x9b\n"
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    plan = renamed(small_plan(), {name: f"{name}{ESCAPE}" for name in small_plan().tensors})
+    nodes = (plan.nodes[0]._replace(source=f"model.py:7{ESCAPE}"), *plan.nodes[1:])
+    metadata = {
+        "producer": ESCAPE,
+        "passes": [{"name": ESCAPE, "before": 1, "after": 2}],
+        "specialized": [ESCAPE],
+        "warnings": [{"kind": ESCAPE, "text": ESCAPE}],
+        "fallbacks": [{"node": ESCAPE, "op": ESCAPE, "source": ESCAPE}],
+    }
+    plan._replace(nodes=nodes, metadata=metadata).save(tmp_path / "h.taper")
+    return tmp_path / "h.taper"
+
+
+@pytest.mark.parametrize("command", ["inspect", "run", "profile", "bench"])
+@pytest.mark.parametrize("options", [[], ["--json"], ["--size", f"x{ESCAPE}=1"]])
+def test_nothing_of_a_file_reaches_the_terminal_raw(command, options, taper, hostile):
+    if command == "inspect" and "--size" in options:
+        options = [f"--{ESCAPE}"]
+    code, out, err = taper(command, hostile, *options)
+    assert code == (0 if options in ([], ["--json"]) else 2 if command == "inspect" else 1)
+    assert len(out) + len(err) > 20
+    assert (out + err).replace("\n", "").isprintable()
+    if command in ("inspect", "run", "profile") and not options:
+        assert r"y\x1b]0;owned\x07\x1b[31m\u202e\x9b\n" in out
+        assert sum("owned" in line for line in out.splitlines()) > 0
+
+
+def test_errors_about_a_file_are_escaped(taper, model):
+    plan = renamed(small_plan(), {"x": f"x{ESCAPE}"})._replace(samples={})
+    plan.save(model)
+    np.save("x.npy", np.ones((3, 3)))
+    code, _, err = taper("run", model, "--input", f"x{ESCAPE}=x.npy")
+    assert code == 1
+    assert err.startswith("taper: input 'x")
+    assert err.replace("\n", "").isprintable()
+    scan = PlanNode("CUMPROD", ("u",), f"y{ESCAPE}", {"axis": 0})
+    plan = renamed(small_plan(), {"y": f"y{ESCAPE}"})
+    plan._replace(nodes=(*plan.nodes[:-1], scan)).save(model)
+    code, _, err = taper("run", model, "--strict-native")
+    assert code == 1
+    assert r"owned\x07" in err
+    assert all(line.isprintable() for line in err.splitlines())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "file",
+        "allow_pickle",
+        "../../evil",
+        "/etc/evil",
+        "a\\b",
+        "nul\0",
+        "..",
+        ".",
+        "größe",
+        ESCAPE,
+    ],
+)
+def test_outputs_of_any_name_are_safe_members(name, taper, model, tmp_path):
+    renamed(small_plan(), {"y": name}).save(model)
+    (expected,) = taper_runtime.InferenceSession(model).run(None, small_plan().samples)
+    code, _, err = taper("run", model, "--output", "out.npz")
+    assert (code, err) == (0, "")
+    with np.load("out.npz") as file:
+        (member,) = file.files
+        np.testing.assert_array_equal(file[member], expected)
+    assert re.fullmatch(r"[\w.~%-]+", member, re.ASCII)
+    (tmp_path / "unpacked").mkdir()
+    shutil.unpack_archive("out.npz", "unpacked", "zip")
+    assert os.listdir("unpacked") == [f"{member}.npy"]
+
+
+def test_an_output_whose_name_no_archive_holds(taper, model):
+    renamed(small_plan(), {"y": "y" * 65_532}).save(model)
+    code, _, err = taper("run", model, "--output", "out.npz")
+    assert (code, "too long" in err) == (1, True)
+    assert not os.path.exists("out.npz")
+
+
+# -- completion ------------------------------------------------------------------------------------
+
+
+def complete(*words):
+    """What bash offers for the last of these words."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = f"""
+eval "$1"
+COMP_WORDS=({quoted}) COMP_CWORD={len(words) - 1}
+_taper
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    (_, body, _) = taper_script("bash")
+    result = subprocess.run(
+        ["bash", "-c", script, "bash", body], check=True, capture_output=True, text=True
+    )
+    return result.stdout.split()
+
+
+def taper_script(shell):
+    args = parser.command_parser("completion").parse_args([shell])
+    result = args.command(args)
+    return shell, result.text, result.data
+
+
+def test_bash_completes():
+    assert set(OWN) < set(complete("taper", ""))
+    assert complete("taper", "prof") == ["profile"]
+    assert complete("taper", "run", "m.taper", "--thr") == ["--threads"]
+    assert complete("taper", "run", "--executor", "") == ["compiled", "interpreted"]
+    assert complete("taper", "completion", "z") == ["zsh"]
+    assert complete("taper", "run", "m") == [], "left to bash, which completes files"
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_scripts_have_every_option(shell):
+    _, script, _ = taper_script(shell)
+    for name in OWN:
+        lines = [line for line in script.splitlines() if name in line]
+        for action in parser.command_parser(name)._actions:
+            for flag in action.option_strings:
+                spelled = flag
+                if shell == "fish":
+                    spelled = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
+                assert any(spelled in line for line in lines), (name, flag)
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_shells_take_their_scripts(shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    _, script, _ = taper_script(shell)
+    subprocess.run([shell, "-n"], input=script, check=True, text=True)

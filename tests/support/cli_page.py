@@ -1,0 +1,44 @@
+"""What docs/cli.md says of a command: its options, and the form of its JSON."""
+
+import json
+import re
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+_TYPES = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+    "anything": object,
+}
+
+
+def schema(name):
+    """The form of what a command prints with --json."""
+    return json.loads(re.search(rf"<!-- schema: {name} -->\n```json\n(.*?)```", PAGE, re.S)[1])
+
+
+def section(command):
+    """The text about a command."""
+    return re.search(rf"^## taper {command}\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M)[1]
+
+
+def check_json(form, value, where="$"):
+    """Check that ``value`` has the form that the page shows."""
+    if isinstance(form, str):
+        if isinstance(value, bool):  # which is an int too
+            assert form in ("boolean", "anything"), where
+        assert any(isinstance(value, _TYPES[word]) for word in form.split(" | ")), where
+    elif isinstance(form, list):
+        assert isinstance(value, list), where
+        for index, item in enumerate(value):
+            check_json(form[0], item, f"{where}[{index}]")
+    else:
+        assert isinstance(value, dict), where
+        if "<name>" not in form:
+            assert value.keys() == form.keys(), where
+        for key, item in value.items():
+            check_json(form.get(key, form.get("<name>")), item, f"{where}.{key}")
