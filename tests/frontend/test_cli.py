@@ -1,0 +1,244 @@
+"""`taper export`, and what the command does where torch and rich are installed."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+from torch.export import Dim
+
+import taper_runtime
+import taper_runtime.cli
+from cli_page import PAGE, check_json, schema, section
+from plan_files import small_plan
+from taper_runtime.cli.parser import command_parser
+from taper_runtime.errors import PlanFormatError
+
+MODULE = """
+import torch
+from torch.export import Dim
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x, rows):
+        return self.linear(x), rows + 1
+
+def make():
+    print("made")
+    return Model().eval(), (torch.ones(2, 4), torch.arange(2))
+
+def program():
+    return torch.export.export(make()[0], make()[1]), ()
+
+def dims():
+    return ({0: Dim("batch", max=64)}, None)
+
+def broken():
+    return torch.nn.Sequential(Fft()), (torch.ones(4),)
+
+class Fft(torch.nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+"""
+
+
+@pytest.fixture
+def taper(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "models_of_cli.py").write_text(MODULE)
+
+    def call(*arguments):
+        try:
+            code = taper_runtime.cli.main([str(argument) for argument in arguments])
+        except SystemExit as exit:
+            code = exit.code
+        return (code, *capsys.readouterr())
+
+    yield call
+    sys.modules.pop("models_of_cli", None)
+
+
+def test_json_of_export(taper):
+    code, out, err = taper("export", "models_of_cli:make", "-o", "m.taper", "--json")
+    assert code == 0
+    assert "made" in err
+    data = json.loads(out)
+    plan_form = schema("inspect")
+    del plan_form["nodes"]
+    assert schema("export")["plan"] == "as inspect prints it, without nodes"
+    check_json(plan_form, data.pop("plan"))
+    form = schema("export")
+    del form["plan"]
+    check_json(form, data)
+    assert data == {"output": "m.taper", "bytes": os.path.getsize("m.taper")}
+
+
+@pytest.mark.parametrize(("factory", "code"), [("make", 0), ("broken", 1)])
+def test_json_of_explain(factory, code, taper):
+    got, out, err = taper("export", f"models_of_cli:{factory}", "--explain", "--json")
+    assert got == code
+    assert ("taper: the model cannot be exported" in err) == bool(code)
+    data = json.loads(out)
+    check_json(schema("explain"), data)
+    assert len(data["breaks"]) == code
+
+
+def test_page_has_every_option():
+    rows = re.findall(r"^\| \[`taper (\w+)`\].* \| (.*) \|", PAGE, re.M)
+    assert ("export", command_parser("export").description) in rows
+    flags = {flag for action in command_parser("export")._actions for flag in action.option_strings}
+    table = " ".join(re.findall(r"^\| (`-.*?) \|", section("export"), re.M))
+    stated = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", table))
+    assert stated | {"-h", "--help", "--json"} == flags
+    for action in command_parser("export")._actions:
+        assert all(f"`{choice}`" in section("export") for choice in action.choices or ())
+
+
+def test_dynamic_shapes_of_a_function(taper):
+    options = ["--dynamic", "models_of_cli:dims"]
+    code, out, _ = taper("export", "models_of_cli:make", "-o", "m.taper", *options)
+    assert code == 0
+    assert "size    batch: 0 to 64" in out
+    assert taper_runtime.load("m.taper").sizes == {"batch": (0, 64)}
+    code, out, _ = taper("export", "models_of_cli:make", "--explain", *options)
+    assert (code, "(100.0%)" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ([], {}),
+        (["--dynamic", "x=0:batch,1:length"], {"dynamic_axes": {"x": {0: "batch", 1: "length"}}}),
+        (
+            ["--dynamic", "x=0:batch,1", "--dynamic", "rows=0:batch"],
+            {"dynamic_axes": {"x": {0: "batch", 1: Dim.AUTO}, "rows": {0: "batch"}}},
+        ),
+        (
+            ["--dynamic", '{"x": {"0": "batch"}, "rows": [0]}'],
+            {"dynamic_axes": {"x": {0: "batch"}, "rows": [0]}},
+        ),
+        (["--input-names", "a,b"], {"input_names": ["a", "b"]}),
+        (["--output-names", "c"], {"output_names": ["c"]}),
+    ],
+)
+def test_options_are_those_of_python(options, wanted, taper, monkeypatch):
+    seen = []
+
+    def export(model, args, kwargs, *, verify, progress, **given):
+        seen.append(given)
+        return small_plan()
+
+    monkeypatch.setattr(import_module("taper_frontend.export"), "export", export)
+    code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", *options)
+    assert code == 0, err
+    assert seen == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x=", "got ''"),
+        ("x=first", "expected NAME=AXIS[:SIZE],... got 'first'"),
+        ("x=0:", "got '0:'"),
+        ("x=-1", "got '-1'"),
+        ("=0", "got '0'"),
+        (f"x={'9' * 5000}", "expected NAME=AXIS"),
+        ("{", "expected JSON as in"),
+        ('{"x": 5}', "expected JSON as in"),
+        ('{"x": {"a": "b"}}', "expected JSON as in"),
+        ("models_of_cli", "expected MODULE:NAME"),
+        ("models_of_cli:nothing", "has no attribute 'nothing'"),
+    ],
+)
+def test_mistakes_of_dynamic(text, message, taper):
+    code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", "--dynamic", text)
+    assert code == 1
+    assert message in err
+    assert err.startswith("taper: ")
+
+
+def test_dtype_casts_the_module_and_its_floats(taper):
+    code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", "--dtype", "bfloat16")
+    assert code == 0, err
+    plan = taper_runtime.load("m.taper")
+    assert [plan.tensors[name].dtype for name in plan.inputs] == ["bfloat16", "int64"]
+    assert [plan.tensors[name].dtype for name in plan.outputs] == ["bfloat16", "int64"]
+    code, _, err = taper("export", "models_of_cli:program", "-o", "m.taper", "--dtype", "float16")
+    assert (code, "--dtype: expected a module" in err) == (1, True)
+
+
+def test_no_verify(taper):
+    for options, verified in ([], True), (["--no-verify"], False):
+        assert taper("export", "models_of_cli:make", "-o", "m.taper", *options)[0] == 0
+        assert ("verified" in taper_runtime.load("m.taper").metadata) == verified
+
+
+def write_checkpoint(path):
+    torch.save({"w": torch.ones(2)}, path)
+
+
+def write_old_checkpoint(path):
+    torch.save({"w": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
+
+
+def write_program(path):
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), path)
+
+
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [
+        (write_checkpoint, r"a PyTorch file \(.pt, .pth, .pt2\)"),
+        (write_old_checkpoint, r"a PyTorch checkpoint \(.pt, .pth\)"),
+        (write_program, r"a PyTorch file \(.pt, .pth, .pt2\)"),
+    ],
+)
+def test_files_of_torch_are_named(write, kind, tmp_path):
+    write(tmp_path / "m.pt2")
+    with pytest.raises(PlanFormatError, match=f"m.pt2: .* got {kind}"):
+        taper_runtime.load(tmp_path / "m.pt2")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_terminals_alone(terminal, tmp_path):
+    small_plan().save(tmp_path / "m.taper")
+    command = [
+        sys.executable,
+        "-m",
+        "taper_runtime.cli",
+        "bench",
+        "m.taper",
+        "--runs",
+        "3",
+        "--json",
+    ]
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=theirs
+    )
+    os.close(theirs)
+    out, _ = process.communicate()
+    shown = b""
+    while chunk := read_some(ours):
+        shown += chunk
+    os.close(ours)
+    check_json(schema("bench"), json.loads(out))
+    assert (b"bench" in shown) == terminal
+    assert process.returncode == 0
+
+
+def read_some(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # a terminal without the other end
+        return b""
