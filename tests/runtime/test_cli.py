@@ -317,6 +317,15 @@ def test_interruption_is_no_traceback(taper, monkeypatch, model):
     assert taper("inspect", model) == (130, "", "")
 
 
+def test_a_lack_of_memory_is_one_line(taper, model):
+    with open("x.npy", "wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (2**50,)}
+        np.lib.format.write_array_header_1_0(file, header)
+    code, out, err = taper("run", model, "--input", "x=x.npy")
+    assert (code, out) == (1, "")
+    assert re.fullmatch("taper: not enough memory: .*\n", err)
+
+
 def test_names_outside_the_terminals_encoding(model):
     renamed(small_plan(), {"y": "größe"}).save(model)
     result = run_taper(

@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = str(error) if isinstance(error, TaperError) else printable(str(error))
         print(f"taper: {text}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(f"taper: not enough memory: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 
