@@ -20,17 +20,18 @@ from zoo.text import VOCABULARY
 def _declare_torchvision_ops() -> None:
     """Declare the ops of torchvision's library, which only loads beside torch's CUDA build.
 
-    Its Python part, which timm and vit-pytorch import, refers to them when it is imported.
+    Its Python part refers to them when timm, vit-pytorch or transformers import it.
     """
-    if not hasattr(torch.ops.torchvision, "nms"):
-        for name in ("nms", "qnms"):
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
+    for name in ("nms", "qnms"):
+        schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        torch.library.define(f"torchvision::{name}", schema)
+
+
+_declare_torchvision_ops()
 
 
 def _make(path: str, *args: Any, **kwargs: Any) -> torch.nn.Module:
     """Call what stands at ``package.module:name``."""
-    _declare_torchvision_ops()
     package, _, name = path.partition(":")
     module: torch.nn.Module = getattr(import_module(package), name)(*args, **kwargs)
     return module
@@ -229,7 +230,7 @@ TRANSFORMERS = {
     "LukeModel": _transformer(
         "LukeModel", _tokens("input_ids"), **_SMALL, entity_vocab_size=50, entity_emb_size=16
     ),
-    "MarkupLMModel": _transformer("MarkupLMModel", _tokens("input_ids"), **_SMALL),
+    "MetaClip2TextModel": _transformer("MetaClip2TextModel", _tokens("input_ids"), **_SMALL),
     "Ministral3ForCausalLM": _transformer(
         "Ministral3ForCausalLM", _tokens("input_ids"), **_DECODER
     ),
