@@ -258,6 +258,14 @@ def models(session: nox.Session) -> None:
 
 
 @nox.session
+def pages(session: nox.Session) -> None:
+    """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
+    session.install(*TEST_TOOLS, "selenium", "axe-core-python")
+    editable(session)
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/pages"]))
+
+
+@nox.session
 def dist(session: nox.Session) -> None:
     """Release check: sdist to wheel of both packages, in isolation."""
     session.install("build")
