@@ -263,6 +263,16 @@ def pages(session: nox.Session) -> None:
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")
     editable(session)
     session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/pages"]))
+def docs(session: nox.Session) -> None:
+    """Run every example of the documents, then build the site into build/site."""
+    session.install(*TORCH, *TRANSFORMERS, *NEWCOMERS_NEED, "pytest", "rich")
+    session.install("--no-deps", "timm", "torchvision==0.28.*")
+    session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    examples = ("tests/documents", *session.posargs)
+    session.run("python", "-m", "pytest", "-q", *examples, env=ONE_THREAD)
+    session.run("mkdocs", "build", "--quiet", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session
