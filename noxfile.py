@@ -263,6 +263,9 @@ def pages(session: nox.Session) -> None:
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")
     editable(session)
     session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/pages"]))
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Run every example of the documents, then build the site into build/site."""
     session.install(*TORCH, *TRANSFORMERS, *NEWCOMERS_NEED, "pytest", "rich")
