@@ -13,6 +13,7 @@ from taper_frontend.capture import Model, capture
 from taper_frontend.dims import requested_dims
 from taper_frontend.errors import ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
+from taper_frontend.lowering.source import without_module
 from taper_frontend.passes import PIPELINE, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
@@ -200,7 +201,8 @@ def _breaks(refused: list[UnsupportedNode]) -> list[Break]:
 
 
 def _sources(sources: Any) -> list[str]:
-    return list(dict.fromkeys(filter(None, sources)))
+    """Return each line once, whichever modules call it."""
+    return list(dict.fromkeys(without_module(source) for source in sources if source))
 
 
 def _captured_category(error: ExportError) -> str:
