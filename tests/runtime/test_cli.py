@@ -26,7 +26,7 @@ LIMITS = Limits(
 )
 
 #: The commands of the runtime alone; where the frontend is installed it adds one.
-OWN = ("bench", "completion", "inspect", "profile", "run")
+OWN = ("bench", "completion", "inspect", "profile", "report", "run")
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +107,7 @@ def json_of(result):
         ("machine", ["bench", "--machine", "--threads", 1]),
         ("profile", ["profile", "m.taper", "--runs", 2, "--threads", 1]),
         ("profile", ["profile", "s.taper", "--runs", 2, "--threads", 1]),
+        ("report", ["report", "s.taper", "--runs", 2, "--threads", 1, "-o", "s.html"]),
         ("completion", ["completion", "bash"]),
     ],
 )
@@ -181,6 +182,15 @@ def test_warnings_are_one_line_each(taper, monkeypatch, model):
     )
     warnings.simplefilter("always")
     assert taper("inspect", model)[2] == "taper: warning: old\\nnews\n"
+
+
+def test_report_writes_a_page(taper, model, tmp_path):
+    code, out, err = taper("report", model, "-o", "m.html", "--runs", 2)
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"m.html: [\d.]+ kB\n", out)
+    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "f32_matmul" in page
 
 
 # -- options ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -128,6 +128,6 @@ def _sample(plan: Plan, name: str, sizes: Mapping[str, int]) -> np.ndarray:
     return np.resize(sample, shape)
 
 
-def feed_sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def feed_sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Return the value of every size variable for these inputs."""
     return bind_sizes(plan, {name: array.shape for name, array in feed.items()})

@@ -20,10 +20,22 @@ from taper_runtime.session import thread_count
 if TYPE_CHECKING:
     import argparse
 
+    from taper_runtime.machine import Limits
+    from taper_runtime.profile import Profile
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "time every node beside the machine's limit"
+    add_measuring(parser)
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE.json", help="write a trace for Chrome or Perfetto"
+    )
+    parser.set_defaults(command=_profile)
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Add what :func:`measure` reads."""
     add_plan(parser)
     add_runs(parser, 20)
     add_sizes(parser)
@@ -34,17 +46,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.json",
         help="limits that `bench --machine --output` wrote; else they are measured, for a second",
     )
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE.json", help="write a trace for Chrome or Perfetto"
-    )
-    parser.set_defaults(command=_profile)
 
 
-def _profile(args: argparse.Namespace) -> Result:
+def measure(args: argparse.Namespace) -> tuple[Profile, Limits, dict[str, int]]:
+    """Profile a plan; return also the limits of this machine, and the sizes of the run."""
     from taper_runtime.executor import _native
     from taper_runtime.format.reader import load
     from taper_runtime.machine import load_limits, measure_limits
-    from taper_runtime.profile import describe_profile, profile_data, profile_plan, save_trace
+    from taper_runtime.profile import profile_plan
 
     plan, isa, threads = load(args.plan), _native.active_isa(), thread_count(args.threads)
     feed = make_feed(plan, args.size)
@@ -55,7 +64,14 @@ def _profile(args: argparse.Namespace) -> Result:
             limits = measure_limits([isa], [threads], advance)[0]
     with progress("profile", args.runs) as advance:
         profile = profile_plan(plan, feed, runs=args.runs, threads=threads, advance=advance)
+    return profile, limits, feed_sizes(plan, feed)
+
+
+def _profile(args: argparse.Namespace) -> Result:
+    from taper_runtime.profile import describe_profile, profile_data, save_trace
+
+    profile, limits, sizes = measure(args)
     if args.trace:
         save_trace(profile, args.trace)
-    data = {"runs": args.runs, "sizes": feed_sizes(plan, feed), **profile_data(profile, limits)}
+    data = {"runs": args.runs, "sizes": sizes, **profile_data(profile, limits)}
     return Result(data, describe_profile(profile, limits))

@@ -1,0 +1,32 @@
+"""``taper report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taper_runtime.cli.parser import Result
+from taper_runtime.cli.profile import add_measuring, measure
+from taper_runtime.text import printable
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = "write a page about a plan: graph, times, memory, weights"
+    add_measuring(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.html", required=True)
+    parser.set_defaults(command=_report)
+
+
+def _report(args: argparse.Namespace) -> Result:
+    from taper_runtime.pages.report import report_page
+    from taper_runtime.report import size_text
+
+    profile, limits, sizes = measure(args)
+    args.output.write_text(report_page(args.plan.name, profile, limits), encoding="utf-8")
+    nbytes = args.output.stat().st_size
+    data = {"output": str(args.output), "bytes": nbytes, "runs": args.runs, "sizes": sizes}
+    return Result(data, printable(f"{args.output}: {size_text(nbytes)}"))
