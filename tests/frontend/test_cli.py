@@ -92,6 +92,28 @@ def test_json_of_explain(factory, code, taper):
     assert len(data["breaks"]) == code
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["models_of_cli:nothing", "-o", "m.taper"], 1, "has no attribute 'nothing'"),
+        (["models_of_cli", "-o", "m.taper"], 1, "'models_of_cli': expected MODULE:NAME"),
+        (["none_of_cli:make", "-o", "m.taper"], 1, "No module named 'none_of_cli'"),
+        (["models_of_cli:broken", "-o", "m.taper"], 1, "special_bessel_j0"),
+        (["models_of_cli:make", "-o", "none/m.taper"], 1, "none/"),
+        (["models_of_cli:make", "-o", "."], 1, "expected a regular file or none to replace"),
+        (["models_of_cli:make", "--args", "models_of_cli:dim", "-o", "m"], 1, "no attribute 'dim'"),
+        (["models_of_cli:make"], 2, "one of the arguments -o/--output --explain is required"),
+        (["models_of_cli:make", "-o", "m.taper", "--dtype", "int8"], 2, "invalid choice: 'int8'"),
+    ],
+)
+def test_mistakes_are_named(arguments, code, message, taper):
+    got, _, err = taper("export", *arguments)
+    assert got == code
+    assert message in err
+    assert "Traceback" not in err
+    assert not os.path.exists("m.taper")
+
+
 def test_page_has_every_option():
     rows = re.findall(r"^\| \[`taper (\w+)`\].* \| (.*) \|", PAGE, re.M)
     assert ("export", command_parser("export").description) in rows

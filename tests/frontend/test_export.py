@@ -142,12 +142,6 @@ def args():
 
 def both():
     return make(), args()
-
-def unsupported():
-    class M(torch.nn.Module):
-        def forward(self, x):
-            return torch.fft.fft(x).abs()
-    return M(), (torch.ones(2, 4),)
 """
 
 
@@ -187,28 +181,6 @@ def test_command_line_from_export_to_output(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "f32_matmul" in result.stdout
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["export", "zoo:nothing", "-o", "m.taper"], 1, "has no attribute 'nothing'"),
-        (["export", "zoo:unsupported", "-o", "m.taper"], 1, "unsupported"),
-        (["inspect", "missing.taper"], 1, "No such file"),
-        (["inspect", "zoo.py"], 1, "header"),
-        (["run", "zoo.py"], 1, "header"),
-        (["profile", "zoo.py", "--machine", "zoo.py"], 1, "header"),
-        (["bench", "m.taper", "--output", "x.json"], 1, "expected --machine"),
-        (["bench"], 2, "one of the arguments FILE.taper --machine is required"),
-        (["conquer"], 2, "unknown command"),
-    ],
-)
-def test_users_mistakes_are_one_line(arguments, code, message, tmp_path):
-    (tmp_path / "zoo.py").write_text(FACTORY)
-    result = taper(*arguments, cwd=tmp_path)
-    assert result.returncode == code
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_report_names_what_only_moves_values():

@@ -84,9 +84,7 @@ def _export(args: argparse.Namespace) -> Result:
     with warnings.catch_warnings():
         # those of the export itself stand in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
-        plan = export(
-            model, inputs, kwargs, verify=not args.no_verify, progress=not args.json, **options
-        )
+        plan = export(model, inputs, kwargs, verify=not args.no_verify, progress=True, **options)
     plan.save(args.output)
     size = args.output.stat().st_size
     data = {"output": str(args.output), "bytes": size, "plan": plan_data(plan, nodes=False)}
