@@ -104,7 +104,8 @@ def test_a_node_without_a_line_belongs_with_the_one_before():
 def test_what_a_file_says_stays_text():
     plan = small_plan()
     nodes = tuple(node._replace(source=HOSTILE) for node in plan.nodes)
-    metadata = {"producer": HOSTILE, "warnings": [HOSTILE], "verified": {"x": HOSTILE}}
+    warning = {"kind": "numpy", "text": HOSTILE}
+    metadata = {"producer": HOSTILE, "warnings": [warning], "verified": {"x": HOSTILE}}
     plan = plan._replace(nodes=nodes, metadata=metadata)
     profile = profile_plan(plan, small_feed(plan), runs=1, threads=1)
     page = report_page(HOSTILE, profile, LIMITS)

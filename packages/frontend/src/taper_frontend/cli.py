@@ -13,7 +13,7 @@ from taper_frontend.errors import ExportError
 from taper_runtime.cli.options import is_number
 from taper_runtime.cli.parser import Result
 from taper_runtime.report import describe_plan, plan_data, size_text
-from taper_runtime.text import printable_lines
+from taper_runtime.text import printable, printable_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -88,7 +88,8 @@ def _export(args: argparse.Namespace) -> Result:
     plan.save(args.output)
     size = args.output.stat().st_size
     data = {"output": str(args.output), "bytes": size, "plan": plan_data(plan, nodes=False)}
-    return Result(data, f"{describe_plan(plan, nodes=False)}\n\n{args.output}: {size_text(size)}")
+    place = printable(f"{args.output}: {size_text(size)}")
+    return Result(data, f"{describe_plan(plan, nodes=False)}\n\n{place}")
 
 
 def _explained(explanation: Explanation) -> Result:

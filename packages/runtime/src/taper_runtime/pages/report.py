@@ -86,8 +86,8 @@ def _list(value: object) -> list[Any]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, dict) and "message" in value:
-        return str(value["message"])
+    if isinstance(value, dict) and "text" in value:
+        return str(value["text"])
     return str(value)
 
 
