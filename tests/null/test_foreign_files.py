@@ -60,7 +60,7 @@ FILES = {
     ),
     # ir_version 8, producer_name "pytorch", then a graph of 300 bytes, in protobuf's encoding
     "onnx": (b"\x08\x08\x12\x07pytorch\x3a\xac\x02" + bytes(300), "got an ONNX model"),
-    "text": (b"#!/usr/bin/env python\nimport torch\n", "got something else; its header would have"),
+    "text": (b"#!/usr/bin/env python\nimport torch\n", "got something else: its header would have"),
     "short_text": (b"taper", "got something else"),
     "safetensors": (
         safetensors.numpy.save({"w": np.ones(3)}),

@@ -137,7 +137,9 @@ def parse_header(buffer: bytes | mmap) -> Container:
 
 def _fail_foreign(buffer: bytes | mmap, field: str, reason: str) -> NoReturn:
     """Refuse what has no header of safetensors, by what it is instead."""
-    raise PlanFormatError(field, f"expected a .taper file, got {identify(buffer)}; {reason}")
+    kind = identify(buffer)
+    got = f"got {kind}" if kind else f"got something else: {reason}"
+    raise PlanFormatError(field, f"expected a .taper file, {got}")
 
 
 def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Entry]:

@@ -24,7 +24,7 @@ _HEAD_BYTES = 1 << 10
 
 
 def identify(buffer: bytes | mmap) -> str:
-    """Return what a file is that has no header of safetensors; it may be anything."""
+    """Return what a file is that has no header of safetensors; empty where unknown."""
     head = bytes(buffer[:_HEAD_BYTES])
     if not head:
         return "an empty file"
@@ -35,7 +35,7 @@ def identify(buffer: bytes | mmap) -> str:
         return _identify_zip(head)
     if len(head) > 2 and head[0] == 8 and head[1] < 128 and head[2] in _ONNX_TAGS:
         return "an ONNX model"
-    return "something else"
+    return ""
 
 
 def _identify_zip(head: bytes) -> str:
