@@ -196,10 +196,21 @@ def _describe_copies(plan: Plan) -> list[str]:
     copies = [node for node in plan.nodes if _is_copy(plan, node)]
     if not copies:
         return []
-    return [
-        f"{_nodes(len(copies))} moving values only, between what makes and needs them:",
-        *(f"  {_describe_copy(plan, node)}" for node in copies),
-    ]
+    makers = {node.output: node for node in plan.nodes}
+    readers: dict[str, list[int]] = {}  # steps
+    for step, node in enumerate(plan.nodes):
+        for name in dict.fromkeys(node.inputs):
+            readers.setdefault(name, []).append(step)
+    lines = [f"{_nodes(len(copies))} moving values only, between what makes and needs them:"]
+    for node in copies:
+        source = node.inputs[0]
+        while source in makers and not plan.is_executed(makers[source]):
+            source = makers[source].inputs[0]
+        maker = makers[source].op if source in makers else plan.tensors[source].role
+        needs = ", ".join(_needs(plan, node.output, readers))
+        size = size_text(plan.tensors[node.output].nbytes)
+        lines.append(f"  {node.output} = {node.op}, {maker} to {needs}, {size}")
+    return lines
 
 
 def _is_copy(plan: Plan, node: PlanNode) -> bool:
@@ -207,24 +218,18 @@ def _is_copy(plan: Plan, node: PlanNode) -> bool:
     return plan.is_executed(node) and (node.op == "COPY" or REGISTRY[node.op].view is not None)
 
 
-def _describe_copy(plan: Plan, node: PlanNode) -> str:
-    makers = {other.output: other for other in plan.nodes}
-    source = node.inputs[0]
-    while source in makers and not plan.is_executed(makers[source]):
-        source = makers[source].inputs[0]
-    readers = {node.output}
-    needs = []
-    for other in plan.nodes:
-        if readers.isdisjoint(other.inputs):
-            continue
-        if plan.is_executed(other):
-            needs.append(other.op)
-        else:
-            readers.add(other.output)
-    needs += ["output"] * any(name in readers for name in plan.outputs)
-    maker = makers[source].op if source in makers else plan.tensors[source].role
-    size = size_text(plan.tensors[node.output].nbytes)
-    return f"{node.output} = {node.op}, {maker} to {', '.join(dict.fromkeys(needs))}, {size}"
+def _needs(plan: Plan, name: str, readers: Mapping[str, list[int]]) -> Iterable[str]:
+    """Return the ops that read a tensor, or a view of it, in order; ``output`` for the caller."""
+    names = [name]
+    steps = set()
+    for each in names:  # grows by views
+        for step in readers.get(each, ()):
+            if plan.is_executed(plan.nodes[step]):
+                steps.add(step)
+            else:
+                names.append(plan.nodes[step].output)
+    ops = [plan.nodes[step].op for step in sorted(steps)]
+    return dict.fromkeys(ops + ["output"] * any(each in plan.outputs for each in names))
 
 
 def _describe_nodes(plan: Plan) -> list[str]:
