@@ -20,7 +20,14 @@ REPORT = {
     "passes": [{"name": "fuse", "before": 9, "after": 7}],
     "specialized": ["dimension 0 of inputs['x']: 4"],
     "warnings": [{"kind": "numpy", "text": "1 node is computed by numpy"}],
-    "verified": {"trials": 3, "max_error": 1e-7, "relative_error": 2e-7},
+    "verified": {
+        "trials": 3,
+        "max_error": 1e-7,
+        "relative_error": 2e-7,
+        "refused": 2,
+        "reason": "IndexError",
+        "uncertain": {"y": "a tie"},
+    },
     "fallbacks": [{"node": "t", "op": "WHERE", "source": "model.py:9"}],
 }
 
@@ -30,7 +37,9 @@ SHOWN = {
     "passes": "fuse: 9 -> 7 nodes",
     "specialized": "fixed by torch: dimension 0 of inputs['x']: 4",
     "warnings": "warning (numpy): 1 node is computed by numpy",
-    "verified": "verified on 3 inputs: largest difference 1.0e-07, relative 2.0e-07",
+    "verified": "verified on 3 inputs: differs from the module by at most 1e-07, relative 2e-07\n"
+    "  2 random inputs that the module refuses: IndexError\n"
+    "  output 'y' differs as float32 allows: a tie\n",
     "fallbacks": "  t = WHERE  model.py:9",
 }
 

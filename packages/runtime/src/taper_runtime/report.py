@@ -172,14 +172,29 @@ def _describe_export(plan: Plan) -> list[str]:
         f"warning ({warning['kind']}): {warning['text']}"
         for warning in metadata_rows(plan, "warnings", kind=str, text=str)
     ]
-    verified = plan.metadata.get("verified")
-    if _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
-        verified = plan.metadata["verified"]
+    return [
+        *lines,
+        *_describe_verification(plan.metadata.get("verified")),
+        *_describe_fallbacks(plan),
+        *_describe_copies(plan),
+    ]
+
+
+def _describe_verification(verified: Any) -> list[str]:
+    if not _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
+        return []
+    text = f"verified on {verified['trials']} inputs: differs from the module by at most "
+    lines = [f"{text}{verified['max_error']:.0e}, relative {verified['relative_error']:.0e}"]
+    if _has(verified, {"refused": int, "reason": str}):
         lines.append(
-            f"verified on {verified['trials']} inputs: largest difference "
-            f"{verified['max_error']:.1e}, relative {verified['relative_error']:.1e}"
+            f"  {verified['refused']} random inputs that the module refuses: {verified['reason']}"
         )
-    return [*lines, *_describe_fallbacks(plan), *_describe_copies(plan)]
+    if _has(verified, {"uncertain": dict}):
+        lines += [
+            f"  output {name!r} differs as float32 allows: {why}"
+            for name, why in verified["uncertain"].items()
+        ]
+    return lines
 
 
 def _describe_fallbacks(plan: Plan) -> list[str]:
