@@ -17,7 +17,7 @@ from torch.utils._sympy.numbers import int_oo
 
 from taper_frontend.capture import capture
 from taper_frontend.dims import Axis, tensor_inputs, torch_shapes
-from taper_frontend.errors import CaptureError, ExportError
+from taper_frontend.errors import CaptureError, ExportError, FixedSizeError
 from taper_frontend.refusals import is_about_dims, of_dims
 from taper_runtime.sizes import UNBOUNDED, affine
 
@@ -79,6 +79,8 @@ def attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
             raise refused from cause
         try:
             return _with_larger_examples(request._replace(axes=hints), use, hinted=True)
+        except FixedSizeError as error:
+            raise error from cause
         except ExportError:
             raise refused from cause
 
@@ -152,12 +154,12 @@ def _hints(axes: Sequence[Axis]) -> list[Axis] | None:
     if any(hasattr(axis.dim, "root") for axis in axes):
         return None
     return [
-        axis._replace(dim=Dim.DYNAMIC(min=axis.dim.min or None, max=_end(axis)))
-        if isinstance(axis.dim, Dim)
+        axis._replace(dim=Dim.AUTO(min=axis.dim.min or None, max=_end(axis)))
+        if axis.required
         else axis
         for axis in axes
     ]
 
 
 def _end(axis: Axis) -> int | None:
-    return None if axis.dim.max == int_oo else int(axis.dim.max)
+    return None if axis.dim.max in (None, int_oo) else int(axis.dim.max)

@@ -11,7 +11,7 @@ from torch.export.dynamic_shapes import _combine_args, _DimHint, _DimHintType, _
 from torch.export.graph_signature import InputKind
 from torch.utils._pytree import keystr, tree_leaves
 
-from taper_frontend.errors import ExportError
+from taper_frontend.errors import ExportError, FixedSizeError
 from taper_frontend.guards import (
     Decision,
     decisions,
@@ -49,6 +49,8 @@ class Axis(NamedTuple):
         The user's, empty if none was given.
     dim : Dim, hint or int
         What torch is to be told.
+    required : bool
+        Whether it is an error if the model fixes it.
     """
 
     tensor: int
@@ -58,16 +60,12 @@ class Axis(NamedTuple):
     size: int
     name: str
     dim: Any
+    required: bool
 
     @property
     def where(self) -> str:
         """The dimension in words."""
         return f"dimension {self.axis} of input {self.input!r}"
-
-    @property
-    def may_be_fixed(self) -> bool:
-        """Whether the user leaves it to the model if it varies."""
-        return isinstance(self.dim, _DimHint) and self.dim.type == _DimHintType.AUTO
 
     @property
     def varies(self) -> bool:
@@ -256,7 +254,7 @@ def of_ranges(lowered: Lowered, program: ExportedProgram, axes: Sequence[Axis]) 
     for axis in axes:
         size = graph.tensors[graph.inputs[axis.tensor]].shape[axis.axis]
         known = affine(size)
-        if known is None or not axis.may_be_fixed:
+        if known is None or axis.required or not axis.varies:
             continue
         name, factor, addend = known
         low, high = graph.sizes[name]
@@ -311,7 +309,10 @@ def _axis(tensor: int, name: str, source: str, x: torch.Tensor, axis: Any, dim: 
     root = getattr(dim, "root", None)  # of a Dim computed from another
     if root is not None:
         called = root.__name__
-    return Axis(tensor, axis, name, f"{source}.size()[{axis}]", x.shape[axis], called, dim)
+    required = isinstance(dim, Dim) or getattr(dim, "type", None) == _DimHintType.DYNAMIC
+    return Axis(
+        tensor, axis, name, f"{source}.size()[{axis}]", x.shape[axis], called, dim, required
+    )
 
 
 def _by_tensor(dynamic_axes: Mapping[str, Any], names: Sequence[str]) -> dict[int, dict[int, Any]]:
@@ -333,8 +334,8 @@ def _note_of_fixed(axis: Axis, line: str) -> Note:
     else:
         why, advice = "", ""
     text = f"{axis.where} was to vary{name}, but the model fixes it to {axis.size}{why}"
-    if not axis.may_be_fixed:
-        raise ExportError(f"{text}: expected a size that varies, got {axis.size}{advice}")
+    if axis.required:
+        raise FixedSizeError(f"{text}: expected a size that varies, got {axis.size}{advice}")
     return Note("shape", text + advice)
 
 

@@ -35,6 +35,10 @@ class CaptureError(ExportError):
         super().__init__(f"torch could not {what}: {reason}{place}")
 
 
+class FixedSizeError(ExportError):
+    """The model fixes a dimension that has to vary."""
+
+
 class ExportWarning(UserWarning):
     """The plan is as the module is, but perhaps not as its user wants it.
 

@@ -21,7 +21,7 @@ from taper_frontend.passes import PIPELINE, Pass, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
 from taper_frontend.request import Request, make_request
-from taper_frontend.verify import verify_plan
+from taper_frontend.verify import VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.binding import bind_sizes
 
@@ -117,12 +117,21 @@ def export(
 
 
 class Options(NamedTuple):
-    """What is asked of a plan, as :func:`export` takes it."""
+    """What is asked of a plan.
+
+    Attributes
+    ----------
+    input_names, output_names, passes, verify
+        As :func:`export` takes them.
+    trusting : bool
+        Whether sizes start where torch says, and not below.
+    """
 
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     passes: Sequence[Pass] = PIPELINE
     verify: bool = True
+    trusting: bool = False
 
 
 def compile_program(
@@ -150,7 +159,9 @@ def compile_program(
     inputs = _input_names(program, options.input_names)
     dims = settle(program, inputs, axes)
     step("lower")
-    lowered = lower(program, dims.names, ranged=dims.ranged, inputs=inputs)
+    lowered = lower(
+        program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
+    )
     graph = lowered.graph
     weights = sum(array.nbytes for array in graph.constants.values())
     step("optimize")
@@ -194,7 +205,17 @@ def _compile(
 ) -> Plan:
     """Make a plan of what has been captured of a module, and check that it is about its request."""
     options = options._replace(verify=options.verify or tried.doubled)
-    plan = compile_program(tried.program, tried.axes, request.notes, options=options, step=step)
+
+    def make(options: Options) -> Plan:
+        return compile_program(tried.program, tried.axes, request.notes, options=options, step=step)
+
+    try:
+        plan = make(options)
+    except VerificationError:
+        if not tried.axes:
+            raise
+        # the program may be another for sizes of 1, which torch takes for a case of its own
+        plan = make(options._replace(trusting=True))
     try:
         bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     except InputError as error:

@@ -131,7 +131,7 @@ def decisions(
         expr, free = guard.expr, guard.expr.free_symbols
         if (getattr(frame, "filename", ""), getattr(frame, "lineno", 0)) not in places:
             continue
-        if not free <= symbols.keys() or (isinstance(expr, sympy.Ne) and expr.rhs in (0, 1)):
+        if not free <= symbols.keys() or (isinstance(expr, sympy.Ne) and expr.lhs.is_Symbol):
             continue  # a dim of 1 is a case of its own, which the plan is tried with
         names = sorted({atom.text for symbol in free for atom in variables(symbols[symbol])})
         for values in product(*(_tried(ranges[name], examples[name]) for name in names)):

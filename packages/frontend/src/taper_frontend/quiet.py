@@ -21,7 +21,7 @@ def quiet() -> Iterator[None]:
     if os.environ.get("TORCH_LOGS"):
         yield
         return
-    handlers = logging.getLogger("torch").handlers
+    handlers = _handlers()
     for handler in handlers:
         handler.addFilter(_none)
     try:
@@ -30,6 +30,17 @@ def quiet() -> Iterator[None]:
     finally:
         for handler in handlers:
             handler.removeFilter(_none)
+
+
+def _handlers() -> list[logging.Handler]:
+    """Return the handlers of torch's loggers; it gives many of them one of their own."""
+    loggers = logging.Logger.manager.loggerDict.items()
+    return [
+        handler
+        for name, logger in loggers
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger)
+        for handler in logger.handlers
+    ]
 
 
 def _none(record: logging.LogRecord) -> bool:

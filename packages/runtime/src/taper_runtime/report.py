@@ -55,7 +55,7 @@ def _describe_export(plan: Plan) -> list[str]:
         f"  {record['name']}: {record['before']} -> {record['after']} nodes"
         for record in metadata.get("passes", ())
     ]
-    lines += [f"  fixed by torch: {dim}" for dim in metadata.get("specialized", ())]
+    lines += [f"  warning: {warning['text']}" for warning in metadata.get("warnings", ())]
     verified = metadata.get("verified")
     if verified:
         lines.append(

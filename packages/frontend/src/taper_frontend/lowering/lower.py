@@ -102,6 +102,7 @@ def lower(
     names: Mapping[str, str] | None = None,
     *,
     ranged: Collection[str] = (),
+    trusting: bool = False,
     inputs: Mapping[str, str] | None = None,
 ) -> Lowered:
     """Lower a captured program.
@@ -118,6 +119,8 @@ def lower(
         Names for torch's size symbols; those of one name are one size.
     ranged : collection of str
         The symbols whose least size the user gave.
+    trusting : bool
+        Whether other ranges start where torch says, and not below where that can be told to hold.
     inputs : mapping of str to str, optional
         Names for the inputs, by those of their FX nodes.
 
@@ -132,7 +135,7 @@ def lower(
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    walk, ends = _walk(program, names or {}, ranged, inputs or {})
+    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {})
     return walk.finish(*ends)
 
 
@@ -143,7 +146,7 @@ def survey(
     ranged: Collection[str] = (),
 ) -> Survey:
     """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
-    walk, _ = _walk(program, names or {}, ranged, {})
+    walk, _ = _walk(program, names or {}, ranged, False, {})
     graph = walk.graph
     graph.states.clear()
     graph.set_outputs(name for name in graph.nodes if not graph.consumers(name))
@@ -154,12 +157,13 @@ def _walk(
     program: ExportedProgram,
     names: Mapping[str, str],
     ranged: Collection[str],
+    trusting: bool,
     inputs: Mapping[str, str],
 ) -> tuple[_Walk, _Ends]:
     """Lower the nodes for as many sizes as they can be lowered for."""
     least: dict[str, int] = {}
     while True:
-        walk = _Walk(program, Sizes(program, names, ranged, least), inputs)
+        walk = _Walk(program, Sizes(program, names, ranged, least, trusting=trusting), inputs)
         ends = walk.lower_nodes()
         more = {name: walk.sizes.raised(name) for name in walk.undecided}
         if not any(more.values()):

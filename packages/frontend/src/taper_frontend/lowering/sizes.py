@@ -60,6 +60,8 @@ class Sizes:
         What to call torch's symbols; others keep torch's names. Those of one name are one variable.
     ranged : collection of str
         The symbols whose least size the user gave.
+    trusting : bool, optional
+        Whether ranges that nobody gave start where torch says.
     least : mapping of str to int, optional
         Where the ranges of variables start that nobody gave a range. Others of them start at 0
         where torch says 2, as it does of every one: most programs take less as well.
@@ -82,7 +84,10 @@ class Sizes:
         names: Mapping[str, str],
         ranged: Collection[str] = (),
         least: Mapping[str, int] | None = None,
+        *,
+        trusting: bool = False,
     ) -> None:
+        self._trusting = trusting
         self._least = least or {}
         # where torch says that the variables' ranges start that nobody gave one
         self._torch_least: dict[str, int] = {}
@@ -137,7 +142,8 @@ class Sizes:
             high = high if high == UNBOUNDED else high // step
         if all(str(symbol) not in ranged for symbol in sizes):
             self._torch_least[name] = least
-            least = self._least.get(name, least if step * least > 2 else 0)
+            below = step * least <= 2 and not self._trusting
+            least = self._least.get(name, 0 if below else least)
         low, _ = nonempty(least, high)
         size = step * variable(name, low, high)
         self.symbols |= dict.fromkeys(sizes, size)
