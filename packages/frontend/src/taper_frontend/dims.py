@@ -20,7 +20,7 @@ from taper_frontend.guards import (
     shape_env,
 )
 from taper_frontend.notes import Note
-from taper_runtime.sizes import UNBOUNDED, affine, is_name
+from taper_runtime.sizes import UNBOUNDED, affine, is_name, is_static
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -245,24 +245,41 @@ def tensor_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in arguments if isinstance(node.meta.get("val"), torch.Tensor)]
 
 
-def of_ranges(lowered: Lowered, program: ExportedProgram, axes: Sequence[Axis]) -> list[Note]:
-    """Tell of sizes that nobody gave a range and that the model takes few of, or takes apart."""
+def of_ranges(
+    lowered: Lowered, program: ExportedProgram, axes: Sequence[Axis], names: Mapping[str, str]
+) -> list[Note]:
+    """Tell of sizes that nobody gave a range and of which the model does not take all alike.
+
+    Parameters
+    ----------
+    lowered : Lowered
+    program : ExportedProgram
+    axes : sequence of Axis
+    names : mapping of str to str
+        torch's symbol -> what it is called.
+    """
     graph = lowered.graph
     env = shape_env(program)
     placeholders = tensor_inputs(program)
     notes: dict[str, Note] = {}
     for axis in axes:
         size = graph.tensors[graph.inputs[axis.tensor]].shape[axis.axis]
-        known = affine(size)
-        if known is None or axis.required or not axis.varies:
+        given = placeholders[axis.tensor].meta["val"].shape[axis.axis]
+        if axis.required or not axis.varies or is_static(size):
+            continue
+        expr = given.node.expr
+        known = affine(size) if expr.is_symbol else None
+        if known is None or (axis.name and names[str(expr)] != axis.name):
+            if axis.name:
+                text = f"{axis.where} was to vary as {axis.name!r}, but the model makes it {size}"
+                notes.setdefault(axis.where, Note("shape", f"{text}; give it that name"))
             continue
         name, factor, addend = known
         low, high = graph.sizes[name]
         asked = axis.dim.max is not None and factor * high + addend >= axis.dim.max
         if (high >= UNBOUNDED or asked) and factor == 1 and 2 * low <= max(axis.size, 2):
             continue
-        given = placeholders[axis.tensor].meta["val"].shape[axis.axis]
-        lines = lines_that_bound(env, given.node.expr.free_symbols)
+        lines = lines_that_bound(env, expr.free_symbols)
         text = f"{axis.where} ({size}) varies {limits(factor, addend, low, high)} only"
         text += f", for {'; '.join(lines[:3])}" if lines else ""
         notes.setdefault(name, Note("shape", f"{text}; an example of another size may allow more"))
