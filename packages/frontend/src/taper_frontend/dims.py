@@ -222,16 +222,25 @@ def settle(program: ExportedProgram, inputs: Mapping[str, str], axes: Sequence[A
         if isinstance(axis.dim, Dim) or getattr(axis.dim, "min", None) is not None:
             ranged.update(symbols)
     _check_equal(axes, tensors)
-    for node in tensors:
-        name = re.sub(r"\W", "_", inputs[node.name], flags=re.ASCII)
-        for axis_, size in enumerate(node.meta["val"].shape):
-            if isinstance(size, torch.SymInt):
-                for symbol in sorted(map(str, size.node.expr.free_symbols)):
-                    default = f"{name}_dim{axis_}"
-                    if not is_name(default) or default in dims.names.values():
-                        default = symbol
-                    dims.names.setdefault(symbol, default)
+    _name_by_place(dims.names, tensors, inputs)
     return dims._replace(ranged=frozenset(ranged))
+
+
+def _name_by_place(
+    names: dict[str, str], tensors: Sequence[torch.fx.Node], inputs: Mapping[str, str]
+) -> None:
+    """Name the symbols that nobody named after the first dimension that they are, or are part of."""
+    places = [
+        (size.node.expr, f"{re.sub(r'[^0-9a-zA-Z_]', '_', inputs[node.name])}_dim{axis}")
+        for node in tensors
+        for axis, size in enumerate(node.meta["val"].shape)
+        if isinstance(size, torch.SymInt)
+    ]
+    for expr, place in sorted(places, key=lambda each: not each[0].is_symbol):
+        for symbol in sorted(map(str, expr.free_symbols)):
+            name = place if expr.is_symbol else f"{place}_unit"
+            if is_name(name) and name not in names.values():
+                names.setdefault(symbol, name)
 
 
 def tensor_inputs(program: ExportedProgram) -> list[torch.fx.Node]:

@@ -56,7 +56,7 @@ def of_mode(module: torch.nn.Module) -> list[Note]:
     return [
         Note(
             "training",
-            f"{_count(len(parts), 'part')} of the module in training mode, and the plan computes "
+            f"{_are(len(parts), 'part', 'of the module')} in training mode, and the plan computes "
             f"what training does: {_list(parts)}; call eval() before export",
         )
     ]
@@ -75,7 +75,7 @@ def of_arguments(names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> 
     return [
         Note(
             "argument",
-            f"{_count(len(baked), 'argument')} no tensor and became part of the plan, which has no "
+            f"{_are(len(baked), 'argument')} not a tensor and became part of the plan, which has no "
             f"such input: {_list(baked)}; give a tensor for what is to vary from run to run",
         )
     ]
@@ -103,7 +103,7 @@ def _of_fallbacks(plan: Plan) -> list[Note]:
     return [
         Note(
             "numpy",
-            f"{_count(len(fallbacks), 'node')} without a native kernel and computed by numpy, which "
+            f"{_are(len(fallbacks), 'node')} without a native kernel and computed by numpy, which "
             f"is slower: {_list([f'{n} {op}' for op, n in ops.most_common()])}{where}; "
             "taper_frontend.explain estimates their share of the time",
         )
@@ -172,8 +172,9 @@ def _names_read(kind: type, method: str, seen: set[str]) -> set[str]:
     return names.union(*(_names_read(kind, name, seen) for name in code.co_names))
 
 
-def _count(count: int, what: str) -> str:
-    return f"1 {what} is" if count == 1 else f"{count} {what}s are"
+def _are(count: int, what: str, of: str = "") -> str:
+    words = [f"1 {what}", of, "is"] if count == 1 else [f"{count} {what}s", of, "are"]
+    return " ".join(filter(None, words))
 
 
 def _list(parts: Sequence[str]) -> str:
