@@ -23,12 +23,20 @@ class Double(torch.nn.Module):
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        (X, None, r"args: expected a tuple of the example arguments, \(x,\) for one tensor, got Te"),
+        (
+            X,
+            None,
+            r"args: expected a tuple of the example arguments, \(x,\) for one tensor, got T",
+        ),
         (X.numpy(), None, r"args: expected a tuple.*, got ndarray"),
         (None, None, "args: expected a tuple of the example arguments, got NoneType"),
         ((X,), [3], "kwargs: expected a dict, got list"),
         ((X.numpy(),), None, r"args\[0\]: expected a torch.Tensor, got ndarray; torch.from_numpy"),
-        ((X,), {"scale": np.float32(2)}, r"kwargs\['scale'\]: expected a torch.Tensor, got float32"),
+        (
+            (X,),
+            {"scale": np.float32(2)},
+            r"kwargs\['scale'\]: expected a torch.Tensor, got float32",
+        ),
         ((), None, r"do not fit Double.forward: missing a required argument: 'x'; expected \(x,"),
         ((X, X), None, r"too many positional arguments; expected .*, got \(Tensor, Tensor\)"),
         ((X,), {"by": 3}, "unexpected keyword argument 'by'"),

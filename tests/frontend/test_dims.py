@@ -32,7 +32,9 @@ def shapes(plan):
 
 
 def check(module, plan, *arrays):
-    got = taper_runtime.InferenceSession(plan).run(None, dict(zip(plan.inputs, arrays, strict=True)))
+    got = taper_runtime.InferenceSession(plan).run(
+        None, dict(zip(plan.inputs, arrays, strict=True))
+    )
     want = torch.utils._pytree.tree_leaves(module(*map(torch.from_numpy, arrays)))
     for mine, theirs in zip(got, want, strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-5)
@@ -58,8 +60,8 @@ def test_one_name_is_one_size(options):
     assert plan.sizes == {"batch": (0, 2**31 - 1), width: (0, 2**31 - 1)}
     arrays = [np.ones((7, 1), np.float32), np.ones((7, 5), np.float32)]
     check(Sum(), plan, *arrays)
+    feed = {"a": arrays[0], "b": arrays[1][:6]}
     with pytest.raises(taper_runtime.InputError, match="batch is 7; got 6"):
-        feed = {"a": arrays[0], "b": arrays[1][:6]}
         taper_runtime.InferenceSession(plan).run(None, feed)
 
 
@@ -115,8 +117,8 @@ def test_multiples_are_named_after_the_size():
     with pytest.warns(ExportWarning, match=r"from 4 on in steps of 4 only, for test_dims\.py:\d+"):
         plan = taper_frontend.export(module, (torch.randn(1, 1, 8, 8),), dynamic_axes=axes)
     assert shapes(plan) == [("1", "1", "4*height_div_4", "8")]
+    x = np.ones((1, 1, 9, 8), np.float32)
     with pytest.raises(taper_runtime.InputError, match=r"4\*height_div_4\): expected 4, 8 and so"):
-        x = np.ones((1, 1, 9, 8), np.float32)
         taper_runtime.InferenceSession(plan).run(None, {"x": x})
 
 
@@ -142,7 +144,9 @@ def test_a_size_that_the_model_fixes_names_the_line():
 
 @pytest.mark.parametrize("dim", ["batch", Dim.AUTO, Dim("batch"), Dim.DYNAMIC])
 def test_an_example_of_batch_one_gives_any_batch(dim):
-    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Flatten(0), torch.nn.Unflatten(0, (-1, 2)))
+    module = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Flatten(0), torch.nn.Unflatten(0, (-1, 2))
+    )
     x = torch.randn(1, 3)
     plan = taper_frontend.export(module, (x,), dynamic_shapes=({0: dim},))
     (low, high) = plan.sizes[str(plan.tensors["input"].shape[0])]

@@ -40,9 +40,7 @@ def check_model(model: Any) -> None:
     elif isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise ExportError(f"{_EXPECTED}, got the class {model.__name__}: call it to make a module")
     elif isinstance(model, Mapping):
-        raise ExportError(
-            f"{_EXPECTED}, got a {type(model).__name__}; {_what_is_in(model)}"
-        )
+        raise ExportError(f"{_EXPECTED}, got a {type(model).__name__}; {_what_is_in(model)}")
     elif not isinstance(model, torch.nn.Module | ExportedProgram):
         raise ExportError(f"{_EXPECTED}, got {type(model).__name__}")
 
@@ -74,10 +72,10 @@ def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     try:
         signature.bind(*args, **(kwargs or {}))
     except TypeError as error:
-        given = [*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs or {})]
+        got = [*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs or {})]
         raise ExportError(
             f"the arguments do not fit {type(module).__name__}.forward: {error}; "
-            f"expected {signature}, got ({', '.join(given)})"
+            f"expected {signature}, got ({', '.join(got)})"
         ) from None
 
 

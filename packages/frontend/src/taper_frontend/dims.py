@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -136,7 +137,7 @@ def requested_axes(
             if dim is not None:
                 axes.append(_axis(tensor, names[tensor], source, x, axis, dim))
 
-    combined: Any = _combine_args(module, args, dict(kwargs))  # type: ignore[arg-type]
+    combined: Any = _combine_args(module, args, dict(kwargs))
     if dynamic_axes is not None:
         by_tensor = _by_tensor(dynamic_axes, names)
         _tree_map_with_path(
@@ -184,7 +185,7 @@ def torch_shapes(
     dims: dict[int, dict[int, Any]] = {}
     for axis in axes:
         dims.setdefault(id(tensors[axis.tensor]), {})[axis.axis] = axis.dim
-    combined: Any = _combine_args(module, args, dict(kwargs))  # type: ignore[arg-type]
+    combined: Any = _combine_args(module, args, dict(kwargs))
     return _tree_map_with_path(lambda path, x: dims.get(id(x)), combined)
 
 
@@ -229,18 +230,25 @@ def settle(program: ExportedProgram, inputs: Mapping[str, str], axes: Sequence[A
 def _name_by_place(
     names: dict[str, str], tensors: Sequence[torch.fx.Node], inputs: Mapping[str, str]
 ) -> None:
-    """Name the symbols that nobody named after the first dimension that they are, or are part of."""
+    """Name the symbols that nobody named after the first dimension that they are, or are in."""
     places = [
-        (size.node.expr, f"{re.sub(r'[^0-9a-zA-Z_]', '_', inputs[node.name])}_dim{axis}")
+        (size.node.expr, f"{_identifier(inputs[node.name])}_dim{axis}")
         for node in tensors
         for axis, size in enumerate(node.meta["val"].shape)
         if isinstance(size, torch.SymInt)
     ]
     for expr, place in sorted(places, key=lambda each: not each[0].is_symbol):
+        stem = place if expr.is_symbol else f"{place}_unit"
         for symbol in sorted(map(str, expr.free_symbols)):
-            name = place if expr.is_symbol else f"{place}_unit"
-            if is_name(name) and name not in names.values():
-                names.setdefault(symbol, name)
+            others = (f"{stem}_{number}" for number in count(1))
+            free = (name for name in chain([stem], others) if name not in names.values())
+            names.setdefault(symbol, next(free))
+
+
+def _identifier(name: str) -> str:
+    """Return the name of an input as the name of a size can begin."""
+    text = re.sub(r"\W", "_", name, flags=re.ASCII)[:60]
+    return text if text.isidentifier() else f"input_{text}"
 
 
 def tensor_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
@@ -325,8 +333,6 @@ def _axis(tensor: int, name: str, source: str, x: torch.Tensor, axis: Any, dim: 
         raise ExportError(f"{where}: expected axes of 0 to {x.dim() - 1}, got {axis!r}")
     called = dim if isinstance(dim, str) else getattr(dim, "__name__", "")
     if isinstance(dim, str):
-        if not is_name(dim):
-            raise ExportError(f"{where}: expected a name of letters, digits and _, got {dim!r}")
         dim = Dim.AUTO
     elif not isinstance(dim, Dim | _DimHint | int):
         raise ExportError(
@@ -335,6 +341,8 @@ def _axis(tensor: int, name: str, source: str, x: torch.Tensor, axis: Any, dim: 
     root = getattr(dim, "root", None)  # of a Dim computed from another
     if root is not None:
         called = root.__name__
+    if not is_name(called or "n"):
+        raise ExportError(f"{where}: expected a name of letters, digits and _, got {called!r}")
     required = isinstance(dim, Dim) or getattr(dim, "type", None) == _DimHintType.DYNAMIC
     return Axis(
         tensor, axis, name, f"{source}.size()[{axis}]", x.shape[axis], called, dim, required
@@ -369,8 +377,8 @@ def _note_of_decision(way: Decision) -> Note:
     sizes = ", ".join(f"{name} = {value}" for name, value in way.sizes.items())
     return Note(
         "branch",
-        f"the module decides by a size at {way.line}; the plan always takes the way of the example, "
-        f"where {way.condition} holds, and may be wrong for other sizes, such as {sizes}; "
+        f"the module decides by a size at {way.line}; the plan always takes the way of the "
+        f"example, where {way.condition} holds, and may be wrong for others, such as {sizes}; "
         "give the sizes ranges in which it holds, or export the other way apart",
     )
 

@@ -42,6 +42,7 @@ HINTS = {
     "data-dependent": "keep shapes fixed: a mask or torch.where instead of a selection",
 }
 
+
 class Break(NamedTuple):
     """One reason why a model cannot be exported.
 
@@ -173,9 +174,7 @@ def explain(
     check_model(module)
     try:
         if isinstance(module, torch.nn.Module):
-            request = make_request(
-                module, args, kwargs, None, dynamic_shapes, dynamic_axes
-            )
+            request = make_request(module, args, kwargs, None, dynamic_shapes, dynamic_axes)
             return attempt(
                 request, lambda tried: _explain(tried.program, tried.axes, request.notes)
             )

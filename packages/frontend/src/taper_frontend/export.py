@@ -192,7 +192,12 @@ def compile_program(
             f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
             "may be"
         ) from error
-    found = [*notes, *dims.notes, *of_ranges(lowered, program, axes, dims.names), *of_plan(plan, weights)]
+    found = [
+        *notes,
+        *dims.notes,
+        *of_ranges(lowered, program, axes, dims.names),
+        *of_plan(plan, weights),
+    ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
     if not options.verify:
         return plan

@@ -69,8 +69,10 @@ def input_names(program: ExportedProgram) -> dict[str, str]:
     spec = program.call_spec.in_spec
     signature = program.module_call_graph[0].signature
     arguments = signature.forward_arg_names if signature is not None else None
-    if spec is None or not arguments or len(arguments) != sum(
-        part.num_children for part in spec.children()
+    if (
+        spec is None
+        or not arguments
+        or len(arguments) != sum(part.num_children for part in spec.children())
     ):  # made by another version of torch
         return {name: name for name in leaves}
     return dict(zip(leaves, leaf_names(arguments, spec), strict=True))
@@ -85,8 +87,10 @@ def output_names(spec: TreeSpec, taken: Collection[str]) -> list[str]:
     taken : collection of str
         The names of inputs and states.
     """
-    names = [_join(path if path and isinstance(path[0], str) else _of_output(path))
-             for path in leaf_paths(spec)]
+    names = [
+        _join(path if path and isinstance(path[0], str) else _of_output(path))
+        for path in leaf_paths(spec)
+    ]
     return _distinct((f"output_{name}" if name in taken else name for name in names), taken)
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from taper_runtime.plan.plan import Plan
 
-#: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary as
-#: they were to, ways that the module takes for some sizes alone, arguments that became constants, the
-#: size of the file, state.
+#: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary
+#: as they were to, ways that the module takes for some sizes alone, arguments that became
+#: constants, the size of the file, state.
 KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state")
 
 #: A file is much larger than its weights from this factor and this many bytes on.
@@ -75,8 +75,8 @@ def of_arguments(names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> 
     return [
         Note(
             "argument",
-            f"{_are(len(baked), 'argument')} not a tensor and became part of the plan, which has no "
-            f"such input: {_list(baked)}; give a tensor for what is to vary from run to run",
+            f"{_are(len(baked), 'argument')} not a tensor and became part of the plan, which has "
+            f"no such input: {_list(baked)}; give a tensor for what is to vary from run to run",
         )
     ]
 
@@ -141,8 +141,9 @@ def _of_states(plan: Plan) -> list[Note]:
     return [
         Note(
             "state",
-            f"the module writes to {_list(states)}, so that results depend on the session's earlier "
-            "runs; where that is not meant, let forward return the new value instead of keeping it",
+            f"the module writes to {_list(states)}, so that results depend on the session's "
+            "earlier runs; where that is not meant, let forward return the new value instead of "
+            "keeping it",
         )
     ]
 
@@ -154,11 +155,12 @@ def _has_modes(part: torch.nn.Module) -> bool:
     if isinstance(part, _DropoutNd):
         return part.p > 0
     if isinstance(part, torch.nn.RNNBase):
-        return part.dropout > 0 and part.num_layers > 1
+        return bool(part.dropout) and part.num_layers > 1
     if isinstance(part, torch.nn.MultiheadAttention):
         return part.dropout > 0
     if type(part).__module__.startswith("torch.nn."):
-        return getattr(part, "track_running_stats", False) or isinstance(part, torch.nn.RReLU)
+        tracks = bool(getattr(part, "track_running_stats", False))
+        return tracks or isinstance(part, torch.nn.RReLU)
     return "training" in _names_read(type(part), "forward", set())
 
 

@@ -68,8 +68,9 @@ def read(error: Exception) -> Refusal:
     text = _ABOUT_TORCH.sub("", str(error)).strip()
     if isinstance(error, GuardOnDataDependentSymNode):
         return Refusal(
-            "the model takes a number out of a tensor and decides by it, and a plan is one straight "
-            "line; compute both ways and choose with torch.where, or keep the number an argument",
+            "the model takes a number out of a tensor and decides by it, and a plan is one "
+            "straight line; compute both ways and choose with torch.where, or give the number as "
+            "an argument",
             _source(error),
             "data-dependent",
         )

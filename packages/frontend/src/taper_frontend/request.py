@@ -53,18 +53,19 @@ def make_request(
         If the arguments do not fit the module, or the names or dimensions the arguments.
     """
     check_arguments(module, args, kwargs)
-    args, kwargs = tuple(args), dict(kwargs or {})
-    dynamic_shapes = as_tree(module, args, kwargs, dynamic_shapes)
-    args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.clone, (args, kwargs))
-    leaves = leaf_names(argument_names(module, args, kwargs), tree_structure((args, kwargs)))
+    given = tuple(args), dict(kwargs or {})
+    dynamic_shapes = as_tree(module, *given, dynamic_shapes)
+    own: tuple[tuple[Any, ...], dict[str, Any]]
+    own = tree_map_only(torch.Tensor, torch.Tensor.clone, given)
+    leaves = leaf_names(argument_names(module, *own), tree_structure(own))
     inputs = [
         name
-        for name, leaf in zip(leaves, tree_leaves((args, kwargs)), strict=True)
+        for name, leaf in zip(leaves, tree_leaves(own), strict=True)
         if isinstance(leaf, torch.Tensor)
     ]
     if input_names is not None:
         check_names("input_names", input_names, inputs)
         inputs = list(input_names)
-    axes = requested_axes(module, args, kwargs, inputs, dynamic_shapes, dynamic_axes)
-    notes = [*of_mode(module), *of_arguments(leaves, args, kwargs)]
-    return Request(module, args, kwargs, axes, notes)
+    axes = requested_axes(module, *own, inputs, dynamic_shapes, dynamic_axes)
+    notes = [*of_mode(module), *of_arguments(leaves, *own)]
+    return Request(module, *own, axes, notes)

@@ -174,9 +174,7 @@ def _walk(
 class _Walk:
     """One pass over the nodes of a program, collecting what is refused."""
 
-    def __init__(
-        self, program: ExportedProgram, sizes: Sizes, inputs: Mapping[str, str]
-    ) -> None:
+    def __init__(self, program: ExportedProgram, sizes: Sizes, inputs: Mapping[str, str]) -> None:
         self.program = program
         self.sizes = sizes
         self.inputs = inputs

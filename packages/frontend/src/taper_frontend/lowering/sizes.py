@@ -29,7 +29,7 @@ from torch.utils._sympy.numbers import int_oo
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UNBOUNDED, affine, is_name, largest, nonempty, smallest, variable
+from taper_runtime.sizes import UNBOUNDED, affine, largest, nonempty, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -145,8 +145,7 @@ class Sizes:
             below = step * least <= 2 and not self._trusting
             least = self._least.get(name, 0 if below else least)
         low, _ = nonempty(least, high)
-        size = step * variable(name, low, high)
-        self.symbols |= dict.fromkeys(sizes, size)
+        self.symbols |= dict.fromkeys(sizes, step * variable(name, low, high))
         if low < high:
             self.ranges[name] = least, high
             self.examples[name] = low
