@@ -12,6 +12,11 @@ from taper_runtime import InputError
 
 torch.set_num_threads(1)
 
+# the warning of state is tested beside the others; here it is meant
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the module writes to:taper_frontend.ExportWarning"
+)
+
 
 class Counter(torch.nn.Module):
     """Adds up what it has seen; gives the running sum, and its own count."""

@@ -157,7 +157,7 @@ def _has_modes(part: torch.nn.Module) -> bool:
     if isinstance(part, torch.nn.RNNBase):
         return bool(part.dropout) and part.num_layers > 1
     if isinstance(part, torch.nn.MultiheadAttention):
-        return part.dropout > 0
+        return bool(part.dropout)
     if type(part).__module__.startswith("torch.nn."):
         tracks = bool(getattr(part, "track_running_stats", False))
         return tracks or isinstance(part, torch.nn.RReLU)
