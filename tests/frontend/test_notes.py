@@ -115,7 +115,7 @@ def test_a_file_much_larger_than_its_weights():
     x = torch.randn(1, 512, 32, 32)
     text = notes_of(conv, (x,))["size"]
     assert "those of the module 9" in text
-    assert "1 weights of 3x3 convolutions" in text
+    assert "1 weight of 3x3 convolutions is stored" in text
     small = [each for each in PIPELINE if each is not transform_weights]
     plan = taper_frontend.export(conv, (x,), verify=False, passes=small)
     assert plan.metadata["warnings"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,7 +164,7 @@ def compile_program(
         program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
     )
     graph = lowered.graph
-    weights = sum(array.nbytes for array in graph.constants.values())
+    weights = sum(array.nbytes for array in (*graph.constants.values(), *graph.states.values()))
     step("optimize")
     nodes_lowered = len(graph.nodes)
     # the last is the planner's condition, whatever the pipeline
@@ -294,5 +295,6 @@ def _steps(show: bool) -> Iterator[Callable[[str], None]]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("export") as status:
+    # the stream as it is now: what torch writes to it is dropped
+    with Console(file=sys.stderr).status("export") as status:
         yield lambda name: status.update(f"export: {name}")

@@ -119,7 +119,7 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
     if transformed:
         tiles = sum(plan.constants[name].nbytes for name in transformed if name in plan.constants)
         text += (
-            f": {len(transformed)} weights of 3x3 convolutions are stored as Winograd tiles, "
+            f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd tiles, "
             f"{tiles / 1e6:.0f} MB, which makes them faster; a pipeline without the pass keeps "
             "them small: passes=[p for p in PIPELINE if p is not transform_weights] "
             "(taper_frontend.passes)"
