@@ -8,14 +8,12 @@ import torch
 
 import taper_frontend
 import taper_runtime
+from marks import STATE
 from taper_runtime import InputError
 
 torch.set_num_threads(1)
 
-# the warning of state is tested beside the others; here it is meant
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the module writes to:taper_frontend.ExportWarning"
-)
+pytestmark = STATE
 
 
 class Counter(torch.nn.Module):
