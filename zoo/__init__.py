@@ -7,6 +7,7 @@ models take theirs from here.
 from zoo.audio import AUDIO
 from zoo.encoder_decoder import ENCODER_DECODER
 from zoo.layers import LAYERS
+from zoo.newcomers import NEWCOMERS
 from zoo.text import TEXT
 from zoo.vision import VISION
 
@@ -18,3 +19,6 @@ GROUPS = {
     "encoder-decoder": ENCODER_DECODER,
     "layers": LAYERS,
 }
+
+#: The same with the architectures of packages that only `nox -s models` installs.
+ALL_GROUPS = {**GROUPS, "newcomers": NEWCOMERS}

@@ -6,7 +6,7 @@ from collections import Counter
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from zoo import GROUPS
+from zoo import ALL_GROUPS
 from zoo.judge import EXPORT, REFUSED, RIGHT, RUN, TOLERANCE, WRONG
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ def page(verdicts: Verdicts) -> str:
         "which are right. *All native*: without a node that numpy computes."
     )
     missing = [
-        name for group in GROUPS for name in GROUPS[group] if name not in verdicts.get(group, ())
+        name
+        for group in ALL_GROUPS
+        for name in ALL_GROUPS[group]
+        if name not in verdicts.get(group, ())
     ]
     lines = ["# Models", "", made, "", share, ""]
     if missing:

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo import GROUPS
+from zoo import ALL_GROUPS
 from zoo.page import counts, page
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _work(group: str, name: str, pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
     # models warn, and torch prints the graphs that it refuses
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        verdict = judge(GROUPS[group][name])
+        verdict = judge(ALL_GROUPS[group][name])
     pipe.send(verdict)
 
 
@@ -67,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [
         (group, name)
-        for group, members in GROUPS.items()
+        for group, members in ALL_GROUPS.items()
         for name in members
         if not options.only or group in options.only or name in options.only
     ]

@@ -15,6 +15,7 @@ from taper_frontend.capture import Model, capture
 from taper_frontend.dims import Axis, settle
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
+from taper_frontend.lowering.source import without_module
 from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan
 from taper_frontend.passes import PIPELINE, run_pipeline
@@ -234,7 +235,8 @@ def _breaks(refused: list[UnsupportedNode]) -> list[Break]:
 
 
 def _sources(sources: Any) -> list[str]:
-    return list(dict.fromkeys(filter(None, sources)))
+    """Return each line once, whichever modules call it."""
+    return list(dict.fromkeys(without_module(source) for source in sources if source))
 
 
 def _fallbacks(plan: Plan) -> list[Fallback]:

@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import ExportWarning
+from taper_frontend.lowering.source import without_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ def _of_fallbacks(plan: Plan) -> list[Note]:
     if not fallbacks:
         return []
     ops = Counter(fallback["op"] for fallback in fallbacks)
-    sources = list(dict.fromkeys(f["source"] for f in fallbacks if f["source"]))
+    sources = list(dict.fromkeys(without_module(f["source"]) for f in fallbacks if f["source"]))
     where = f" (at {_list(sources)})" if sources else ""
     return [
         Note(
@@ -119,8 +120,8 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
     if transformed:
         tiles = sum(plan.constants[name].nbytes for name in transformed if name in plan.constants)
         text += (
-            f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd tiles, "
-            f"{tiles / 1e6:.0f} MB, which makes them faster; a pipeline without the pass keeps "
+            f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd "
+            f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; a pipeline without the pass keeps "
             "them small: passes=[p for p in PIPELINE if p is not transform_weights] "
             "(taper_frontend.passes)"
         )

@@ -13,18 +13,22 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'File "(?P<path>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?P<code>.*)')
 _PACKAGES = re.compile(r".*[\\/](?:site|dist)-packages[\\/]")
+_MODULE = re.compile(r" in \S+\.(?=\w+(?:: |$))")
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def source_line(node: Node) -> str:
-    """Return ``"file.py:12 in forward: code"`` for the innermost frame that is not torch's.
+    """Return ``"file.py:12 in encoder.0.forward: code"`` for the innermost frame of user code.
 
-    torch.export records the ``forward`` methods on the way to an op and no other functions. A file
+    torch.export records the ``forward`` methods on the way to an op and no other functions. The
+    name of the method has the path of its module before it, where torch recorded that. A file
     of an installed package is named from the package on, any other by its base name: a plan tells
-    nothing about the machine it was made on. Empty if torch recorded no such frame.
+    nothing about the machine it was made on. Empty if torch recorded no frame but its own.
     """
+    module = _module_path(node)
     for frame in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
-        line = describe_line(frame["path"], int(frame["line"]), frame["function"], frame["code"])
+        function = f"{module}.{frame['function']}" if module else frame["function"]
+        line = describe_line(frame["path"], int(frame["line"]), function, frame["code"])
         if line:
             return line
     return ""
@@ -42,3 +46,15 @@ def describe_line(path: str, line: int, function: str, code: str) -> str:
     place = f"{name}:{line} in {function}"
     code = code.strip()
     return f"{place}: {code}" if code else place
+
+
+def without_module(source: str) -> str:
+    """Return what :func:`source_line` says of a line, the same for all modules that call it."""
+    return _MODULE.sub(" in ", source, count=1)
+
+
+def _module_path(node: Node) -> str:
+    """Return the path of the innermost module of user code that a node was called in."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, kind in stack.values() if not str(kind).startswith("torch.nn.modules.")]
+    return str(paths[-1]) if paths else ""

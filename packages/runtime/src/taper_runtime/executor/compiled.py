@@ -47,7 +47,7 @@ class CompiledExecutor(Executor):
         outputs = list(dict.fromkeys(plan.writes))
         bound = {name: i for i, name in enumerate((*plan.reads, *outputs))}
         nodes = [node for node in plan.nodes if plan.is_executed(node)]
-        roots = _arena_roots(plan, nodes)
+        roots = arena_roots(plan, nodes)
         index = {name: i for i, name in enumerate(roots)}
         variables = list(plan.sizes)
 
@@ -136,7 +136,7 @@ def _workers_worth(plan: Plan, node: PlanNode) -> int:
     return largest(flops // (FLOPS_PER_NS * _WORTH_NS), nbytes // (BYTES_PER_NS * _WORTH_NS))
 
 
-def _arena_roots(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, tuple[int, int, int, int]]:
+def arena_roots(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, tuple[int, int, int, int]]:
     """Bytes, first and last step of need, and offset of each root in the arena.
 
     A view is no step: what it reads, its readers read.

@@ -1,0 +1,215 @@
+"""Describe a plan and where its time goes as a page: what ``taper report`` writes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.executor.compiled import arena_roots
+from taper_runtime.executor.executor import node_cost
+from taper_runtime.pages.viewer import make_page
+from taper_runtime.profile import least_ns
+
+if TYPE_CHECKING:
+    from taper_runtime.machine import Limits
+    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+    from taper_runtime.profile import Profile
+
+#: The module in what the frontend's ``source_line`` says of a node.
+_MODULE = re.compile(r" in (?:(?P<module>\S+)\.)?\w+(?:: |$)")
+
+
+def report_page(title: str, profile: Profile, limits: Limits) -> str:
+    """Return a self-contained HTML page about a plan.
+
+    Parameters
+    ----------
+    title : str
+        The plan's name, such as its file's.
+    profile : Profile
+        Of the plan, for the sizes the page is about.
+    limits : Limits
+        Of this machine, for the number of threads of the profile.
+    """
+    plan = profile.plan
+    total = sum(profile.ns)
+    subtitle = (
+        f"{len(plan.nodes)} nodes, {total / 1e6:.3f} ms on {profile.threads} "
+        f"{'thread' if profile.threads == 1 else 'threads'} of {limits.isa}"
+    )
+    floors = dict(zip(_executed(plan), least_ns(plan, limits), strict=True))
+    times = {
+        node.output: (kernel, ns, floors[node.output])
+        for (node, kernel), ns in zip(profile.steps, profile.ns, strict=True)
+    }
+    sections = [
+        _summary(plan, total, sum(floors.values())),
+        *_warnings(plan),
+        {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times)},
+        _time_table(plan, times),
+        _memory(plan),
+        _tensors("Inputs and outputs", [*plan.inputs, *plan.outputs], plan),
+        _weights(plan),
+    ]
+    return make_page(title, subtitle, sections)
+
+
+def _executed(plan: Plan) -> list[str]:
+    return [node.output for node in plan.nodes if plan.is_executed(node)]
+
+
+def _summary(plan: Plan, total: float, least: float) -> dict[str, Any]:
+    weights = sum(array.nbytes for array in plan.constants.values())
+    rows = [
+        ["nodes", f"{len(plan.nodes)}, of which {len(_executed(plan))} are computed"],
+        ["time", f"{total / 1e6:.3f} ms, {least / max(total, 1.0):.0%} of the machine's limit"],
+        ["weights", f"{weights:,} bytes"],
+    ]
+    rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
+    verified = plan.metadata.get("verified")
+    if isinstance(verified, dict):
+        rows.append(["verified", ", ".join(f"{k} {v}" for k, v in verified.items())])
+    return {"kind": "facts", "title": "Summary", "rows": rows}
+
+
+def _warnings(plan: Plan) -> list[dict[str, Any]]:
+    items = [_text(warning) for warning in _list(plan.metadata.get("warnings"))]
+    items += [f"fixed by torch: {_text(dim)}" for dim in _list(plan.metadata.get("specialized"))]
+    for fallback in _list(plan.metadata.get("fallbacks")):
+        if isinstance(fallback, dict):
+            items.append(f"computed by numpy: {fallback.get('node')} = {fallback.get('op')}")
+    return [{"kind": "warnings", "title": "Warnings", "items": items}] if items else []
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict) and "message" in value:
+        return str(value["message"])
+    return str(value)
+
+
+def _graph(plan: Plan, times: dict[str, tuple[str, float, float]]) -> list[dict[str, Any]]:
+    """Return the nodes of the picture: inputs and states, the plan's nodes, outputs."""
+    nodes = [_end(plan.tensors[name], name, []) for name in plan.reads]
+    module: list[str] = []
+    for node in plan.nodes:
+        # a node that torch recorded no line for belongs with the one before it
+        found = _MODULE.search(node.source)
+        module = (found["module"] or "").split(".") if found else module
+        nodes.append(_node(plan, node, module, times.get(node.output)))
+    nodes += [_end(plan.tensors[name], f"{name} (output)", [name]) for name in plan.outputs]
+    return nodes
+
+
+def _end(spec: TensorSpec, name: str, inputs: list[str]) -> dict[str, Any]:
+    role = spec.role if not inputs else "output"
+    return {
+        "id": name,
+        "title": spec.name,
+        "subtitle": f"{role} {_type(spec)}",
+        "kind": "end",
+        "group": [],
+        "inputs": inputs,
+        "facts": [["role", role], ["type", _type(spec)]],
+    }
+
+
+def _node(
+    plan: Plan, node: PlanNode, module: list[str], time: tuple[str, float, float] | None
+) -> dict[str, Any]:
+    spec = plan.tensors[node.output]
+    facts = [["op", node.op], ["result", _type(spec)], ["module", ".".join(module)]]
+    facts += [[name, str(value)] for name, value in node.attrs.items()]
+    if time is None:
+        facts.append(["kernel", "none: a view of its input"])
+    else:
+        kernel, ns, floor = time
+        cost = node_cost(plan, node)
+        facts += [
+            ["kernel", kernel],
+            ["time", f"{ns / 1e3:.1f} us, {floor / max(ns, 1.0):.0%} of the machine's limit"],
+            ["work", f"{cost.flops:,} flops, {cost.bytes:,} bytes"],
+        ]
+    if node.source:
+        facts.append(["source", node.source])
+    kind = "view" if time is None else "numpy" if time[0] == "numpy" else "plain"
+    return {
+        "id": node.output,
+        "title": node.op,
+        "subtitle": _type(spec),
+        "kind": kind,
+        "group": [part for part in module if part],
+        "inputs": list(node.inputs),
+        "facts": facts,
+        "time": time[1] if time else 0,
+    }
+
+
+def _type(spec: TensorSpec) -> str:
+    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def _time_table(plan: Plan, times: dict[str, tuple[str, float, float]]) -> dict[str, Any]:
+    ops = {node.output: node.op for node in plan.nodes}
+    columns = [
+        {"name": "node", "kind": "node"},
+        {"name": "op", "kind": "text"},
+        {"name": "kernel", "kind": "text"},
+        {"name": "us", "kind": "number"},
+        {"name": "share of the limit, %", "kind": "number"},
+        {"name": "time, and the machine's limit", "kind": "bar"},
+    ]
+    rows = [
+        [
+            name,
+            ops[name],
+            kernel,
+            round(ns / 1e3, 1),
+            round(100 * floor / max(ns, 1.0)),
+            [ns, min(floor, ns)],
+        ]
+        for name, (kernel, ns, floor) in times.items()
+    ]
+    return {"kind": "table", "title": "Time by node", "columns": columns, "rows": rows}
+
+
+def _memory(plan: Plan) -> dict[str, Any]:
+    """Return the bytes of intermediates that are alive at each step."""
+    nodes = [node for node in plan.nodes if plan.is_executed(node)]
+    roots = arena_roots(plan, nodes).values()
+    change = [0] * (len(nodes) + 1)
+    for nbytes, birth, death, _ in roots:
+        change[birth] += nbytes
+        change[death + 1] -= nbytes
+    values = []
+    alive = 0
+    for step in range(len(nodes)):
+        alive += change[step]
+        values.append(alive)
+    note = (
+        f"Bytes of intermediates alive at each step; the line is the arena, {plan.arena_bytes:,}."
+    )
+    return {
+        "kind": "steps",
+        "title": "Memory over the run",
+        "values": values,
+        "labels": [f"{node.output} = {node.op}" for node in nodes],
+        "total": plan.arena_bytes,
+        "note": note,
+    }
+
+
+def _tensors(title: str, names: list[str], plan: Plan) -> dict[str, Any]:
+    columns = [{"name": name, "kind": "text"} for name in ("name", "role", "dtype", "shape")]
+    columns.append({"name": "bytes", "kind": "bytes"})
+    specs = [plan.tensors[name] for name in names]
+    rows = [[s.name, s.role, s.dtype, str(list(s.shape)), s.nbytes] for s in specs]
+    return {"kind": "table", "title": title, "columns": columns, "rows": rows}
+
+
+def _weights(plan: Plan) -> dict[str, Any]:
+    names = sorted(plan.constants, key=lambda name: -plan.constants[name].nbytes)
+    return _tensors("Weights", names, plan)

@@ -1,0 +1,50 @@
+"""Run every example of the documents, page by page, as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: Pages whose blocks have tests of their own.
+TESTED_ELSEWHERE = {"docs/adding-an-op.md", "docs/format.md"}
+
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
+
+
+def pages() -> list[str]:
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    names = [path.relative_to(ROOT).as_posix() for path in paths if BLOCK.search(path.read_text())]
+    return [name for name in names if name not in TESTED_ELSEWHERE]
+
+
+@pytest.mark.parametrize("page", pages())
+def test_examples_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The blocks of a page run one after the other, in one process and one directory."""
+    monkeypatch.chdir(tmp_path)
+    programs = Path(sys.executable).parent  # where the taper command is
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    text = (ROOT / page).read_text()
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in BLOCK.finditer(text):
+        kind, body = block.groups()
+        line = text.count("\n", 0, block.start(2))
+        if kind == "python":
+            exec(compile("\n" * line + body, page, "exec"), namespace)
+            continue
+        for command in COMMAND.findall(body):
+            ended = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
+            assert ended.returncode == 0, f"{page}:{line}: {command}\n{ended.stderr}"
+
+
+def test_pages_with_examples_are_found() -> None:
+    assert {"docs/tutorial.md", "docs/how-to/state.md"} <= set(pages())

@@ -1,0 +1,174 @@
+"""The report page in a browser: what a reader sees, clicks, types and hears.
+
+Needs Debian's chromium and chromium-driver; run by `nox -s pages`.
+"""
+
+import numpy as np
+import pytest
+from axe_core_python.selenium import Axe
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from taper_runtime.machine import Limits, Memory
+from taper_runtime.pages.report import report_page
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.profile import profile_plan
+
+LIMITS = Limits("avx2", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 8.0),))
+HOSTILE = "</script><img src=x onerror=\"document.title='pwned'\">"
+LAYERS, DEPTH = 12, 6
+
+
+def layered_plan() -> Plan:
+    """Return layers of elementwise nodes, each layer a module; one name is hostile."""
+    ops = ("RELU", "TANH", "SIGMOID", "EXP", "NEG", "ABS")
+    names = [f"layer{i}.{op.lower()}" for i in range(LAYERS) for op in ops]
+    names[3], names[-1] = HOSTILE, "y"
+    tensors = {"x": TensorSpec("x", "float32", (4, 8), "input")}
+    placements = {"x": Placement("x", 0, (8, 1))}
+    nodes, before = [], "x"
+    for index, name in enumerate(names):
+        role = "output" if name == "y" else "intermediate"
+        tensors[name] = TensorSpec(name, "float32", (4, 8), role)
+        offset = 128 * (index % 2) if role == "intermediate" else 0
+        placements[name] = Placement(name, offset, (8, 1))
+        layer = index // DEPTH
+        source = f"model.py:{layer} in blocks.{layer}.inner.forward: {HOSTILE}"
+        nodes.append(PlanNode(ops[index % DEPTH], (before,), name, source=source))
+        before = name
+    metadata = {"warnings": [f"be careful {HOSTILE}"]}
+    return Plan(tuple(nodes), tensors, placements, ("x",), ("y",), {}, 256, metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    plan = layered_plan()
+    feed = {"x": np.ones((4, 8), np.float32)}
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    profile = profile_plan(plan, feed, runs=2, threads=1)
+    path.write_text(report_page("layers.taper", profile, LIMITS))
+    return path
+
+
+def open_browser(page, scheme):
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-sync"
+    quiet = "disable-background-networking disable-component-update hide-scrollbars"
+    for flag in f"{flags} {quiet} window-size=1400,1300".split():
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+    driver.get(page.as_uri())
+    return driver
+
+
+@pytest.fixture(params=["light", "dark"])
+def browser(request, page):
+    driver = open_browser(page, request.param)
+    yield driver
+    driver.quit()
+
+
+def background(driver):
+    style = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    return [int(part) for part in style.strip("rgba()").split(",")[:3]]
+
+
+def nodes_shown(driver):
+    return driver.find_elements(By.CSS_SELECTOR, ".graph g.node")
+
+
+def test_the_page_is_drawn_without_errors(browser):
+    assert browser.execute_script("return document.documentElement.dataset.ready") == "yes"
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    titles = [heading.text for heading in browser.find_elements(By.TAG_NAME, "h2")]
+    for title in ("Summary", "Warnings", "Graph", "Time by node", "Memory over the run", "Weights"):
+        assert title in titles
+    assert browser.find_element(By.TAG_NAME, "h1").text == "layers.taper"
+
+
+def test_names_stay_text(browser):
+    assert browser.title == "layers.taper"
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+    assert HOSTILE in browser.find_element(By.CSS_SELECTOR, ".warning").text
+
+
+def test_the_page_follows_the_colour_scheme(page):
+    shades = {}
+    for scheme in ("light", "dark"):
+        driver = open_browser(page, scheme)
+        shades[scheme] = sum(background(driver))
+        driver.quit()
+    assert shades["dark"] < 150 < 600 < shades["light"]
+
+
+def test_a_module_opens_and_closes(browser):
+    before = len(nodes_shown(browser))
+    browser.find_element(By.XPATH, "//button[text()='Open modules']").click()
+    opened = nodes_shown(browser)
+    assert len(opened) == LAYERS * DEPTH + 2 > before, "every node, the input and the output"
+    browser.find_element(By.XPATH, "//button[text()='Close modules']").click()
+    closed = browser.find_elements(By.CSS_SELECTOR, ".graph g.group")
+    assert [group.get_attribute("aria-label") for group in closed] == [
+        "open module blocks, 72 nodes"
+    ]
+    closed[0].send_keys(Keys.ENTER)
+    labels = [g.get_attribute("aria-label") for g in nodes_shown(browser)]
+    assert "open module blocks.3, 6 nodes" in labels
+
+
+def test_search_selects_and_describes_a_node(browser):
+    browser.find_element(By.XPATH, "//button[text()='Close modules']").click()
+    search = browser.find_element(By.CSS_SELECTOR, "input[type=search]")
+    search.send_keys("layer7.tanh")
+    assert browser.find_element(By.CSS_SELECTOR, "[role=status]").text.startswith("1 found")
+    search.send_keys(Keys.ENTER)
+    details = browser.find_element(By.CSS_SELECTOR, ".details")
+    assert "layer7.tanh" in details.text
+    assert "blocks.7.inner" in details.text
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".node.selected")) == 1
+    links = details.find_elements(By.TAG_NAME, "button")
+    assert [link.text for link in links] == ["layer7.relu", "layer7.sigmoid"]
+    links[1].click()
+    assert browser.find_element(By.CSS_SELECTOR, ".details h3").text == "layer7.sigmoid"
+
+
+def test_zoom_keeps_the_centre(browser):
+    view = (
+        "return document.querySelector('.graph svg').getAttribute('viewBox').split(' ').map(Number)"
+    )
+    x, y, width, height = browser.execute_script(view)
+    browser.find_element(By.XPATH, "//button[text()='Zoom in']").click()
+    u, v, wide, high = browser.execute_script(view)
+    assert (wide, high) == pytest.approx((0.7 * width, 0.7 * height))
+    assert (u + wide / 2, v + high / 2) == pytest.approx((x + width / 2, y + height / 2))
+    browser.find_element(By.XPATH, "//button[text()='Fit']").click()
+    assert browser.execute_script(view) == pytest.approx([x, y, width, height])
+
+
+def test_a_table_sorts_by_a_column(browser):
+    table = browser.find_element(By.CSS_SELECTOR, "table[aria-label='Time by node']")
+
+    def times():
+        return [float(c.text) for c in table.find_elements(By.CSS_SELECTOR, "td:nth-child(4)")]
+
+    header = table.find_element(By.XPATH, ".//th[4]")
+    header.find_element(By.TAG_NAME, "button").click()
+    assert times() == sorted(times(), reverse=True)
+    assert header.get_attribute("aria-sort") == "descending"
+    header.find_element(By.TAG_NAME, "button").click()
+    assert times() == sorted(times())
+
+
+def test_the_graph_is_painted(browser):
+    picture = browser.find_element(By.CSS_SELECTOR, ".graph svg").screenshot_as_png
+    assert len(picture) > 5000, "an empty frame compresses to less"
+
+
+def test_accessibility(browser):
+    found = Axe().run(browser)
+    assert len(found["passes"]) > 10, "the rules were applied"
+    assert [(rule["id"], rule["nodes"][0]["html"][:200]) for rule in found["violations"]] == []

@@ -1,0 +1,136 @@
+"""The report page: what it holds, and that nothing a file says becomes markup."""
+
+import base64
+import hashlib
+import json
+import re
+
+import numpy as np
+import pytest
+
+from plan_files import small_plan
+from sized_plans import sized_arrays, sized_plan
+from taper_runtime.machine import Limits, Memory
+from taper_runtime.pages.report import report_page
+from taper_runtime.pages.viewer import make_page
+from taper_runtime.profile import profile_plan
+
+LIMITS = Limits("avx2", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 8.0),))
+HOSTILE = '</script><img src=x onerror="alert(1)">&lt;\u2028\x1b[31m'
+
+
+def page_of(plan, feed):
+    return report_page("a plan", profile_plan(plan, feed, runs=2, threads=1), LIMITS)
+
+
+def data_of(page):
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    return json.loads(text)
+
+
+def sections_of(page):
+    return {section["title"]: section for section in data_of(page)["sections"]}
+
+
+def small_feed(plan):
+    return {
+        name: np.ones(plan.tensors[name].shape, plan.tensors[name].dtype) for name in plan.inputs
+    }
+
+
+def test_the_page_holds_nodes_times_memory_and_weights():
+    plan = small_plan()
+    sections = sections_of(page_of(plan, small_feed(plan)))
+    executed = [node.output for node in plan.nodes if plan.is_executed(node)]
+    graph = {node["id"]: node for node in sections["Graph"]["nodes"]}
+    for node in plan.nodes:
+        assert graph[node.output]["inputs"] == list(node.inputs)
+        assert ["op", node.op] in graph[node.output]["facts"]
+    assert [row[0] for row in sections["Time by node"]["rows"]] == executed
+    assert len(sections["Memory over the run"]["values"]) == len(executed)
+    assert {row[0] for row in sections["Weights"]["rows"]} == set(plan.constants)
+    assert [row[0] for row in sections["Inputs and outputs"]["rows"]] == [
+        *plan.inputs,
+        *plan.outputs,
+    ]
+
+
+def test_memory_is_the_bytes_of_intermediates_that_are_alive():
+    plan = small_plan()
+    memory = sections_of(page_of(plan, small_feed(plan)))["Memory over the run"]
+    assert max(memory["values"]) <= plan.arena_bytes == memory["total"]
+    roots = {plan.placements[node.output].root for node in plan.nodes}
+    inner = [name for name in roots if plan.tensors[name].role == "intermediate"]
+    assert max(memory["values"]) >= max(plan.tensors[name].nbytes for name in inner)
+
+
+def test_a_plan_whose_sizes_vary():
+    plan = sized_plan()
+    arrays = sized_arrays(3, 7)
+    feed = dict(zip(plan.inputs, arrays, strict=True)) if not isinstance(arrays, dict) else arrays
+    sections = sections_of(page_of(plan, feed))
+    assert all("[" in row[3] for row in sections["Inputs and outputs"]["rows"])
+    assert max(sections["Memory over the run"]["values"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "group"),
+    [
+        ("model.py:12 in encoder.0.forward: x = f(y)", ["encoder", "0"]),
+        ("model.py:12 in forward: x = g(y)", []),
+        ("model.py:12 in encoder.0.forward", ["encoder", "0"]),
+    ],
+)
+def test_nodes_are_grouped_by_module(source, group):
+    plan = small_plan()
+    first, *others = plan.nodes
+    plan = plan._replace(nodes=(first._replace(source=source), *others))
+    graph = {n["id"]: n for n in sections_of(page_of(plan, small_feed(plan)))["Graph"]["nodes"]}
+    assert graph[first.output]["group"] == group
+
+
+def test_a_node_without_a_line_belongs_with_the_one_before():
+    plan = small_plan()
+    first, *others = plan.nodes
+    nodes = (
+        first._replace(source="m.py:1 in a.forward: x"),
+        *(n._replace(source="") for n in others),
+    )
+    plan = plan._replace(nodes=nodes)
+    graph = {n["id"]: n for n in sections_of(page_of(plan, small_feed(plan)))["Graph"]["nodes"]}
+    assert all(graph[node.output]["group"] == ["a"] for node in plan.nodes)
+
+
+def test_what_a_file_says_stays_text():
+    plan = small_plan()
+    nodes = tuple(node._replace(source=HOSTILE) for node in plan.nodes)
+    metadata = {"producer": HOSTILE, "warnings": [HOSTILE], "verified": {"x": HOSTILE}}
+    plan = plan._replace(nodes=nodes, metadata=metadata)
+    profile = profile_plan(plan, small_feed(plan), runs=1, threads=1)
+    page = report_page(HOSTILE, profile, LIMITS)
+    assert "<img" not in page
+    assert page.count("</script>") == 2
+    assert data_of(page)["title"] == HOSTILE
+    assert sections_of(page)["Warnings"]["items"] == [HOSTILE]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"warnings": 5, "specialized": {"a": 1}, "fallbacks": "no", "verified": 3, "producer": [1]},
+        {"warnings": [None, 3], "fallbacks": [1, {"op": 2}], "verified": {"a": [1]}},
+    ],
+)
+def test_metadata_of_another_form_is_shown_or_left_out(metadata):
+    plan = small_plan()._replace(metadata=metadata)
+    assert "Summary" in sections_of(page_of(plan, small_feed(plan)))
+
+
+def test_the_policy_allows_the_one_script_and_no_request():
+    page = make_page("t", "s", [])
+    script = page.rsplit("<script>", 1)[1].rsplit("</script>", 1)[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "default-src 'none'" in page
+    assert not re.search(r'(src|href)="', page)
+    assert "innerHTML" not in script
