@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import taper_runtime
 from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError, UnsupportedOpError
-from taper_frontend.export import Options, compile_program
+from taper_frontend.export import compile_program
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
 from taper_frontend.lowering.lower import needed
@@ -181,7 +181,7 @@ class _RunError(Exception):
 def _run(program: ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Make a plan, save, load and run it; return the results."""
     with _in_time():
-        plan = compile_program(program, options=Options(verify=False))
+        plan = compile_program(program)
     try:
         with _in_time(), TemporaryDirectory() as folder:
             path = Path(folder) / "op.taper"

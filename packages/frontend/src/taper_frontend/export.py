@@ -100,18 +100,24 @@ def export(
         What a user should know of a plan that is otherwise right; see
         :data:`taper_frontend.notes.KINDS`.
     """
-    options = Options(input_names, output_names, passes, verify)
+    options = Options(input_names, output_names, passes)
     with _steps(progress) as step:
         check_model(module)
         step("capture")
         if isinstance(module, torch.nn.Module):
             request = make_request(module, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
-            plan = attempt(request, lambda tried: _compile(tried, request, options, step))
+            plan = attempt(
+                request,
+                lambda tried: _compile(tried, request, options, step, verify or tried.doubled),
+            )
         elif dynamic_axes is not None:
             raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
         else:
             program = capture(module, dynamic_shapes=dynamic_shapes)
             plan = compile_program(program, options=options, step=step)
+            if verify:
+                step("verify")
+                plan = verify_plan(plan, program)
         check_axes(dynamic_axes or {}, plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     return plan
@@ -122,7 +128,7 @@ class Options(NamedTuple):
 
     Attributes
     ----------
-    input_names, output_names, passes, verify
+    input_names, output_names, passes
         As :func:`export` takes them.
     trusting : bool
         Whether sizes start where torch says, and not below.
@@ -131,7 +137,6 @@ class Options(NamedTuple):
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     passes: Sequence[Pass] = PIPELINE
-    verify: bool = True
     trusting: bool = False
 
 
@@ -199,21 +204,25 @@ def compile_program(
         *of_ranges(lowered, program, axes, dims.names),
         *of_plan(plan, weights),
     ]
-    plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
-    if not options.verify:
-        return plan
-    step("verify")
-    return verify_plan(plan, program)
+    return plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
 
 
 def _compile(
-    tried: Attempt, request: Request, options: Options, step: Callable[[str], None]
+    tried: Attempt,
+    request: Request,
+    options: Options,
+    step: Callable[[str], None],
+    verify: bool,
 ) -> Plan:
     """Make a plan of what has been captured of a module, and check that it is about its request."""
-    options = options._replace(verify=options.verify or tried.doubled)
 
     def make(options: Options) -> Plan:
-        return compile_program(tried.program, tried.axes, request.notes, options=options, step=step)
+        program = tried.program
+        plan = compile_program(program, tried.axes, request.notes, options=options, step=step)
+        if not verify:
+            return plan
+        step("verify")
+        return verify_plan(plan, program)
 
     try:
         plan = make(options)
