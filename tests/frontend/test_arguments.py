@@ -43,8 +43,9 @@ class Double(torch.nn.Module):
     ],
 )
 def test_arguments_that_do_not_fit(args, kwargs, message):
-    with pytest.raises(ExportError, match=message):
-        taper_frontend.export(Double(), args, kwargs)
+    for function in (taper_frontend.export, taper_frontend.explain):
+        with pytest.raises(ExportError, match=message):
+            function(Double(), args, kwargs)
 
 
 def save(path, content):

@@ -108,7 +108,7 @@ class Explanation(NamedTuple):
     supported: int
     breaks: list[Break]
     fallbacks: list[Fallback]
-    warnings: list[str] = []  # noqa: RUF012
+    warnings: list[str]
 
     @property
     def score(self) -> float:
@@ -173,18 +173,19 @@ def explain(
         If the arguments are not those of the model, or the model is none.
     """
     check_model(module)
+    request = None
+    if isinstance(module, torch.nn.Module):
+        request = make_request(module, args, kwargs, None, dynamic_shapes, dynamic_axes)
     try:
-        if isinstance(module, torch.nn.Module):
-            request = make_request(module, args, kwargs, None, dynamic_shapes, dynamic_axes)
-            return attempt(
-                request, lambda tried: _explain(tried.program, tried.axes, request.notes)
-            )
-        return _explain(capture(module, dynamic_shapes=dynamic_shapes))
+        if request is None:
+            return _explain(capture(module, dynamic_shapes=dynamic_shapes))
+        notes = request.notes
+        return attempt(request, lambda tried: _explain(tried.program, tried.axes, notes))
     except CaptureError as error:
         node = UnsupportedNode("torch.export", error.category, error.reason, error.source)
     except ExportError as error:
         node = UnsupportedNode("torch.export", "dynamic shape", str(error), "")
-    return Explanation(0, 0, _breaks([node]), [])
+    return Explanation(0, 0, _breaks([node]), [], [])
 
 
 def _explain(
