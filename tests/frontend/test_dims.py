@@ -240,6 +240,20 @@ def test_a_narrow_range_is_a_warning():
     assert plan.sizes["n"][0] == 65
 
 
+def test_a_bound_that_comes_by_an_equal_size_names_its_line():
+    class Looks(torch.nn.Module):
+        def forward(self, a, b):
+            return a + (torch.ones(64)[: b.shape[0]] + b)
+
+    with pytest.warns(
+        ExportWarning, match=r"from 0 to 64 only, for test_dims\.py.*torch\.ones\(64"
+    ):
+        plan = taper_frontend.export(
+            Looks(), (torch.randn(8), torch.randn(8)), dynamic_axes={"a": [0], "b": [0]}
+        )
+    assert plan.sizes == {"a_dim0": (0, 64)}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -17,7 +17,7 @@ from torch.utils._sympy.numbers import int_oo
 
 from taper_frontend.capture import capture
 from taper_frontend.dims import Axis, tensor_inputs, torch_shapes
-from taper_frontend.errors import CaptureError, ExportError, FixedSizeError
+from taper_frontend.errors import CaptureError, ExportError, FixedSizeError, UnsupportedOpError
 from taper_frontend.refusals import is_about_dims, of_dims
 from taper_runtime.sizes import UNBOUNDED, affine
 
@@ -124,8 +124,9 @@ def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hin
             if doubled:
                 program.example_inputs = (args, kwargs)
             return use(Attempt(program, axes, bool(doubled), hinted))
-        except ExportError:
-            if not doubled:
+        except ExportError as error:
+            nodes = error.nodes if isinstance(error, UnsupportedOpError) else ()
+            if not doubled or (nodes and all(n.category != "dynamic shape" for n in nodes)):
                 raise
         batches = [axis for axis in doubled if axis.axis == 0]
         doubled = batches if len(batches) < len(doubled) else []

@@ -219,6 +219,7 @@ def _compile(
     def make(options: Options) -> Plan:
         program = tried.program
         plan = compile_program(program, tried.axes, request.notes, options=options, step=step)
+        _check_example(plan)
         if not verify:
             return plan
         step("verify")
@@ -231,13 +232,17 @@ def _compile(
             raise
         # the program may be another for sizes of 1, which torch takes for a case of its own
         plan = make(options._replace(trusting=True))
+    if tried.hinted:
+        check_range(plan, request.axes)
+    return plan
+
+
+def _check_example(plan: Plan) -> None:
+    """Check that a plan takes the example: another may have been captured."""
     try:
         bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     except InputError as error:
         raise ExportError(f"the plan does not take the example: {error}") from error
-    if tried.hinted:
-        check_range(plan, request.axes)
-    return plan
 
 
 def _input_names(program: ExportedProgram, given: Sequence[str] | None) -> dict[str, str]:

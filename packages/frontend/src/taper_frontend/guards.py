@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 from weakref import WeakKeyDictionary
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(__file__) + os.sep
 
+
+#: Sets of sizes that a guard is tried with at most.
+_TRIED = 400
 
 #: Where a module's own code asked for the truth of a size: files and lines.
 _DECISIONS: WeakKeyDictionary[ShapeEnv, set[tuple[str, int]]] = WeakKeyDictionary()
@@ -101,8 +104,13 @@ def line_that_fixed(env: ShapeEnv | None, source: str) -> str:
 
 def lines_that_bound(env: ShapeEnv | None, symbols: Collection[sympy.Symbol]) -> list[str]:
     """Return the user's lines whose guards are about these sizes alone, each once."""
-    guards = env.guards if env is not None else ()
-    lines = [_line(guard.sloc) for guard in guards if guard.expr.free_symbols <= set(symbols)]
+    if env is None:
+        return []
+    lines = []
+    for guard in env.guards:
+        free = env.replace(guard.expr).free_symbols
+        if free and free <= set(symbols):
+            lines.append(_line(guard.sloc))
     return list(dict.fromkeys(filter(None, lines)))
 
 
@@ -124,17 +132,22 @@ def decisions(
     ranges, examples
         Of the size variables.
     """
-    places = _DECISIONS.get(env, set()) if env is not None else set()
+    if env is None:
+        return []
     found: dict[str, Decision] = {}
-    for guard in env.guards if env is not None else ():
+    for guard in env.guards:
         frame = getattr(guard.sloc, "framework_loc", None)
-        expr, free = guard.expr, guard.expr.free_symbols
-        if (getattr(frame, "filename", ""), getattr(frame, "lineno", 0)) not in places:
+        place = getattr(frame, "filename", ""), getattr(frame, "lineno", 0)
+        expr = env.replace(guard.expr)
+        free = expr.free_symbols
+        # a dim of 1 is a case of its own, which the plan is tried with
+        of_one = isinstance(expr, sympy.Ne) and expr.lhs.is_Symbol
+        decides = place in _DECISIONS.get(env, ()) and not of_one
+        if not (decides and free and free <= symbols.keys()):
             continue
-        if not free <= symbols.keys() or (isinstance(expr, sympy.Ne) and expr.lhs.is_Symbol):
-            continue  # a dim of 1 is a case of its own, which the plan is tried with
         names = sorted({atom.text for symbol in free for atom in variables(symbols[symbol])})
-        for values in product(*(_tried(ranges[name], examples[name]) for name in names)):
+        points = product(*(_tried(ranges[name], examples[name]) for name in names))
+        for values in islice(points, _TRIED):
             sizes = dict(zip(names, values, strict=True))
             point = {symbol: sympy.Integer(evaluate(symbols[symbol], sizes)) for symbol in free}
             if expr.xreplace(point) is sympy.false:
