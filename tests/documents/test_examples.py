@@ -25,6 +25,7 @@ def pages() -> list[str]:
     return [name for name in names if name not in TESTED_ELSEWHERE]
 
 
+@pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
 @pytest.mark.parametrize("page", pages())
 def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

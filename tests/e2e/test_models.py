@@ -6,11 +6,14 @@ import torch
 
 import taper_frontend
 import taper_runtime
+from marks import NUMPY
 from models import BLOCK_SIZES, MLP, MLP_SIZES, Block, Embedder, seeded
 from taper_frontend.passes import PIPELINE
 from taper_runtime.ops.convert import from_bfloat16
 
 torch.set_num_threads(1)
+
+pytestmark = NUMPY
 
 
 def relative_error(got, want):

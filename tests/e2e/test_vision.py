@@ -12,11 +12,14 @@ from zoo.judge import TOLERANCE, largest_error
 
 import taper_frontend
 import taper_runtime
+from marks import NUMPY
 from taper_frontend.graph import estimate
 from taper_runtime.ops import REGISTRY
 from vision_models import MODELS
 
 torch.set_num_threads(1)
+
+pytestmark = NUMPY
 
 #: Ops that only put values elsewhere; joining and picking them is not counted.
 MOVES = {"COPY", "EXPAND", "FLIP", "PERMUTE", "RESHAPE", "SLICE", "TRANSPOSE"}

@@ -13,6 +13,7 @@ from zoo.page import page
 
 import taper_frontend
 import taper_runtime
+from marks import NUMPY
 
 torch.set_num_threads(1)
 
@@ -71,6 +72,7 @@ def test_native(group, name):
     assert run(group, name).metadata["fallbacks"] == []
 
 
+@NUMPY
 @pytest.mark.parametrize(("group", "name"), members(OTHERS))
 def test_right(group, name):
     run(group, name)

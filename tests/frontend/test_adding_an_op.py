@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import taper_frontend
 from taper_frontend.lowering import HANDLERS
 from taper_runtime.ops import REGISTRY
 
@@ -29,7 +30,8 @@ def test_example(tmp_path):
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     script = tmp_path / "example.py"
     script.write_text(block, encoding="utf-8")
-    names = runpy.run_path(str(script))
+    with pytest.warns(taper_frontend.ExportWarning, match="1 SNAKE"):
+        names = runpy.run_path(str(script))
     (node,) = [node for node in names["plan"].nodes if node.op == "SNAKE"]
     assert node.source.startswith("example.py:")
     assert str(tmp_path) not in node.source

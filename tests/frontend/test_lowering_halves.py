@@ -9,8 +9,10 @@ import torch.nn.functional as F
 import taper_frontend
 import taper_runtime
 from lowering import lower_model, ops_of
+from marks import NUMPY
 from taper_frontend.lowering.context import to_numpy
 
+pytestmark = NUMPY
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 
 

@@ -11,9 +11,10 @@ from sized_plans import B, S, sized_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format.reader import load, loads
 from taper_runtime.plan.binding import bind_sizes, instantiate
+from taper_runtime.plan.dims import varying_dims
 from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
 from taper_runtime.plan.validate import instance, validate
-from taper_runtime.sizes import variable
+from taper_runtime.sizes import UNBOUNDED, variable
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +184,14 @@ def test_instances_are_static():
     assert not plan.sizes
     np.testing.assert_array_equal(plan.samples["x"], np.ones((2, 3, 4)))
     assert "x" not in instantiate(sized_plan(), {"B": 3, "S": 3}).samples
+
+
+def test_dims_that_vary():
+    dims = [(*d[:2], str(d.size), *d[3:]) for d in varying_dims(sized_plan())]
+    assert dims == [("x", 0, "B", 1, 8, 1), ("x", 1, "S", 2, 32, 1), ("m", 0, "2*S", 4, 64, 2)]
+    plan = sized_plan()._replace(sizes={"B": (0, UNBOUNDED), "S": (2, 32)})
+    assert varying_dims(plan)[0][3:] == (0, None, 1)
+    n = variable("n", 1, 9)
+    tensors = {"x": TensorSpec("x", "float32", (n * n, 3), "input")}
+    plan = sized_plan()._replace(inputs=("x",), tensors=tensors, sizes={"n": (1, 9)})
+    assert [tuple(d) for d in varying_dims(plan)] == [("x", 0, n * n, 1, 81, 1)]

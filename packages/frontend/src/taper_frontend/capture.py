@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,8 +11,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
-from taper_frontend.errors import ExportError
+from taper_frontend.arguments import check_model
+from taper_frontend.errors import CaptureError, ExportError
+from taper_frontend.guards import user_lines
 from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.quiet import quiet
+from taper_frontend.refusals import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,13 +24,6 @@ if TYPE_CHECKING:
     from torch._ops import OperatorBase
 
 _T = TypeVar("_T")
-
-#: torch.export takes a dim of 1 for a special case, and guards against it at every layer.
-_GUARD_OF_ONE = re.compile(r"Not all values of .* satisfy the generated guard .* != 1\b")
-_HINT_OF_ONE = (
-    "hint: for the least sizes in range a dim inside the model would be 1, which torch.export does "
-    "not mix with others; give the Dim a larger min"
-)
 
 Model = torch.nn.Module | ExportedProgram | str | os.PathLike[str]
 
@@ -63,7 +59,8 @@ def capture(
     ExportError
         If torch cannot capture the model or read the file.
     """
-    with torch.no_grad(), warnings.catch_warnings():
+    check_model(model)
+    with torch.no_grad(), user_lines(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         # a recurrent layer keeps its parameters in a list too, which export swaps like the others
@@ -86,13 +83,8 @@ def capture(
             )
         elif isinstance(model, ExportedProgram):
             program = model
-        elif isinstance(model, str | os.PathLike):
-            program = _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
         else:
-            raise ExportError(
-                "expected a torch.nn.Module, an ExportedProgram or the path of a .pt2 file, "
-                f"got {type(model).__name__}"
-            )
+            program = _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
         return _attempt(
             "decompose the program", lambda: program.run_decompositions(_decompositions())
         )
@@ -119,8 +111,8 @@ def _own(arguments: _T) -> _T:
 def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgram:
     """Run one of torch's steps; it may raise anything."""
     try:
-        return action()
+        with quiet():
+            return action()
     except Exception as error:  # torch raises many types; the cause is kept
-        text = str(error)
-        hint = f"\n{_HINT_OF_ONE}" if _GUARD_OF_ONE.search(text) else ""
-        raise ExportError(f"torch could not {what}: {text}{hint}") from error
+        refusal = read(error)
+        raise CaptureError(what, refusal.text, refusal.category, refusal.source) from error

@@ -1,97 +1,399 @@
-"""The dimensions that a user lets vary, and what torch made of them."""
+"""The dimensions that a user lets vary: what they are called, and what torch made of them."""
 
 from __future__ import annotations
 
+import re
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.export import Dim, ShapesCollection
-from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
+from torch.export import AdditionalInputs, Dim, ShapesCollection
+from torch.export.dynamic_shapes import _combine_args, _DimHint, _DimHintType, _tree_map_with_path
 from torch.export.graph_signature import InputKind
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import keystr, tree_leaves
 
-from taper_frontend.errors import ExportError
+from taper_frontend.errors import ExportError, FixedSizeError
+from taper_frontend.guards import (
+    Decision,
+    decisions,
+    line_that_fixed,
+    lines_that_bound,
+    shape_env,
+)
+from taper_frontend.notes import Note
+from taper_runtime.sizes import UNBOUNDED, affine, is_name, is_static
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch.export import ExportedProgram
 
+    from taper_frontend.lowering.lower import Lowered
+    from taper_runtime.plan.plan import Plan
+
+
+class Axis(NamedTuple):
+    """One dimension of an input that is to vary.
+
+    Attributes
+    ----------
+    tensor : int
+        Which of the tensors among the arguments.
+    axis : int
+    input : str
+        The name of the input.
+    source : str
+        What torch calls its size.
+    size : int
+        The example's.
+    name : str
+        The user's, empty if none was given.
+    dim : Dim, hint or int
+        What torch is to be told.
+    required : bool
+        Whether it is an error if the model fixes it.
+    """
+
+    tensor: int
+    axis: int
+    input: str
+    source: str
+    size: int
+    name: str
+    dim: Any
+    required: bool
+
+    @property
+    def where(self) -> str:
+        """The dimension in words."""
+        return f"dimension {self.axis} of input {self.input!r}"
+
+    @property
+    def varies(self) -> bool:
+        """Whether it is to vary at all."""
+        hint = self.dim.type if isinstance(self.dim, _DimHint) else None
+        return not isinstance(self.dim, int) and hint != _DimHintType.STATIC
+
 
 class Dims(NamedTuple):
-    """What became of the dimensions in ``dynamic_shapes``.
+    """What became of the dimensions of a program's inputs.
 
     Attributes
     ----------
     names : dict of str to str
-        torch's symbol -> the name of the user's ``Dim``.
-    specialized : list of str
-        Dimensions marked ``Dim.AUTO`` that torch fixed.
+        torch's symbol -> what to call it.
+    ranged : frozenset of str
+        The symbols whose least size the user gave.
+    notes : list of Note
+        Of dimensions that do not vary as they were to.
     """
 
     names: dict[str, str]
-    specialized: list[str]
+    ranged: frozenset[str]
+    notes: list[Note]
 
 
-def requested_dims(
-    module: Any,
-    program: ExportedProgram,
+def requested_axes(
+    module: torch.nn.Module,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None,
+    kwargs: Mapping[str, Any],
+    names: Sequence[str],
     dynamic_shapes: Any,
-) -> Dims:
-    """Compare the dimensions of a module's inputs that the user lets vary with those that do.
+    dynamic_axes: Mapping[str, Any] | None,
+) -> list[Axis]:
+    """Read ``dynamic_shapes`` or ``dynamic_axes`` of :func:`taper_frontend.export`.
+
+    Parameters
+    ----------
+    module, args, kwargs
+        Each tensor among the arguments stands there once.
+    names : sequence of str
+        The names of the inputs: of the tensors among the arguments, in order.
+    dynamic_shapes, dynamic_axes
+        At most one of them.
 
     Raises
     ------
     ExportError
-        If torch fixed one; ``Dim.AUTO`` leaves that to torch.
+        If they do not fit the arguments.
     """
-    dims = Dims({}, [])
-    if not dynamic_shapes:
-        return dims
+    if dynamic_shapes is not None and dynamic_axes is not None:
+        raise ExportError("expected dynamic_shapes or dynamic_axes, got both")
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    index_of = {id(x): index for index, x in enumerate(tensors)}
+    axes: list[Axis] = []
+
+    def collect(path: Any, x: Any, wanted: Any) -> None:
+        if not wanted:
+            return
+        if not isinstance(x, torch.Tensor):
+            raise ExportError(
+                f"dynamic_shapes: {_spell(path)}: expected None for what is no tensor, got {wanted}"
+            )
+        tensor = index_of[id(x)]
+        places = wanted.items() if isinstance(wanted, dict) else enumerate(wanted)
+        source = f"L{keystr(path)}"
+        for axis, dim in places:
+            if dim is not None:
+                axes.append(_axis(tensor, names[tensor], source, x, axis, dim))
+
+    combined: Any = _combine_args(module, args, dict(kwargs))
+    if dynamic_axes is not None:
+        by_tensor = _by_tensor(dynamic_axes, names)
+        _tree_map_with_path(
+            lambda path, x: collect(path, x, by_tensor.get(index_of.get(id(x), -1))), combined
+        )
+        return axes
+    if isinstance(dynamic_shapes, tuple | list):
+        if len(dynamic_shapes) != len(combined):
+            raise ExportError(
+                f"dynamic_shapes: expected one entry for each of {len(combined)} arguments "
+                f"({', '.join(combined)}), got {len(dynamic_shapes)}"
+            )
+        dynamic_shapes = dict(zip(combined, dynamic_shapes, strict=True))
+    if dynamic_shapes:
+        if dynamic_shapes.keys() != combined.keys():
+            raise ExportError(
+                f"dynamic_shapes: expected the arguments {', '.join(combined)}, "
+                f"got {', '.join(map(str, dynamic_shapes))}"
+            )
+        try:
+            _tree_map_with_path(collect, combined, dynamic_shapes, tree_name="inputs")
+        except ExportError:
+            raise
+        except Exception as error:  # torch's, of a structure that is not the arguments'
+            raise ExportError(f"dynamic_shapes: {str(error).splitlines()[0]}") from error
+    return axes
+
+
+def as_tree(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> Any:
+    """Return ``dynamic_shapes`` as a tree of the arguments' structure, where it is another form."""
+    if isinstance(dynamic_shapes, ShapesCollection | AdditionalInputs):
+        return dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))  # type: ignore[no-untyped-call]
+    return dynamic_shapes
+
+
+def torch_shapes(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], axes: Sequence[Axis]
+) -> Any:
+    """Return the axes as torch.export takes them; None if there are none."""
+    if not axes:
+        return None
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    dims: dict[int, dict[int, Any]] = {}
+    for axis in axes:
+        dims.setdefault(id(tensors[axis.tensor]), {})[axis.axis] = axis.dim
+    combined: Any = _combine_args(module, args, dict(kwargs))
+    return _tree_map_with_path(lambda path, x: dims.get(id(x)), combined)
+
+
+def settle(program: ExportedProgram, inputs: Mapping[str, str], axes: Sequence[Axis]) -> Dims:
+    """Name the sizes that vary, and tell what became of those that were to.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+    inputs : mapping of str to str
+        The placeholder of each argument -> the name of the input.
+    axes : sequence of Axis
+        Those that were to vary.
+
+    Raises
+    ------
+    ExportError
+        If one does not that had to, or two of one name are different sizes.
+    """
+    tensors = tensor_inputs(program)
+    env = shape_env(program)
+    dims = Dims({}, frozenset(), [])
+    ranged: set[str] = set()
+    for axis in sorted(axes, key=lambda axis: hasattr(axis.dim, "root")):
+        if not axis.varies:
+            continue
+        size = tensors[axis.tensor].meta["val"].shape[axis.axis]
+        expr = size.node.expr if isinstance(size, torch.SymInt) else None
+        if expr is None or expr.is_number:
+            dims.notes.append(_note_of_fixed(axis, line_that_fixed(env, axis.source)))
+            continue
+        symbols = sorted(map(str, expr.free_symbols))
+        if axis.name and (expr.is_symbol or (hasattr(axis.dim, "root") and len(symbols) == 1)):
+            dims.names.setdefault(symbols[0], axis.name)
+        if isinstance(axis.dim, Dim) or getattr(axis.dim, "min", None) is not None:
+            ranged.update(symbols)
+    _check_equal(axes, tensors)
+    _name_by_place(dims.names, tensors, inputs)
+    return dims._replace(ranged=frozenset(ranged))
+
+
+def _name_by_place(
+    names: dict[str, str], tensors: Sequence[torch.fx.Node], inputs: Mapping[str, str]
+) -> None:
+    """Name the symbols that nobody named after the first dimension that they are, or are in."""
+    places = [
+        (size.node.expr, f"{_identifier(inputs[node.name])}_dim{axis}")
+        for node in tensors
+        for axis, size in enumerate(node.meta["val"].shape)
+        if isinstance(size, torch.SymInt)
+    ]
+    for expr, place in sorted(places, key=lambda each: not each[0].is_symbol):
+        stem = place if expr.is_symbol else f"{place}_unit"
+        for symbol in sorted(map(str, expr.free_symbols)):
+            others = (f"{stem}_{number}" for number in count(1))
+            free = (name for name in chain([stem], others) if name not in names.values())
+            names.setdefault(symbol, next(free))
+
+
+def _identifier(name: str) -> str:
+    """Return the name of an input as the name of a size can begin."""
+    text = re.sub(r"\W", "_", name, flags=re.ASCII)[:60]
+    return text if text.isidentifier() else f"input_{text}"
+
+
+def tensor_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+    """Return the placeholders of the tensors among a program's arguments, in order."""
     nodes = {node.name: node for node in program.graph.nodes}
-    shapes = [
-        nodes[spec.arg.name].meta["val"].shape
+    arguments = [
+        nodes[spec.arg.name]
         for spec in program.graph_signature.input_specs
         if spec.kind == InputKind.USER_INPUT
-        and isinstance(nodes[spec.arg.name].meta.get("val"), torch.Tensor)
     ]
-    tensors = [x for x in tree_leaves((args, dict(kwargs or {}))) if isinstance(x, torch.Tensor)]
-    shape_of = {id(x): shape for x, shape in zip(tensors, shapes, strict=True)}
-
-    def compare(path: Any, x: Any, wanted: Any) -> None:
-        if not isinstance(x, torch.Tensor) or not wanted:
-            return
-        places = wanted.items() if isinstance(wanted, dict) else enumerate(wanted)
-        where = f"inputs{torch.utils._pytree.keystr(path)}"
-        for axis, dim in places:
-            size = shape_of[id(x)][axis]
-            if isinstance(size, torch.SymInt) and size.node.expr.is_number:
-                size = int(size)
-            _compare_dim(dims, f"dimension {axis} of {where}", dim, size)
-
-    kwargs = dict(kwargs or {})
-    combined: Any = _combine_args(module, args, kwargs)
-    if isinstance(dynamic_shapes, ShapesCollection):
-        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, kwargs)  # type: ignore[no-untyped-call]
-    if isinstance(dynamic_shapes, tuple | list):
-        combined = type(dynamic_shapes)(combined.values())
-    _tree_map_with_path(compare, combined, dynamic_shapes, tree_name="inputs")
-    return dims
+    return [node for node in arguments if isinstance(node.meta.get("val"), torch.Tensor)]
 
 
-def _compare_dim(dims: Dims, where: str, dim: Any, size: int | torch.SymInt) -> None:
-    name = getattr(dim, "__name__", None)
-    if isinstance(size, torch.SymInt):
-        dim = getattr(dim, "root", dim)  # of a Dim computed from another
-        symbols = size.node.expr.free_symbols
-        if name is not None and len(symbols) == 1:
-            dims.names.setdefault(str(*symbols), dim.__name__)
-    elif dim is Dim.AUTO:
-        dims.specialized.append(f"{where}: {size}")
-    elif dim is not None and dim is not Dim.STATIC and not isinstance(dim, int):
+def of_ranges(
+    lowered: Lowered, program: ExportedProgram, axes: Sequence[Axis], names: Mapping[str, str]
+) -> list[Note]:
+    """Tell of sizes that nobody gave a range and of which the model does not take all alike.
+
+    Parameters
+    ----------
+    lowered : Lowered
+    program : ExportedProgram
+    axes : sequence of Axis
+    names : mapping of str to str
+        torch's symbol -> what it is called.
+    """
+    graph = lowered.graph
+    env = shape_env(program)
+    placeholders = tensor_inputs(program)
+    notes: dict[str, Note] = {}
+    for axis in axes:
+        size = graph.tensors[graph.inputs[axis.tensor]].shape[axis.axis]
+        given = placeholders[axis.tensor].meta["val"].shape[axis.axis]
+        if axis.required or not axis.varies or is_static(size):
+            continue
+        expr = given.node.expr
+        known = affine(size) if expr.is_symbol else None
+        if known is None or (axis.name and names[str(expr)] != axis.name):
+            if axis.name:
+                text = f"{axis.where} was to vary as {axis.name!r}, but the model makes it {size}"
+                notes.setdefault(axis.where, Note("shape", f"{text}; give it that name"))
+            continue
+        name, factor, addend = known
+        low, high = graph.sizes[name]
+        asked = axis.dim.max is not None and factor * high + addend >= axis.dim.max
+        if (high >= UNBOUNDED or asked) and factor == 1 and 2 * low <= max(axis.size, 2):
+            continue
+        lines = lines_that_bound(env, expr.free_symbols)
+        text = f"{axis.where} ({size}) varies {limits(factor, addend, low, high)} only"
+        text += f", for {'; '.join(lines[:3])}" if lines else ""
+        notes.setdefault(name, Note("shape", f"{text}; an example of another size may allow more"))
+    ways = decisions(env, lowered.symbols, graph.sizes, graph.examples)
+    return [*notes.values(), *map(_note_of_decision, ways)]
+
+
+def check_axes(dynamic_axes: Mapping[str, Any], plan: Plan) -> None:
+    """Check that each name in ``dynamic_axes`` is one of an input or an output.
+
+    Raises
+    ------
+    ExportError
+        Naming one that is not.
+    """
+    for name in dynamic_axes:
+        if name not in (*plan.inputs, *plan.outputs):
+            raise ExportError(
+                f"dynamic_axes: expected names of inputs ({', '.join(plan.inputs)}) or outputs "
+                f"({', '.join(plan.outputs)}), got {name!r}"
+            )
+
+
+def limits(factor: int, addend: int, low: int, high: int) -> str:
+    """Say in words which sizes ``factor * v + addend`` takes for ``v`` from low to high."""
+    least, most = factor * low + addend, factor * high + addend
+    steps = f" in steps of {factor}" if factor > 1 else ""
+    return f"from {least} on{steps}" if high >= UNBOUNDED else f"from {least} to {most}{steps}"
+
+
+def _axis(tensor: int, name: str, source: str, x: torch.Tensor, axis: Any, dim: Any) -> Axis:
+    where = f"dynamic_shapes of input {name!r}"
+    if type(axis) is not int or not 0 <= axis < x.dim():
+        raise ExportError(f"{where}: expected axes of 0 to {x.dim() - 1}, got {axis!r}")
+    called = dim if isinstance(dim, str) else getattr(dim, "__name__", "")
+    if isinstance(dim, str):
+        dim = Dim.AUTO
+    elif not isinstance(dim, Dim | _DimHint | int):
         raise ExportError(
-            f"{where} was to vary{f' as {name!r}' if name else ''}, but the model fixes it: "
-            f"expected a size that varies, got {size}"
+            f"{where}: expected a string, a torch.export.Dim or an int for axis {axis}, got {dim!r}"
         )
+    root = getattr(dim, "root", None)  # of a Dim computed from another
+    if root is not None:
+        called = root.__name__
+    if not is_name(called or "n"):
+        raise ExportError(f"{where}: expected a name of letters, digits and _, got {called!r}")
+    required = isinstance(dim, Dim) or getattr(dim, "type", None) == _DimHintType.DYNAMIC
+    return Axis(
+        tensor, axis, name, f"{source}.size()[{axis}]", x.shape[axis], called, dim, required
+    )
+
+
+def _by_tensor(dynamic_axes: Mapping[str, Any], names: Sequence[str]) -> dict[int, dict[int, Any]]:
+    """Return the axes of each tensor, by their numbers; those of outputs follow from the model."""
+    given = {}
+    for index, name in enumerate(names):
+        axes = dynamic_axes.get(name)
+        if axes is not None:
+            given[index] = dict(axes) if hasattr(axes, "keys") else dict.fromkeys(axes, Dim.AUTO)
+    return given
+
+
+def _note_of_fixed(axis: Axis, line: str) -> Note:
+    name = f" as {axis.name!r}" if axis.name else ""
+    if line:
+        why, advice = f" at {line}", "; write that line so that it holds for any size"
+    elif axis.size in (0, 1):
+        why, advice = "", "; try an example in which it is 2 or more"
+    else:
+        why, advice = "", ""
+    text = f"{axis.where} was to vary{name}, but the model fixes it to {axis.size}{why}"
+    if axis.required:
+        raise FixedSizeError(f"{text}: expected a size that varies, got {axis.size}{advice}")
+    return Note("shape", text + advice)
+
+
+def _note_of_decision(way: Decision) -> Note:
+    sizes = ", ".join(f"{name} = {value}" for name, value in way.sizes.items())
+    return Note(
+        "branch",
+        f"the module decides by a size at {way.line}; the plan always takes the way of the "
+        f"example, where {way.condition} holds, and may be wrong for others, such as {sizes}; "
+        "give the sizes ranges in which it holds, or export the other way apart",
+    )
+
+
+def _check_equal(axes: Sequence[Axis], tensors: Sequence[torch.fx.Node]) -> None:
+    """Check that dimensions of one name can be one size."""
+    first: dict[str, Axis] = {}
+    for axis in axes:
+        other = first.setdefault(axis.name, axis) if axis.name else axis
+        if other.size != axis.size and not hasattr(axis.dim, "root"):
+            raise ExportError(
+                f"{other.where} and {axis.where} are both called {axis.name!r}: expected equal "
+                f"sizes in the example, got {other.size} and {axis.size}"
+            )
+
+
+def _spell(path: Any) -> str:
+    return f"inputs{keystr(path)}"

@@ -17,6 +17,42 @@ class ExportError(errors.TaperError):
     """The model cannot be exported as it was given."""
 
 
+class CaptureError(ExportError):
+    """torch cannot capture the model.
+
+    Attributes
+    ----------
+    reason : str
+    category : str
+        One of :data:`CATEGORIES`.
+    source : str
+        The line of the user's model, empty where unknown.
+    """
+
+    def __init__(self, what: str, reason: str, category: str, source: str) -> None:
+        self.reason, self.category, self.source = reason, category, source
+        place = f"\n  at {source}" if source else ""
+        super().__init__(f"torch could not {what}: {reason}{place}")
+
+
+class FixedSizeError(ExportError):
+    """The model fixes a dimension that has to vary."""
+
+
+class ExportWarning(UserWarning):
+    """The plan is as the module is, but perhaps not as its user wants it.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`taper_frontend.notes.KINDS`.
+    """
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class UnsupportedNode(NamedTuple):
     """One thing in a model that cannot be exported.
 

@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._ops import HigherOrderOperator
 
+from taper_frontend.arguments import check_model
+from taper_frontend.attempts import attempt
 from taper_frontend.capture import Model, capture
-from taper_frontend.dims import requested_dims
-from taper_frontend.errors import ExportError, UnsupportedNode
+from taper_frontend.dims import Axis, settle
+from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
 from taper_frontend.lowering.source import without_module
+from taper_frontend.names import input_names
+from taper_frontend.notes import Note, of_plan
 from taper_frontend.passes import PIPELINE, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
+from taper_frontend.request import make_request
 from taper_runtime.executor.compiled import BYTES_PER_NS, FLOPS_PER_NS
 from taper_runtime.executor.executor import definition
 from taper_runtime.plan.binding import instantiate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from torch.export import ExportedProgram
 
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -35,15 +42,6 @@ HINTS = {
     "control flow": "compute both branches and choose with torch.where, or export them apart",
     "data-dependent": "keep shapes fixed: a mask or torch.where instead of a selection",
 }
-
-#: Words of torch's own errors that tell a category. The first that is found counts.
-_CAPTURE_WORDS = (
-    ("data-dependent", ("data-dependent", "data dependent", "unbacked", ".item()", "nonzero")),
-    ("dynamic shape", ("constraints violated", "specializ", "dynamic_shapes", "dim(")),
-    ("control flow", ("control flow", "torch.cond", "while_loop")),
-    ("mutation", ("mutat", "in-place")),
-    ("dtype", ("dtype", "complex", "sparse")),
-)
 
 
 class Break(NamedTuple):
@@ -102,12 +100,15 @@ class Explanation(NamedTuple):
         By category, the most frequent first; empty if the model can be exported.
     fallbacks : list of Fallback
         The slowest first.
+    warnings : list of str
+        What :func:`taper_frontend.export` would warn of beside fallbacks.
     """
 
     nodes: int
     supported: int
     breaks: list[Break]
     fallbacks: list[Fallback]
+    warnings: list[str]
 
     @property
     def score(self) -> float:
@@ -124,6 +125,8 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"{self.supported} of {self.nodes} nodes can be exported ({self.score:.1%})"]
+        if not self.nodes:
+            lines = ["torch cannot capture the model, so its nodes are not known"]
         for category, count in self.categories.items():
             lines += ["", f"{category}: {count} {'node' if count == 1 else 'nodes'}"]
             for each in (each for each in self.breaks if each.category == category):
@@ -138,6 +141,7 @@ class Explanation(NamedTuple):
                 lines += [f"      at {source}" for source in fallback.sources]
         elif not self.breaks:
             lines.append("every node has a native kernel")
+        lines += [line for warning in self.warnings for line in ("", f"warning: {warning}")]
         return "\n".join(lines)
 
 
@@ -147,6 +151,7 @@ def explain(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
 ) -> Explanation:
     """Say what of a model cannot be exported and why, and what would run without a native kernel.
 
@@ -155,27 +160,57 @@ def explain(
 
     Parameters
     ----------
-    module, args, kwargs, dynamic_shapes
+    module, args, kwargs, dynamic_shapes, dynamic_axes
         As :func:`taper_frontend.export` takes them.
 
     Returns
     -------
     Explanation
+
+    Raises
+    ------
+    ExportError
+        If the arguments are not those of the model, or the model is none.
     """
+    check_model(module)
+    request = None
+    if isinstance(module, torch.nn.Module):
+        request = make_request(module, args, kwargs, None, dynamic_shapes, dynamic_axes)
     try:
-        program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-        names = requested_dims(module, program, args, kwargs, dynamic_shapes).names
+        if request is None:
+            return _explain(capture(module, dynamic_shapes=dynamic_shapes))
+        notes = request.notes
+        return attempt(request, lambda tried: _explain(tried.program, tried.axes, notes))
+    except CaptureError as error:
+        node = UnsupportedNode("torch.export", error.category, error.reason, error.source)
     except ExportError as error:
-        node = UnsupportedNode("torch.export", _captured_category(error), _first_lines(error), "")
-        return Explanation(0, 0, _breaks([node]), [])
-    surveyed = survey(program, names)
+        node = UnsupportedNode("torch.export", "dynamic shape", str(error), "")
+    return Explanation(0, 0, _breaks([node]), [], [])
+
+
+def _explain(
+    program: ExportedProgram, axes: Sequence[Axis] = (), notes: Sequence[Note] = ()
+) -> Explanation:
+    """Explain a captured program."""
+    inputs = input_names(program)
+    dims = settle(program, inputs, axes)
+    surveyed = survey(program, dims.names, ranged=dims.ranged)
+    graph = surveyed.graph
+    weights = sum(array.nbytes for array in graph.constants.values())
     total = sum(_is_call(node) for node in program.graph.nodes)
     calls = {str(node.target) for node in program.graph.nodes if _is_call(node)}
     refused = [node for node in surveyed.refused if node.op in calls]
     nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count too
-    run_pipeline(surveyed.graph, [*PIPELINE, materialize_outputs])
-    fallbacks = _fallbacks(make_plan(surveyed.graph))
-    return Explanation(nodes, nodes - len(surveyed.refused), _breaks(surveyed.refused), fallbacks)
+    run_pipeline(graph, [*PIPELINE, materialize_outputs])
+    plan = make_plan(graph)
+    found = [*notes, *dims.notes, *of_plan(plan, weights)]
+    return Explanation(
+        nodes,
+        nodes - len(surveyed.refused),
+        _breaks(surveyed.refused),
+        _fallbacks(plan),
+        [note.text for note in found if note.kind != "numpy"],
+    )
 
 
 def _is_call(node: torch.fx.Node) -> bool:
@@ -203,18 +238,6 @@ def _breaks(refused: list[UnsupportedNode]) -> list[Break]:
 def _sources(sources: Any) -> list[str]:
     """Return each line once, whichever modules call it."""
     return list(dict.fromkeys(without_module(source) for source in sources if source))
-
-
-def _captured_category(error: ExportError) -> str:
-    text = str(error).lower()
-    for category, words in _CAPTURE_WORDS:
-        if any(word in text for word in words):
-            return category
-    return "op"
-
-
-def _first_lines(error: ExportError) -> str:
-    return "\n      ".join(line for line in str(error).splitlines()[:8] if line.strip())
 
 
 def _fallbacks(plan: Plan) -> list[Fallback]:

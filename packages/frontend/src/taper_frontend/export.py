@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from taper_frontend.arguments import check_model
+from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture
-from taper_frontend.dims import Dims, requested_dims
+from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
+from taper_frontend.lowering.trees import flat_leaves
+from taper_frontend.names import check_names, input_names, output_names
+from taper_frontend.notes import Note, of_plan, warn
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
-from taper_frontend.verify import verify_plan
-from taper_runtime.errors import PlanFormatError
+from taper_frontend.request import Request, make_request
+from taper_frontend.verify import VerificationError, verify_plan
+from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.plan.binding import bind_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from taper_frontend.graph.graph import Graph
+    from taper_frontend.lowering.lower import Lowered
     from taper_runtime.plan.plan import Plan
 
 
@@ -32,7 +41,10 @@ def export(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
     dynamic_shapes: Any = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
     passes: Sequence[Pass] = PIPELINE,
     verify: bool = True,
     progress: bool = False,
@@ -47,8 +59,19 @@ def export(
     args, kwargs
         Example arguments, nested as the module takes them. Values that are not tensors become part
         of the plan. A program or file carries its own.
+    input_names, output_names : sequence of str, optional
+        One name for each tensor among the arguments, or the results, in order. The default is the
+        path to it: the argument's name, keys, fields and positions, joined by dots; see
+        :mod:`taper_frontend.names`.
     dynamic_shapes
-        As ``torch.export.export`` takes them. Dimensions named here vary from run to run.
+        As ``torch.export.export`` takes them, or with strings in place of ``Dim``: ``({0: "batch",
+        1: "length"},)``. Dimensions named here vary from run to run; those of one name are one
+        size. A ``Dim`` has to vary over its whole range; a string or ``Dim.AUTO`` as far as the
+        model allows.
+    dynamic_axes : mapping of str to mapping or sequence, optional
+        The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
+        {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. Outputs may stand there too;
+        their shapes follow from the model.
     passes : sequence of callables, optional
         The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
         :data:`taper_frontend.passes.PIPELINE`; ``()`` exports the graph as lowered.
@@ -60,29 +83,69 @@ def export(
     Returns
     -------
     Plan
-        Its metadata holds the export report: nodes after each pass, memory, fallbacks, error.
+        Its metadata holds the export report: nodes after each pass, memory, fallbacks, error, and
+        ``warnings``: a kind and a text each.
 
     Raises
     ------
     UnsupportedOpError
         Listing every node that cannot be exported, with its reason and source line.
     ExportError
-        If torch cannot capture the model, or fixes a dimension that ``dynamic_shapes`` lets vary,
-        or the plan's results differ from the module's.
+        If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
+        ``Dim`` lets vary, or the plan's results differ from the module's.
+
+    Warns
+    -----
+    ExportWarning
+        What a user should know of a plan that is otherwise right; see
+        :data:`taper_frontend.notes.KINDS`.
     """
+    options = Options(input_names, output_names, passes)
     with _steps(progress) as step:
+        check_model(module)
         step("capture")
-        program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-        dims = requested_dims(module, program, args, kwargs, dynamic_shapes)
-        return compile_program(program, dims, passes=passes, verify=verify, step=step)
+        if isinstance(module, torch.nn.Module):
+            request = make_request(module, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
+            plan = attempt(
+                request,
+                lambda tried: _compile(tried, request, options, step, verify or tried.doubled),
+            )
+        elif dynamic_axes is not None:
+            raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
+        else:
+            program = capture(module, dynamic_shapes=dynamic_shapes)
+            plan = compile_program(program, options=options, step=step)
+            if verify:
+                step("verify")
+                plan = verify_plan(plan, program)
+        check_axes(dynamic_axes or {}, plan)
+    warn([Note(**note) for note in plan.metadata["warnings"]])
+    return plan
+
+
+class Options(NamedTuple):
+    """What is asked of a plan.
+
+    Attributes
+    ----------
+    input_names, output_names, passes
+        As :func:`export` takes them.
+    trusting : bool
+        Whether sizes start where torch says, and not below.
+    """
+
+    input_names: Sequence[str] | None = None
+    output_names: Sequence[str] | None = None
+    passes: Sequence[Pass] = PIPELINE
+    trusting: bool = False
 
 
 def compile_program(
     program: ExportedProgram,
-    dims: Dims | None = None,
+    axes: Sequence[Axis] = (),
+    notes: Sequence[Note] = (),
     *,
-    passes: Sequence[Pass] = PIPELINE,
-    verify: bool = True,
+    options: Options | None = None,
     step: Callable[[str], None] = lambda name: None,
 ) -> Plan:
     """Make a plan of a program that :func:`taper_frontend.capture.capture` gave.
@@ -90,21 +153,28 @@ def compile_program(
     Parameters
     ----------
     program : ExportedProgram
-    dims : Dims, optional
-        What became of the dimensions that were to vary.
-    passes, verify
-        As in :func:`export`.
+    axes : sequence of Axis
+        The dimensions that were to vary.
+    notes : sequence of Note
+        What is known already that a user should know.
+    options : Options, optional
     step : callable
         Gets the name of each step before it runs.
     """
-    dims = dims or Dims({}, [])
+    options = options or Options()
+    inputs = _input_names(program, options.input_names)
+    dims = settle(program, inputs, axes)
     step("lower")
-    lowered = lower(program, dims.names)
+    lowered = lower(
+        program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
+    )
     graph = lowered.graph
+    weights = sum(array.nbytes for array in (*graph.constants.values(), *graph.states.values()))
     step("optimize")
     nodes_lowered = len(graph.nodes)
     # the last is the planner's condition, whatever the pipeline
-    records = run_pipeline(graph, [*passes, materialize_outputs])
+    records = run_pipeline(graph, [*options.passes, materialize_outputs])
+    graph.name_outputs(_output_names(program, lowered, options.output_names))
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
@@ -113,8 +183,6 @@ def compile_program(
             {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
         ],
     }
-    if dims.specialized:
-        report["specialized"] = dims.specialized
     try:
         plan = make_plan(
             graph,
@@ -130,10 +198,79 @@ def compile_program(
             f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
             "may be"
         ) from error
-    if not verify:
-        return plan
-    step("verify")
-    return verify_plan(plan, program)
+    found = [
+        *notes,
+        *dims.notes,
+        *of_ranges(lowered, program, axes, dims.names),
+        *of_plan(plan, weights),
+    ]
+    return plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
+
+
+def _compile(
+    tried: Attempt,
+    request: Request,
+    options: Options,
+    step: Callable[[str], None],
+    verify: bool,
+) -> Plan:
+    """Make a plan of what has been captured of a module, and check that it is about its request."""
+
+    def make(options: Options) -> Plan:
+        program = tried.program
+        plan = compile_program(program, tried.axes, request.notes, options=options, step=step)
+        _check_example(plan)
+        if not verify:
+            return plan
+        step("verify")
+        return verify_plan(plan, program)
+
+    try:
+        plan = make(options)
+    except VerificationError:
+        if not tried.axes:
+            raise
+        # the program may be another for sizes of 1, which torch takes for a case of its own
+        plan = make(options._replace(trusting=True))
+    if tried.hinted:
+        check_range(plan, request.axes)
+    return plan
+
+
+def _check_example(plan: Plan) -> None:
+    """Check that a plan takes the example: another may have been captured."""
+    try:
+        bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+    except InputError as error:
+        raise ExportError(f"the plan does not take the example: {error}") from error
+
+
+def _input_names(program: ExportedProgram, given: Sequence[str] | None) -> dict[str, str]:
+    """Return the placeholder of each argument -> the name of the input."""
+    names = input_names(program)
+    if given is None:
+        return names
+    tensors = [node.name for node in tensor_inputs(program)]
+    check_names("input_names", given, [names[name] for name in tensors])
+    return names | dict(zip(tensors, given, strict=True))
+
+
+def _output_names(
+    program: ExportedProgram, lowered: Lowered, given: Sequence[str] | None
+) -> list[str]:
+    """Return the names of the outputs."""
+    inputs = lowered.graph.inputs
+    leaves = flat_leaves(lowered.output_tree)
+    names = output_names(program.call_spec.out_spec, inputs)
+    names = [name for name, (kind, _) in zip(names, leaves, strict=True) if kind == "tensor"]
+    if given is None:
+        return names
+    check_names("output_names", given, names)
+    if clash := set(given) & set(inputs):
+        raise ExportError(
+            f"output_names: expected names that no input and no state has, got {min(clash)!r}"
+        )
+    return list(given)
 
 
 def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
@@ -172,5 +309,6 @@ def _steps(show: bool) -> Iterator[Callable[[str], None]]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("export") as status:
+    # the stream as it is now: what torch writes to it is dropped
+    with Console(file=sys.stderr).status("export") as status:
         yield lambda name: status.update(f"export: {name}")

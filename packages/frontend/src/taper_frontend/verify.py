@@ -195,6 +195,8 @@ def _compare(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     if ours.dtype.kind != "f":
         equal = np.array_equal(ours, theirs)
         return (0.0, 0.0) if equal else (np.inf, np.inf)
+    if ours.shape != theirs.shape:
+        return np.inf, np.inf
     finite = np.isfinite(ours) & np.isfinite(theirs)
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
         return np.inf, np.inf

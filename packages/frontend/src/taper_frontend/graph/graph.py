@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -325,6 +326,47 @@ class Graph:
         self.constants.pop(name, None)
         if name in self.inputs:
             self.inputs.remove(name)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give tensors other names, all at once, in place of those that ``names`` maps to them.
+
+        Raises
+        ------
+        InternalError
+            If two tensors would have one name.
+        """
+
+        def new(name: str) -> str:
+            return names.get(name, name)
+
+        if len({new(name) for name in self.tensors}) < len(self.tensors):
+            raise InternalError(f"two tensors would have one name: {dict(names)}")
+        self.tensors = {
+            new(name): spec._replace(name=new(name)) for name, spec in self.tensors.items()
+        }
+        self.constants = {new(name): array for name, array in self.constants.items()}
+        self.states = {new(name): array for name, array in self.states.items()}
+        self.inputs = [new(name) for name in self.inputs]
+        self.outputs = [new(name) for name in self.outputs]
+        self._consumers = {
+            new(name): {new(reader): None for reader in readers}
+            for name, readers in self._consumers.items()
+        }
+        for node in self._nodes.values():
+            node.output, node.inputs = new(node.output), [new(name) for name in node.inputs]
+        self._nodes = {node.output: node for node in self._nodes.values()}
+        self._order = None
+
+    def name_outputs(self, names: Sequence[str]) -> None:
+        """Give the first outputs these names; what has one of them gets another."""
+        renamed = dict(zip(self.outputs, names, strict=False))
+        taken = {*self.tensors, *names}
+        for name in names:
+            if name in self.tensors and name not in renamed:
+                others = (f"{name}_{i}" for i in count(1))
+                renamed[name] = next(other for other in others if other not in taken)
+                taken.add(renamed[name])
+        self.rename(renamed)
 
     def prune(self, names: Iterable[str]) -> int:
         """Remove those of the named tensors that nothing uses, and what only they needed.

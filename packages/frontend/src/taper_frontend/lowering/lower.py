@@ -29,8 +29,9 @@ from taper_runtime.errors import InternalError, OpError
 from taper_runtime.sizes import UndecidedError, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
+    import sympy
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputSpec, OutputSpec
     from torch.fx import Node
@@ -61,11 +62,14 @@ class Lowered(NamedTuple):
     graph : Graph
     input_tree, output_tree : plain data
         How the flat inputs and outputs nest; see :class:`taper_runtime.plan.plan.Plan`.
+    symbols : dict of sympy.Symbol to size
+        torch's symbols, as expressions in the size variables.
     """
 
     graph: Graph
     input_tree: Tree
     output_tree: Tree
+    symbols: dict[sympy.Symbol, int]
 
 
 _Arguments = tuple[list[Any], dict[str, Any]]
@@ -93,11 +97,18 @@ class _Poison:
 _POISON = _Poison()
 
 
-def lower(program: ExportedProgram, names: Mapping[str, str] | None = None) -> Lowered:
+def lower(
+    program: ExportedProgram,
+    names: Mapping[str, str] | None = None,
+    *,
+    ranged: Collection[str] = (),
+    trusting: bool = False,
+    inputs: Mapping[str, str] | None = None,
+) -> Lowered:
     """Lower a captured program.
 
-    Inputs keep the names ``torch.export`` gave them, constants those of the module's state dict,
-    other tensors that of the FX node they come from. A tensor tied to several names becomes one
+    Constants keep the names of the module's state dict, other tensors that of the FX node they come
+    from. A tensor tied to several names becomes one
     constant; a constant nobody reads becomes none. An output may be an input or a constant.
 
     Parameters
@@ -105,7 +116,13 @@ def lower(program: ExportedProgram, names: Mapping[str, str] | None = None) -> L
     program : ExportedProgram
         As :func:`taper_frontend.capture.capture` returns it.
     names : mapping of str to str, optional
-        Names for torch's size symbols.
+        Names for torch's size symbols; those of one name are one size.
+    ranged : collection of str
+        The symbols whose least size the user gave.
+    trusting : bool
+        Whether other ranges start where torch says, and not below where that can be told to hold.
+    inputs : mapping of str to str, optional
+        Names for the inputs, by those of their FX nodes.
 
     Returns
     -------
@@ -118,24 +135,35 @@ def lower(program: ExportedProgram, names: Mapping[str, str] | None = None) -> L
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    walk, ends = _walk(program, names or {})
+    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {})
     return walk.finish(*ends)
 
 
-def survey(program: ExportedProgram, names: Mapping[str, str] | None = None) -> Survey:
+def survey(
+    program: ExportedProgram,
+    names: Mapping[str, str] | None = None,
+    *,
+    ranged: Collection[str] = (),
+) -> Survey:
     """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
-    walk, _ = _walk(program, names or {})
+    walk, _ = _walk(program, names or {}, ranged, False, {})
     graph = walk.graph
     graph.states.clear()
     graph.set_outputs(name for name in graph.nodes if not graph.consumers(name))
     return Survey(graph, walk.refused)
 
 
-def _walk(program: ExportedProgram, names: Mapping[str, str]) -> tuple[_Walk, _Ends]:
+def _walk(
+    program: ExportedProgram,
+    names: Mapping[str, str],
+    ranged: Collection[str],
+    trusting: bool,
+    inputs: Mapping[str, str],
+) -> tuple[_Walk, _Ends]:
     """Lower the nodes for as many sizes as they can be lowered for."""
     least: dict[str, int] = {}
     while True:
-        walk = _Walk(program, Sizes(program, names, least))
+        walk = _Walk(program, Sizes(program, names, ranged, least, trusting=trusting), inputs)
         ends = walk.lower_nodes()
         more = {name: walk.sizes.raised(name) for name in walk.undecided}
         if not any(more.values()):
@@ -146,9 +174,10 @@ def _walk(program: ExportedProgram, names: Mapping[str, str]) -> tuple[_Walk, _E
 class _Walk:
     """One pass over the nodes of a program, collecting what is refused."""
 
-    def __init__(self, program: ExportedProgram, sizes: Sizes) -> None:
+    def __init__(self, program: ExportedProgram, sizes: Sizes, inputs: Mapping[str, str]) -> None:
         self.program = program
         self.sizes = sizes
+        self.inputs = inputs
         self.graph = Graph(self.sizes.ranges, self.sizes.examples)
         self.context = Lowering(self.graph)
         self.refused: list[UnsupportedNode] = []
@@ -179,6 +208,7 @@ class _Walk:
             self.graph,
             describe_tree(spec.in_spec, input_leaves),
             describe_tree(spec.out_spec, results),
+            self.sizes.symbols,
         )
 
     def lower_nodes(self) -> _Ends:
@@ -228,7 +258,8 @@ class _Walk:
                 if reason := refused_type(value):
                     self._refuse(what, "dtype", reason)
                 elif type_ := self.sizes.type(value):
-                    self.values[arg.name] = self.graph.add_input(arg.name, *type_)
+                    name = self.inputs.get(arg.name, arg.name)
+                    self.values[arg.name] = self.graph.add_input(name, *type_)
             except OpError as error:
                 self._refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]

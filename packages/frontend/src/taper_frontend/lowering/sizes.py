@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import reduce
+from math import lcm
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sympy
 import torch
+from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.functions import (
     CleanDiv,
     FloorDiv,
@@ -26,10 +29,10 @@ from torch.utils._sympy.numbers import int_oo
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UNBOUNDED, affine, is_name, largest, nonempty, smallest, variable
+from taper_runtime.sizes import UNBOUNDED, affine, largest, nonempty, smallest, variable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from torch.export import ExportedProgram
     from torch.fx import Node
@@ -53,8 +56,12 @@ class Sizes:
     Parameters
     ----------
     program : ExportedProgram
-    names : mapping of str to str, optional
-        What to call torch's symbols; others keep torch's names.
+    names : mapping of str to str
+        What to call torch's symbols; others keep torch's names. Those of one name are one variable.
+    ranged : collection of str
+        The symbols whose least size the user gave.
+    trusting : bool, optional
+        Whether ranges that nobody gave start where torch says.
     least : mapping of str to int, optional
         Where the ranges of variables start that nobody gave a range. Others of them start at 0
         where torch says 2, as it does of every one: most programs take less as well.
@@ -67,54 +74,78 @@ class Sizes:
     examples : dict of str to int
         The value of each in the program's example inputs; the least from 1 on where that cannot be
         told.
+    symbols : dict of sympy.Symbol to size
+        torch's symbols, as expressions in the variables.
     """
 
     def __init__(
         self,
         program: ExportedProgram,
         names: Mapping[str, str],
+        ranged: Collection[str] = (),
         least: Mapping[str, int] | None = None,
+        *,
+        trusting: bool = False,
     ) -> None:
+        self._trusting = trusting
         self._least = least or {}
         # where torch says that the variables' ranges start that nobody gave one
         self._torch_least: dict[str, int] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
         self.examples: dict[str, int] = {}
-        self._symbols: dict[sympy.Symbol, int] = {}
-        for node in program.graph.nodes:
-            if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
-                for size in node.meta["val"].shape:
-                    if isinstance(size, torch.SymInt):
-                        for symbol in sorted(size.node.expr.free_symbols, key=str):
-                            self._add(symbol, size, program, names)
-                        if size.node.has_hint() and (known := affine(self.size(size))):
-                            name, factor, addend = known
-                            self.examples[name] = (int(size.node.hint) - addend) // factor
+        self.symbols: dict[sympy.Symbol, int] = {}
+        inputs = [
+            (node.name, node.meta["val"])
+            for node in program.graph.nodes
+            if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+        ]
+        groups: dict[str, dict[sympy.Symbol, torch.SymInt]] = {}
+        for _, value in inputs:
+            for size in value.shape:
+                if isinstance(size, torch.SymInt):
+                    for symbol in sorted(size.node.expr.free_symbols, key=str):
+                        groups.setdefault(names.get(str(symbol), ""), {}).setdefault(symbol, size)
+        for symbol, size in groups.pop("", {}).items():
+            groups[str(symbol)] = {symbol: size}
+        for name, sizes in groups.items():
+            self._add(name, sizes, program, ranged)
+        shapes = _example_shapes(program)
+        for name, value in inputs:
+            for axis, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt) and (known := affine(self.size(size))):
+                    variable_, factor, addend = known
+                    if name in shapes:
+                        self.examples[variable_] = (shapes[name][axis] - addend) // factor
+                    elif size.node.has_hint():
+                        self.examples[variable_] = (int(size.node.hint) - addend) // factor
 
     def _add(
         self,
-        symbol: sympy.Symbol,
-        size: torch.SymInt,
+        name: str,
+        sizes: Mapping[sympy.Symbol, torch.SymInt],
         program: ExportedProgram,
-        names: Mapping[str, str],
+        ranged: Collection[str],
     ) -> None:
-        if symbol in self._symbols:
-            return
-        limits = program.range_constraints[symbol]
-        least = int(limits.lower)
-        high = UNBOUNDED if limits.upper == int_oo else min(int(limits.upper), UNBOUNDED)
-        name = names.get(str(symbol), str(symbol))
-        if not is_name(name) or name in self.ranges:
-            name = str(symbol)
-        step = 1
-        if str(symbol) not in names:
-            step, at_least, at_most = _demand(symbol, size)
-            least = -(-max(least, at_least) // step)
-            high = high if high == at_most else min(high, at_most) // step
+        """Make one variable of some of torch's symbols."""
+        step, least, high = 1, 0, UNBOUNDED
+        for symbol, size in sizes.items():
+            limits = program.range_constraints[symbol]
+            least = max(least, int(limits.lower))
+            high = high if limits.upper == int_oo else min(high, int(limits.upper))
+            if str(symbol) not in ranged:
+                demand = _demand(symbol, size)
+                step = lcm(step, demand.step)
+                least, high = max(least, demand.least), min(high, demand.most)
+        if step > 1:
+            name = f"{name}_div_{step}"
+            least = -(-least // step)
+            high = high if high == UNBOUNDED else high // step
+        if all(str(symbol) not in ranged for symbol in sizes):
             self._torch_least[name] = least
-            least = self._least.get(name, least if step * least > 2 else 0)
+            below = step * least <= 2 and not self._trusting
+            least = self._least.get(name, 0 if below else least)
         low, _ = nonempty(least, high)
-        self._symbols[symbol] = step * variable(name, low, high)
+        self.symbols |= dict.fromkeys(sizes, step * variable(name, low, high))
         if low < high:
             self.ranges[name] = least, high
             self.examples[name] = low
@@ -163,8 +194,8 @@ class Sizes:
         """
         if expr.is_Integer:
             return int(expr)
-        if expr in self._symbols:
-            return self._symbols[expr]
+        if expr in self.symbols:
+            return self.symbols[expr]
         if isinstance(expr, TruncToInt | FloorToInt):
             return self._convert_product(expr.args[0])
         args = [self.convert(arg) for arg in expr.args]
@@ -196,6 +227,23 @@ class Sizes:
             if isinstance(real, ToFloat) and exact > 0 and exact.denominator <= _MAX_DENOMINATOR:
                 return exact.numerator * self.convert(real.args[0]) // exact.denominator
         raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
+
+
+def _example_shapes(program: ExportedProgram) -> dict[str, torch.Size]:
+    """Return the shapes of the example's tensors by the names of their placeholders."""
+    if program.example_inputs is None:
+        return {}
+    leaves = tree_leaves(program.example_inputs)
+    arguments = [
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT
+    ]
+    return {
+        name: leaf.shape
+        for name, leaf in zip(arguments, leaves, strict=False)
+        if isinstance(leaf, torch.Tensor)
+    }
 
 
 class _Demand(NamedTuple):

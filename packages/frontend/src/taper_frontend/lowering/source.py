@@ -27,19 +27,25 @@ def source_line(node: Node) -> str:
     """
     module = _module_path(node)
     for frame in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
-        path = frame["path"]
-        name, installed = _PACKAGES.subn("", path)
-        name = name.replace("\\", "/")
-        generated = path.startswith("<eval_with_key>")
-        if generated or path.startswith(_TORCH) or (installed and name.startswith("torch/")):
-            continue
-        if not installed:
-            name = name.rpartition("/")[2]
         function = f"{module}.{frame['function']}" if module else frame["function"]
-        place = f"{name}:{frame['line']} in {function}"
-        code = frame["code"].strip()
-        return f"{place}: {code}" if code else place
+        line = describe_line(frame["path"], int(frame["line"]), function, frame["code"])
+        if line:
+            return line
     return ""
+
+
+def describe_line(path: str, line: int, function: str, code: str) -> str:
+    """Return ``"file.py:12 in forward: code"``; empty for a file of torch's or no file."""
+    name, installed = _PACKAGES.subn("", path)
+    name = name.replace("\\", "/")
+    generated = path.startswith("<eval_with_key>")
+    if generated or path.startswith(_TORCH) or (installed and name.startswith("torch/")):
+        return ""
+    if not installed:
+        name = name.rpartition("/")[2]
+    place = f"{name}:{line} in {function}"
+    code = code.strip()
+    return f"{place}: {code}" if code else place
 
 
 def without_module(source: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
@@ -44,6 +45,24 @@ def _describe(spec: TreeSpec, leaves: Iterator[Tree]) -> Tree:
     return ["dict", [[key, child] for key, child in zip(keys, children, strict=True)]]
 
 
+def leaf_paths(spec: TreeSpec) -> list[tuple[str | int, ...]]:
+    """Return the path to each leaf: keys and names of fields, else positions."""
+    if spec.is_leaf():
+        return [()]
+    keys: Sequence[str | int] | None = None
+    if spec.type is namedtuple:  # pytree's word for all of them; the class is the context
+        keys = spec.context._fields
+    elif spec.type is not list:
+        keys = _keys(spec)
+    if keys is None:
+        keys = range(spec.num_children)
+    return [
+        (key, *path)
+        for key, child in zip(keys, spec.children(), strict=True)
+        for path in leaf_paths(child)
+    ]
+
+
 def _keys(spec: TreeSpec) -> list[str | int] | None:
     """Return the names of the children; None where they have none.
 
@@ -66,6 +85,15 @@ def _keys(spec: TreeSpec) -> list[str | int] | None:
             f"got {spec.context!r}"
         )
     return None
+
+
+def flat_leaves(tree: Tree) -> list[Tree]:
+    """Return the leaves of a tree in order."""
+    kind, value = tree
+    if kind in ("tensor", "value"):
+        return [tree]
+    children = [child for _, child in value] if kind == "dict" else value
+    return [leaf for child in children for leaf in flat_leaves(child)]
 
 
 def value_leaf(value: Any) -> Tree:

@@ -1,4 +1,4 @@
-"""Outputs that no node makes."""
+"""Outputs that no node makes, and those that are one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ if TYPE_CHECKING:
 
 
 def materialize_outputs(graph: Graph) -> bool:
-    """Give each output that is an input or a constant a COPY: a plan writes all its outputs.
+    """Give each output a tensor of its own, made by a node: a plan writes all its outputs.
 
     ::
 
         x (input) is an output                     x -> COPY -> x.output
+        y is an output twice                       y, y -> COPY -> y.output
 
-    The next value of a state has memory of its own: where it is something else too, it is a COPY.
+    So has the next value of a state.
     """
     outputs: list[str] = []
-    copies: dict[str, str] = {}
+    before = len(graph.nodes)
     given = len(graph.outputs) - len(graph.states)
     for name in graph.outputs[:given]:
-        if graph.producer(name) is None and name not in copies:
-            copies[name] = graph.add_node("COPY", [name], name=f"{name}.output")
-        outputs.append(copies.get(name, name))
+        made = graph.producer(name) is not None and name not in outputs
+        outputs.append(name if made else graph.add_node("COPY", [name], name=f"{name}.output"))
     for state, name in zip(graph.states, graph.outputs[given:], strict=True):
-        if graph.producer(name) is None or name in outputs:
-            name = copies[state] = graph.add_node("COPY", [name], name=f"{state}.next")
-        outputs.append(name)
+        made = graph.producer(name) is not None and name not in outputs
+        outputs.append(name if made else graph.add_node("COPY", [name], name=f"{state}.next"))
     graph.set_outputs(outputs)
-    return bool(copies)
+    return len(graph.nodes) > before

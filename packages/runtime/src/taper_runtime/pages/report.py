@@ -74,10 +74,11 @@ def _summary(plan: Plan, total: float, least: float) -> dict[str, Any]:
 
 def _warnings(plan: Plan) -> list[dict[str, Any]]:
     items = [_text(warning) for warning in _list(plan.metadata.get("warnings"))]
-    items += [f"fixed by torch: {_text(dim)}" for dim in _list(plan.metadata.get("specialized"))]
-    for fallback in _list(plan.metadata.get("fallbacks")):
-        if isinstance(fallback, dict):
-            items.append(f"computed by numpy: {fallback.get('node')} = {fallback.get('op')}")
+    items += [
+        f"computed by numpy: {fallback.get('node')} = {fallback.get('op')}"
+        for fallback in _list(plan.metadata.get("fallbacks"))
+        if isinstance(fallback, dict)
+    ]
     return [{"kind": "warnings", "title": "Warnings", "items": items}] if items else []
 
 

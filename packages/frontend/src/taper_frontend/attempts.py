@@ -1,0 +1,166 @@
+"""Capturing a module whose sizes vary, with examples and dims that torch may like better.
+
+torch.export fixes a dimension that is 0 or 1 in the example, and refuses a named Dim whose range it
+cannot prove a guard for. So a module is captured with the dimensions of size 1 doubled, as long as
+it can be, and with hints in place of Dims where the Dims are refused. The plan is always about the
+user's own example and ranges: what does not hold for them is tried again without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch.export import Dim
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._sympy.numbers import int_oo
+
+from taper_frontend.capture import capture
+from taper_frontend.dims import Axis, tensor_inputs, torch_shapes
+from taper_frontend.errors import CaptureError, ExportError, FixedSizeError, UnsupportedOpError
+from taper_frontend.refusals import is_about_dims, of_dims
+from taper_runtime.sizes import UNBOUNDED, affine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    from taper_frontend.request import Request
+    from taper_runtime.plan.plan import Plan
+
+_T = TypeVar("_T")
+
+
+class Attempt(NamedTuple):
+    """A captured module.
+
+    Attributes
+    ----------
+    program : ExportedProgram
+        Its example is the user's.
+    axes : list of Axis
+        What torch was told of the dimensions that vary.
+    doubled : bool
+        Whether another example was captured: the user's has to be tried.
+    hinted : bool
+        Whether torch did not check the ranges that the user gave.
+    """
+
+    program: ExportedProgram
+    axes: list[Axis]
+    doubled: bool = False
+    hinted: bool = False
+
+
+def attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
+    """Capture a module so that the axes vary, and use the first capture that can be used.
+
+    Parameters
+    ----------
+    request : Request
+    use : callable
+        Raises :class:`ExportError` where a capture is of no use.
+
+    Raises
+    ------
+    ExportError
+        Of the capture, or of ``use``.
+    """
+    try:
+        return _with_larger_examples(request, use, hinted=False)
+    except CaptureError as error:
+        cause = error.__cause__
+        if cause is None or not is_about_dims(cause):
+            raise
+        refused = ExportError(of_dims(cause, request.axes))
+        hints = _hints(request.axes)
+        if hints is None:
+            raise refused from cause
+        try:
+            return _with_larger_examples(request._replace(axes=hints), use, hinted=True)
+        except FixedSizeError as error:
+            raise error from cause
+        except ExportError:
+            raise refused from cause
+
+
+def check_range(plan: Plan, axes: Sequence[Axis]) -> None:
+    """Check that a plan takes all sizes that Dims say.
+
+    Raises
+    ------
+    ExportError
+        If it does not.
+    """
+    for axis in axes:
+        if not isinstance(axis.dim, Dim):
+            continue
+        size = plan.tensors[plan.inputs[axis.tensor]].shape[axis.axis]
+        known = affine(size)
+        low, high = plan.sizes[known[0]] if known else (0, 0)
+        # a Dim without a least size begins where the model does, if the example is in its range
+        begins = low <= (axis.dim.min or axis.size)
+        if known is None or known[1:] != (1, 0) or not begins or high < (_end(axis) or UNBOUNDED):
+            raise ExportError(f"{axis.where}: the plan does not take every size")
+    if any(note["kind"] == "branch" for note in plan.metadata["warnings"]):
+        raise ExportError("the model takes another way for some sizes")
+
+
+def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hinted: bool) -> _T:
+    module, args, kwargs, axes, _ = request
+    doubled = [axis for axis in axes if axis.size == 1 and axis.varies]
+    while True:
+        try:
+            program = capture(
+                module,
+                *_doubled(args, kwargs, doubled),
+                dynamic_shapes=torch_shapes(module, args, kwargs, axes),
+            )
+            kept = [axis for axis in doubled if _varies(program, axis)]
+            if len(kept) < len(doubled):
+                doubled = kept
+                continue
+            if doubled:
+                program.example_inputs = (args, kwargs)
+            return use(Attempt(program, axes, bool(doubled), hinted))
+        except ExportError as error:
+            nodes = error.nodes if isinstance(error, UnsupportedOpError) else ()
+            if not doubled or (nodes and all(n.category != "dynamic shape" for n in nodes)):
+                raise
+        batches = [axis for axis in doubled if axis.axis == 0]
+        doubled = batches if len(batches) < len(doubled) else []
+
+
+def _doubled(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], axes: Sequence[Axis]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with the rows along these axes twice."""
+    leaves, spec = tree_flatten((args, dict(kwargs)))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    for axis in axes:
+        place = places[axis.tensor]
+        leaves[place] = torch.cat([leaves[place]] * 2, axis.axis)
+    result: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(leaves, spec)
+    return result
+
+
+def _varies(program: ExportedProgram, axis: Axis) -> bool:
+    size = tensor_inputs(program)[axis.tensor].meta["val"].shape[axis.axis]
+    return isinstance(size, torch.SymInt) and not size.node.expr.is_number
+
+
+def _hints(axes: Sequence[Axis]) -> list[Axis] | None:
+    """Return the axes with hints in place of Dims; None where a Dim is computed from another."""
+    if any(hasattr(axis.dim, "root") for axis in axes):
+        return None
+    return [
+        axis._replace(dim=Dim.AUTO(min=axis.dim.min or None, max=_end(axis)))
+        if axis.required
+        else axis
+        for axis in axes
+    ]
+
+
+def _end(axis: Axis) -> int | None:
+    return None if axis.dim.max in (None, int_oo) else int(axis.dim.max)

@@ -1,0 +1,171 @@
+"""What torch found out about sizes while it captured a model, and which line of it was why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
+from weakref import WeakKeyDictionary
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
+
+from taper_frontend.lowering.source import describe_line
+from taper_runtime.sizes import evaluate, nonempty, variables
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from types import FrameType
+
+    from torch.export import ExportedProgram
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OWN = os.path.dirname(__file__) + os.sep
+
+
+#: Sets of sizes that a guard is tried with at most.
+_TRIED = 400
+
+#: Where a module's own code asked for the truth of a size: files and lines.
+_DECISIONS: WeakKeyDictionary[ShapeEnv, set[tuple[str, int]]] = WeakKeyDictionary()
+
+
+class Decision(NamedTuple):
+    """A way that the module took for the example's sizes, and would not take for others in range.
+
+    Attributes
+    ----------
+    condition : str
+        What held, in the names of the sizes.
+    sizes : dict of str to int
+        Some for which it does not.
+    line : str
+        Of the user's model.
+    """
+
+    condition: str
+    sizes: dict[str, int]
+    line: str
+
+
+@contextmanager
+def user_lines() -> Iterator[None]:
+    """Let torch note the user's line for every guard, where it would note one of its own."""
+    if not hasattr(ShapeEnv, "_get_user_frame"):  # a torch whose lines are not the user's
+        yield
+        return
+
+    def user_frame(env: ShapeEnv) -> FrameType | None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename in uninteresting_files():
+            frame = frame.f_back
+        if frame is not None and not frame.f_code.co_filename.startswith(_TORCH):
+            place = (frame.f_code.co_filename, frame.f_lineno)
+            _DECISIONS.setdefault(env, set()).add(place)
+        while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+            frame = frame.f_back
+        return frame
+
+    with mock.patch.object(ShapeEnv, "_get_user_frame", user_frame):
+        yield
+
+
+def shape_env(program: ExportedProgram) -> ShapeEnv | None:
+    """Return what torch knows of a program's sizes; None for a program without tensors."""
+    for node in program.graph.nodes:
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None:
+            env: ShapeEnv | None = mode.shape_env
+            return env
+    return None
+
+
+def line_that_fixed(env: ShapeEnv | None, source: str) -> str:
+    """Return the user's line that made a size a number, empty where unknown.
+
+    Parameters
+    ----------
+    env : ShapeEnv
+    source : str
+        What torch calls the size: ``"L['x'].size()[0]"``.
+    """
+    symbol = env.source_to_var.get(source) if env is not None else None
+    while env is not None and symbol is not None:
+        value = env.replacements.get(symbol)
+        if value is None or value.is_number:
+            return _line(env.replacements_slocs.get(symbol))
+        symbol = next(iter(value.free_symbols), None)
+    return ""
+
+
+def lines_that_bound(env: ShapeEnv | None, symbols: Collection[sympy.Symbol]) -> list[str]:
+    """Return the user's lines whose guards are about these sizes alone, each once."""
+    if env is None:
+        return []
+    lines = []
+    for guard in env.guards:
+        free = env.replace(guard.expr).free_symbols
+        if free and free <= set(symbols):
+            lines.append(_line(guard.sloc))
+    return list(dict.fromkeys(filter(None, lines)))
+
+
+def decisions(
+    env: ShapeEnv | None,
+    symbols: Mapping[sympy.Symbol, int],
+    ranges: Mapping[str, tuple[int, int]],
+    examples: Mapping[str, int],
+) -> list[Decision]:
+    """Find what the module's own code decided by sizes, and would decide otherwise for others.
+
+    torch captures the way that the example takes. Some sizes in range are tried, not all.
+
+    Parameters
+    ----------
+    env : ShapeEnv
+    symbols : mapping of sympy.Symbol to size
+        torch's symbols, as expressions in the size variables.
+    ranges, examples
+        Of the size variables.
+    """
+    if env is None:
+        return []
+    found: dict[str, Decision] = {}
+    for guard in env.guards:
+        frame = getattr(guard.sloc, "framework_loc", None)
+        place = getattr(frame, "filename", ""), getattr(frame, "lineno", 0)
+        expr = env.replace(guard.expr)
+        free = expr.free_symbols
+        # a dim of 1 is a case of its own, which the plan is tried with
+        of_one = isinstance(expr, sympy.Ne) and expr.lhs.is_Symbol
+        decides = place in _DECISIONS.get(env, ()) and not of_one
+        if not (decides and free and free <= symbols.keys()):
+            continue
+        names = sorted({atom.text for symbol in free for atom in variables(symbols[symbol])})
+        points = product(*(_tried(ranges[name], examples[name]) for name in names))
+        for values in islice(points, _TRIED):
+            sizes = dict(zip(names, values, strict=True))
+            point = {symbol: sympy.Integer(evaluate(symbols[symbol], sizes)) for symbol in free}
+            if expr.xreplace(point) is sympy.false:
+                words = {symbol: sympy.Symbol(str(symbols[symbol])) for symbol in free}
+                line = _line(guard.sloc)
+                found.setdefault(line, Decision(str(expr.xreplace(words)), sizes, line))
+                break
+    return list(found.values())
+
+
+def _tried(limits: tuple[int, int], example: int) -> list[int]:
+    low, high = nonempty(*limits)
+    sizes = {*range(low, low + 4), *range(example - 1, example + 8), 2 * example, 4 * example}
+    return sorted(size for size in sizes if low <= size <= high)
+
+
+def _line(sloc: Any) -> str:
+    frame = getattr(sloc, "framework_loc", None)
+    if frame is None or isinstance(frame, str) or frame.filename.startswith(_OWN):
+        return ""  # no code of the user's between torch and us
+    return describe_line(frame.filename, frame.lineno, frame.name, frame.line or "")

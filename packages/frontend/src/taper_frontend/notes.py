@@ -1,0 +1,185 @@
+"""What a user should know of a plan that is otherwise right: the warnings of an export."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_leaves
+
+from taper_frontend.errors import ExportWarning
+from taper_frontend.lowering.source import without_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from taper_runtime.plan.plan import Plan
+
+#: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary
+#: as they were to, ways that the module takes for some sizes alone, arguments that became
+#: constants, the size of the file, state.
+KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state")
+
+#: A file is much larger than its weights from this factor and this many bytes on.
+LARGE_FACTOR, LARGE_BYTES = 1.5, 10_000_000
+
+#: Names listed at most.
+_LISTED = 5
+
+
+class Note(NamedTuple):
+    """One warning: its kind, one of :data:`KINDS`, and its text: what, where, what to do."""
+
+    kind: str
+    text: str
+
+
+def warn(notes: Sequence[Note]) -> None:
+    """Issue each note as an :class:`taper_frontend.ExportWarning`."""
+    for note in notes:
+        # the line that counts is the one that called export()
+        warnings.warn(ExportWarning(note.text, note.kind), stacklevel=3)
+
+
+def of_mode(module: torch.nn.Module) -> list[Note]:
+    """Tell of parts in training mode that compute something else in it."""
+    parts = [
+        f"{name or 'the module itself'} ({type(part).__name__})"
+        for name, part in module.named_modules()
+        if part.training and _has_modes(part)
+    ]
+    if not parts:
+        return []
+    return [
+        Note(
+            "training",
+            f"{_are(len(parts), 'part', 'of the module')} in training mode, and the plan computes "
+            f"what training does: {_list(parts)}; call eval() before export",
+        )
+    ]
+
+
+def of_arguments(names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> list[Note]:
+    """Tell of arguments that are no tensors: the plan is about their values alone."""
+    leaves = tree_leaves((args, dict(kwargs)))
+    baked = [
+        f"{name}={leaf!r}"
+        for name, leaf in zip(names, leaves, strict=True)
+        if not isinstance(leaf, torch.Tensor)
+    ]
+    if not baked:
+        return []
+    return [
+        Note(
+            "argument",
+            f"{_are(len(baked), 'argument')} not a tensor and became part of the plan, which has "
+            f"no such input: {_list(baked)}; give a tensor for what is to vary from run to run",
+        )
+    ]
+
+
+def of_plan(plan: Plan, weights: int) -> list[Note]:
+    """Tell what can be seen in a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    weights : int
+        Bytes of the module's own tensors that the plan is made from.
+    """
+    return [*_of_fallbacks(plan), *_of_size(plan, weights), *_of_states(plan)]
+
+
+def _of_fallbacks(plan: Plan) -> list[Note]:
+    fallbacks = plan.metadata["fallbacks"]
+    if not fallbacks:
+        return []
+    ops = Counter(fallback["op"] for fallback in fallbacks)
+    sources = list(dict.fromkeys(without_module(f["source"]) for f in fallbacks if f["source"]))
+    where = f" (at {_list(sources)})" if sources else ""
+    return [
+        Note(
+            "numpy",
+            f"{_are(len(fallbacks), 'node')} without a native kernel and computed by numpy, which "
+            f"is slower: {_list([f'{n} {op}' for op, n in ops.most_common()])}{where}; "
+            "taper_frontend.explain estimates their share of the time",
+        )
+    ]
+
+
+def _of_size(plan: Plan, weights: int) -> list[Note]:
+    stored = sum(array.nbytes for array in plan.constants.values())
+    if stored < LARGE_FACTOR * weights or stored - weights < LARGE_BYTES:
+        return []
+    text = f"the plan's weights take {stored / 1e6:.0f} MB, those of the module {weights / 1e6:.0f}"
+    transformed = {node.inputs[1] for node in plan.nodes if node.op == "CONV_WINOGRAD"}
+    if transformed:
+        tiles = sum(plan.constants[name].nbytes for name in transformed if name in plan.constants)
+        text += (
+            f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd "
+            f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; a pipeline without the pass "
+            "keeps them small: passes=[p for p in PIPELINE if p is not transform_weights] "
+            "(taper_frontend.passes)"
+        )
+    else:
+        text += "; what depends on weights alone is computed at export, and may be larger than they"
+    return [Note("size", text)]
+
+
+def _of_states(plan: Plan) -> list[Note]:
+    """Tell of states that an output of the same run depends on."""
+    needed = set(plan.outputs)
+    for node in reversed(plan.nodes):
+        if node.output in needed:
+            needed.update(node.inputs)
+    states = [state for state in plan.states if state in needed]
+    if not states:
+        return []
+    return [
+        Note(
+            "state",
+            f"the module writes to {_list(states)}, so that results depend on the session's "
+            "earlier runs; where that is not meant, let forward return the new value instead of "
+            "keeping it",
+        )
+    ]
+
+
+def _has_modes(part: torch.nn.Module) -> bool:
+    """Whether a module itself, not its parts, computes something else in training."""
+    if isinstance(part, _BatchNorm):
+        return True
+    if isinstance(part, _DropoutNd):
+        return part.p > 0
+    if isinstance(part, torch.nn.RNNBase):
+        return bool(part.dropout) and part.num_layers > 1
+    if isinstance(part, torch.nn.MultiheadAttention):
+        return bool(part.dropout)
+    if type(part).__module__.startswith("torch.nn."):
+        tracks = bool(getattr(part, "track_running_stats", False))
+        return tracks or isinstance(part, torch.nn.RReLU)
+    return "training" in _names_read(type(part), "forward", set())
+
+
+def _names_read(kind: type, method: str, seen: set[str]) -> set[str]:
+    """Return the names that a method reads, and those that methods it calls read."""
+    code = getattr(getattr(kind, method, None), "__code__", None)
+    if code is None or method in seen or method in ("train", "eval"):
+        return set()
+    seen.add(method)
+    names = set(code.co_names)
+    return names.union(*(_names_read(kind, name, seen) for name in code.co_names))
+
+
+def _are(count: int, what: str, of: str = "") -> str:
+    words = [f"1 {what}", of, "is"] if count == 1 else [f"{count} {what}s", of, "are"]
+    return " ".join(filter(None, words))
+
+
+def _list(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - _LISTED} more" if len(parts) > _LISTED else ""
+    return ", ".join(parts[:_LISTED]) + more

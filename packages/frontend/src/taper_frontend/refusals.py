@@ -1,0 +1,122 @@
+"""torch's errors of a capture in few words: what, where in the user's model, what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from taper_frontend.lowering.source import describe_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.dims import Axis
+
+_OWN = os.path.dirname(__file__) + os.sep
+
+#: What torch adds to its errors about itself.
+_ABOUT_TORCH = re.compile(
+    r"\n\nThe error above occurred when calling torch\.export.*|"
+    r" For more information, run with TORCH_LOGS=\S+",
+    re.DOTALL,
+)
+
+#: torch.export takes a dim of 1 for a special case, and guards against it at every layer.
+_GUARD_OF_ONE = re.compile(r"Not all values of .* satisfy the generated guard .* != 1\b")
+_HINT_OF_ONE = (
+    "hint: for the least sizes in range a dim inside the model would be 1, which torch.export does "
+    "not mix with others; give the Dim a larger min"
+)
+
+
+#: Words of torch's own errors that tell a category. The first that is found counts.
+_WORDS = (
+    ("data-dependent", ("data-dependent", "data dependent", "unbacked", ".item()", "nonzero")),
+    ("dynamic shape", ("constraints violated", "specializ", "dynamic_shapes", "dim(")),
+    ("control flow", ("control flow", "torch.cond", "while_loop")),
+    ("mutation", ("mutat", "in-place")),
+    ("dtype", ("dtype", "complex", "sparse")),
+)
+
+#: Reasons shown at most.
+_REASONS = 4
+
+
+class Refusal(NamedTuple):
+    """Why torch could not capture a model.
+
+    Attributes
+    ----------
+    text : str
+    source : str
+        The line of the user's model, empty where unknown.
+    category : str
+        One of :data:`taper_frontend.errors.CATEGORIES`.
+    """
+
+    text: str
+    source: str
+    category: str
+
+
+def read(error: Exception) -> Refusal:
+    """Return what one of torch's errors says."""
+    text = _ABOUT_TORCH.sub("", str(error)).strip()
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return Refusal(
+            "the model takes a number out of a tensor and decides by it, and a plan is one "
+            "straight line; compute both ways and choose with torch.where, or give the number as "
+            "an argument",
+            _source(error),
+            "data-dependent",
+        )
+    hint = f"\n{_HINT_OF_ONE}" if _GUARD_OF_ONE.search(text) else ""
+    return Refusal((text or type(error).__name__) + hint, _source(error), _category(text))
+
+
+def _category(text: str) -> str:
+    for category, words in _WORDS:
+        if any(word in text.lower() for word in words):
+            return category
+    return "op"
+
+
+def is_about_dims(error: BaseException | None) -> bool:
+    """Whether torch refused the ranges or the relations of named dims."""
+    return error is not None and "onstraints violated" in str(error)
+
+
+def of_dims(error: BaseException, axes: Sequence[Axis]) -> str:
+    """Say which dims torch refused, what it requires and what it suggests, in a few lines."""
+    text = _ABOUT_TORCH.sub("", str(error))
+    body, _, fixes = text.partition("Suggested fixes:")
+    for axis in axes:
+        body = body.replace(f"{axis.name} = {axis.source}", f"{axis.name!r} ({axis.where})")
+        body = body.replace(axis.source, axis.name or axis.where)
+    reasons = re.findall(r"^\s*- (.+?)(?:\. |\.?$)", body, re.MULTILINE)
+    lines = ["the model does not take all sizes that dynamic_shapes lets vary:"]
+    lines += [f"  - {reason}" for reason in reasons[:_REASONS]]
+    if len(reasons) > _REASONS:
+        lines.append(f"  - and {len(reasons) - _REASONS} more")
+    if fixes.strip():
+        lines.append(f"torch suggests: {'; '.join(map(str.strip, fixes.strip().splitlines()))}")
+    if _GUARD_OF_ONE.search(text):
+        lines.append(_HINT_OF_ONE)
+    lines.append("a string or Dim.AUTO in place of the Dim takes whatever range the model allows")
+    return "\n".join(lines)
+
+
+def _source(error: Exception) -> str:
+    """Return the innermost line of the user's on the way to an error."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_OWN):
+            line = describe_line(
+                frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip()
+            )
+            if line:
+                return line
+    return ""

@@ -1,0 +1,55 @@
+"""The dims of a plan's inputs that vary, for whoever shows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.sizes import UNBOUNDED, affine, bounds, is_static
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan
+
+
+class VaryingDim(NamedTuple):
+    """One dim of an input that the caller chooses.
+
+    Attributes
+    ----------
+    input : str
+    axis : int
+    size : size
+        The expression in the plan's size variables.
+    least : int
+        The least size it takes.
+    most : int or None
+        The largest; None where nobody asked for an end.
+    step : int
+        It takes ``least``, ``least + step`` and so on; 1 too where the expression is no multiple of
+        one variable, and then not all of them.
+    """
+
+    input: str
+    axis: int
+    size: int
+    least: int
+    most: int | None
+    step: int
+
+
+def varying_dims(plan: Plan) -> list[VaryingDim]:
+    """Return the dims that vary, in the order of the inputs and their axes."""
+    return [
+        _varying(plan, name, axis, size)
+        for name in plan.inputs
+        for axis, size in enumerate(plan.tensors[name].shape)
+        if not is_static(size)
+    ]
+
+
+def _varying(plan: Plan, name: str, axis: int, size: int) -> VaryingDim:
+    if (known := affine(size)) is None:
+        return VaryingDim(name, axis, size, *bounds(size), 1)
+    variable, factor, addend = known
+    low, high = plan.sizes[variable]
+    most = None if high >= UNBOUNDED else factor * high + addend
+    return VaryingDim(name, axis, size, factor * low + addend, most, factor)
