@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from op_samples import types_of
 from plan_files import PlanFile, pack, small_file
 from plan_oracle import Machine
 from sized_plans import sized_plan
@@ -17,7 +18,7 @@ from taper_runtime.format.container import dump_json
 from taper_runtime.format.reader import loads
 from taper_runtime.format.writer import to_document
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import TensorType, contiguous_strides
+from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 fuzz = settings(
@@ -181,7 +182,7 @@ def test_mutated_expressions(sized_blob, data):
 def single_node(op, sample):
     """A plan that is one sample of an op."""
     specs, placements = {}, {}
-    types = [TensorType(str(array.dtype), array.shape) for array in sample.inputs]
+    types = types_of(sample.inputs)
     named = {f"x{i}": (t, "input") for i, t in enumerate(types)}
     named["y"] = op.infer_type(types, sample.attrs), "output"
     for name, (tensor_type, role) in named.items():
