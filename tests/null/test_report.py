@@ -18,7 +18,6 @@ REPORT = {
     "producer": "an exporter",
     "memory": {"arena": 192, "lower_bound": 128, "intermediates": 256, "sizes": {}},
     "passes": [{"name": "fuse", "before": 9, "after": 7}],
-    "specialized": ["dimension 0 of inputs['x']: 4"],
     "warnings": [{"kind": "numpy", "text": "1 node is computed by numpy"}],
     "verified": {
         "trials": 3,
@@ -35,7 +34,6 @@ SHOWN = {
     "producer": "exported by an exporter",
     "memory": "lower bound 0.1 kB, intermediates 0.3 kB",
     "passes": "fuse: 9 -> 7 nodes",
-    "specialized": "fixed by torch: dimension 0 of inputs['x']: 4",
     "warnings": "warning (numpy): 1 node is computed by numpy",
     "verified": "verified on 3 inputs: differs from the module by at most 1e-07, relative 2e-07\n"
     "  2 random inputs that the module refuses: IndexError\n"

@@ -363,7 +363,6 @@ def hostile(tmp_path):
     metadata = {
         "producer": ESCAPE,
         "passes": [{"name": ESCAPE, "before": 1, "after": 2}],
-        "specialized": [ESCAPE],
         "warnings": [{"kind": ESCAPE, "text": ESCAPE}],
         "fallbacks": [{"node": ESCAPE, "op": ESCAPE, "source": ESCAPE}],
     }

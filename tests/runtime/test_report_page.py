@@ -118,7 +118,7 @@ def test_what_a_file_says_stays_text():
 @pytest.mark.parametrize(
     "metadata",
     [
-        {"warnings": 5, "specialized": {"a": 1}, "fallbacks": "no", "verified": 3, "producer": [1]},
+        {"warnings": 5, "fallbacks": "no", "verified": 3, "producer": [1]},
         {"warnings": [None, 3], "fallbacks": [1, {"op": 2}], "verified": {"a": [1]}},
     ],
 )

@@ -98,6 +98,7 @@ def _explained(explanation: Explanation) -> Result:
         "supported": explanation.supported,
         "breaks": [each._asdict() for each in explanation.breaks],
         "fallbacks": [each._asdict() for each in explanation.fallbacks],
+        "warnings": explanation.warnings,
     }
     failure = "the model cannot be exported" if explanation.breaks else ""
     return Result(data, printable_lines(str(explanation)), failure)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.plain import to_json
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.dims import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
 from taper_runtime.text import printable
 
@@ -100,12 +101,6 @@ def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
 
 
-def metadata_texts(plan: Plan, key: str) -> list[str]:
-    """The strings listed under ``key`` of a plan's metadata."""
-    values = plan.metadata.get(key)
-    return [v for v in values if isinstance(v, str)] if isinstance(values, list | tuple) else []
-
-
 def type_text(spec: TensorSpec) -> str:
     """Dtype and shape of a tensor, as in ``float32[B, 4]``."""
     return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
@@ -144,6 +139,13 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
             yield f"{kind:<7} {name}: {type_text(plan.tensors[name])}"
     for name, limits in plan.sizes.items():
         yield f"size    {name}: {range_text(limits)}"
+    for dim in varying_dims(plan):
+        if str(dim.size) not in plan.sizes:
+            most = "or more" if dim.most is None else f"to {dim.most}"
+            step = (
+                f", a multiple of {dim.step}" if dim.step > 1 and not dim.least % dim.step else ""
+            )
+            yield f"dim     {dim.input}[{dim.axis}] = {dim.size}: {dim.least} {most}{step}"
 
 
 def _weights(plan: Plan) -> int:
@@ -167,7 +169,6 @@ def _describe_export(plan: Plan) -> list[str]:
         f"  {record['name']}: {record['before']} -> {record['after']} nodes"
         for record in metadata_rows(plan, "passes", name=str, before=int, after=int)
     ]
-    lines += [f"  fixed by torch: {dim}" for dim in metadata_texts(plan, "specialized")]
     lines += [
         f"warning ({warning['kind']}): {warning['text']}"
         for warning in metadata_rows(plan, "warnings", kind=str, text=str)
