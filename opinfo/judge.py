@@ -181,7 +181,7 @@ class _RunError(Exception):
 def _run(program: ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Make a plan, save, load and run it; return the results."""
     with _in_time():
-        plan = compile_program(program, verify=False)
+        plan = compile_program(program)
     try:
         with _in_time(), TemporaryDirectory() as folder:
             path = Path(folder) / "op.taper"

@@ -63,6 +63,7 @@ def capture(
     ExportError
         If torch cannot capture the model or read the file.
     """
+    model = opened(model)
     with torch.no_grad(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
@@ -84,18 +85,29 @@ def capture(
             raise ExportError(
                 "dynamic_shapes: expected None, for an exported program has its shapes already"
             )
-        elif isinstance(model, ExportedProgram):
-            program = model
-        elif isinstance(model, str | os.PathLike):
-            program = _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
         else:
-            raise ExportError(
-                "expected a torch.nn.Module, an ExportedProgram or the path of a .pt2 file, "
-                f"got {type(model).__name__}"
-            )
+            program = model
         return _attempt(
             "decompose the program", lambda: program.run_decompositions(_decompositions())
         )
+
+
+def opened(model: Model) -> torch.nn.Module | ExportedProgram:
+    """Return a model as it is, or the program in a file.
+
+    Raises
+    ------
+    ExportError
+        If it is none, or torch cannot read the file.
+    """
+    if isinstance(model, str | os.PathLike):
+        return _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
+    if not isinstance(model, torch.nn.Module | ExportedProgram):
+        raise ExportError(
+            "expected a torch.nn.Module, an ExportedProgram or the path of a .pt2 file, "
+            f"got {type(model).__name__}"
+        )
+    return model
 
 
 def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from taper_frontend.capture import Model, capture
+from taper_frontend.capture import Model, capture, opened
 from taper_frontend.dims import Dims, requested_dims
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
@@ -15,7 +15,7 @@ from taper_frontend.lowering.context import to_numpy
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
-from taper_frontend.verify import verify_plan
+from taper_frontend.verify import Reference, verify_plan
 from taper_runtime.errors import PlanFormatError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def export(
         The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
         :data:`taper_frontend.passes.PIPELINE`; ``()`` exports the graph as lowered.
     verify : bool
-        Run the plan beside the module, on the example arguments and on random ones.
+        Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
         Show the steps on the terminal.
 
@@ -68,13 +68,18 @@ def export(
         Listing every node that cannot be exported, with its reason and source line.
     ExportError
         If torch cannot capture the model, or fixes a dimension that ``dynamic_shapes`` lets vary,
-        or the plan's results differ from the module's.
+        or the module cannot run the example, or the plan's results differ from the module's.
     """
     with _steps(progress) as step:
         step("capture")
+        module = opened(module)
         program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
         dims = requested_dims(module, program, args, kwargs, dynamic_shapes)
-        return compile_program(program, dims, passes=passes, verify=verify, step=step)
+        plan = compile_program(program, dims, passes=passes, step=step)
+        if not verify:
+            return plan
+        step("verify")
+        return verify_plan(plan, Reference(module, program))
 
 
 def compile_program(
@@ -82,7 +87,6 @@ def compile_program(
     dims: Dims | None = None,
     *,
     passes: Sequence[Pass] = PIPELINE,
-    verify: bool = True,
     step: Callable[[str], None] = lambda name: None,
 ) -> Plan:
     """Make a plan of a program that :func:`taper_frontend.capture.capture` gave.
@@ -92,7 +96,7 @@ def compile_program(
     program : ExportedProgram
     dims : Dims, optional
         What became of the dimensions that were to vary.
-    passes, verify
+    passes
         As in :func:`export`.
     step : callable
         Gets the name of each step before it runs.
@@ -116,7 +120,7 @@ def compile_program(
     if dims.specialized:
         report["specialized"] = dims.specialized
     try:
-        plan = make_plan(
+        return make_plan(
             graph,
             samples=_samples(program, graph),
             input_tree=lowered.input_tree,
@@ -130,10 +134,6 @@ def compile_program(
             f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
             "may be"
         ) from error
-    if not verify:
-        return plan
-    step("verify")
-    return verify_plan(plan, program)
 
 
 def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:

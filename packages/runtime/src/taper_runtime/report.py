@@ -59,9 +59,18 @@ def _describe_export(plan: Plan) -> list[str]:
     verified = metadata.get("verified")
     if verified:
         lines.append(
-            f"verified on {verified['trials']} inputs: largest difference "
-            f"{verified['max_error']:.1e}, relative {verified['relative_error']:.1e}"
+            f"verified on {verified['trials']} inputs: differs from the module by at most "
+            f"{verified['max_error']:.0e}, relative {verified['relative_error']:.0e}"
         )
+        if "refused" in verified:
+            lines.append(
+                f"  {verified['refused']} random inputs that the module refuses: "
+                f"{verified['reason']}"
+            )
+        lines += [
+            f"  output {name!r} differs as float32 allows: {why}"
+            for name, why in verified.get("uncertain", {}).items()
+        ]
     fallbacks = metadata.get("fallbacks", ())
     if fallbacks:
         lines.append(f"{_nodes(len(fallbacks))} without a native kernel, computed by numpy:")
