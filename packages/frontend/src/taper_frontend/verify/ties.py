@@ -35,7 +35,7 @@ _COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "_to_copy"})
 
 
-class Jitter(TorchDispatchMode):
+class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Puts noise of the size of rounding on what ops with discrete results look at.
 
     Parameters
@@ -45,7 +45,7 @@ class Jitter(TorchDispatchMode):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
