@@ -45,7 +45,7 @@ def rolling(graph):
     return True
 
 
-# -- inputs that the module takes -------------------------------------------------------------------
+# -- inputs that the module takes ------------------------------------------------------------------
 
 
 class TwoVocabularies(torch.nn.Module):
@@ -149,7 +149,7 @@ def test_columns_of_floats_keep_their_distribution():
     assert (drawn.max(0) <= array.max(0)).all()
 
 
-# -- what the module refuses ------------------------------------------------------------------------
+# -- what the module refuses -----------------------------------------------------------------------
 
 
 class Strict(torch.nn.Module):
@@ -214,7 +214,7 @@ def test_a_refused_trial_leaves_no_state_behind():
     assert module.count == 0
 
 
-# -- what the reference is --------------------------------------------------------------------------
+# -- what the reference is -------------------------------------------------------------------------
 
 
 class Eager(torch.nn.Module):
@@ -256,7 +256,7 @@ def test_a_strided_group_norm_is_verified():
         assert given["relative_error"] <= 1e-5
 
 
-# -- what the module is afterwards ------------------------------------------------------------------
+# -- what the module is afterwards -----------------------------------------------------------------
 
 
 class Restless(torch.nn.Module):
@@ -310,7 +310,7 @@ def test_the_module_is_left_as_it_was(broken):
     assert torch.equal(module.plain, torch.ones(3))
 
 
-# -- where float32 is uncertain ---------------------------------------------------------------------
+# -- where float32 is uncertain --------------------------------------------------------------------
 
 
 class Cancels(torch.nn.Module):
@@ -354,7 +354,7 @@ def test_a_module_without_float64_has_the_plain_rule():
         verified(Widens(), torch.randn(8, 1000))
 
 
-# -- ties -------------------------------------------------------------------------------------------
+# -- ties ------------------------------------------------------------------------------------------
 
 
 class Best(torch.nn.Module):
@@ -452,7 +452,7 @@ def test_noise_spares_zeros_and_whole_numbers():
         assert x.floor().tolist() == [0, 1, 2]
 
 
-# -- one rule of comparison -------------------------------------------------------------------------
+# -- one rule of comparison ------------------------------------------------------------------------
 
 
 def test_difference():
