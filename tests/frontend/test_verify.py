@@ -256,6 +256,17 @@ def test_a_strided_group_norm_is_verified():
         assert given["relative_error"] <= 1e-5
 
 
+def test_the_fast_path_of_encoder_layers_is_no_error():
+    """It gives zeros for what a mask hides; the program has what the layers compute."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    module = torch.nn.TransformerEncoder(layer, 2).eval()
+    hidden = torch.arange(5)[None] >= torch.tensor([[5], [3]])
+    plan = taper_frontend.export(module, (torch.randn(2, 5, 8), None, hidden))
+    assert plan.metadata["verified"]["trials"] == 3
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 # -- what the module is afterwards -----------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Of a run: what a module's tensors are replaced by. Its own stay as they are.
 Tensors = dict[str, torch.Tensor]
+
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Reference:
@@ -100,7 +103,7 @@ class Reference:
         return self._call(self._inputs(arrays))
 
     def rerun(
-        self, arrays: Sequence[np.ndarray] | None, buffers: Tensors, *, double: bool = False
+        self, arrays: Sequence[np.ndarray] | None, buffers: Tensors, change: Change | None = None
     ) -> list[np.ndarray]:
         """Run the module once more, from these buffers on, and leave its own as they are.
 
@@ -110,20 +113,24 @@ class Reference:
             As for :meth:`run`.
         buffers : dict of str to torch.Tensor
             Those that the run changed which is repeated, as they were before it.
-        double : bool
-            In float64: parameters, buffers, inputs, and what the module makes itself.
+        change : callable, optional
+            What becomes of the floats among parameters, buffers and inputs.
         """
         inputs = self._inputs(arrays)
         tensors: Tensors = {name: value.clone() for name, value in buffers.items()}
-        if not double:
-            return self._call(inputs, tensors)
-        module = self.module
-        tensors = dict([*module.named_parameters(), *module.named_buffers()]) | tensors
+        if change is not None:
+            module = self.module
+            tensors = dict([*module.named_parameters(), *module.named_buffers()]) | tensors
+            tensors = {name: _changed(value, change) for name, value in tensors.items()}
+            inputs = [_changed(leaf, change) for leaf in inputs]
+        return self._call(inputs, tensors)
+
+    def exact(self, arrays: Sequence[np.ndarray] | None, buffers: Tensors) -> list[np.ndarray]:
+        """Run the module in float64, with what it makes itself; otherwise as :meth:`rerun`."""
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            doubled = {name: _double(value) for name, value in tensors.items()}
-            return self._call([_double(leaf) for leaf in inputs], doubled)
+            return self.rerun(arrays, buffers, torch.Tensor.double)
         finally:
             torch.set_default_dtype(before)
 
@@ -200,6 +207,6 @@ def _contents(value: Any) -> Any:
     return value.copy() if isinstance(value, dict | list | set) else None
 
 
-def _double(value: Any) -> Any:
-    wide = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.double() if wide else value
+def _changed(value: Any, change: Change) -> Any:
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return change(value.detach()) if floats else value
