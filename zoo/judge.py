@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import taper_frontend
 from taper_frontend.errors import UnsupportedOpError
+from taper_frontend.verify.compare import TOLERANCE, difference
 
 if TYPE_CHECKING:
     from zoo.architecture import Architecture
@@ -26,9 +27,6 @@ RUN = "does not run"
 EXPORT = "not exported"
 REFUSED = "refused by torch.export"
 VERDICTS = (RIGHT, WRONG, RUN, EXPORT, REFUSED)
-
-#: Largest relative L2 difference of an output to torch's that is right.
-TOLERANCE = 1e-4
 
 _WITHOUT_TORCH = """
 import sys
@@ -99,17 +97,7 @@ def largest_error(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
     """The largest relative L2 difference of an array to the one wanted; integers must be equal."""
     if [a.shape for a in got] != [a.shape for a in wanted]:
         return np.inf
-    return max(_error(*pair) for pair in zip(got, wanted, strict=True))
-
-
-def _error(got: np.ndarray, want: np.ndarray) -> float:
-    if not np.issubdtype(want.dtype, np.floating):
-        return 0.0 if np.array_equal(got, want) else np.inf
-    finite = np.isfinite(got) & np.isfinite(want)
-    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
-        return np.inf
-    got, want = got[finite].astype(np.float64), want[finite].astype(np.float64)
-    return float(np.linalg.norm(got - want) / max(np.linalg.norm(want), np.finfo(float).tiny))
+    return max(difference(*pair).relative for pair in zip(got, wanted, strict=True))
 
 
 def _summary(error: Exception) -> str:

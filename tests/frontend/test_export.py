@@ -12,6 +12,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from models import Block, seeded
+from taper_frontend.errors import ExportError
 from taper_frontend.passes import PIPELINE
 from taper_runtime.report import describe_plan
 
@@ -130,6 +131,47 @@ def test_versions_agree():
     assert f'version = "{taper_runtime.__version__}"' in pyproject
     assert f"taper-runtime=={taper_runtime.__version__}" in pyproject
     assert taper_frontend.__version__ == taper_runtime.__version__
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("name", ["__metadata__", "sample/x"])
+def test_buffers_may_have_names_that_the_file_keeps_for_itself(name, written, tmp_path):
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer(name, torch.ones(3))
+
+        def forward(self, x):
+            buffer = self._buffers[name]
+            return x + (buffer.add_(1) if written else buffer)
+
+    plan = taper_frontend.export(Named(), (torch.ones(3),))
+    plan.save(tmp_path / "named.taper")
+    (got,) = run(taper_runtime.load(tmp_path / "named.taper"), np.ones(3, np.float32))
+    np.testing.assert_array_equal(got, np.full(3, 3.0 if written else 2.0, np.float32))
+
+
+@pytest.mark.parametrize("depth", [40, 60])
+def test_arguments_that_nest_too_deeply_are_an_export_error(depth, tmp_path):
+    class Unpacks(torch.nn.Module):
+        def forward(self, x):
+            while isinstance(x, list):
+                (x,) = x
+            return x + 1
+
+    x = torch.ones(3)
+    for _ in range(depth):
+        x = [x]
+    if depth == 60:
+        with pytest.raises(ExportError, match="nest too deeply: expected at most 100 levels"):
+            taper_frontend.export(Unpacks(), (x,))
+    else:
+        taper_frontend.export(Unpacks(), (x,)).save(tmp_path / "deep.taper")
+
+
+def test_halves_given_floats_are_an_export_error():
+    with pytest.raises(ExportError, match=r"cannot run its example arguments.*float32\[2, 4\]"):
+        taper_frontend.export(torch.nn.Linear(4, 3).half(), (torch.ones(2, 4),))
 
 
 FACTORY = """

@@ -59,7 +59,7 @@ def capture(
     ExportError
         If torch cannot capture the model or read the file.
     """
-    check_model(model)
+    model = opened(model)
     with torch.no_grad(), user_lines(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
@@ -81,13 +81,25 @@ def capture(
             raise ExportError(
                 "dynamic_shapes: expected None, for an exported program has its shapes already"
             )
-        elif isinstance(model, ExportedProgram):
-            program = model
         else:
-            program = _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
+            program = model
         return _attempt(
             "decompose the program", lambda: program.run_decompositions(_decompositions())
         )
+
+
+def opened(model: Model) -> torch.nn.Module | ExportedProgram:
+    """Return a model as it is, or the program in a file.
+
+    Raises
+    ------
+    ExportError
+        If it is none, saying what it is, or torch cannot read the file.
+    """
+    check_model(model)
+    if isinstance(model, str | os.PathLike):
+        return _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
+    return model
 
 
 def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from taper_frontend.arguments import check_model
 from taper_frontend.attempts import Attempt, attempt, check_range
-from taper_frontend.capture import Model, capture
+from taper_frontend.capture import Model, capture, opened
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
@@ -22,7 +21,7 @@ from taper_frontend.passes import PIPELINE, Pass, run_pipeline
 from taper_frontend.passes.materialize_outputs import materialize_outputs
 from taper_frontend.planning import make_plan
 from taper_frontend.request import Request, make_request
-from taper_frontend.verify import VerificationError, verify_plan
+from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.binding import bind_sizes
 
@@ -76,7 +75,7 @@ def export(
         The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
         :data:`taper_frontend.passes.PIPELINE`; ``()`` exports the graph as lowered.
     verify : bool
-        Run the plan beside the module, on the example arguments and on random ones.
+        Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
         Show the steps on the terminal.
 
@@ -92,7 +91,8 @@ def export(
         Listing every node that cannot be exported, with its reason and source line.
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
-        ``Dim`` lets vary, or the plan's results differ from the module's.
+        ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
+        the module's.
 
     Warns
     -----
@@ -102,10 +102,10 @@ def export(
     """
     options = Options(input_names, output_names, passes)
     with _steps(progress) as step:
-        check_model(module)
         step("capture")
-        if isinstance(module, torch.nn.Module):
-            request = make_request(module, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
+        model = opened(module)
+        if isinstance(model, torch.nn.Module):
+            request = make_request(model, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
             plan = attempt(
                 request,
                 lambda tried: _compile(tried, request, options, step, verify or tried.doubled),
@@ -113,11 +113,11 @@ def export(
         elif dynamic_axes is not None:
             raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
         else:
-            program = capture(module, dynamic_shapes=dynamic_shapes)
+            program = capture(model, dynamic_shapes=dynamic_shapes)
             plan = compile_program(program, options=options, step=step)
             if verify:
                 step("verify")
-                plan = verify_plan(plan, program)
+                plan = verify_plan(plan, Reference(model, program))
         check_axes(dynamic_axes or {}, plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     return plan
@@ -223,7 +223,7 @@ def _compile(
         if not verify:
             return plan
         step("verify")
-        return verify_plan(plan, program)
+        return verify_plan(plan, Reference(request.module, program))
 
     try:
         plan = make(options)

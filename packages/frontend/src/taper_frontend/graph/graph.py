@@ -13,6 +13,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
 from taper_runtime.plan.plan import TensorSpec
 from taper_runtime.sizes import Size, evaluate
 
@@ -157,7 +158,12 @@ class Graph:
         self._order = None
 
     def unique_name(self, base: str) -> str:
-        """Return ``base``, or ``base_1``, ``base_2``... where that is taken."""
+        """Return ``base``, or ``base_1``, ``base_2``... where that is taken.
+
+        Names that a plan's file keeps for itself get a ``_`` in front.
+        """
+        if base == METADATA_NAME or base.startswith(SAMPLE_PREFIX):
+            base = f"_{base}"
         if base not in self.tensors:
             return base
         suffix = self._next_suffix.get(base, 1)

@@ -6,6 +6,7 @@ from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
+from taper_runtime.plan.checks import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,8 +30,25 @@ def describe_tree(spec: TreeSpec, leaves: Sequence[Tree]) -> Tree:
     list
         Mappings (model outputs and data classes too, if they name their parts) as ``"dict"``, lists
         as ``"list"``, other containers as ``"tuple"``.
+
+    Raises
+    ------
+    ExportError
+        If containers nest more deeply than a file can say.
     """
-    return _describe(spec, iter(leaves))
+    tree = _describe(spec, iter(leaves))
+    if (levels := _levels(tree)) > MAX_DEPTH:
+        raise ExportError(
+            f"arguments or results nest too deeply: expected at most {MAX_DEPTH} levels, of which "
+            f"a list or tuple takes two and a dict three, got {levels}"
+        )
+    return tree
+
+
+def _levels(tree: Any) -> int:
+    if not isinstance(tree, list):
+        return 0
+    return 1 + max(map(_levels, tree), default=0)
 
 
 def _describe(spec: TreeSpec, leaves: Iterator[Tree]) -> Tree:

@@ -1,0 +1,212 @@
+"""The module whose results a plan is held to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from taper_frontend.errors import ExportError
+from taper_frontend.lowering.context import to_numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    from torch.export import ExportedProgram
+
+#: Of a run: what a module's tensors are replaced by. Its own stay as they are.
+Tensors = dict[str, torch.Tensor]
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Reference:
+    """The model as it was given: the module itself, or the program before it is decomposed.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or ExportedProgram
+    program : ExportedProgram
+        What was captured of it. It has the example arguments, and the sizes it holds for.
+    """
+
+    def __init__(self, model: torch.nn.Module | ExportedProgram, program: ExportedProgram) -> None:
+        if program.example_inputs is None:
+            raise ExportError(
+                "the program carries no example inputs to verify the plan on; "
+                "export(..., verify=False) skips that"
+            )
+        self.module = model if isinstance(model, torch.nn.Module) else model.module()
+        self._program = program
+        self._leaves, self._spec = tree_flatten(program.example_inputs)
+        self._guards: Any = None
+        self._state: _State | None = None
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Leave the module, and torch's random numbers, as they are before."""
+        self._state = _State(self.module)
+        # the fast path of torch's encoder layers gives zeros where a mask hides what comes in
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            self._state.restore()
+
+    def buffers(self) -> Tensors:
+        """Copies of the module's buffers."""
+        return {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+
+    def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Give the module's buffers these values."""
+        for name, buffer in self.module.named_buffers():
+            buffer.copy_(buffers[name])
+
+    def admits(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the program holds for inputs of these shapes, fewer perhaps than ranges say.
+
+        What torch took for granted about sizes nobody named, it tells in no other way.
+        """
+        if self._guards is None:
+            self._guards = getattr(self._program.module(), "_guards_fn", lambda *leaves: None)
+        try:
+            self._guards(*self._inputs(arrays))
+        except Exception:  # an AssertionError where it says no
+            return False
+        return True
+
+    def run(self, arrays: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run the module.
+
+        Buffers go on from the last run, as a session's state does; other attributes that a run
+        changes are put back first, for a plan is made of what they were.
+
+        Parameters
+        ----------
+        arrays : sequence of numpy.ndarray, optional
+            The tensors among the arguments; the example's own if left out.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            The tensors among the results, bfloat16 as its bits in uint16.
+        """
+        return self._call(self._inputs(arrays))
+
+    def rerun(
+        self, arrays: Sequence[np.ndarray] | None, buffers: Tensors, change: Change | None = None
+    ) -> list[np.ndarray]:
+        """Run the module once more, from these buffers on, and leave its own as they are.
+
+        Parameters
+        ----------
+        arrays
+            As for :meth:`run`.
+        buffers : dict of str to torch.Tensor
+            Those that the run changed which is repeated, as they were before it.
+        change : callable, optional
+            What becomes of the floats among parameters, buffers and inputs.
+        """
+        inputs = self._inputs(arrays)
+        tensors: Tensors = {name: value.clone() for name, value in buffers.items()}
+        if change is not None:
+            module = self.module
+            tensors = dict([*module.named_parameters(), *module.named_buffers()]) | tensors
+            tensors = {name: _changed(value, change) for name, value in tensors.items()}
+            inputs = [_changed(leaf, change) for leaf in inputs]
+        return self._call(inputs, tensors)
+
+    def exact(self, arrays: Sequence[np.ndarray] | None, buffers: Tensors) -> list[np.ndarray]:
+        """Run the module in float64, with what it makes itself; otherwise as :meth:`rerun`."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            return self.rerun(arrays, buffers, torch.Tensor.double)
+        finally:
+            torch.set_default_dtype(before)
+
+    def _inputs(self, arrays: Sequence[np.ndarray] | None) -> list[Any]:
+        """The leaves of the arguments, with tensors of their own."""
+        if arrays is None:
+            return [x.clone() if isinstance(x, torch.Tensor) else x for x in self._leaves]
+        fresh = iter(arrays)
+        return [
+            torch.from_numpy(next(fresh).copy()).view(leaf.dtype)
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+            for leaf in self._leaves
+        ]
+
+    def _call(self, leaves: Sequence[Any], tensors: Tensors | None = None) -> list[np.ndarray]:
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        if self._state is not None:
+            self._state.restore_attributes()
+        # torch prints the line that fails beside raising its error, modules warn at every call
+        with torch.no_grad(), redirect_stderr(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if tensors is None:
+                results = self.module(*args, **kwargs)
+            else:
+                results = torch.func.functional_call(self.module, tensors, args, kwargs)
+        return [to_numpy(x) for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+
+
+class _State:
+    """What a run of a module may change: attributes, and the values of tensors among them."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._attributes = [
+            (vars(part), {name: (value, _contents(value)) for name, value in vars(part).items()})
+            for part in module.modules()
+        ]
+        own = [x for variables, _ in self._attributes for x in variables.values()]
+        tensors = [*module.buffers(), *(x for x in own if isinstance(x, torch.Tensor))]
+        self._values = [(tensor, tensor.clone()) for tensor in tensors]
+        self._requires_grad = [(p, p.requires_grad) for p in module.parameters()]
+
+    def restore_attributes(self) -> None:
+        """Put back all attributes but the buffers."""
+        self._restore(keep=("_buffers",))
+
+    def restore(self) -> None:
+        """Put back everything."""
+        self._restore()
+        for parameter, requires_grad in self._requires_grad:
+            parameter.requires_grad_(requires_grad)
+        for tensor, before in self._values:
+            if not torch.equal(tensor, before):  # not all writes count in a tensor's version
+                with torch.no_grad():
+                    tensor.copy_(before)
+
+    def _restore(self, keep: Sequence[str] = ()) -> None:
+        for variables, before in self._attributes:
+            for name in variables.keys() - before.keys():
+                del variables[name]
+            for name, (value, contents) in before.items():
+                if name in keep:
+                    continue
+                variables[name] = value
+                if isinstance(value, list):
+                    value[:] = contents
+                elif contents is not None:
+                    value.clear()
+                    value.update(contents)
+
+
+def _contents(value: Any) -> Any:
+    """What stands in a container that a run may change."""
+    return value.copy() if isinstance(value, dict | list | set) else None
+
+
+def _changed(value: Any, change: Change) -> Any:
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return change(value.detach()) if floats else value

@@ -1,0 +1,143 @@
+"""Telling an error from a choice among scores that tie within rounding.
+
+A top-k, an argmax, a sort, a comparison or a rounding turns a difference of one bit into another
+index. Which of two such results is right float32 cannot say. So the module is run again with noise
+of the size of rounding on what such ops look at, and on nothing else: what that changes is
+uncertain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from taper_frontend.verify.compare import TOLERANCE, difference, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Relative size of the noise: scores that differ by ten times as much still count as right.
+ROUNDING = TOLERANCE / 10
+
+#: Ops that choose among their elements. Equal ones may come in any order, zeros too.
+_CHOICES = frozenset(
+    {
+        *("topk", "sort", "argsort", "kthvalue", "median", "nanmedian", "mode"),
+        *("argmax", "argmin", "max", "min", "cummax", "cummin", "nms"),
+        *("max_pool2d_with_indices", "adaptive_max_pool2d", "searchsorted", "bucketize"),
+    }
+)
+_COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
+_ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "_to_copy"})
+
+
+class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Puts noise of the size of rounding on what ops with discrete results look at.
+
+    Parameters
+    ----------
+    seed : int
+        Of the noise.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call an op, with noise on its tensors if it chooses."""
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        if name in _CHOICES:
+            return self._choose(func, args, kwargs)
+        if name in _COMPARISONS:
+            args = tree_map_only(torch.Tensor, self._scaled, args)
+        elif name in _ROUNDINGS and not _stays_float(kwargs):
+            args = tree_map_only(torch.Tensor, self._off_whole, args)
+        return func(*args, **kwargs)
+
+    def _choose(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Break ties among floats within rounding, and among integers that are equal."""
+        dtype = next((x.dtype for x in args if isinstance(x, torch.Tensor)), None)
+        results = func(*tree_map_only(torch.Tensor, self._apart, args), **kwargs)
+        if dtype is None or dtype.is_floating_point:
+            return results
+        return tree_map_only(
+            torch.Tensor,
+            lambda x: x.round().to(dtype) if x.is_floating_point() else x,
+            results,
+        )
+
+    def _apart(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.bool:
+            return x
+        if not x.is_floating_point():
+            wide = x.double()
+            return wide + 0.2 * (2 * self._noise(wide, uniform=True) - 1)
+        size = x.abs()
+        typical = size[(size > 0) & size.isfinite()]
+        floor = typical.median() if typical.numel() else 1.0
+        return x + ROUNDING * size.clamp(min=floor).nan_to_num(posinf=0) * self._noise(x)
+
+    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Noise that leaves a zero a zero: what is padded is no near tie."""
+        return x * (1 + ROUNDING * self._noise(x)) if x.is_floating_point() else x
+
+    def _off_whole(self, x: torch.Tensor) -> torch.Tensor:
+        """Noise that leaves whole numbers: they were made as such."""
+        return torch.where(x == x.round(), x, self._scaled(x)) if x.is_floating_point() else x
+
+    def _noise(self, x: torch.Tensor, *, uniform: bool = False) -> torch.Tensor:
+        draw = torch.rand if uniform else torch.randn
+        return draw(x.shape, generator=self._generator, dtype=torch.float64).to(x.dtype)
+
+
+def _stays_float(kwargs: Any) -> bool:
+    """Whether a conversion is one to floats."""
+    dtype = kwargs.get("dtype")
+    return dtype is not None and dtype.is_floating_point
+
+
+def rests_on_ties(
+    got: np.ndarray, want: np.ndarray, jittered: Sequence[np.ndarray], tolerance: float
+) -> bool:
+    """Whether a result differs from the module's only where that is uncertain.
+
+    What no jittered run changes must agree as everywhere else. Of the rest, integers must lie among
+    those that the runs gave; floats, once sorted, must be no farther than twice as far as the runs
+    are: another order of the same values is what a tie makes.
+
+    Parameters
+    ----------
+    got, want : numpy.ndarray
+        Of the plan and of the module.
+    jittered : sequence of numpy.ndarray
+        Of the module with a :class:`Jitter`.
+    tolerance : float
+        Relative L2 error that is right.
+    """
+    if got.shape != want.shape:
+        return False
+    got, want, *runs = (readable(array) for array in (got, want, *jittered))
+    runs = [run for run in runs if run.shape == want.shape]
+    if want.dtype.kind != "f":
+        moved = np.any([run != want for run in runs], axis=0) & np.ones(want.shape, bool)
+        if not moved.any() or not np.array_equal(got[~moved], want[~moved]):
+            return False
+        seen = np.stack([want, *runs])[:, moved]
+        return bool(((got[moved] >= seen.min()) & (got[moved] <= seen.max())).all())
+    finite = want[np.isfinite(want)].astype(np.float64)
+    scale = tolerance * np.sqrt(np.mean(finite**2)) if finite.size else 0.0
+    moved = np.any([~(np.abs(run - want) <= scale) for run in runs], axis=0)
+    moved = moved & np.isfinite(want)
+    if not moved.any() or difference(np.where(moved, want, got), want).relative > tolerance:
+        return False
+    spread = max(difference(np.sort(run[moved]), np.sort(want[moved])).relative for run in runs)
+    allowed = max(tolerance, 2 * spread)
+    return difference(np.sort(got[moved]), np.sort(want[moved])).relative <= allowed
