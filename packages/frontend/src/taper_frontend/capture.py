@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.recurrent_shapes import recurrent_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +64,7 @@ def capture(
     ExportError
         If torch cannot capture the model or read the file.
     """
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), recurrent_shapes():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         # a recurrent layer keeps its parameters in a list too, which export swaps like the others
