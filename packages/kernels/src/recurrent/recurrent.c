@@ -75,7 +75,7 @@ static void recurrent_split(recurrent_state *s, taper_work *work) {
     const int64_t panels = s->row_chunk <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS;
     s->blocks = i64_ceil_div(s->hidden, GEMM_NR);
     s->block_chunk = 1;
-    while (s->block_chunk * s->gates % panels != 0)
+    while (s->block_chunk * s->gates % panels != 0 || s->block_chunk * s->row_chunk < 4)
         s->block_chunk++;
     s->block_chunks = i64_ceil_div(s->blocks, s->block_chunk);
     const int64_t lines = s->row_chunk * s->block_chunk * s->gates * GEMM_NR;
@@ -229,6 +229,18 @@ V_INLINE void recurrent_cell_row(const recurrent_cell cell, const recurrent_step
     }
 }
 
+/* What the cells of some blocks read beside the sums comes to L1 while those are added up. */
+V_INLINE void recurrent_fetch(const recurrent_step *at, int64_t column, int64_t blocks,
+                              int64_t hidden, const int gates, const bool lstm) {
+    for (int64_t row = 0; row < at->rows; row++)
+        for (int64_t j = column; j < column + blocks * GEMM_NR; j += GEMM_NR) {
+            for (int g = 0; g < gates; g++)
+                __builtin_prefetch(at->gates + (row * gates + g) * hidden + j);
+            if (lstm)
+                __builtin_prefetch(at->c.data + row * at->c.stride + j);
+        }
+}
+
 /* One step of some rows in some blocks of columns. sums: [rows][blocks][gates][GEMM_NR]. */
 V_INLINE void recurrent_blocks(const recurrent_cell cell, const recurrent_state *s,
                                const taper_call *call, const recurrent_step *at, int64_t chunk,
@@ -238,6 +250,7 @@ V_INLINE void recurrent_blocks(const recurrent_cell cell, const recurrent_state 
     const int64_t first = chunk * s->block_chunk,
                   blocks = i64_min(s->block_chunk, s->blocks - first);
     const int64_t block_width = gates * GEMM_NR, ldc = blocks * block_width;
+    recurrent_fetch(at, first * GEMM_NR, blocks, s->hidden, gates, lstm);
     const float *w = (const float *)call->inputs[lstm ? 3 : 2].data + first * block_width * s->out;
     gemm_f32_block(at->rows, ldc, s->out, at->h.data, at->h.stride, 1, w, 1.0f, sums, ldc, false);
     const float *b_hn = cell == CELL_GRU ? call->inputs[3].data : NULL;
