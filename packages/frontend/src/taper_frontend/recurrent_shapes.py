@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch._decomp import decomposition_table
@@ -31,6 +31,7 @@ _STATES = {
     _ATEN.rnn_relu.input: 1,
 }
 _LOCK = threading.RLock()
+_Key = TypeVar("_Key")
 
 
 @contextmanager
@@ -46,22 +47,20 @@ def recurrent_shapes() -> Iterator[None]:
             rule = partial(_shapes_or_kernel, threading.get_ident(), states)
             stack.callback(op._dispatch_cache.clear)
             # what tracing calls, and what fake tensors of symbolic sizes are decomposed by
-            for table, keys in (op.py_kernels, [*op.py_kernels]), (decomposition_table, [op]):
-                stack.enter_context(
-                    _replaced(table, {key: partial(rule, table[key]) for key in keys})
-                )
+            for key in list(op.py_kernels):
+                stack.enter_context(_wrapped(op.py_kernels, key, rule))
+            stack.enter_context(_wrapped(decomposition_table, op, rule))
             op._dispatch_cache.clear()
         yield
 
 
 @contextmanager
-def _replaced(table: dict[Any, Any], entries: dict[Any, Any]) -> Iterator[None]:
-    saved = {key: table[key] for key in entries}
-    table.update(entries)
+def _wrapped(table: dict[_Key, Kernel], key: _Key, rule: Kernel) -> Iterator[None]:
+    saved, table[key] = table[key], partial(rule, table[key])
     try:
         yield
     finally:
-        table.update(saved)
+        table[key] = saved
 
 
 def _shapes_or_kernel(
@@ -87,7 +86,7 @@ def _shapes(
     batch, steps = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
     directions = 2 if bidirectional else 1
     for state in hx:
-        torch._check(state.shape[0] == num_layers * directions)
-        torch._check(state.shape[1] == batch)
+        torch._check(state.shape[0] == num_layers * directions)  # type: ignore[no-untyped-call]
+        torch._check(state.shape[1] == batch)  # type: ignore[no-untyped-call]
     y = x.new_empty((steps, batch, directions * hx[0].shape[2]))
     return (y.transpose(0, 1) if batch_first else y, *(x.new_empty(s.shape) for s in hx))

@@ -3,8 +3,8 @@
 The input's share of the gates, for all steps at once, is a MATMUL before; here ``gates`` is
 ``x @ w_ih.T + biases`` as ``[T, B, gates * H]``, and each step adds ``h @ w_hh.T``.
 
-Weights lie as the kernels read them: ``[gates * H, K]`` as ``[ceil(H/16), gates, K, 16]``, 16 columns
-of all gates side by side, zero beyond H.
+Weights lie as the kernels read them: ``[gates * H, K]`` as ``[ceil(H/16), gates, K, 16]``, 16
+columns of all gates side by side, zero beyond H.
 """
 
 from __future__ import annotations
@@ -177,10 +177,12 @@ def _samples(op: str) -> Iterator[Sample]:
                 for activation in _ACTIVATIONS:
                     yield Sample([gates, h, w], {**attrs, "activation": activation})
     # doubles have no kernel
-    gates, w = np.ones((2, 1, 12)), np.ones((12, 3)) / 8
-    h, b_hn = np.ones((1, 3)), np.ones(3)
-    inputs = {"LSTM": [gates, h, h, pack(w, 4)], "GRU": [gates[..., :9], h, pack(w[:9], 3), b_hn]}
-    yield Sample(inputs.get(op, [gates[..., :3], h, pack(w[:3], 1)]), native=False)
+    count = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    h = np.ones((1, 3))
+    inputs = [np.ones((2, 1, 3 * count)), h, pack(np.ones((3 * count, 3)) / 8, count)]
+    if op != "RNN":
+        inputs.insert(*((2, h) if op == "LSTM" else (3, np.ones(3))))
+    yield Sample(inputs, native=False)
 
 
 _REVERSE = {"reverse": Attr("bool", False)}
