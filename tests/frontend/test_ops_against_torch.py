@@ -414,7 +414,7 @@ def recurrent(layer, gates, state, weights, has_biases, a):
 
 def gru(gates, h, w, b_hn, a):
     w = unpacked(w, h.shape[1])
-    zeros = torch.zeros_like(w[:, 0])
+    zeros = w.new_zeros(len(w))
     bias = torch.cat([zeros[: 2 * len(b_hn)], b_hn])
     return recurrent(torch.gru, gates, [h], [w, zeros, bias], True, a)
 
