@@ -12,10 +12,12 @@ from models import (
     MINILM_SIZES,
     MLP_SIZES,
     block,
+    crnn,
     gpt2,
     linear,
     minilm,
     mlp,
+    recurrent,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ VISION = {
     "ViT-S/16": classifiers.vit_small,
     "Swin-T": classifiers.swin_tiny,
 }
+RECURRENT = {
+    "LSTM x3": partial(recurrent, "LSTM", num_layers=3),
+    "GRU x3": partial(recurrent, "GRU", num_layers=3),
+    "LSTM x2, both ways": partial(recurrent, "LSTM", num_layers=2, bidirectional=True),
+}
 #: Set -> model -> a function that makes the module and its arguments.
 SETS: dict[str, dict[str, Case]] = {
     "gemm": {f"GEMM {m}x{k}x{n}": partial(linear, m, k, n) for m, k, n in LINEAR_SIZES},
@@ -43,6 +50,10 @@ SETS: dict[str, dict[str, Case]] = {
     "gpt2": {"GPT-2 1x64": partial(gpt2, 1, 64)},
     "vision": {f"{name} 1x224": partial(make, 1) for name, make in VISION.items()},
     "vision8": {f"{name} 8x224": partial(make, 8) for name, make in VISION.items()},
+    "recurrent": {
+        f"{name} {b}x160": partial(make, b) for name, make in RECURRENT.items() for b in (1, 8)
+    }
+    | {"CRNN 1x256": partial(crnn, 1, 256)},
     "others": {
         f"{name} 1x{side}": partial(classifiers.other, name, 1)
         for name, side in classifiers.OTHERS.items()

@@ -20,6 +20,11 @@ import taper_runtime
 Run = Callable[[], np.ndarray]
 
 
+def first(results: Any) -> torch.Tensor:
+    """The result that is compared, of a module with several."""
+    return results if isinstance(results, torch.Tensor) else results[0]
+
+
 def taper(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
     """Taper's session over the exported file."""
     options = taper_runtime.SessionOptions()
@@ -31,18 +36,18 @@ def taper(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: i
 
 def torch_eager(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
     """The module itself."""
-    return lambda: module(*args).numpy()
+    return lambda: first(module(*args)).numpy()
 
 
 def torch_compile(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
     """Inductor with weights as constants."""
     torch._dynamo.reset()  # it stops compiling after some modules of one class
     compiled = torch.compile(module, options={"freezing": True})
-    return lambda: compiled(*args).numpy()
+    return lambda: first(compiled(*args)).numpy()
 
 
 def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
-    """ONNX Runtime over torch's own exporter."""
+    """ONNX Runtime over torch's own exporter; the older one where the newer takes step by step."""
     import onnxruntime as ort
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision aloud
@@ -50,8 +55,11 @@ def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, thre
     options.intra_op_num_threads = threads
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "model.onnx")
-        program = torch.onnx.export(module, args, dynamo=True, verbose=False)
-        program.save(path, external_data=True)
+        if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+            torch.onnx.export(module, args, path, dynamo=False, verbose=False)
+        else:
+            program = torch.onnx.export(module, args, dynamo=True, verbose=False)
+            program.save(path, external_data=True)
         session = ort.InferenceSession(path, options)
     feed = {i.name: a.numpy() for i, a in zip(session.get_inputs(), args, strict=True)}
     return lambda: session.run(None, feed)[0]

@@ -11,6 +11,7 @@ import torch
 
 import taper_frontend
 import taper_runtime
+from marks import STATE
 from models import Block, seeded
 from taper_frontend.errors import ExportError
 from taper_frontend.passes import PIPELINE
@@ -133,6 +134,7 @@ def test_versions_agree():
     assert taper_frontend.__version__ == taper_runtime.__version__
 
 
+@STATE
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("name", ["__metadata__", "sample/x"])
 def test_buffers_may_have_names_that_the_file_keeps_for_itself(name, written, tmp_path):

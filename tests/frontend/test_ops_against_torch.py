@@ -384,12 +384,23 @@ def grouped_matmul(a, b, ends, attrs):
     return torch.einsum("mk,mkn->mn", a, b[groups])
 
 
+def unpacked(w, rows):
+    """[ceil(rows/16), gates, K, 16] as torch has it, [gates * rows, K]."""
+    blocks, gates, k, width = w.shape
+    return w.permute(1, 0, 3, 2).reshape(gates, blocks * width, k)[:, :rows].flatten(0, 1)
+
+
+def lstm(gates, h, c, w_hh, *w_hr, a):
+    weights = [unpacked(w_hh, c.shape[1]), *(unpacked(w, h.shape[1]) for w in w_hr)]
+    return recurrent(torch.lstm, gates, [h, c], weights, False, a)
+
+
 def recurrent(layer, gates, state, weights, has_biases, a):
     """A layer of torch's, step by step, with inputs that are the gates themselves."""
     width, hidden = gates.shape[2], state[0].shape[1]
     results = {}
     if not gates.numel():
-        return torch.empty(*gates.shape[:2], sum(s.shape[1] for s in state), dtype=gates.dtype)
+        return torch.zeros(*gates.shape[:2], sum(s.shape[1] for s in state), dtype=gates.dtype)
     for t in range(len(gates))[:: -1 if a["reverse"] else 1]:
         given = [s[None] for s in state]
         params = [torch.eye(width, dtype=gates.dtype), *weights]
@@ -402,17 +413,18 @@ def recurrent(layer, gates, state, weights, has_biases, a):
 
 
 def gru(gates, h, w, b_hn, a):
-    zeros = torch.zeros_like(w[:, 0])
+    w = unpacked(w, h.shape[1])
+    zeros = w.new_zeros(len(w))
     bias = torch.cat([zeros[: 2 * len(b_hn)], b_hn])
     return recurrent(torch.gru, gates, [h], [w, zeros, bias], True, a)
 
 
 OTHERS = {
     "ARANGE": lambda a: torch.arange(a["start"], a["stop"], a["step"]),
-    "LSTM": lambda gates, h, c, *w: recurrent(torch.lstm, gates, [h, c], w[:-1], False, w[-1]),
+    "LSTM": lambda *x: lstm(*x[:-1], a=x[-1]),
     "GRU": gru,
     "RNN": lambda gates, h, w, a: recurrent(
-        getattr(torch, f"rnn_{a['activation']}"), gates, [h], [w], False, a
+        getattr(torch, f"rnn_{a['activation']}"), gates, [h], [unpacked(w, h.shape[1])], False, a
     ),
     "SEARCHSORTED": lambda rows, values, a: torch.searchsorted(rows, values, right=a["right"]),
     "LOGCUMSUMEXP": lambda x, a: torch.logcumsumexp(x, a["axis"]),

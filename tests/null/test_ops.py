@@ -346,3 +346,12 @@ def sized_types(types):
     return [
         TensorType(t.dtype, tuple(sizes.get(size, size) for size in t.shape)) for t in types
     ], values
+
+
+@pytest.mark.parametrize(("name", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_steps_of_an_empty_batch(name, gates):
+    """There is nothing to compute in 2147483647 steps: the evaluators take none of them."""
+    h, w = np.zeros((0, 3), "f"), np.zeros((1, gates, 3, PANEL), "f")
+    extra = {"LSTM": [h, h, w], "GRU": [h, w, np.zeros(3, "f")], "RNN": [h, w]}[name]
+    y = evaluate(name, np.zeros((2**31 - 1, 0, 3 * gates), "f"), *extra)
+    assert y.shape == (2**31 - 1, 0, 6 if name == "LSTM" else 3)

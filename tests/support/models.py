@@ -150,3 +150,64 @@ def gpt2(batch, length):
     config = transformers.GPT2Config(use_cache=False)
     module = seeded(lambda: First(transformers.GPT2LMHeadModel(config)))
     return module, (torch.randint(0, config.vocab_size, (batch, length)),)
+
+
+class BothWays(torch.nn.Module):
+    """A bidirectional LSTM and a linear layer over what both directions say of a step."""
+
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(width, hidden, bidirectional=True, batch_first=True)
+        self.linear = torch.nn.Linear(2 * hidden, hidden)
+
+    def forward(self, x):
+        return self.linear(self.lstm(x)[0])
+
+
+class CRNN(torch.nn.Module):
+    """Reads a line of text: convolutions, then two recurrent layers over the width.
+
+    The sizes of EasyOCR's second generation, with 96 characters and a blank; images are 64 high.
+    """
+
+    def __init__(self, channels=256, characters=97):
+        super().__init__()
+
+        def conv(before, after, *pool, norm=False):
+            yield torch.nn.Conv2d(before, after, 3, padding=1, bias=not norm)
+            if norm:
+                yield torch.nn.BatchNorm2d(after)
+            yield torch.nn.ReLU()
+            if pool:
+                yield torch.nn.MaxPool2d(*pool)
+
+        quarter, half = channels // 4, channels // 2
+        self.features = torch.nn.Sequential(
+            *conv(1, channels // 8, 2),
+            *conv(channels // 8, quarter, 2),
+            *conv(quarter, half),
+            *conv(half, half, (2, 1)),
+            *conv(half, channels, norm=True),
+            *conv(channels, channels, (2, 1), norm=True),
+            torch.nn.Conv2d(channels, channels, 2),
+            torch.nn.ReLU(),
+        )
+        self.pool = torch.nn.AdaptiveAvgPool2d((None, 1))
+        self.sequence = torch.nn.Sequential(
+            BothWays(channels, channels), BothWays(channels, channels)
+        )
+        self.prediction = torch.nn.Linear(channels, characters)
+
+    def forward(self, image):
+        columns = self.pool(self.features(image).permute(0, 3, 1, 2)).squeeze(3)
+        return self.prediction(self.sequence(columns))
+
+
+def recurrent(kind, batch, **settings):
+    """A recurrent layer as a speaker encoder has it: 160 frames of 40 bands, width 256."""
+    make = getattr(torch.nn, kind)
+    return seeded(lambda: make(40, 256, **settings)), (torch.randn(160, batch, 40),)
+
+
+def crnn(batch, width, channels=256):
+    return seeded(lambda: CRNN(channels)), (torch.randn(batch, 1, 64, width),)

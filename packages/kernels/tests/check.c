@@ -308,7 +308,7 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
         if (kernel_name && strcmp(n->kernel->name, kernel_name) != 0)
             continue;
         check_descriptors(n->kernel);
-        n->work = (taper_work){-1, SIZE_MAX};
+        n->work = (taper_work){-1, SIZE_MAX, 1};
         n->call = (taper_call){n->inputs, &n->output, attrs,
                                alloc_aligned(n->kernel->state_bytes, POISON_BYTE), n_inputs};
         const taper_status status = n->kernel->prepare(&n->call, &n->work);
@@ -371,16 +371,16 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static taper_status node_run(const node *n, int workers) {
+/* Tasks [from, from + tasks) on some threads, in any order. */
+static taper_status tasks_run(const node *n, int64_t from, int64_t tasks, int workers) {
     enum { RANGES_EACH = 4 };
     int64_t cuts[MAX_WORKERS * RANGES_EACH + 1];
     int order[MAX_WORKERS * RANGES_EACH];
-    const int64_t tasks = n->work.tasks;
     const int n_ranges = workers == 1 ? 1 : workers * RANGES_EACH;
-    cuts[0] = 0;
+    cuts[0] = from;
     for (int i = 1; i < n_ranges; i++)
-        cuts[i] = check_int(0, tasks);
-    cuts[n_ranges] = tasks;
+        cuts[i] = from + check_int(0, tasks);
+    cuts[n_ranges] = from + tasks;
     qsort(cuts, (size_t)n_ranges + 1, sizeof *cuts, by_value);
     for (int i = 0; i < n_ranges; i++) { /* insertion shuffle */
         const int j = (int)check_int(0, i);
@@ -403,6 +403,17 @@ static taper_status node_run(const node *n, int workers) {
     for (int i = 0; i < workers; i++)
         check_free(each[i].scratch);
     return (taper_status)t.status;
+}
+
+/* Phase after phase; one worker takes them all in one call. */
+static taper_status node_run(const node *n, int workers) {
+    const int64_t phases = workers == 1 ? 1 : n->work.phases, tasks = n->work.tasks / phases;
+    CHECK(n->work.tasks % n->work.phases == 0, "%s: %lld tasks in %lld phases", n->kernel->name,
+          (long long)n->work.tasks, (long long)n->work.phases);
+    taper_status status = TAPER_OK;
+    for (int64_t p = 0; p < phases && status == TAPER_OK; p++)
+        status = tasks_run(n, p * tasks, tasks, workers);
+    return status;
 }
 
 taper_status check_run(const char *op, const char *kernel_name, const taper_tensor *inputs,

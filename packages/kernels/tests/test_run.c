@@ -116,6 +116,49 @@ static void slow_worker_is_helped(void) {
     CHECK(taper_run(&args, &failed) == TAPER_OK && done == TASKS, "%d tasks", (int)done);
 }
 
+/* A row of TASKS for each phase, made of the row before it. */
+enum { PHASES = 50 };
+static taper_status smooth_on(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t *in = call->inputs[0].data, at = i % TASKS;
+        int64_t *out = call->output->data;
+        if (i >= TASKS)
+            in = out + (i / TASKS - 1) * TASKS;
+        out[i] = (in[at] + in[(at + 1) % TASKS] + in[(at + TASKS - 1) % TASKS]) % 1000003 + 1;
+    }
+    return TAPER_OK;
+}
+
+static void phases_wait_for_each_other(void) {
+    static const taper_kernel kernel = {.name = "smooth_on", .op = "SMOOTH_ON", .run = smooth_on};
+    static int64_t first[TASKS], one[2][PHASES * TASKS], many[2][PHASES * TASKS];
+    _Alignas(64) static char scratch[8][64];
+    for (int64_t i = 0; i < TASKS; i++)
+        first[i] = i * i;
+    for (int32_t workers = 1; workers <= 8; workers++)
+        for (int repeat = 0; repeat < 5; repeat++) {
+            int64_t (*out)[PHASES * TASKS] = workers == 1 ? one : many;
+            memset(out, 0, sizeof one);
+            const taper_tensor in[2] = {{.data = first}, {.data = out[0] + TASKS}},
+                               output[2] = {{.data = out[0]}, {.data = out[1]}};
+            taper_step steps[2];
+            for (int s = 0; s < 2; s++)
+                steps[s] = (taper_step){.kernel = &kernel,
+                                        .call = {.inputs = &in[s], .output = &output[s]},
+                                        .work = {.tasks = PHASES * TASKS, .phases = PHASES},
+                                        .workers = s == 0 ? 8 : 3};
+            const taper_run_args args = {.steps = steps,
+                                         .count = 2,
+                                         .workers = workers,
+                                         .worker_scratch = scratch[0],
+                                         .worker_scratch_bytes = 64};
+            int64_t failed = 0;
+            CHECK(taper_run(&args, &failed) == TAPER_OK, "%d workers", workers);
+            CHECK(memcmp(one, out, sizeof one) == 0, "%d workers differ", workers);
+        }
+}
+
 static void *run_in_thread(void *arg) {
     (void)arg;
     check_same_as_one(2, 20);
@@ -196,6 +239,7 @@ int main(int argc, char **argv) {
     const check_case cases[] = {
         {"same_result_for_any_thread_count", same_result_for_any_thread_count},
         {"slow_worker_is_helped", slow_worker_is_helped},
+        {"phases_wait_for_each_other", phases_wait_for_each_other},
         {"worker_leaves_the_callers_cpu", worker_leaves_the_callers_cpu},
         {"callers_share_the_pool", callers_share_the_pool},
         {"failure_names_the_step_and_stops", failure_names_the_step_and_stops},

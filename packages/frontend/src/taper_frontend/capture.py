@@ -16,6 +16,7 @@ from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.guards import user_lines
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.quiet import quiet
+from taper_frontend.recurrent_shapes import recurrent_shapes
 from taper_frontend.refusals import read
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def capture(
         If torch cannot capture the model or read the file.
     """
     model = opened(model)
-    with torch.no_grad(), user_lines(), warnings.catch_warnings():
+    with torch.no_grad(), user_lines(), recurrent_shapes(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         # a recurrent layer keeps its parameters in a list too, which export swaps like the others

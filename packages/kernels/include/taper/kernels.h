@@ -9,10 +9,11 @@
  *   2. taper_select() walks the candidates of the active ISA level in order of preference and
  *      calls each one's prepare() until one accepts. prepare() looks at shapes only, fills
  *      call->state (state_bytes, given by the caller) and says how much work there is: a number of
- *      independent tasks, and scratch bytes per worker;
- *   3. run(call, begin, end, scratch) computes tasks begin..end-1. Tasks write disjoint parts of
- *      the output and never share a sum, so any split over any number of threads gives the same
- *      bits.
+ *      independent tasks (of a recurrent layer: in phases, one after the other), and scratch bytes
+ *      per worker;
+ *   3. run(call, begin, end, scratch) computes tasks begin..end-1, in order. Tasks write disjoint
+ *      parts of the output and never share a sum, so any split over any number of threads gives the
+ *      same bits.
  *
  * Between prepare() and run() only data pointers may change.
  *
@@ -121,8 +122,11 @@ typedef struct taper_call {
 } taper_call;
 
 typedef struct taper_work {
-    int64_t tasks;        /* independent units of work; 0 for an empty output */
+    int64_t tasks;        /* units of work; 0 for an empty output */
     size_t scratch_bytes; /* each worker's own */
+    /* The tasks come in so many parts of equal length, 1 where the kernel leaves it as the caller
+     * has set it: a part's tasks read what those of the part before have written. */
+    int64_t phases;
 } taper_work;
 
 typedef struct taper_kernel {

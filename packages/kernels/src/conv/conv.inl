@@ -109,7 +109,7 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){0, 0};
+        *work = (taper_work){0};
         return TAPER_OK;
     }
     for (int32_t d = 0; d < WINDOW_DIMS && !transposed; d++)

@@ -250,7 +250,7 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){0, 0};
+        *work = (taper_work){0};
         return TAPER_OK;
     }
     state->kind = depthwise_kind_of(s);

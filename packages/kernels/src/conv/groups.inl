@@ -151,7 +151,7 @@ static taper_status f32_conv_groups_prepare(const taper_call *call, taper_work *
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){0, 0};
+        *work = (taper_work){0};
         return TAPER_OK;
     }
     const window_dim *h = &s->dims[1], *w = &s->dims[2];

@@ -107,7 +107,7 @@ static taper_status winograd_prepare(const taper_call *call, taper_work *work, i
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){0, 0};
+        *work = (taper_work){0};
         return TAPER_OK;
     }
     winograd_split(s);

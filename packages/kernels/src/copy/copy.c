@@ -48,7 +48,7 @@ static taper_status view_prepare(struct copy_view *v, const taper_call *call, ta
     if (!tensor_is(call->output, (taper_dtype)call->inputs[0].dtype, numel))
         return TAPER_UNSUPPORTED;
     struct copy_part *part = call->state;
-    *work = (taper_work){0, 0};
+    *work = (taper_work){0};
     if (numel > 0) {
         part_plan(part, v);
         part->first_byte = 0;
@@ -174,7 +174,7 @@ static taper_status any_cat_prepare(const taper_call *call, taper_work *work) {
         return TAPER_UNSUPPORTED;
     int64_t at = 0; /* along axis */
     s->n_parts = 0;
-    *work = (taper_work){0, 0};
+    *work = (taper_work){0};
     for (int32_t i = 0; i < call->n_inputs; i++) {
         const taper_tensor *x = &call->inputs[i];
         if (x->dtype != output->dtype || x->rank != output->rank)

@@ -132,7 +132,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){0, 0};
+        *work = (taper_work){0};
         return TAPER_OK;
     }
     state->alpha = (float)attrs->alpha;

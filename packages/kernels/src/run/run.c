@@ -14,7 +14,8 @@ enum {
     GRAINS = 256, /* at most, that a worker's share of a step is handed out in */
 };
 
-/* Of the share of one worker, in its latest step: the step's number << 32 | grains handed out. */
+/* Of the share of one worker, in its latest phase of a step: the phase's number in the run << 32 |
+ * grains handed out. */
 typedef struct cursor {
     _Alignas(CACHE_LINE) _Atomic uint64_t at;
 } cursor;
@@ -49,9 +50,8 @@ static void run_tasks(region *r, int64_t i, int64_t begin, int64_t end, int32_t 
     }
 }
 
-/* Half of the grains that are left of a share in step i; false when there are none. */
-static bool take_grains(cursor *c, int64_t i, int64_t grains, int64_t *begin, int64_t *end) {
-    const uint64_t number = (uint64_t)i + 1; /* 0 is no step yet */
+/* Half of the grains that are left of a share in that phase; false when there are none. */
+static bool take_grains(cursor *c, uint64_t number, int64_t grains, int64_t *begin, int64_t *end) {
     uint64_t at = atomic_load_explicit(&c->at, memory_order_relaxed);
     do {
         *begin = at >> 32 == number ? (int64_t)(uint32_t)at : 0;
@@ -63,42 +63,51 @@ static bool take_grains(cursor *c, int64_t i, int64_t grains, int64_t *begin, in
     return true;
 }
 
-/* Worker w's part in a step: its own share, which lies in its caches, then what others have left.
- * Cores are seldom equally fast: other processes and other threads of the core slow them down. */
-static void run_shares(region *r, int64_t i, int32_t w, int32_t workers) {
-    const int64_t tasks = r->args->steps[i].work.tasks;
+/* Worker w's part in the tasks [from, from + tasks) of step i: its own share, which lies in its
+ * caches, then what others have left. Cores are seldom equally fast: other processes and other
+ * threads of the core slow them down. number: the phase's, other than the one before had. */
+static void run_shares(region *r, int64_t i, int64_t from, int64_t tasks, uint64_t number,
+                       int32_t w, int32_t workers) {
     for (int32_t n = 0; n < workers; n++) {
         const int32_t whose = (w + n) % workers;
         const int64_t first = tasks * whose / workers,
                       share = tasks * (whose + 1) / workers - first,
                       grains = share < GRAINS ? share : GRAINS;
         int64_t begin, end;
-        while (take_grains(&r->cursors[whose], i, grains, &begin, &end))
-            run_tasks(r, i, first + share * begin / grains, first + share * end / grains, w);
+        while (take_grains(&r->cursors[whose], number, grains, &begin, &end))
+            run_tasks(r, i, from + first + share * begin / grains,
+                      from + first + share * end / grains, w);
     }
 }
 
 /* One worker's way through all steps. Small steps are worker 0's alone, and runs of them need no
- * meeting: only a step that several compute waits for what came before, and is waited for. */
+ * meeting: only a phase that several compute waits for what came before, and is waited for. */
 static void run_steps(void *arg, int32_t w, int32_t workers) {
     region *r = arg;
-    bool apart = false; /* whether the previous step was shared */
+    bool apart = false;  /* whether the previous step was shared */
+    uint32_t number = 0; /* of the phase; each worker counts the same */
     for (int64_t i = 0; i < r->args->count; i++) {
         const taper_step *step = &r->args->steps[i];
         const int32_t n = step->workers < workers ? step->workers : workers;
         const bool shared = n > 1;
-        if (shared || apart)
-            taper_pool_barrier(workers);
-        apart = shared;
-        if (w >= n)
-            continue;
-        taper_span *span = r->args->spans ? &r->args->spans[i * r->args->workers + w] : NULL;
-        if (span)
-            span->begin = now_ns();
-        if (n == 1)
-            run_tasks(r, i, 0, step->work.tasks, w);
-        else
-            run_shares(r, i, w, n);
+        taper_span *span =
+            r->args->spans && w < n ? &r->args->spans[i * r->args->workers + w] : NULL;
+        const int64_t phases = shared && step->work.phases > 1 ? step->work.phases : 1;
+        const int64_t tasks = step->work.tasks / phases;
+        for (int64_t p = 0; p < phases; p++) {
+            number++;
+            if (shared || apart)
+                taper_pool_barrier(workers);
+            apart = shared;
+            if (w >= n)
+                continue;
+            if (span && p == 0)
+                span->begin = now_ns();
+            if (n == 1)
+                run_tasks(r, i, 0, tasks, w);
+            else
+                run_shares(r, i, p * tasks, tasks, number, w, n);
+        }
         if (span)
             span->end = now_ns();
     }

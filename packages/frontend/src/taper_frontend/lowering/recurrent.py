@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.ops.matmul import PANEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,5 +104,18 @@ class _Stack:
         elif self.op == "GRU":
             extra = [ctx.full(ctx.shape(state[0])[1:], 0, ctx.dtype(x))]
         if projects:
-            extra = [next(self.params)]
+            extra = [self._packed(next(self.params), 1)]
+        hidden = ctx.shape(state[-1])[1]
+        w_hh = self._packed(w_hh, ctx.shape(w_hh)[0] // hidden)
         return ctx.emit(self.op, [gates, *state, w_hh, *extra], reverse=reverse, **self.attrs)
+
+    def _packed(self, w: str, gates: int) -> str:
+        """Return [gates * H, K] as [ceil(H/16), gates, K, 16], zero beyond H."""
+        ctx = self.ctx
+        rows, k = ctx.shape(w)
+        hidden = rows // gates
+        blocks = -(-hidden // PANEL)
+        w = ctx.reshape(w, (gates, hidden, k))
+        if missing := blocks * PANEL - hidden:
+            w = ctx.emit("CAT", [w, ctx.full((gates, missing, k), 0, ctx.dtype(w))], axis=1)
+        return ctx.permute(ctx.reshape(w, (gates, blocks, PANEL, k)), (1, 0, 3, 2))

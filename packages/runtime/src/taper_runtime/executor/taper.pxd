@@ -68,6 +68,7 @@ cdef extern from "taper/kernels.h" nogil:
     ctypedef struct taper_work:
         int64_t tasks
         size_t scratch_bytes
+        int64_t phases
 
     ctypedef struct taper_kernel:
         const char *name

@@ -2,6 +2,9 @@
 
 The input's share of the gates, for all steps at once, is a MATMUL before; here ``gates`` is
 ``x @ w_ih.T + biases`` as ``[T, B, gates * H]``, and each step adds ``h @ w_hh.T``.
+
+Weights lie as the kernels read them: ``[gates * H, K]`` as ``[ceil(H/16), gates, K, 16]``, 16
+columns of all gates side by side, zero beyond H.
 """
 
 from __future__ import annotations
@@ -11,11 +14,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.ops import functions
+from taper_runtime.ops.matmul import PANEL
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+
+def pack(w: np.ndarray, gates: int) -> np.ndarray:
+    """Pack a ``[gates * H, K]`` as ``[ceil(H/16), gates, K, 16]``."""
+    rows, k = w.shape
+    hidden = rows // gates
+    blocks = -(-hidden // PANEL)
+    padded = np.zeros((gates, blocks * PANEL, k), w.dtype)
+    padded[:, :hidden] = w.reshape(gates, hidden, k)
+    return padded.reshape(gates, blocks, PANEL, k).transpose(1, 0, 3, 2).copy()
+
+
+def _unpacked(packed: np.ndarray, hidden: int) -> np.ndarray:
+    """Return the transpose ``[K, gates * H]`` of what :func:`pack` has packed."""
+    blocks, gates, k, width = packed.shape
+    columns = packed.transpose(2, 1, 0, 3).reshape(k, gates, blocks * width)[:, :, :hidden]
+    return np.ascontiguousarray(columns).reshape(k, gates * hidden)
+
+
+def _packed_shape(rows: int, columns: int, gates: int) -> Shape:
+    return ((rows + PANEL - 1) // PANEL, gates, columns, PANEL)
 
 
 def _check(op: str, what: str, t: TensorType, shape: Shape) -> None:
@@ -36,12 +61,12 @@ def _infer_lstm(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     steps, batch, hidden = _gates("LSTM", inputs, 4)
     out = hidden
     if len(inputs) == 5:
-        out = inputs[4].shape[0] if inputs[4].shape else 0
-        _check("LSTM", "w_hr", inputs[4], (out, hidden))
+        out = inputs[1].shape[-1] if inputs[1].shape else 0
+        _check("LSTM", "w_hr", inputs[4], _packed_shape(out, hidden, 1))
     for what, t, shape in zip(
         ("h", "c", "w_hh"),
         inputs[1:4],
-        ((batch, out), (batch, hidden), (4 * hidden, out)),
+        ((batch, out), (batch, hidden), _packed_shape(hidden, out, 4)),
         strict=True,
     ):
         _check("LSTM", what, t, shape)
@@ -53,14 +78,17 @@ def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     steps, batch, width = gates.shape
     hidden, out = width // 4, h.shape[1]
     result = np.empty((steps, batch, out + hidden), gates.dtype)
-    w = np.ascontiguousarray(w_hh.T)
+    if result.size == 0:
+        return result
+    w = _unpacked(w_hh, hidden)
+    w_hr = _unpacked(inputs[4], out) if len(inputs) == 5 else None
     with np.errstate(all="ignore"):
         for t in range(steps)[:: -1 if attrs["reverse"] else 1]:
             i, f, g, o = np.split(gates[t] + h @ w, 4, axis=1)
             c = functions.sigmoid(f) * c + functions.sigmoid(i) * np.tanh(g)
             h = functions.sigmoid(o) * np.tanh(c)
-            if len(inputs) == 5:
-                h = h @ inputs[4].T
+            if w_hr is not None:
+                h = h @ w_hr
             result[t, :, :out], result[t, :, out:] = h, c
     return result
 
@@ -68,7 +96,7 @@ def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def _infer_gru(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     steps, batch, hidden = _gates("GRU", inputs, 3)
     _check("GRU", "h", inputs[1], (batch, hidden))
-    _check("GRU", "w_hh", inputs[2], (3 * hidden, hidden))
+    _check("GRU", "w_hh", inputs[2], _packed_shape(hidden, hidden, 3))
     _check("GRU", "b_hn", inputs[3], (hidden,))
     return TensorType(inputs[0].dtype, (steps, batch, hidden))
 
@@ -77,7 +105,9 @@ def _gru(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     gates, h, w_hh, b_hn = inputs
     hidden = h.shape[1]
     result = np.empty((*gates.shape[:2], hidden), gates.dtype)
-    w = np.ascontiguousarray(w_hh.T)
+    if result.size == 0:
+        return result
+    w = _unpacked(w_hh, hidden)
     with np.errstate(all="ignore"):
         for t in range(len(gates))[:: -1 if attrs["reverse"] else 1]:
             share = h @ w
@@ -95,7 +125,7 @@ _ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {"tanh": np.tanh, "relu":
 def _infer_rnn(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     steps, batch, hidden = _gates("RNN", inputs, 1)
     _check("RNN", "h", inputs[1], (batch, hidden))
-    _check("RNN", "w_hh", inputs[2], (hidden, hidden))
+    _check("RNN", "w_hh", inputs[2], _packed_shape(hidden, hidden, 1))
     if attrs["activation"] not in _ACTIVATIONS:
         fail("RNN", f"activation one of {', '.join(_ACTIVATIONS)}", repr(attrs["activation"]))
     return TensorType(inputs[0].dtype, (steps, batch, hidden))
@@ -104,7 +134,9 @@ def _infer_rnn(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _rnn(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     gates, h, w_hh = inputs
     result = np.empty(gates.shape, gates.dtype)
-    w = np.ascontiguousarray(w_hh.T)
+    if result.size == 0:
+        return result
+    w = _unpacked(w_hh, gates.shape[2])
     with np.errstate(all="ignore"):
         for t in range(len(gates))[:: -1 if attrs["reverse"] else 1]:
             h = _ACTIVATIONS[attrs["activation"]](gates[t] + h @ w)
@@ -114,7 +146,7 @@ def _rnn(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     steps, batch = output.shape[:2]
-    weights = sum(t.size for t in inputs[1:] if len(t.shape) == 2)
+    weights = sum(t.size for t in inputs[1:] if len(t.shape) == 4)
     return Cost(2 * steps * batch * weights, output.nbytes + sum(t.nbytes for t in inputs))
 
 
@@ -124,23 +156,33 @@ def _samples(op: str) -> Iterator[Sample]:
     def floats(*shape: int) -> np.ndarray:
         return np.asarray(rng.standard_normal(shape), np.float32)
 
-    for steps, batch, hidden in ((5, 2, 3), (1, 1, 4), (0, 2, 3), (4, 0, 2)):
+    def weight(rows: int, columns: int, gates: int) -> np.ndarray:
+        scale = np.float32(1 / max(columns, 1) ** 0.5)  # a step's error does not grow in the next
+        return pack(floats(gates * rows, columns) * scale, gates)
+
+    for steps, batch, hidden in ((5, 2, 3), (1, 1, 4), (7, 9, 37), (0, 2, 3), (4, 0, 2), (3, 2, 0)):
         for reverse in (False, True):
             attrs = {"reverse": reverse}
             h = floats(batch, hidden)
             if op == "LSTM":
-                gates = floats(steps, batch, 4 * hidden)
-                c, w = floats(batch, hidden), floats(4 * hidden, hidden)
-                yield Sample([gates, h, c, w], attrs, native=False)
-                short = [floats(batch, 2), c, floats(4 * hidden, 2), floats(2, hidden)]
-                yield Sample([gates, *short], attrs, native=False)
+                gates, c = floats(steps, batch, 4 * hidden), floats(batch, hidden)
+                yield Sample([gates, h, c, weight(hidden, hidden, 4)], attrs)
+                weights = [weight(hidden, 2, 4), weight(2, hidden, 1)]
+                yield Sample([gates, floats(batch, 2), c, *weights], attrs)
             elif op == "GRU":
-                gates, w = floats(steps, batch, 3 * hidden), floats(3 * hidden, hidden)
-                yield Sample([gates, h, w, floats(hidden)], attrs, native=False)
+                gates, w = floats(steps, batch, 3 * hidden), weight(hidden, hidden, 3)
+                yield Sample([gates, h, w, floats(hidden)], attrs)
             else:
-                gates, w = floats(steps, batch, hidden), floats(hidden, hidden)
+                gates, w = floats(steps, batch, hidden), weight(hidden, hidden, 1)
                 for activation in _ACTIVATIONS:
-                    yield Sample([gates, h, w], {**attrs, "activation": activation}, native=False)
+                    yield Sample([gates, h, w], {**attrs, "activation": activation})
+    # doubles have no kernel
+    count = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    h = np.ones((1, 3))
+    inputs = [np.ones((2, 1, 3 * count)), h, pack(np.ones((3 * count, 3)) / 8, count)]
+    if op != "RNN":
+        inputs.insert(*((2, h) if op == "LSTM" else (3, np.ones(3))))
+    yield Sample(inputs, native=False)
 
 
 _REVERSE = {"reverse": Attr("bool", False)}
@@ -150,37 +192,36 @@ OPS = (
         name="LSTM",
         doc="LSTM over [T, B, 4 H] gates (input, forget, cell, output), h [B, P], c [B, H], w_hh "
         "[4 H, P] and, where h is projected, w_hr [P, H]; from the last step on with reverse. Each "
-        "step of [T, B, P + H] is h, then c.",
+        "step of [T, B, P + H] is h, then c. Weights are packed: w_hh as [ceil(H/16), 4, P, 16], "
+        "w_hr as [ceil(P/16), 1, H, 16].",
         inputs=(4, 5),
         infer=_infer_lstm,
         evaluate=_lstm,
         samples=lambda: _samples("LSTM"),
         attrs=_REVERSE,
         cost=_cost,
-        native=False,
     ),
     OpDef(
         name="GRU",
-        doc="GRU over [T, B, 3 H] gates (reset, update, new), h [B, H], w_hh [3 H, H] and the bias "
-        "b_hn [H] that the reset gate scales: h after each step.",
+        doc="GRU over [T, B, 3 H] gates (reset, update, new), h [B, H], w_hh [3 H, H], packed "
+        "as [ceil(H/16), 3, H, 16], and the bias b_hn [H] that the reset gate scales: h after each "
+        "step.",
         inputs=(4, 4),
         infer=_infer_gru,
         evaluate=_gru,
         samples=lambda: _samples("GRU"),
         attrs=_REVERSE,
         cost=_cost,
-        native=False,
     ),
     OpDef(
         name="RNN",
-        doc="activation(gates + h @ w_hh.T) over [T, B, H] gates, h [B, H], w_hh [H, H]: h after "
-        "each step.",
+        doc="activation(gates + h @ w_hh.T) over [T, B, H] gates, h [B, H], w_hh [H, H], packed "
+        "as [ceil(H/16), 1, H, 16]: h after each step.",
         inputs=(3, 3),
         infer=_infer_rnn,
         evaluate=_rnn,
         samples=lambda: _samples("RNN"),
         attrs={**_REVERSE, "activation": Attr("string", "tanh")},
         cost=_cost,
-        native=False,
     ),
 )

@@ -88,7 +88,9 @@ cdef class Layout:
                 self.segments.append((0, 0, step))
                 continue
             native.workers = <int32_t>min(
-                program.workers, native.work.tasks, max(1, self.value(step.worth))
+                program.workers,
+                native.work.tasks // max(1, native.work.phases),
+                max(1, self.value(step.worth)),
             )
             first = len(self.native)
             self.native.append((index, candidate))

@@ -123,6 +123,7 @@ cdef Candidate _select(list candidates, taper_step *step, char *state):
         step.kernel = candidate.kernel
         step.call.attrs = candidate.attrs.data
         step.call.state = state
+        step.work.phases = 1
         if candidate.kernel.prepare(&step.call, &step.work) == TAPER_OK:
             return candidate
     return None

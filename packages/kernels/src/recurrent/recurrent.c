@@ -1,0 +1,335 @@
+/*
+ * LSTM, GRU and RNN over a whole sequence: one run of the kernel takes all steps.
+ *
+ * What the input adds to the gates, gates[T][B][G * H], is known. A step adds h * w_hh^T, by the
+ * tiles of the matrix product, and takes the sums through the cell's functions at once, some
+ * columns of all gates at a time. h, and the LSTM's c, are read where the step before has left
+ * them: in its row of the output.
+ *
+ * A step is a phase of the work, its tasks are columns and rows: no task computes what another one
+ * of its step reads. Projected, h needs a second product over all columns; then a task is some rows
+ * of the batch, all steps of theirs.
+ */
+#include <string.h>
+
+#include "common/tensor.h"
+#include "gemm/gemm_f32.inl"
+#include "isa/isa.h"
+#include "simd/math.h"
+
+#define TAPER_ATTRS_recurrent(A, id) A(id, reverse, BOOL)
+TAPER_DEFINE_ATTRS(recurrent)
+#define TAPER_ATTRS_rnn(A, id) A(id, reverse, BOOL) A(id, activation, STRING)
+TAPER_DEFINE_ATTRS(rnn)
+
+typedef enum recurrent_cell { CELL_LSTM, CELL_GRU, CELL_TANH, CELL_RELU } recurrent_cell;
+
+enum {
+    RECURRENT_ROWS = 3 * GEMM_MAX_MR, /* at most, of the batch, that are computed together */
+    RECURRENT_TASK_COST = 1 << 16,    /* a task's least, in multiply-adds */
+};
+
+/* A block is GEMM_NR columns of h: GEMM_NR columns of each gate, panels side by side in w_hh. */
+typedef struct recurrent_state {
+    int64_t steps, batch, hidden;
+    int64_t out;   /* columns of h: hidden, or those of its projection */
+    int64_t width; /* floats in a row of the output */
+    int64_t gates; /* each of `hidden` columns */
+    bool reverse, projects;
+    int64_t row_chunk, row_chunks;
+    int64_t blocks, block_chunk, block_chunks;
+    int64_t chunks_per_task, tasks_per_step; /* not projected: [block chunk][row chunk] */
+} recurrent_state;
+
+/* ---- prepare ---- */
+
+static bool recurrent_is(const taper_tensor *t, int32_t rank, const int64_t *shape) {
+    if (t->rank != rank || t->dtype != TAPER_FLOAT32 || !tensor_is_contiguous(t))
+        return false;
+    return memcmp(t->shape, shape, (size_t)rank * sizeof *shape) == 0;
+}
+
+/* w: [blocks of rows][gates][columns][GEMM_NR]. */
+static bool recurrent_weight(const taper_tensor *w, int64_t gates, int64_t rows, int64_t columns) {
+    return recurrent_is(w, 4, (int64_t[]){i64_ceil_div(rows, GEMM_NR), gates, columns, GEMM_NR});
+}
+
+static bool recurrent_shape(recurrent_state *s, const taper_call *call, const int64_t gates) {
+    const taper_tensor *x = &call->inputs[0], *h = &call->inputs[1];
+    if (x->rank != 3 || h->rank != 2 || x->shape[2] % gates != 0)
+        return false;
+    s->steps = x->shape[0];
+    s->batch = x->shape[1];
+    s->hidden = x->shape[2] / gates;
+    s->gates = gates;
+    s->out = h->shape[1];
+    return recurrent_is(x, 3, x->shape) && recurrent_is(h, 2, (int64_t[]){s->batch, s->out}) &&
+           (s->projects || s->out == s->hidden) &&
+           recurrent_is(call->output, 3, (int64_t[]){s->steps, s->batch, s->width});
+}
+
+static void recurrent_split(recurrent_state *s, taper_work *work) {
+    s->row_chunks = i64_ceil_div(s->batch, RECURRENT_ROWS);
+    s->row_chunk = i64_ceil_div(s->batch, s->row_chunks);
+    /* As many blocks as whole tiles have panels. */
+    const int64_t panels = s->row_chunk <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS;
+    s->blocks = i64_ceil_div(s->hidden, GEMM_NR);
+    s->block_chunk = 1;
+    while (s->block_chunk * s->gates % panels != 0 || s->block_chunk * s->row_chunk < 4)
+        s->block_chunk++;
+    s->block_chunks = i64_ceil_div(s->blocks, s->block_chunk);
+    const int64_t lines = s->row_chunk * s->block_chunk * s->gates * GEMM_NR;
+    work->scratch_bytes = (size_t)lines * sizeof(float);
+    if (s->projects) {
+        work->scratch_bytes += (size_t)(s->row_chunk * s->hidden) * sizeof(float);
+        work->tasks = s->row_chunks;
+        return;
+    }
+    s->chunks_per_task = i64_max(1, RECURRENT_TASK_COST / i64_max(1, lines * s->out));
+    s->tasks_per_step = i64_ceil_div(s->block_chunks * s->row_chunks, s->chunks_per_task);
+    work->tasks = s->steps * s->tasks_per_step;
+    work->phases = s->steps;
+}
+
+static taper_status recurrent_prepare(recurrent_state *s, const taper_call *call,
+                                      const int64_t gates, taper_work *work) {
+    if (!recurrent_shape(s, call, gates))
+        return TAPER_UNSUPPORTED;
+    if (tensor_numel(call->output) == 0)
+        *work = (taper_work){0};
+    else
+        recurrent_split(s, work);
+    return TAPER_OK;
+}
+
+static taper_status f32_lstm_prepare(const taper_call *call, taper_work *work) {
+    const struct recurrent_attrs *attrs = call->attrs;
+    recurrent_state *s = call->state;
+    const taper_tensor *in = call->inputs;
+    if (call->n_inputs < 4 || call->n_inputs > 5 || in[1].rank != 2 || in[2].rank != 2)
+        return TAPER_UNSUPPORTED;
+    *s = (recurrent_state){.reverse = attrs->reverse,
+                           .projects = call->n_inputs == 5,
+                           .width = in[1].shape[1] + in[2].shape[1]};
+    const taper_status status = recurrent_prepare(s, call, 4, work);
+    if (status == TAPER_OK && (!recurrent_is(&in[2], 2, (int64_t[]){s->batch, s->hidden}) ||
+                               !recurrent_weight(&in[3], 4, s->hidden, s->out) ||
+                               (s->projects && !recurrent_weight(&in[4], 1, s->out, s->hidden))))
+        return TAPER_UNSUPPORTED;
+    return status;
+}
+
+static taper_status f32_gru_prepare(const taper_call *call, taper_work *work) {
+    const struct recurrent_attrs *attrs = call->attrs;
+    recurrent_state *s = call->state;
+    const taper_tensor *in = call->inputs;
+    if (call->n_inputs != 4 || in[1].rank != 2)
+        return TAPER_UNSUPPORTED;
+    *s = (recurrent_state){.reverse = attrs->reverse, .width = in[1].shape[1]};
+    const taper_status status = recurrent_prepare(s, call, 3, work);
+    if (status == TAPER_OK && (!recurrent_weight(&in[2], 3, s->hidden, s->hidden) ||
+                               !recurrent_is(&in[3], 1, &s->hidden)))
+        return TAPER_UNSUPPORTED;
+    return status;
+}
+
+static taper_status f32_rnn_prepare(const taper_call *call, taper_work *work) {
+    const struct rnn_attrs *attrs = call->attrs;
+    recurrent_state *s = call->state;
+    const taper_tensor *in = call->inputs;
+    if (call->n_inputs != 3 || in[1].rank != 2 ||
+        (strcmp(attrs->activation, "tanh") != 0 && strcmp(attrs->activation, "relu") != 0))
+        return TAPER_UNSUPPORTED;
+    *s = (recurrent_state){.reverse = attrs->reverse, .width = in[1].shape[1]};
+    const taper_status status = recurrent_prepare(s, call, 1, work);
+    if (status == TAPER_OK && !recurrent_weight(&in[2], 1, s->hidden, s->hidden))
+        return TAPER_UNSUPPORTED;
+    return status;
+}
+
+/* ---- run ---- */
+
+/* Rows of a matrix. */
+typedef struct recurrent_rows {
+    float *data;
+    int64_t stride;
+} recurrent_rows;
+
+/* Where some rows of the batch are at one step. */
+typedef struct recurrent_step {
+    const float *gates;          /* [rows][G * H] */
+    recurrent_rows h, c;         /* before the step; c: LSTM */
+    recurrent_rows new_h, new_c; /* new_h: before its projection */
+    int64_t rows;
+} recurrent_step;
+
+static recurrent_step recurrent_at(const recurrent_state *s, const taper_call *call, int64_t n,
+                                   int64_t row, int64_t rows) {
+    const int64_t last = s->steps - 1, t = s->reverse ? last - n : n;
+    const int64_t row_of_t = t * s->batch + row;
+    float *output = (float *)call->output->data + row_of_t * s->width;
+    recurrent_step at = {.gates =
+                             (const float *)call->inputs[0].data + row_of_t * s->gates * s->hidden,
+                         .h = {(float *)call->inputs[1].data + row * s->out, s->out},
+                         .new_h = {output, s->width},
+                         .new_c = {output + s->out, s->width},
+                         .rows = rows};
+    const bool has_c = s->width > s->out;
+    if (has_c)
+        at.c = (recurrent_rows){(float *)call->inputs[2].data + row * s->hidden, s->hidden};
+    if (n > 0) {
+        float *before = output + (s->reverse ? 1 : -1) * s->batch * s->width;
+        at.h = (recurrent_rows){before, s->width};
+        at.c = (recurrent_rows){before + s->out, s->width};
+    }
+    return at;
+}
+
+V_INLINE vf recurrent_load(const float *p, int64_t lanes) {
+    return lanes < V_LEN ? v_load_n(p, lanes) : v_load(p);
+}
+V_INLINE void recurrent_store(float *p, vf a, int64_t lanes) {
+    if (lanes < V_LEN)
+        v_store_n(p, a, lanes);
+    else
+        v_store(p, a);
+}
+
+/* Columns [j, j + lanes) of one row through the cell; share: h * w_hh^T, gates GEMM_NR apart. */
+V_INLINE void recurrent_cell_row(const recurrent_cell cell, const recurrent_step *at, int64_t row,
+                                 int64_t j, int64_t hidden, int64_t lanes, const float *share,
+                                 const float *b_hn) {
+    const int gates = cell == CELL_LSTM ? 4 : cell == CELL_GRU ? 3 : 1;
+    const float *x = at->gates + row * gates * hidden + j;
+    float *new_h = at->new_h.data + row * at->new_h.stride + j;
+    vf given[4], sum[4];
+    for (int g = 0; g < gates; g++) {
+        given[g] = recurrent_load(x + g * hidden, lanes);
+        sum[g] = v_load(share + g * GEMM_NR);
+    }
+    if (cell == CELL_LSTM) {
+        const vf c = recurrent_load(at->c.data + row * at->c.stride + j, lanes);
+        const vf input = v_sigmoid(v_add(given[0], sum[0])),
+                 forget = v_sigmoid(v_add(given[1], sum[1]));
+        const vf next = v_fma(forget, c, v_mul(input, v_tanh(v_add(given[2], sum[2]))));
+        const vf open = v_sigmoid(v_add(given[3], sum[3]));
+        recurrent_store(at->new_c.data + row * at->new_c.stride + j, next, lanes);
+        recurrent_store(new_h, v_mul(open, v_tanh(next)), lanes);
+    } else if (cell == CELL_GRU) {
+        const vf h = recurrent_load(at->h.data + row * at->h.stride + j, lanes);
+        const vf reset = v_sigmoid(v_add(given[0], sum[0])),
+                 update = v_sigmoid(v_add(given[1], sum[1]));
+        const vf own = v_add(sum[2], recurrent_load(b_hn + j, lanes));
+        const vf next = v_tanh(v_fma(reset, own, given[2]));
+        recurrent_store(new_h, v_fma(update, h, v_fnma(update, next, next)), lanes);
+    } else {
+        const vf y = v_add(given[0], sum[0]);
+        /* v_max returns its second operand where one is NaN */
+        recurrent_store(new_h, cell == CELL_RELU ? v_max(v_zero(), y) : v_tanh(y), lanes);
+    }
+}
+
+/* What the cells of some blocks read beside the sums comes to L1 while those are added up. */
+V_INLINE void recurrent_fetch(const recurrent_step *at, int64_t column, int64_t blocks,
+                              int64_t hidden, const int gates, const bool lstm) {
+    for (int64_t row = 0; row < at->rows; row++)
+        for (int64_t j = column; j < column + blocks * GEMM_NR; j += GEMM_NR) {
+            for (int g = 0; g < gates; g++)
+                __builtin_prefetch(at->gates + (row * gates + g) * hidden + j);
+            if (lstm)
+                __builtin_prefetch(at->c.data + row * at->c.stride + j);
+        }
+}
+
+/* One step of some rows in some blocks of columns. sums: [rows][blocks][gates][GEMM_NR]. */
+V_INLINE void recurrent_blocks(const recurrent_cell cell, const recurrent_state *s,
+                               const taper_call *call, const recurrent_step *at, int64_t chunk,
+                               float *sums) {
+    const bool lstm = cell == CELL_LSTM;
+    const int gates = lstm ? 4 : cell == CELL_GRU ? 3 : 1;
+    const int64_t first = chunk * s->block_chunk,
+                  blocks = i64_min(s->block_chunk, s->blocks - first);
+    const int64_t block_width = gates * GEMM_NR, ldc = blocks * block_width;
+    recurrent_fetch(at, first * GEMM_NR, blocks, s->hidden, gates, lstm);
+    const float *w = (const float *)call->inputs[lstm ? 3 : 2].data + first * block_width * s->out;
+    gemm_f32_block(at->rows, ldc, s->out, at->h.data, at->h.stride, 1, w, 1.0f, sums, ldc, false);
+    const float *b_hn = cell == CELL_GRU ? call->inputs[3].data : NULL;
+    for (int64_t b = 0; b < blocks; b++) {
+        const int64_t j = (first + b) * GEMM_NR, columns = i64_min(GEMM_NR, s->hidden - j);
+        for (int64_t row = 0; row < at->rows; row++)
+            for (int64_t v = 0; v < columns; v += V_LEN)
+                recurrent_cell_row(cell, at, row, j + v, s->hidden, i64_min(V_LEN, columns - v),
+                                   sums + row * ldc + b * block_width + v, b_hn);
+    }
+}
+
+/* Tasks of one step and of those that follow it. */
+V_INLINE void recurrent_steps(const recurrent_cell cell, const taper_call *call, int64_t begin,
+                              int64_t end, float *sums) {
+    const recurrent_state *s = call->state;
+    while (begin < end) {
+        const int64_t n = begin / s->tasks_per_step, task = begin % s->tasks_per_step;
+        const int64_t tasks = i64_min(end - begin, s->tasks_per_step - task);
+        const int64_t first = task * s->chunks_per_task,
+                      last = i64_min(s->block_chunks * s->row_chunks,
+                                     (task + tasks) * s->chunks_per_task);
+        for (int64_t i = first; i < last; i++) {
+            /* There and back: what a step has read last is still in cache. */
+            const int64_t chunk = n % 2 == 0 ? i : first + last - 1 - i;
+            const int64_t row = chunk % s->row_chunks * s->row_chunk;
+            const recurrent_step at =
+                recurrent_at(s, call, n, row, i64_min(s->row_chunk, s->batch - row));
+            recurrent_blocks(cell, s, call, &at, chunk / s->row_chunks, sums);
+        }
+        begin += tasks;
+    }
+}
+
+/* All steps of some rows, h projected: h = (o tanh(c)) w_hr^T. */
+static void recurrent_projected(const taper_call *call, int64_t chunk, float *sums) {
+    const recurrent_state *s = call->state;
+    const int64_t row = chunk * s->row_chunk, rows = i64_min(s->row_chunk, s->batch - row);
+    float *const h = sums + s->row_chunk * s->block_chunk * s->gates * GEMM_NR;
+    for (int64_t n = 0; n < s->steps; n++) {
+        recurrent_step at = recurrent_at(s, call, n, row, rows);
+        const recurrent_rows projected = at.new_h;
+        at.new_h = (recurrent_rows){h, s->hidden};
+        for (int64_t i = 0; i < s->block_chunks; i++)
+            recurrent_blocks(CELL_LSTM, s, call, &at, i, sums);
+        gemm_f32_block(rows, s->out, s->hidden, h, s->hidden, 1, call->inputs[4].data, 1.0f,
+                       projected.data, projected.stride, false);
+    }
+}
+
+static taper_status f32_lstm_run(const taper_call *call, int64_t begin, int64_t end,
+                                 void *scratch) {
+    const recurrent_state *s = call->state;
+    if (!s->projects)
+        recurrent_steps(CELL_LSTM, call, begin, end, scratch);
+    else
+        for (int64_t chunk = begin; chunk < end; chunk++)
+            recurrent_projected(call, chunk, scratch);
+    return TAPER_OK;
+}
+
+static taper_status f32_gru_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    recurrent_steps(CELL_GRU, call, begin, end, scratch);
+    return TAPER_OK;
+}
+
+static taper_status f32_rnn_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    const struct rnn_attrs *attrs = call->attrs;
+    if (strcmp(attrs->activation, "relu") == 0)
+        recurrent_steps(CELL_RELU, call, begin, end, scratch);
+    else
+        recurrent_steps(CELL_TANH, call, begin, end, scratch);
+    return TAPER_OK;
+}
+
+static const taper_kernel recurrent_kernels[] = {
+#include "recurrent/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_recurrent);
+const taper_family TAPER_ISA_SYM(taper_recurrent) = {
+    recurrent_kernels, sizeof recurrent_kernels / sizeof recurrent_kernels[0]};
