@@ -1,0 +1,104 @@
+/*
+ * How elements of src meet those of the output: one function per dtype and reduction, which takes
+ * all of src that goes to one line and keeps its order along the axis.
+ */
+
+/* One line's elements, at their first; steps are those of the state. */
+struct scatter_line {
+    void *y;
+    const void *index, *src;
+    int64_t first, last; /* places along the axis that this call may write */
+};
+
+typedef taper_status scatter_combine(const struct scatter_state *s, const struct scatter_line *l);
+
+/* a: what is there, b: what comes. Where all columns share an index, a row meets a row. */
+#define SCATTER(name, T, expr)                                                                     \
+    static taper_status name(const struct scatter_state *s, const struct scatter_line *l) {        \
+        const int64_t cols = s->index_cols, col = s->src_steps.col;                                \
+        for (int64_t k = 0; k < s->count; k++) {                                                   \
+            const T *from = (const T *)l->src + k * s->src_steps.axis;                             \
+            const int64_t i = k * s->index_steps.axis;                                             \
+            for (int64_t c = 0; c < (s->one_index ? 1 : cols); c++) {                              \
+                const int64_t at =                                                                 \
+                    position_at(&s->positions, l->index, i + c * s->index_steps.col);              \
+                if (at < 0)                                                                        \
+                    return TAPER_BAD_INDEX;                                                        \
+                if (at < l->first || at >= l->last)                                                \
+                    continue;                                                                      \
+                T *restrict y = (T *)l->y + at * s->y_step + c;                                    \
+                if (!s->one_index || cols == 1) {                                                  \
+                    const T a = *y, b = from[c * col];                                             \
+                    *y = (T)(expr);                                                                \
+                    (void)a;                                                                       \
+                } else if (col == 1) {                                                             \
+                    for (int64_t j = 0; j < cols; j++) {                                           \
+                        const T a = y[j], b = from[j];                                             \
+                        y[j] = (T)(expr);                                                          \
+                        (void)a;                                                                   \
+                    }                                                                              \
+                } else {                                                                           \
+                    for (int64_t j = 0; j < cols; j++) {                                           \
+                        const T a = y[j], b = from[j * col];                                       \
+                        y[j] = (T)(expr);                                                          \
+                        (void)a;                                                                   \
+                    }                                                                              \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        return TAPER_OK;                                                                           \
+    }
+
+/* The extremes of floats are NaN if one of them is. */
+#define SCATTER_FLOATS(id, T)                                                                      \
+    SCATTER(id##_sum, T, a + b)                                                                    \
+    SCATTER(id##_prod, T, a *b)                                                                    \
+    SCATTER(id##_amax, T, b > a || b != b ? b : a)                                                 \
+    SCATTER(id##_amin, T, b < a || b != b ? b : a)
+/* Integers wrap. */
+#define SCATTER_INTS(id, T)                                                                        \
+    SCATTER(id##_sum, T, (uint64_t)a + (uint64_t)b)                                                \
+    SCATTER(id##_prod, T, (uint64_t)a *(uint64_t)b)                                                \
+    SCATTER(id##_amax, T, b > a ? b : a)                                                           \
+    SCATTER(id##_amin, T, b < a ? b : a)
+
+SCATTER_FLOATS(f32, float)
+SCATTER_FLOATS(f64, double)
+SCATTER_INTS(i64, int64_t)
+SCATTER_INTS(i32, int32_t)
+SCATTER_INTS(i16, int16_t)
+SCATTER_INTS(i8, int8_t)
+SCATTER_INTS(u8, uint8_t)
+SCATTER(bool_or, uint8_t, a | b)
+SCATTER(bool_and, uint8_t, a &b)
+SCATTER(write8, uint8_t, b)
+SCATTER(write16, uint16_t, b)
+SCATTER(write32, uint32_t, b)
+SCATTER(write64, uint64_t, b)
+
+#define SCATTER_ROW(id) {id##_sum, id##_prod, id##_amax, id##_amin}
+static const char *const scatter_reductions[] = {"sum", "prod", "amax", "amin"};
+enum { SCATTER_REDUCTIONS = sizeof scatter_reductions / sizeof scatter_reductions[0] };
+/* NULL: only written. */
+static scatter_combine *const scatter_combines[TAPER_DTYPE_COUNT][SCATTER_REDUCTIONS] = {
+    [TAPER_FLOAT32] = SCATTER_ROW(f32),
+    [TAPER_FLOAT64] = SCATTER_ROW(f64),
+    [TAPER_INT64] = SCATTER_ROW(i64),
+    [TAPER_INT32] = SCATTER_ROW(i32),
+    [TAPER_INT16] = SCATTER_ROW(i16),
+    [TAPER_INT8] = SCATTER_ROW(i8),
+    [TAPER_UINT8] = SCATTER_ROW(u8),
+    [TAPER_BOOL] = {bool_or, bool_and, bool_or, bool_and},
+};
+
+/* NULL where there is none. */
+static scatter_combine *scatter_find(int32_t dtype, const char *reduce) {
+    if (strcmp(reduce, "none") == 0) {
+        const size_t size = taper_dtype_size(dtype);
+        return size == 1 ? write8 : size == 2 ? write16 : size == 4 ? write32 : write64;
+    }
+    for (int r = 0; r < SCATTER_REDUCTIONS; r++)
+        if (strcmp(reduce, scatter_reductions[r]) == 0)
+            return scatter_combines[dtype][r];
+    return NULL;
+}
