@@ -92,7 +92,8 @@ C_BINARY(f64_floor_div, double, double, floor_div64(a, b))
 /* ---- trigonometry ---- */
 
 /* sin(x + quadrants pi / 2) for 0 <= x <= TRIG_LIMIT. x = n pi / 2 + r; pi / 2 in parts of 33 bits,
- * n times the first two exact. Taylor's series for |r| <= pi / 4: what is left out is below 2^-58. */
+ * n times the first two exact. Taylor's series for |r| <= pi / 4: what is left out is below 2^-58.
+ */
 #define TRIG_LIMIT 0x1p20
 static inline double sin_of_quadrants(double x, double quadrants) {
     const double n = rint(x * 0x1.45f306dc9c883p-1);
@@ -131,13 +132,11 @@ static inline double sin_of_quadrants(double x, double quadrants) {
                 small &= fabs(p[i]) <= TRIG_LIMIT;                                                 \
             if (small)                                                                             \
                 C_INDEPENDENT                                                                      \
-                for (int64_t i = 0; i < block; i++) {                                              \
-                    const double a = p[i];                                                         \
-                    r[i] = expr;                                                                   \
-                }                                                                                  \
-            else                                                                                   \
-                for (int64_t i = 0; i < block; i++)                                                \
-                    r[i] = exact(p[i]);                                                            \
+            for (int64_t i = 0; i < block; i++) {                                                  \
+                const double a = p[i];                                                             \
+                r[i] = expr;                                                                       \
+            }                                                                                      \
+            else for (int64_t i = 0; i < block; i++) r[i] = exact(p[i]);                           \
         }                                                                                          \
     }
 TRIG(f64_sin, copysign(1.0, a) * sin_of_quadrants(fabs(a), 0), sin)

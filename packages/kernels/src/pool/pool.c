@@ -1,8 +1,9 @@
 /*
- * MAX_POOL and AVG_POOL, sliding and adaptive, in float32, channels last. Vectors run over channels,
- * several side by side while the taps of a window go by; taps outside of x are left out. Sums are
- * kept by row of a window, then added up. A large window of many channels is read in the order of
- * memory instead, all channels of a tap at once, its results so far in scratch.
+ * MAX_POOL and AVG_POOL, sliding and adaptive, in float32, channels last. Vectors run over
+ * channels, several side by side while the taps of a window go by; taps outside of x are left out.
+ * Sums are kept by row of a window, then added up. Large windows of many channels that do not
+ * overlap are read in the order of memory instead, all channels of a tap at once, the results so
+ * far in scratch.
  */
 #include <math.h>
 
@@ -43,14 +44,14 @@ typedef struct pool_window {
 
 /* ---- prepare ---- */
 
-/* taps: of a window, about. */
-static void pool_split(struct pool_state *state, const taper_tensor *y, double taps,
+/* taps: of a window, about; apart: windows share no element of x, as good as none. */
+static void pool_split(struct pool_state *state, const taper_tensor *y, double taps, bool apart,
                        taper_work *work) {
     const double cost = taps * (double)state->channels / 16;
     state->pixels = tensor_count(y, 0, y->rank - 1);
     state->pixels_per_task = rows_per_task(cost < 1e6 ? (int64_t)cost : 1000000);
     work->tasks = tensor_numel(y) == 0 ? 0 : i64_ceil_div(state->pixels, state->pixels_per_task);
-    state->streamed = taps >= POOL_MANY_TAPS && state->channels > POOL_FEW_CHANNELS;
+    state->streamed = apart && taps >= POOL_MANY_TAPS && state->channels > POOL_FEW_CHANNELS;
     work->scratch_bytes = state->streamed ? 2 * (size_t)state->channels * sizeof(float) : 0;
 }
 
@@ -66,8 +67,13 @@ static taper_status pool_prepare(const taper_call *call, taper_work *work, const
     state->channels = x->shape[x->rank - 1];
     if (y->shape[y->rank - 1] != state->channels || !windows_fit(state->dims, padding))
         return TAPER_UNSUPPORTED;
-    const window_dim *d = state->dims;
-    pool_split(state, y, (double)d[0].kernel * (double)d[1].kernel * (double)d[2].kernel, work);
+    bool apart = true;
+    double taps = 1;
+    for (const window_dim *d = state->dims; d < state->dims + WINDOW_DIMS; d++) {
+        apart = apart && (d->out == 1 || d->stride >= d->kernel);
+        taps *= (double)d->kernel;
+    }
+    pool_split(state, y, taps, apart, work);
     return TAPER_OK;
 }
 
@@ -118,7 +124,7 @@ static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
     state->adaptive = true;
     state->divisor = 0;
     state->channels = x->shape[n + 1];
-    pool_split(state, y, taps, work);
+    pool_split(state, y, taps, true, work);
     return TAPER_OK;
 }
 

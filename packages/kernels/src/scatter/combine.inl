@@ -81,14 +81,10 @@ static const char *const scatter_reductions[] = {"sum", "prod", "amax", "amin"};
 enum { SCATTER_REDUCTIONS = sizeof scatter_reductions / sizeof scatter_reductions[0] };
 /* NULL: only written. */
 static scatter_combine *const scatter_combines[TAPER_DTYPE_COUNT][SCATTER_REDUCTIONS] = {
-    [TAPER_FLOAT32] = SCATTER_ROW(f32),
-    [TAPER_FLOAT64] = SCATTER_ROW(f64),
-    [TAPER_INT64] = SCATTER_ROW(i64),
-    [TAPER_INT32] = SCATTER_ROW(i32),
-    [TAPER_INT16] = SCATTER_ROW(i16),
-    [TAPER_INT8] = SCATTER_ROW(i8),
-    [TAPER_UINT8] = SCATTER_ROW(u8),
-    [TAPER_BOOL] = {bool_or, bool_and, bool_or, bool_and},
+    [TAPER_FLOAT32] = SCATTER_ROW(f32), [TAPER_FLOAT64] = SCATTER_ROW(f64),
+    [TAPER_INT64] = SCATTER_ROW(i64),   [TAPER_INT32] = SCATTER_ROW(i32),
+    [TAPER_INT16] = SCATTER_ROW(i16),   [TAPER_INT8] = SCATTER_ROW(i8),
+    [TAPER_UINT8] = SCATTER_ROW(u8),    [TAPER_BOOL] = {bool_or, bool_and, bool_or, bool_and},
 };
 
 /* NULL where there is none. */

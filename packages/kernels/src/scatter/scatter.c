@@ -3,10 +3,11 @@
  * tensor says.
  *
  * A line is all places along the axis for one set of positions in the other dims, but for the
- * innermost of those after the axis: a line is cols columns wide. What goes to one place is combined
- * in the order of src along the axis. Where there are few lines, each is cut into parts, ranges of
- * places: every part reads the whole index and writes to its own range, so that no split changes a
- * bit. An index outside ends a task with TAPER_BAD_INDEX before anything is written through it.
+ * innermost of those after the axis: a line is cols columns wide. What goes to one place is
+ * combined in the order of src along the axis. Where there are few lines, each is cut into parts,
+ * ranges of places: every part reads the whole index and writes to its own range, so that no split
+ * changes a bit. An index outside ends a task with TAPER_BAD_INDEX before anything is written
+ * through it.
  */
 #include <string.h>
 
@@ -60,12 +61,9 @@ static int64_t scatter_dims(struct scatter_dim *dims, int64_t n, const taper_cal
         if (x->shape[d] == 1)
             continue;
         struct scatter_dim *outer = &dims[n - 1];
-        const struct scatter_dim inner = {x->shape[d],
-                                          index->shape[d],
-                                          x->strides[d],
-                                          index->strides[d],
-                                          src->strides[d],
-                                          tensor_count(x, d + 1, x->rank)};
+        const struct scatter_dim inner = {x->shape[d],     index->shape[d],
+                                          x->strides[d],   index->strides[d],
+                                          src->strides[d], tensor_count(x, d + 1, x->rank)};
         if (n > begin && inner.size == inner.index_size && outer->x == inner.x * inner.size &&
             outer->index == inner.index * inner.size && outer->src == inner.src * inner.size) {
             *outer = (struct scatter_dim){outer->size * inner.size,
@@ -200,12 +198,12 @@ static taper_status scatter_places(const taper_call *call, int64_t line, int64_t
     if (!covered)
         return TAPER_OK;
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
-    const struct scatter_line l = {
-        .y = out,
-        .index = (const uint8_t *)call->inputs[1].data + index * index_size,
-        .src = (const uint8_t *)call->inputs[2].data + src * s->size,
-        .first = first,
-        .last = last};
+    const struct scatter_line l = {.y = out,
+                                   .index =
+                                       (const uint8_t *)call->inputs[1].data + index * index_size,
+                                   .src = (const uint8_t *)call->inputs[2].data + src * s->size,
+                                   .first = first,
+                                   .last = last};
     return s->combine(s, &l);
 }
 
@@ -224,8 +222,7 @@ static taper_status any_scatter_run(const taper_call *call, int64_t begin, int64
     while (begin < end && status == TAPER_OK) { /* the parts of one line at once */
         const int64_t line = begin / s->parts, part = begin % s->parts;
         const int64_t next = i64_min(s->parts, part + end - begin);
-        status =
-            scatter_places(call, line, places * part / s->parts, places * next / s->parts);
+        status = scatter_places(call, line, places * part / s->parts, places * next / s->parts);
         begin += next - part;
     }
     return status;
@@ -239,5 +236,5 @@ static const taper_kernel scatter_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_scatter);
-const taper_family TAPER_ISA_SYM(taper_scatter) = {
-    scatter_kernels, sizeof scatter_kernels / sizeof scatter_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_scatter) = {scatter_kernels, sizeof scatter_kernels /
+                                                                        sizeof scatter_kernels[0]};

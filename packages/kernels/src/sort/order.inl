@@ -7,8 +7,8 @@
  *     ENTRY_OF(key, i), ENTRY_KEY(e), ENTRY_PLACE(e)
  *
  * Entries gather in a buffer. Where all are wanted it holds them all and is sorted once; else it is
- * sorted whenever it is full and cut to the first `count`, and from then on only keys below the last
- * of those enter: an equal one comes later and so stands behind it.
+ * sorted whenever it is full and cut to the first `count`, and from then on only keys below the
+ * last of those enter: an equal one comes later and so stands behind it.
  */
 
 /* Few: by insertion. */

@@ -4,10 +4,10 @@ typedef int64_t search_row(const void *row, int64_t n, const void *values, int64
 
 struct search_state {
     search_row *row;
-    int64_t size;        /* of an element */
-    int64_t n;           /* of a row */
-    int64_t row_step;    /* from row to row: 0 where all values share one */
-    int64_t values;      /* per row */
+    int64_t size;     /* of an element */
+    int64_t n;        /* of a row */
+    int64_t row_step; /* from row to row: 0 where all values share one */
+    int64_t values;   /* per row */
     int64_t total, per_task;
     bool right;
 };

@@ -100,8 +100,8 @@ static taper_status any_argsort_run(const taper_call *call, int64_t begin, int64
             x += rest % s->sizes[d] * s->strides[d] * s->size;
             rest /= s->sizes[d];
         }
-        int64_t *y = (int64_t *)call->output->data + line / s->inner * s->count * s->inner +
-                     line % s->inner;
+        int64_t *y =
+            (int64_t *)call->output->data + line / s->inner * s->count * s->inner + line % s->inner;
         (s->keys32 ? sort_line32 : sort_line64)(s, x, y, scratch);
     }
     return TAPER_OK;

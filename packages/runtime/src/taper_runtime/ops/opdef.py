@@ -225,9 +225,7 @@ class OpDef(NamedTuple):
             raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
         return self.infer(inputs, self.complete(attrs))
 
-    def compute(
-        self, inputs: Sequence[np.ndarray], attrs: Attrs, output: np.ndarray
-    ) -> None:
+    def compute(self, inputs: Sequence[np.ndarray], attrs: Attrs, output: np.ndarray) -> None:
         """Fill ``output``, of the inferred type, with what ``evaluate`` gives.
 
         An empty one costs nothing, however large the dims that are not 0.
