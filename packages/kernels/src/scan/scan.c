@@ -62,8 +62,8 @@ static inline double log_add_exp(double a, double b) {
 
 SCAN(f32_sum_columns, float, double, 0.0, acc + v)
 SCAN(f64_sum_columns, double, double, 0.0, acc + v)
-SCAN(f32_prod, float, double, 1.0, acc *v)
-SCAN(f64_prod, double, double, 1.0, acc *v)
+SCAN(f32_prod_columns, float, double, 1.0, acc *v)
+SCAN(f64_prod_columns, double, double, 1.0, acc *v)
 SCAN(f32_log_sum, float, double, -INFINITY, log_add_exp(acc, v))
 SCAN(f64_log_sum, double, double, -INFINITY, log_add_exp(acc, v))
 SCAN_INTS(i64, int64_t)
@@ -72,31 +72,33 @@ SCAN_INTS(i16, int16_t)
 SCAN_INTS(i8, int8_t)
 SCAN_INTS(u8, uint8_t)
 
-/* Along a row four at a time, so that the chain through the total is one addition in four. */
-#define SCAN_SUM(id, T)                                                                            \
-    static void id##_sum(void *out, const void *in, int64_t n, int64_t inner, int64_t width,       \
-                         void *state) {                                                            \
+/* Along a row four at a time, so that the chain through the total is one operation in four. */
+#define SCAN_FLOATS(name, T, identity, OP)                                                         \
+    static void name(void *out, const void *in, int64_t n, int64_t inner, int64_t width,           \
+                     void *state) {                                                                \
         T *y = out;                                                                                \
         const T *x = in;                                                                           \
-        double total = 0.0;                                                                        \
+        double total = identity;                                                                   \
         int64_t i = 0;                                                                             \
         if (inner != 1) {                                                                          \
-            id##_sum_columns(out, in, n, inner, width, state);                                     \
+            name##_columns(out, in, n, inner, width, state);                                       \
             return;                                                                                \
         }                                                                                          \
         for (; i + 4 <= n; i += 4) {                                                               \
-            const double a = (double)x[i], ab = a + (double)x[i + 1], c = (double)x[i + 2];        \
-            const double abcd = ab + (c + (double)x[i + 3]);                                       \
-            y[i] = (T)(total + a);                                                                 \
-            y[i + 1] = (T)(total + ab);                                                            \
-            y[i + 2] = (T)(total + (ab + c));                                                      \
-            y[i + 3] = (T)(total += abcd);                                                         \
+            const double a = (double)x[i], ab = a OP(double) x[i + 1], c = (double)x[i + 2];       \
+            const double abcd = ab OP(c OP(double) x[i + 3]);                                      \
+            y[i] = (T)(total OP a);                                                                \
+            y[i + 1] = (T)(total OP ab);                                                           \
+            y[i + 2] = (T)(total OP(ab OP c));                                                     \
+            y[i + 3] = (T)(total = total OP abcd);                                                 \
         }                                                                                          \
         for (; i < n; i++)                                                                         \
-            y[i] = (T)(total += (double)x[i]);                                                     \
+            y[i] = (T)(total = total OP(double) x[i]);                                             \
     }
-SCAN_SUM(f32, float)
-SCAN_SUM(f64, double)
+SCAN_FLOATS(f32_sum, float, 0.0, +)
+SCAN_FLOATS(f64_sum, double, 0.0, +)
+SCAN_FLOATS(f32_prod, float, 1.0, *)
+SCAN_FLOATS(f64_prod, double, 1.0, *)
 
 /* ---- where the extreme is ---- */
 
@@ -107,6 +109,18 @@ SCAN_SUM(f64, double)
         int64_t *y = out;                                                                          \
         const T *x = in;                                                                           \
         T *restrict best = state;                                                                  \
+        if (inner == 1) {                                                                          \
+            T b = n > 0 ? *x : 0;                                                                  \
+            int64_t where = 0;                                                                     \
+            for (int64_t k = 0; k < n; k++) {                                                      \
+                const T v = x[k];                                                                  \
+                const bool better = v RELATION b || v != v;                                        \
+                b = better ? v : b;                                                                \
+                where = better ? k : where;                                                        \
+                y[k] = where;                                                                      \
+            }                                                                                      \
+            return;                                                                                \
+        }                                                                                          \
         for (int64_t j = 0; j < width && n > 0; j++) {                                             \
             best[j] = x[j];                                                                        \
             y[j] = 0;                                                                              \

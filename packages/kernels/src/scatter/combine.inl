@@ -12,39 +12,64 @@ struct scatter_line {
 
 typedef taper_status scatter_combine(const struct scatter_state *s, const struct scatter_line *l);
 
-/* a: what is there, b: what comes. Where all columns share an index, a row meets a row. */
+/* n elements, each with an index of type I; their places y_step apart, columns y_col. a: what is
+ * there, b: what comes. One comparison does for most places of the call. */
+#define SCATTER_EACH(T, I, expr)                                                                   \
+    {                                                                                              \
+        const I *index = (const I *)l->index + i;                                                  \
+        T *y = l->y;                                                                               \
+        for (int64_t j = 0; j < n; j++, index += index_step, from += src_step, y += y_col) {       \
+            int64_t at = *index;                                                                   \
+            if ((uint64_t)(at - first) >= (uint64_t)span) {                                        \
+                at += at < 0 ? size : 0;                                                           \
+                if (at < 0 || at >= size)                                                          \
+                    return TAPER_BAD_INDEX;                                                        \
+                if (at < first || at >= l->last)                                                   \
+                    continue;                                                                      \
+            }                                                                                      \
+            const T a = y[at * y_step], b = *from;                                                 \
+            y[at * y_step] = (T)(expr);                                                            \
+            (void)a;                                                                               \
+        }                                                                                          \
+    }
+
+/* One index for all columns: a row meets a row. */
+#define SCATTER_ROW(T, expr, step)                                                                 \
+    for (int64_t j = 0; j < s->index_cols; j++) {                                                  \
+        const T a = y[j], b = from[j * (step)];                                                    \
+        y[j] = (T)(expr);                                                                          \
+        (void)a;                                                                                   \
+    }
+
+/* A single column is one run along the axis, several are a run for each place of the axis. */
 #define SCATTER(name, T, expr)                                                                     \
     static taper_status name(const struct scatter_state *s, const struct scatter_line *l) {        \
-        const int64_t cols = s->index_cols, col = s->src_steps.col;                                \
-        for (int64_t k = 0; k < s->count; k++) {                                                   \
+        const bool column = s->index_cols == 1;                                                    \
+        const int64_t runs = column ? 1 : s->count, n = column ? s->count : s->index_cols;         \
+        const int64_t index_step = column ? s->index_steps.axis : s->index_steps.col;              \
+        const int64_t src_step = column ? s->src_steps.axis : s->src_steps.col;                    \
+        const int64_t y_step = s->y_step, y_col = !column, size = s->positions.size;               \
+        const int64_t first = l->first, span = l->last - l->first;                                 \
+        for (int64_t k = 0; k < runs; k++) {                                                       \
             const T *from = (const T *)l->src + k * s->src_steps.axis;                             \
             const int64_t i = k * s->index_steps.axis;                                             \
-            for (int64_t c = 0; c < (s->one_index ? 1 : cols); c++) {                              \
-                const int64_t at =                                                                 \
-                    position_at(&s->positions, l->index, i + c * s->index_steps.col);              \
-                if (at < 0)                                                                        \
-                    return TAPER_BAD_INDEX;                                                        \
-                if (at < l->first || at >= l->last)                                                \
-                    continue;                                                                      \
-                T *restrict y = (T *)l->y + at * s->y_step + c;                                    \
-                if (!s->one_index || cols == 1) {                                                  \
-                    const T a = *y, b = from[c * col];                                             \
-                    *y = (T)(expr);                                                                \
-                    (void)a;                                                                       \
-                } else if (col == 1) {                                                             \
-                    for (int64_t j = 0; j < cols; j++) {                                           \
-                        const T a = y[j], b = from[j];                                             \
-                        y[j] = (T)(expr);                                                          \
-                        (void)a;                                                                   \
-                    }                                                                              \
-                } else {                                                                           \
-                    for (int64_t j = 0; j < cols; j++) {                                           \
-                        const T a = y[j], b = from[j * col];                                       \
-                        y[j] = (T)(expr);                                                          \
-                        (void)a;                                                                   \
-                    }                                                                              \
-                }                                                                                  \
+            if (column || !s->one_index) {                                                         \
+                if (s->positions.is_int32)                                                         \
+                    SCATTER_EACH(T, int32_t, expr)                                                 \
+                else                                                                               \
+                    SCATTER_EACH(T, int64_t, expr)                                                 \
+                continue;                                                                          \
             }                                                                                      \
+            const int64_t at = position_at(&s->positions, l->index, i);                            \
+            if (at < 0)                                                                            \
+                return TAPER_BAD_INDEX;                                                            \
+            if (at < first || at >= l->last)                                                       \
+                continue;                                                                          \
+            T *restrict y = (T *)l->y + at * y_step;                                               \
+            if (src_step == 1)                                                                     \
+                SCATTER_ROW(T, expr, 1)                                                            \
+            else                                                                                   \
+                SCATTER_ROW(T, expr, src_step)                                                     \
         }                                                                                          \
         return TAPER_OK;                                                                           \
     }
@@ -76,15 +101,15 @@ SCATTER(write16, uint16_t, b)
 SCATTER(write32, uint32_t, b)
 SCATTER(write64, uint64_t, b)
 
-#define SCATTER_ROW(id) {id##_sum, id##_prod, id##_amax, id##_amin}
+#define SCATTER_OPS(id) {id##_sum, id##_prod, id##_amax, id##_amin}
 static const char *const scatter_reductions[] = {"sum", "prod", "amax", "amin"};
 enum { SCATTER_REDUCTIONS = sizeof scatter_reductions / sizeof scatter_reductions[0] };
 /* NULL: only written. */
 static scatter_combine *const scatter_combines[TAPER_DTYPE_COUNT][SCATTER_REDUCTIONS] = {
-    [TAPER_FLOAT32] = SCATTER_ROW(f32), [TAPER_FLOAT64] = SCATTER_ROW(f64),
-    [TAPER_INT64] = SCATTER_ROW(i64),   [TAPER_INT32] = SCATTER_ROW(i32),
-    [TAPER_INT16] = SCATTER_ROW(i16),   [TAPER_INT8] = SCATTER_ROW(i8),
-    [TAPER_UINT8] = SCATTER_ROW(u8),    [TAPER_BOOL] = {bool_or, bool_and, bool_or, bool_and},
+    [TAPER_FLOAT32] = SCATTER_OPS(f32), [TAPER_FLOAT64] = SCATTER_OPS(f64),
+    [TAPER_INT64] = SCATTER_OPS(i64),   [TAPER_INT32] = SCATTER_OPS(i32),
+    [TAPER_INT16] = SCATTER_OPS(i16),   [TAPER_INT8] = SCATTER_OPS(i8),
+    [TAPER_UINT8] = SCATTER_OPS(u8),    [TAPER_BOOL] = {bool_or, bool_and, bool_or, bool_and},
 };
 
 /* NULL where there is none. */

@@ -6,20 +6,17 @@
  *     KEY, ENTRY          a key; a key and its place
  *     ENTRY_OF(key, i), ENTRY_KEY(e), ENTRY_PLACE(e)
  *
- * Entries gather in a buffer. Where all are wanted it holds them all and is sorted once; else it is
- * sorted whenever it is full and cut to the first `count`, and from then on only keys below the
- * last of those enter: an equal one comes later and so stands behind it.
+ * Very few are kept in order, each entry inserted on arrival. Others gather in a buffer. Where all
+ * are wanted it holds them all and is sorted once; else it is sorted whenever it is full and cut to
+ * the first `count`, and from then on only keys below the last of those enter: an equal one comes
+ * later and so stands behind it.
  */
 
-/* Few: by insertion. */
-static void NAME(sort_insert)(ENTRY *a, int64_t n) {
-    for (int64_t i = 1; i < n; i++) {
-        const ENTRY e = a[i];
-        int64_t j = i;
-        for (; j > 0 && ENTRY_KEY(e) < ENTRY_KEY(a[j - 1]); j--)
-            a[j] = a[j - 1];
-        a[j] = e;
-    }
+/* Into a[0..n], behind equals. */
+static inline void NAME(sort_insert)(ENTRY *a, int64_t n, ENTRY e) {
+    for (; n > 0 && ENTRY_KEY(e) < ENTRY_KEY(a[n - 1]); n--)
+        a[n] = a[n - 1];
+    a[n] = e;
 }
 
 /* Stable; spare is as large as a. Digit by digit from the lowest, but for digits that all share.
@@ -27,7 +24,8 @@ static void NAME(sort_insert)(ENTRY *a, int64_t n) {
 static ENTRY *NAME(sort_entries)(ENTRY *a, ENTRY *spare, int64_t n, uint32_t *counts) {
     enum { KEY_BITS = 8 * sizeof(KEY) };
     if (n <= SORT_FEW) {
-        NAME(sort_insert)(a, n);
+        for (int64_t i = 1; i < n; i++)
+            NAME(sort_insert)(a, i, a[i]);
         return a;
     }
     const int bits = n < SORT_MANY ? 8 : SORT_DIGIT;
@@ -81,6 +79,13 @@ static void NAME(sort_line)(const struct argsort_state *s, const void *x, int64_
         for (int64_t i = 0; i < block; i++) {
             if (limited && keys[i] >= limit)
                 continue;
+            if (s->count <= SORT_KEPT) {
+                n -= n == s->count; /* the last makes room */
+                NAME(sort_insert)(a, n++, ENTRY_OF(keys[i], begin + i));
+                limited = n == s->count;
+                limit = ENTRY_KEY(a[n - 1]);
+                continue;
+            }
             a[n++] = ENTRY_OF(keys[i], begin + i);
             sorted = n == s->capacity;
             if (!sorted)
@@ -93,7 +98,7 @@ static void NAME(sort_line)(const struct argsort_state *s, const void *x, int64_
             limited = true;
         }
     }
-    if (!sorted)
+    if (!sorted && s->count > SORT_KEPT)
         a = NAME(sort_entries)(a, spare, n, counts);
     for (int64_t i = 0; i < s->count; i++)
         y[i * s->inner] = (int64_t)ENTRY_PLACE(a[i]);

@@ -12,6 +12,7 @@ TAPER_DEFINE_ATTRS(searchsorted)
 
 enum {
     SORT_FEW = 40,    /* entries that insertion sorts */
+    SORT_KEPT = 16,   /* entries wanted that are kept in order from the first on */
     SORT_MANY = 4096, /* entries from which on digits are wide */
     SORT_DIGIT = 11,  /* bits of a wide digit */
     SORT_BLOCK = 512, /* keys made at once */
