@@ -181,7 +181,7 @@ V_INLINE void pool_pixel(const bool max, const pool_window *w, float *y, int64_t
 /* to = to and `taps` vectors of x, `step` apart. */
 V_INLINE vf pool_fold(const bool max, vf to, const float *x, int64_t step, const int taps) {
     vf a = v_load(x);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int k = 1; k < taps; k++)
         a = max ? v_max_nan(v_load(x + k * step), a) : v_add(a, v_load(x + k * step));
     return max ? v_max_nan(a, to) : v_add(to, a);
@@ -213,8 +213,10 @@ V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int6
             for (int64_t c = 0; !max && c < channels; c++)
                 row[c] = 0.0f;
             int64_t k = 0;
-            for (; k + 4 <= w->taps[2]; k += 4)
-                pool_taps(max, to, x + k * w->steps[2], w->steps[2], 4, channels);
+            for (; k + 8 <= w->taps[2]; k += 8)
+                pool_taps(max, to, x + k * w->steps[2], w->steps[2], 8, channels);
+            for (; k + 3 <= w->taps[2]; k += 3)
+                pool_taps(max, to, x + k * w->steps[2], w->steps[2], 3, channels);
             for (; k < w->taps[2]; k++)
                 pool_taps(max, to, x + k * w->steps[2], w->steps[2], 1, channels);
             for (int64_t c = 0; !max && c < channels; c++)

@@ -12,66 +12,83 @@ struct scatter_line {
 
 typedef taper_status scatter_combine(const struct scatter_state *s, const struct scatter_line *l);
 
-/* n elements, each with an index of type I; their places y_step apart, columns y_col. a: what is
- * there, b: what comes. One comparison does for most places of the call. */
-#define SCATTER_EACH(T, I, expr)                                                                   \
-    {                                                                                              \
-        const I *index = (const I *)l->index + i;                                                  \
-        T *y = l->y;                                                                               \
-        for (int64_t j = 0; j < n; j++, index += index_step, from += src_step, y += y_col) {       \
+/* n elements, each with an index of its own; their places y_step apart, columns y_col. */
+struct scatter_run {
+    int64_t n, index_step, src_step, y_step, y_col;
+    int64_t size, first, last; /* places of the dim, and those of the call */
+};
+
+/* a: what is there, b: what comes. One comparison does for most places of the call. */
+#define SCATTER_RUN(name, T, I, expr)                                                              \
+    static taper_status name(T *y, const I *index, const T *src, const struct scatter_run *r) {    \
+        const int64_t index_step = r->index_step, src_step = r->src_step, y_col = r->y_col;        \
+        const int64_t y_step = r->y_step, first = r->first, span = r->last - first;                \
+        for (int64_t j = r->n; j > 0; j--, index += index_step, src += src_step, y += y_col) {     \
             int64_t at = *index;                                                                   \
             if ((uint64_t)(at - first) >= (uint64_t)span) {                                        \
-                at += at < 0 ? size : 0;                                                           \
-                if (at < 0 || at >= size)                                                          \
+                at += at < 0 ? r->size : 0;                                                        \
+                if (at < 0 || at >= r->size)                                                       \
                     return TAPER_BAD_INDEX;                                                        \
-                if (at < first || at >= l->last)                                                   \
+                if (at < first || at >= r->last)                                                   \
                     continue;                                                                      \
             }                                                                                      \
-            const T a = y[at * y_step], b = *from;                                                 \
+            const T a = y[at * y_step], b = *src;                                                  \
             y[at * y_step] = (T)(expr);                                                            \
             (void)a;                                                                               \
         }                                                                                          \
-    }
-
-/* One index for all columns: a row meets a row. */
-#define SCATTER_ROW(T, expr, step)                                                                 \
-    for (int64_t j = 0; j < s->index_cols; j++) {                                                  \
-        const T a = y[j], b = from[j * (step)];                                                    \
-        y[j] = (T)(expr);                                                                          \
-        (void)a;                                                                                   \
-    }
-
-/* A single column is one run along the axis, several are a run for each place of the axis. */
-#define SCATTER(name, T, expr)                                                                     \
-    static taper_status name(const struct scatter_state *s, const struct scatter_line *l) {        \
-        const bool column = s->index_cols == 1;                                                    \
-        const int64_t runs = column ? 1 : s->count, n = column ? s->count : s->index_cols;         \
-        const int64_t index_step = column ? s->index_steps.axis : s->index_steps.col;              \
-        const int64_t src_step = column ? s->src_steps.axis : s->src_steps.col;                    \
-        const int64_t y_step = s->y_step, y_col = !column, size = s->positions.size;               \
-        const int64_t first = l->first, span = l->last - l->first;                                 \
-        for (int64_t k = 0; k < runs; k++) {                                                       \
-            const T *from = (const T *)l->src + k * s->src_steps.axis;                             \
-            const int64_t i = k * s->index_steps.axis;                                             \
-            if (column || !s->one_index) {                                                         \
-                if (s->positions.is_int32)                                                         \
-                    SCATTER_EACH(T, int32_t, expr)                                                 \
-                else                                                                               \
-                    SCATTER_EACH(T, int64_t, expr)                                                 \
-                continue;                                                                          \
-            }                                                                                      \
-            const int64_t at = position_at(&s->positions, l->index, i);                            \
-            if (at < 0)                                                                            \
-                return TAPER_BAD_INDEX;                                                            \
-            if (at < first || at >= l->last)                                                       \
-                continue;                                                                          \
-            T *restrict y = (T *)l->y + at * y_step;                                               \
-            if (src_step == 1)                                                                     \
-                SCATTER_ROW(T, expr, 1)                                                            \
-            else                                                                                   \
-                SCATTER_ROW(T, expr, src_step)                                                     \
-        }                                                                                          \
         return TAPER_OK;                                                                           \
+    }
+
+/* A row with one index meets a row. Apart, as GCC makes branches of conditions where it inlines. */
+#define SCATTER_ROW(name, T, expr)                                                                 \
+    static __attribute__((noinline)) void name(T *restrict y, const T *restrict src, int64_t step, \
+                                               int64_t n) {                                        \
+        if (step == 1)                                                                             \
+            for (int64_t j = 0; j < n; j++) {                                                      \
+                const T a = y[j], b = src[j];                                                      \
+                y[j] = (T)(expr);                                                                  \
+                (void)a;                                                                           \
+            }                                                                                      \
+        else                                                                                       \
+            for (int64_t j = 0; j < n; j++) {                                                      \
+                const T a = y[j], b = src[j * step];                                               \
+                y[j] = (T)(expr);                                                                  \
+                (void)a;                                                                           \
+            }                                                                                      \
+    }
+
+/* A single column is one run along the axis, several are a run, or a row, for each of its places.
+ */
+#define SCATTER(name, T, expr)                                                                     \
+    SCATTER_RUN(name##_int32, T, int32_t, expr)                                                    \
+    SCATTER_RUN(name##_int64, T, int64_t, expr)                                                    \
+    SCATTER_ROW(name##_row, T, expr)                                                               \
+    static taper_status name(const struct scatter_state *s, const struct scatter_line *l) {        \
+        const bool column = s->index_cols == 1, rows = !column && s->one_index;                    \
+        const struct scatter_run run = {.n = column ? s->count : s->index_cols,                    \
+                                        .index_step =                                              \
+                                            column ? s->index_steps.axis : s->index_steps.col,     \
+                                        .src_step = column ? s->src_steps.axis : s->src_steps.col, \
+                                        .y_step = s->y_step,                                       \
+                                        .y_col = !column,                                          \
+                                        .size = s->positions.size,                                 \
+                                        .first = l->first,                                         \
+                                        .last = l->last};                                          \
+        taper_status status = TAPER_OK;                                                            \
+        for (int64_t k = 0; k < (column ? 1 : s->count) && status == TAPER_OK; k++) {              \
+            const T *src = (const T *)l->src + k * s->src_steps.axis;                              \
+            const int64_t i = k * s->index_steps.axis;                                             \
+            const int64_t at = rows ? position_at(&s->positions, l->index, i) : 0;                 \
+            if (at < 0)                                                                            \
+                status = TAPER_BAD_INDEX;                                                          \
+            else if (rows && at >= l->first && at < l->last)                                       \
+                name##_row((T *)l->y + at * s->y_step, src, run.src_step, run.n);                  \
+            else if (!rows && s->positions.is_int32)                                               \
+                status = name##_int32(l->y, (const int32_t *)l->index + i, src, &run);             \
+            else if (!rows)                                                                        \
+                status = name##_int64(l->y, (const int64_t *)l->index + i, src, &run);             \
+        }                                                                                          \
+        return status;                                                                             \
     }
 
 /* The extremes of floats are NaN if one of them is. */
