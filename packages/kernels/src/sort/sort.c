@@ -84,7 +84,11 @@ static taper_status any_argsort_prepare(const taper_call *call, taper_work *work
     /* Twice what is wanted: half of it comes in between two sorts. */
     s->capacity = s->count > s->n / 4 ? s->n : i64_min(s->n, i64_max(SORT_LEAST, 2 * s->count));
     s->lines_per_task = rows_per_task(4 * s->n);
-    work->tasks = s->count == 0 ? 0 : i64_ceil_div(s->lines, s->lines_per_task);
+    if (s->count == 0 || s->lines == 0) {
+        *work = (taper_work){0, 0};
+        return TAPER_OK;
+    }
+    work->tasks = i64_ceil_div(s->lines, s->lines_per_task);
     const size_t entry = s->keys32 ? sizeof(uint64_t) : sizeof(sort_entry);
     work->scratch_bytes = SORT_COUNTS_BYTES + 2 * (size_t)s->capacity * entry;
     return TAPER_OK;
