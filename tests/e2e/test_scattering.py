@@ -1,4 +1,4 @@
-"""Models that scatter, sort and scan: graphs, experts, bags, pyramids, decoders; bytes as images."""
+"""Models that scatter, sort and scan: graphs, experts, bags, pyramids, decoders; byte images."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 /*
- * float64 micro-ops, as plain C loops; sines and cosines in a form that compilers vectorise, the
- * other functions through libm.
+ * float64 micro-ops, as plain C loops; exponentials, sines and cosines in a form that compilers
+ * vectorise, the other functions through libm.
  */
 
 C_UNARY(f64_neg, double, double, -a)
@@ -18,7 +18,6 @@ C_UNARY(f64_sign, double, double, (a > 0) - (a < 0))
 C_UNARY(f64_isnan, uint8_t, double, a != a)
 C_UNARY(f64_isinf, uint8_t, double, fabs(a) > DBL_MAX)
 C_UNARY(f64_logical_not, uint8_t, double, a == 0)
-C_UNARY(f64_exp, double, double, exp(a))
 C_UNARY(f64_expm1, double, double, expm1(a))
 C_UNARY(f64_log, double, double, log(a))
 C_UNARY(f64_log2, double, double, log2(a))
@@ -36,7 +35,6 @@ C_UNARY(f64_acosh, double, double, acosh(a))
 C_UNARY(f64_atanh, double, double, atanh(a))
 C_UNARY(f64_erf, double, double, erf(a))
 
-static inline double sigmoid64(double x) { return 1 / (1 + exp(-x)); }
 static inline double softplus64(double x) { return x > 20 ? x : log1p(exp(x)); }
 /* NaN is less than nothing and greater than nothing: it stays. */
 static inline double hardsigmoid64(double x) {
@@ -44,11 +42,9 @@ static inline double hardsigmoid64(double x) {
     return (low > 6 ? 6 : low) / 6;
 }
 
-C_UNARY(f64_sigmoid, double, double, sigmoid64(a))
-C_UNARY(f64_silu, double, double, a *sigmoid64(a))
 C_UNARY(f64_gelu, double, double, 0.5 * a * erfc(-0x1.6a09e667f3bcdp-1 * a))
 C_UNARY(f64_gelu_tanh, double, double,
-        a *sigmoid64(2 * 0x1.9884533d43651p-1 * (a + 0.044715 * a * a * a)))
+        a / (1 + exp(-2 * 0x1.9884533d43651p-1 * (a + 0.044715 * a * a * a))))
 C_UNARY(f64_mish, double, double, a *tanh(softplus64(a)))
 C_UNARY(f64_softplus, double, double, softplus64(a))
 C_UNARY(f64_hardsigmoid, double, double, hardsigmoid64(a))
@@ -89,7 +85,61 @@ static double floor_div64(double a, double b) {
 C_BINARY(f64_remainder, double, double, remainder64(a, b))
 C_BINARY(f64_floor_div, double, double, floor_div64(a, b))
 
-/* ---- trigonometry ---- */
+/* ---- in a form that compilers vectorise ---- */
+
+/* Block by block: where an element lies beyond limit or is no number, all go through libm. */
+#define C_WITHIN(name, limit, expr, exact)                                                         \
+    static void name(void *out, const program_operand *in, int64_t n) {                            \
+        enum { BLOCK = 64 };                                                                       \
+        double *r = out;                                                                           \
+        const double *p = in[0].data;                                                              \
+        for (int64_t begin = 0; begin < n; begin += BLOCK, r += BLOCK, p += BLOCK) {               \
+            const int64_t block = n - begin < BLOCK ? n - begin : BLOCK;                           \
+            bool within = true;                                                                    \
+            for (int64_t i = 0; i < block; i++)                                                    \
+                within &= fabs(p[i]) <= limit;                                                     \
+            if (within)                                                                            \
+                C_INDEPENDENT                                                                      \
+            for (int64_t i = 0; i < block; i++) {                                                  \
+                const double a = p[i];                                                             \
+                r[i] = expr;                                                                       \
+            }                                                                                      \
+            else for (int64_t i = 0; i < block; i++) {                                             \
+                const double a = p[i];                                                             \
+                r[i] = exact;                                                                      \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+/* e^x for |x| <= EXP_LIMIT, where it is a normal number. x = n ln 2 + r, ln 2 in two parts, n times
+ * the first exact. Taylor's series for |r| <= ln 2 / 2: what is left out is below 2^-57. */
+#define EXP_LIMIT 708.0
+static inline double exp_within(double x) {
+    const double shift = 0x1.8p52, shifted = x * 0x1.71547652b82fep+0 + shift;
+    const double n = shifted - shift; /* rounded */
+    const double r = x - n * 0x1.62e42fefa38p-1 - n * 0x1.ef35793c7673p-45;
+    double p = 1.0 / 6227020800;
+    p = p * r + 1.0 / 479001600;
+    p = p * r + 1.0 / 39916800;
+    p = p * r + 1.0 / 3628800;
+    p = p * r + 1.0 / 362880;
+    p = p * r + 1.0 / 40320;
+    p = p * r + 1.0 / 5040;
+    p = p * r + 1.0 / 720;
+    p = p * r + 1.0 / 120;
+    p = p * r + 1.0 / 24;
+    p = p * r + 1.0 / 6;
+    p = p * r * r * r + 0.5 * r * r + r + 1;
+    uint64_t bits, exponent; /* of 2^n: the last bits of shifted */
+    memcpy(&exponent, &shifted, sizeof exponent);
+    memcpy(&bits, &p, sizeof bits);
+    bits += exponent << 52;
+    memcpy(&p, &bits, sizeof bits);
+    return p;
+}
+C_WITHIN(f64_exp, EXP_LIMIT, exp_within(a), exp(a))
+C_WITHIN(f64_sigmoid, EXP_LIMIT, 1 / (1 + exp_within(-a)), 1 / (1 + exp(-a)))
+C_WITHIN(f64_silu, EXP_LIMIT, a / (1 + exp_within(-a)), a / (1 + exp(-a)))
 
 /* sin(x + quadrants pi / 2) for 0 <= x <= TRIG_LIMIT. x = n pi / 2 + r; pi / 2 in parts of 33 bits,
  * n times the first two exact. Taylor's series for |r| <= pi / 4: what is left out is below 2^-58.
@@ -119,25 +169,5 @@ static inline double sin_of_quadrants(double x, double quadrants) {
     return quadrant >= 2 ? -value : value;
 }
 
-/* Block by block: where an element is large or no number, all of its block go through libm. */
-#define TRIG(name, expr, exact)                                                                    \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
-        enum { BLOCK = 64 };                                                                       \
-        double *r = out;                                                                           \
-        const double *p = in[0].data;                                                              \
-        for (int64_t begin = 0; begin < n; begin += BLOCK, r += BLOCK, p += BLOCK) {               \
-            const int64_t block = n - begin < BLOCK ? n - begin : BLOCK;                           \
-            bool small = true;                                                                     \
-            for (int64_t i = 0; i < block; i++)                                                    \
-                small &= fabs(p[i]) <= TRIG_LIMIT;                                                 \
-            if (small)                                                                             \
-                C_INDEPENDENT                                                                      \
-            for (int64_t i = 0; i < block; i++) {                                                  \
-                const double a = p[i];                                                             \
-                r[i] = expr;                                                                       \
-            }                                                                                      \
-            else for (int64_t i = 0; i < block; i++) r[i] = exact(p[i]);                           \
-        }                                                                                          \
-    }
-TRIG(f64_sin, copysign(1.0, a) * sin_of_quadrants(fabs(a), 0), sin)
-TRIG(f64_cos, sin_of_quadrants(fabs(a), 1), cos)
+C_WITHIN(f64_sin, TRIG_LIMIT, copysign(1.0, a) * sin_of_quadrants(fabs(a), 0), sin(a))
+C_WITHIN(f64_cos, TRIG_LIMIT, sin_of_quadrants(fabs(a), 1), cos(a))

@@ -33,7 +33,7 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     else:
         order = np.argsort(x, axis, kind="stable")
     if attrs["count"] != -1:
-        order = np.take(order, np.arange(attrs["count"]), axis)
+        order = order[(slice(None),) * axis + (slice(attrs["count"]),)]
     return np.asarray(order, np.int64, order="C")
 
 
