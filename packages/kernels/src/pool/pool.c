@@ -210,9 +210,9 @@ V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int6
         for (int64_t j = 0; j < w->taps[1]; j++) {
             const float *x = w->x + i * w->steps[0] + j * w->steps[1];
             float *to = max ? total : row;
+            int64_t k = 0;
             for (int64_t c = 0; !max && c < channels; c++)
                 row[c] = 0.0f;
-            int64_t k = 0;
             for (; k + 8 <= w->taps[2]; k += 8)
                 pool_taps(max, to, x + k * w->steps[2], w->steps[2], 8, channels);
             for (; k + 3 <= w->taps[2]; k += 3)

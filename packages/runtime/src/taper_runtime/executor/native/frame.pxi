@@ -94,7 +94,7 @@ cdef class Frame:
             try:
                 op.check([self.array(*operand) for operand in operands[:-1]], attrs)
             except InputError as error:
-                reason = str(error)
+                reason = str(error).removeprefix(f"{op.name}: ")
         return InputError(f"node {step.label}: {reason}")
 
     def array(self, base, at, dtype, shape, strides):
