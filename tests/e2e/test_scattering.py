@@ -234,6 +234,23 @@ def test_graphs_of_any_size_are_native():
             np.testing.assert_allclose(got, model(*args).numpy(), rtol=2e-5, atol=1e-5)
 
 
+class Halves(nn.Module):
+    """Places of the larger half of each row, and its median: how many that are varies."""
+
+    def forward(self, x):
+        return torch.topk(x, x.shape[1] // 2, 1)[1], x.median(1)[0], x.kthvalue(2, 1)[0]
+
+
+def test_top_k_of_a_size_that_varies_is_native():
+    x = torch.randn(3, 10)
+    auto = ({1: torch.export.Dim.AUTO},)
+    plan = taper_frontend.export(Halves(), (x,), dynamic_shapes=auto)
+    for n in (4, 11, 3000):
+        x = torch.randn(3, n)
+        for y, expected in zip(run(plan, (x,)), Halves()(x), strict=True):
+            np.testing.assert_array_equal(y, expected.numpy())
+
+
 def test_an_index_outside_is_named_with_its_limit():
     _, plan = make(GraphConvolution)
     x, edges = arguments(GraphConvolution)
