@@ -60,11 +60,11 @@ static int64_t scatter_dims(struct scatter_dim *dims, int64_t n, const taper_cal
     for (int64_t d = first; d < last; d++) {
         if (x->shape[d] == 1)
             continue;
-        struct scatter_dim *outer = &dims[n - 1];
+        struct scatter_dim *outer = n > begin ? &dims[n - 1] : NULL;
         const struct scatter_dim inner = {x->shape[d],     index->shape[d],
                                           x->strides[d],   index->strides[d],
                                           src->strides[d], tensor_count(x, d + 1, x->rank)};
-        if (n > begin && inner.size == inner.index_size && outer->x == inner.x * inner.size &&
+        if (outer && inner.size == inner.index_size && outer->x == inner.x * inner.size &&
             outer->index == inner.index * inner.size && outer->src == inner.src * inner.size) {
             *outer = (struct scatter_dim){outer->size * inner.size,
                                           outer->index_size * inner.size,

@@ -50,7 +50,7 @@ def _samples() -> Iterator[Sample]:
                 attrs = {"axis": axis, "descending": descending}
                 yield Sample([x], attrs)
                 yield Sample([x], {**attrs, "count": min(2, x.shape[axis])})
-    falling = np.arange(5000, 0, -1, dtype=np.float32) // 2  # each comes before those that were kept
+    falling = np.arange(5000, 0, -1, dtype=np.float32) // 2  # each before those kept
     yield Sample([falling], {"axis": 0, "count": 90})
     yield Sample([falling], {"axis": 0, "count": 0})
 
