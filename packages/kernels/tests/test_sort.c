@@ -42,12 +42,12 @@ static void set(void *data, int dtype, int64_t i, double v, int64_t whole) {
 static void fill(void *data, int dtype, int64_t n, content what) {
     static const double special[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-320, -3e38};
     for (int64_t i = 0; i < n; i++) {
-        const int64_t low = INT64_MIN + 1, whole = what == ANY       ? check_int(low, -low)
-                                                   : what == FEW     ? check_int(-3, 3)
-                                                   : what == RISING  ? i / 3
-                                                   : what == FALLING ? -i / 3
-                                                   : what == EQUAL   ? 7
-                                                                     : check_int(low, -low);
+        const int64_t low = -(INT64_C(1) << 61), whole = what == ANY       ? check_int(low, -low)
+                                                         : what == FEW     ? check_int(-3, 3)
+                                                         : what == RISING  ? i / 3
+                                                         : what == FALLING ? -i / 3
+                                                         : what == EQUAL   ? 7
+                                                                           : check_int(low, -low);
         const double v = what == SPECIAL ? special[check_int(0, 7)] : (double)whole;
         set(data, dtype, i, v, whole);
     }
