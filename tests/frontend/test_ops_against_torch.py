@@ -486,7 +486,7 @@ OTHERS = {
     "SCATTER": reduce_scatter,
     "ARGSORT": lambda x, a: torch.argsort(
         x, dim=a["axis"], descending=a["descending"], stable=True
-    ),
+    ).narrow(a["axis"], 0, x.shape[a["axis"]] if a["count"] == -1 else a["count"]),
 }
 
 

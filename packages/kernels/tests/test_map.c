@@ -488,6 +488,51 @@ static void cast_matrix(void) {
         }
 }
 
+/* ---- float64 ---- */
+
+static void check_double(const char *op, double got, double want, double a, double b) {
+    const bool same = got == want || (isnan(got) && isnan(want));
+    CHECK(same || fabs(got - want) <= 4 * 0x1p-52 * fabs(want) + 1e-300,
+          "%s(%.17g, %.17g) = %.17g, not %.17g", op, a, b, got, want);
+}
+
+/* The C library's functions are within one last place. Beyond the ranges of float32's too. */
+static void double_ops(void) {
+    const double far[] = {1e5, -1e5, 2e6, -700.5, 709, -745, 1e300, NAN, INFINITY, -INFINITY, -0.0};
+    enum { N = 1100 };
+    for (size_t o = 0; o < COUNT(unary_ops); o++) {
+        const struct unary *u = &unary_ops[o];
+        const taper_tensor x = vector(TAPER_FLOAT64, N), y = vector(TAPER_FLOAT64, N);
+        double *in = x.data, *out = y.data;
+        for (int64_t i = 0; i < N; i++)
+            in[i] = i < (int64_t)COUNT(far) ? far[i]
+                    : i < (int64_t)N - 100  ? (double)check_uniform(u->low, u->high) * (1 + 1e-9)
+                                            : (double)(i - N + 50) * 0x1.921fb54442d18p+0;
+        check_threads(u->op, NULL, &x, 1, &y, &no_scalar);
+        for (int64_t i = 0; i < N; i++)
+            if (isfinite(in[i]) || u->want == sin || u->want == cos || u->want == exp)
+                check_double(u->op, out[i], u->want(in[i]), in[i], 0);
+        check_free(x.data);
+        check_free(y.data);
+    }
+    for (size_t o = 0; o < COUNT(binary_ops); o++) {
+        const struct binary *op = &binary_ops[o];
+        const taper_tensor x[2] = {vector(TAPER_FLOAT64, N), vector(TAPER_FLOAT64, N)};
+        const taper_tensor y = vector(TAPER_FLOAT64, N);
+        double *a = x[0].data, *b = x[1].data, *out = y.data;
+        for (int64_t i = 0; i < N; i++) {
+            a[i] = (double)check_uniform(-9, 9) * (1 + 1e-9);
+            b[i] = i < (int64_t)COUNT(far) ? NAN : (double)check_uniform(-9, 9) * (1 + 1e-9);
+        }
+        check_threads(op->op, NULL, x, 2, &y, &no_scalar);
+        for (int64_t i = 0; i < N; i++)
+            check_double(op->op, out[i], op->want(a[i], b[i]), a[i], b[i]);
+        check_free(x[0].data);
+        check_free(x[1].data);
+        check_free(y.data);
+    }
+}
+
 /* ---- WHERE ---- */
 
 /* Every operand a vector, or one element standing for all. */
@@ -747,6 +792,7 @@ int main(int argc, char **argv) {
         {"integer_scalar_exact", integer_scalar_exact},
         {"float_to_bool", float_to_bool},
         {"cast_matrix", cast_matrix},
+        {"double_ops", double_ops},
         {"where_operands", where_operands},
         {"broadcast_patterns", broadcast_patterns},
         {"empty", empty},

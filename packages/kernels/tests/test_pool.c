@@ -6,6 +6,7 @@
 
 CHECK_ATTRS(max_pool)
 CHECK_ATTRS(avg_pool)
+CHECK_ATTRS(adaptive_pool)
 
 enum { DIMS = 3 };
 
@@ -200,6 +201,101 @@ static void drawn(void) {
     }
 }
 
+/* Large, of many channels, and side by side. */
+static void streamed(void) {
+    for (int64_t channels = 128; channels <= 150; channels += 11) {
+        check_ways(square(18, channels, 9, 9, 0));
+        check_ways(square(20, channels, 7, 7, 3));
+    }
+}
+
+/* ---- windows that share out x ---- */
+
+static void check_adaptive(bool max, int dims, const int64_t *sizes, const int64_t *outs,
+                           int64_t batch, int64_t channels) {
+    int64_t in[DIMS + 2] = {batch}, out[DIMS + 2] = {batch};
+    for (int d = 0; d < dims; d++) {
+        in[1 + d] = sizes[d];
+        out[1 + d] = outs[d];
+    }
+    in[dims + 1] = out[dims + 1] = channels;
+    taper_tensor x = check_tensor(NULL, TAPER_FLOAT32, dims + 2, in);
+    taper_tensor y = check_tensor(NULL, TAPER_FLOAT32, dims + 2, out);
+    const int64_t numel = check_numel(&y);
+    x.data = check_alloc((size_t)check_numel(&x) * sizeof(float), 0);
+    y.data = check_alloc((size_t)numel * sizeof(float), 0);
+    check_fill_uniform(x.data, check_numel(&x), -1, 1);
+    if (check_numel(&x) && check_int(0, 1))
+        ((float *)x.data)[check_int(0, check_numel(&x) - 1)] = NAN;
+    const struct adaptive_pool_attrs attrs = {{outs, dims}};
+    const char *op = max ? "ADAPTIVE_MAX_POOL" : "ADAPTIVE_AVG_POOL";
+    check_threads(op, NULL, &x, 1, &y, &attrs);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < numel; i++) {
+        int64_t first[DIMS] = {0}, last[DIMS] = {1, 1, 1}, rest = i / channels;
+        for (int d = dims - 1; d >= 0; rest /= outs[d--]) {
+            const int64_t o = rest % outs[d];
+            first[d] = o * sizes[d] / outs[d];
+            last[d] = ((o + 1) * sizes[d] + outs[d] - 1) / outs[d];
+        }
+        double want = max ? -INFINITY : 0, size = 0;
+        for (int64_t a = first[0]; a < last[0]; a++)
+            for (int64_t b = first[1]; b < last[1]; b++)
+                for (int64_t c = first[2]; c < last[2]; c++) {
+                    int64_t at = rest * sizes[0] + a;
+                    at = dims > 1 ? at * sizes[1] + b : at;
+                    at = dims > 2 ? at * sizes[2] + c : at;
+                    const double v = ((float *)x.data)[at * channels + i % channels];
+                    want = !max ? want + v : isnan(v) || isnan(want) ? NAN : fmax(v, want);
+                    size += fabs(v);
+                }
+        const double taps =
+            (double)((last[0] - first[0]) * (last[1] - first[1]) * (last[2] - first[2]));
+        want /= max ? 1 : taps;
+        const float got = ((float *)y.data)[i];
+        wrong += !(isnan(want) ? isnan(got)
+                   : max       ? got == (float)want
+                               : fabs(got - want) <= 0x1p-24 * 16 * size / taps + 1e-45);
+    }
+    CHECK(wrong == 0, "%s: %lld of %lld wrong", op, (long long)wrong, (long long)numel);
+    check_free(x.data);
+    check_free(y.data);
+}
+
+static void adaptive(void) {
+    for (int max = 0; max < 2; max++) {
+        for (int repeat = 0; repeat < 200; repeat++) {
+            int64_t sizes[DIMS], outs[DIMS];
+            const int dims = (int)check_int(1, DIMS);
+            for (int d = 0; d < DIMS; d++) {
+                sizes[d] = check_int(1, 12);
+                outs[d] = check_int(repeat == 0 ? 0 : 1, 9);
+            }
+            check_adaptive(max, dims, sizes, outs, check_int(0, 2), check_int(0, 40));
+        }
+        check_adaptive(max, 2, (int64_t[]){25, 31}, (int64_t[]){3, 2}, 2, 133);
+        check_adaptive(max, 1, (int64_t[]){700}, (int64_t[]){3}, 1, 200);
+    }
+}
+
+static void adaptive_unsupported(void) {
+    const int64_t in[] = {2, 6, 5, 4}, out[] = {2, 3, 2, 4}, sizes[] = {3, 2}, others[] = {3, 3};
+    taper_tensor x = check_tensor(check_alloc(960, 0), TAPER_FLOAT32, 4, in);
+    taper_tensor y = check_tensor(check_alloc(192, 0), TAPER_FLOAT32, 4, out);
+    const struct adaptive_pool_attrs attrs = {{sizes, 2}}, other = {{others, 2}},
+                                     one = {{sizes, 1}};
+    const char *op = "ADAPTIVE_AVG_POOL";
+    CHECK(check_run(op, NULL, &x, 1, &y, &other, 1) == TAPER_UNSUPPORTED, "sizes");
+    CHECK(check_run(op, NULL, &x, 1, &y, &one, 1) == TAPER_UNSUPPORTED, "one size");
+    x.shape[1] = 0;
+    CHECK(check_run(op, NULL, &x, 1, &y, &attrs, 1) == TAPER_UNSUPPORTED, "nothing to share");
+    x.shape[1] = 6;
+    x.dtype = TAPER_INT64;
+    CHECK(check_run(op, NULL, &x, 1, &y, &attrs, 1) == TAPER_UNSUPPORTED, "integers");
+    check_free(x.data);
+    check_free(y.data);
+}
+
 static void empty(void) {
     layer l = square(5, 3, 3, 1, 1);
     l.batch = -1;
@@ -305,6 +401,9 @@ int main(int argc, char **argv) {
         {"every_channel_tail", every_channel_tail},
         {"kernels_and_strides", kernels_and_strides},
         {"drawn", drawn},
+        {"streamed", streamed},
+        {"adaptive", adaptive},
+        {"adaptive_unsupported", adaptive_unsupported},
         {"empty", empty},
         {"special_values", special_values},
         {"misaligned", misaligned},

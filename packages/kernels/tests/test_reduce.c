@@ -14,9 +14,6 @@ struct arg_attrs {
     int64_t axis;
     bool keepdim;
 };
-struct cumsum_attrs {
-    int64_t axis;
-};
 
 enum {
     EPSILONS = 8
@@ -411,54 +408,6 @@ static void arg_first_and_nan(void) {
             }
 }
 
-/* ---- cumulative sums ---- */
-
-static void check_cumsum(int dtype, int rank, const int64_t *shape, int64_t axis, float low,
-                         float high) {
-    int64_t n = 1, inner = 1;
-    for (int d = 0; d < rank; d++)
-        if (d >= axis)
-            *(d == axis ? &n : &inner) *= shape[d];
-    taper_tensor x = check_tensor(NULL, (taper_dtype)dtype, rank, shape), y = x;
-    const int64_t numel = check_numel(&x);
-    x.data = check_alloc((size_t)numel * taper_dtype_size(dtype), 0);
-    y.data = check_alloc((size_t)numel * taper_dtype_size(dtype), 0);
-    fill(x.data, dtype, numel, low, high);
-    const struct cumsum_attrs attrs = {axis};
-    check_threads("CUMSUM", NULL, &x, 1, &y, &attrs);
-    for (int64_t line = 0; n > 0 && line < numel / n; line++) {
-        double sum = 0.0;
-        uint64_t integer = 0;
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t at = line / inner * n * inner + line % inner + i * inner;
-            if (dtype == TAPER_FLOAT32) {
-                sum += read_f64(x.data, dtype, at);
-                const float got = ((float *)y.data)[at];
-                CHECK(check_ulp(got, sum) <= 0.5, "element %lld: %.9g, not %.9g", (long long)at,
-                      (double)got, sum);
-            } else {
-                integer += (uint64_t)read_i64(x.data, dtype, at);
-                CHECK((uint64_t)((int64_t *)y.data)[at] == integer, "element %lld", (long long)at);
-            }
-        }
-    }
-    check_free(x.data);
-    check_free(y.data);
-}
-
-static void cumsum(void) {
-    static const int dtypes[] = {TAPER_FLOAT32, TAPER_INT64};
-    for (size_t k = 0; k < 2; k++) {
-        for (int64_t axis = 0; axis < 4; axis++)
-            check_cumsum(dtypes[k], 4, (int64_t[]){3, 5, 7, 19}, axis, -1.0f, 1.0f);
-        check_cumsum(dtypes[k], 2, (int64_t[]){4, 5000}, 1, 0.0f, 1.0f);
-        check_cumsum(dtypes[k], 2, (int64_t[]){30, 2100}, 0, 0.0f, 1.0f);
-        check_cumsum(dtypes[k], 2, (int64_t[]){0, 21}, 1, 0.0f, 1.0f);
-        check_cumsum(dtypes[k], 2, (int64_t[]){21, 0}, 1, 0.0f, 1.0f);
-        check_cumsum(dtypes[k], 0, NULL, 0, 0.0f, 1.0f);
-    }
-}
-
 static void not_served(void) {
     float data[16] = {0};
     taper_tensor x = check_tensor(data, TAPER_FLOAT32, 2, (int64_t[]){4, 4});
@@ -488,7 +437,6 @@ static const check_case cases[] = {
     {"special_values", special_values},
     {"arg_every_axis", arg_every_axis},
     {"arg_first_and_nan", arg_first_and_nan},
-    {"cumsum", cumsum},
     {"not_served", not_served},
 };
 

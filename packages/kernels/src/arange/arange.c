@@ -17,7 +17,7 @@ static taper_status i64_arange_prepare(const taper_call *call, taper_work *work)
     if (call->n_inputs != 0 || y->dtype != TAPER_INT64 || y->rank != 1 || !tensor_is_contiguous(y))
         return TAPER_UNSUPPORTED;
     s->count = y->shape[0];
-    *work = (taper_work){(s->count + ARANGE_TASK - 1) / ARANGE_TASK, 0};
+    *work = (taper_work){.tasks = (s->count + ARANGE_TASK - 1) / ARANGE_TASK};
     return TAPER_OK;
 }
 

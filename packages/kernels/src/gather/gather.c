@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/bytes.h"
+#include "common/position.h"
 #include "common/tensor.h"
 #include "gather/kernels.inc"
 #include "isa/isa.h"
@@ -16,26 +17,6 @@ TAPER_DEFINE_ATTRS(gather)
 
 /* A task's bytes of output: some microseconds, where handing over a task takes one. */
 enum { GATHER_TASK = 32768, EMBEDDING_PANEL = 16 };
-
-struct positions {
-    int64_t size; /* of the dimension they are in */
-    bool wrap;    /* [-size, 0) counts from the end */
-    bool is_int32;
-};
-
-static bool positions_prepare(struct positions *p, const taper_tensor *index, int64_t size,
-                              bool wrap) {
-    *p = (struct positions){size, wrap, index->dtype == TAPER_INT32};
-    return tensor_is(index, p->is_int32 ? TAPER_INT32 : TAPER_INT64, tensor_numel(index));
-}
-
-/* The i-th of data, or -1 when it is outside. */
-V_INLINE int64_t position_at(const struct positions *p, const void *data, int64_t i) {
-    int64_t at = p->is_int32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
-    if (p->wrap && at < 0)
-        at += p->size;
-    return at >= 0 && at < p->size ? at : -1;
-}
 
 /* ---- EMBEDDING, INDEX_SELECT ---- */
 
@@ -55,6 +36,7 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     const int64_t size = (int64_t)taper_dtype_size(x->dtype);
     struct select_state *s = call->state;
     if (size == 0 || axis < 0 || axis >= x->rank || !tensor_is_contiguous(x) ||
+        !tensor_is_contiguous(index) ||
         !positions_prepare(&s->positions, index, x->shape[axis], wrap))
         return TAPER_UNSUPPORTED;
     const int64_t row = tensor_count(x, axis + 1, x->rank);
@@ -64,7 +46,11 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     s->rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->row_bytes));
     if (!tensor_is(call->output, (taper_dtype)x->dtype, s->outer * s->count * row))
         return TAPER_UNSUPPORTED;
-    work->tasks = row ? i64_ceil_div(s->outer * s->count, s->rows_per_task) : 0;
+    if (s->outer == 0 || row == 0) { /* nothing to copy; the index is checked once */
+        s->outer = 1;
+        s->row_bytes = 0;
+    }
+    work->tasks = i64_ceil_div(s->outer * s->count, s->rows_per_task);
     work->scratch_bytes = 0;
     return TAPER_OK;
 }
@@ -113,6 +99,7 @@ static taper_status any_embedding_prepare(const taper_call *call, taper_work *wo
     if (s->size == 0 || weight->rank != 3 || !tensor_is_contiguous(weight) ||
         weight->shape[2] != EMBEDDING_PANEL ||
         weight->shape[0] != i64_ceil_div(attrs->columns, EMBEDDING_PANEL) ||
+        !tensor_is_contiguous(index) ||
         !positions_prepare(&s->rows.positions, index, attrs->columns, false))
         return TAPER_UNSUPPORTED;
     s->k = weight->shape[1];
@@ -120,7 +107,7 @@ static taper_status any_embedding_prepare(const taper_call *call, taper_work *wo
     s->rows.rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->k * s->size));
     if (!tensor_is(call->output, (taper_dtype)weight->dtype, s->rows.count * s->k))
         return TAPER_UNSUPPORTED;
-    work->tasks = s->k ? i64_ceil_div(s->rows.count, s->rows.rows_per_task) : 0;
+    work->tasks = i64_ceil_div(s->rows.count, s->rows.rows_per_task);
     work->scratch_bytes = 0;
     return TAPER_OK;
 }
@@ -182,6 +169,7 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
     s->size = (int64_t)taper_dtype_size(x->dtype);
     /* torch takes a scalar for a tensor of one dimension and one element. */
     if (s->size == 0 || index->rank != x->rank || axis < 0 || axis >= i64_max(1, x->rank) ||
+        !tensor_is_contiguous(index) ||
         !positions_prepare(&s->positions, index, x->rank ? x->shape[axis] : 1, true) ||
         !tensor_is(call->output, (taper_dtype)x->dtype, tensor_numel(index)))
         return TAPER_UNSUPPORTED;

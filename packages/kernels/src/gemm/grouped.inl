@@ -31,7 +31,7 @@ static taper_status f32_grouped_matmul_prepare(const taper_call *call, taper_wor
                         .b_k_stride = b->strides[1],
                         .b_col_stride = b->strides[2]};
     if (s->m * s->n == 0) {
-        *work = (taper_work){0};
+        *work = (taper_work){.tasks = 1}; /* the ends are checked all the same */
         return TAPER_OK;
     }
     /* B is read in the way that suits the rows an average group has. */
@@ -70,10 +70,12 @@ static taper_status f32_grouped_matmul_run(const taper_call *call, int64_t begin
         if (last < part.row || last > s->m)
             return TAPER_BAD_INDEX;
         part.rows = last - part.row;
-        if (part.rows > 0)
+        if (part.rows > 0 && part.cols > 0)
             matmul_tiles(&product, &part, a, b + g * state->group_stride, scratch);
         part.row = last;
     }
+    if (part.cols == 0)
+        return TAPER_OK;
     float *c = (float *)call->output->data + part.row * s->n + part.col;
     for (int64_t row = part.row; row < s->m; row++, c += s->n)
         memset(c, 0, (size_t)part.cols * sizeof *c);

@@ -18,6 +18,8 @@
 
 #include "map/microops_float.inl"
 
+#include "map/microops_double.inl"
+
 enum {
     F32 = TAPER_FLOAT32,
     F64 = TAPER_FLOAT64,
@@ -25,6 +27,9 @@ enum {
     BF16 = TAPER_BFLOAT16,
     I64 = TAPER_INT64,
     I32 = TAPER_INT32,
+    I16 = TAPER_INT16,
+    I8 = TAPER_INT8,
+    U8 = TAPER_UINT8,
     BOOL = TAPER_BOOL
 };
 

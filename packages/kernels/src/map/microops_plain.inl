@@ -72,6 +72,7 @@
     }
 
 C_WHERE(f32_where, float)
+C_WHERE(f64_where, double)
 C_WHERE(i64_where, int64_t)
 C_WHERE(i32_where, int32_t)
 C_WHERE(bool_where, uint8_t)
@@ -147,6 +148,7 @@ C_UNARY(i32_logical_not, uint8_t, int32_t, a == 0)
 
 #define COMPARISON(op, expr)                                                                       \
     C_BINARY(f32_##op, uint8_t, float, expr)                                                       \
+    C_BINARY(f64_##op, uint8_t, double, expr)                                                      \
     C_BINARY(i64_##op, uint8_t, int64_t, expr)                                                     \
     C_BINARY(i32_##op, uint8_t, int32_t, expr)                                                     \
     C_BINARY(bool_##op, uint8_t, uint8_t, expr)
@@ -163,32 +165,46 @@ COMPARISON(logical_xor, (a != 0) ^ (b != 0))
 
 /* ---- conversions ---- */
 
-/* Float to integer truncates; NaN and what is out of range give the lowest integer, as x86 does. */
+/* Float to integer truncates; NaN and what is out of range give the lowest integer, as x86 does, of
+ * 32 bits where the integer has fewer, which are its last. Between integers the last bits stay. */
 #define CONVERT(name, R, T) C_UNARY(name, R, T, a)
-#define CONVERT_CHECKED(name, R, T, lowest)                                                        \
-    C_UNARY(name, R, T, a >= lowest && a < -(lowest) ? (R)a : (R)lowest)
+#define CONVERT_CHECKED(name, R, T, I, lowest)                                                     \
+    C_UNARY(name, R, T, a >= lowest && a < -(lowest) ? (I)a : (I)lowest)
 #define LOWEST_I32 (-0x1p31f)
 #define LOWEST_I64 (-0x1p63f)
 #define CONVERSIONS(from, T)                                                                       \
     CONVERT(f32_from_##from, float, T)                                                             \
     CONVERT(f64_from_##from, double, T)                                                            \
     C_UNARY(bool_from_##from, uint8_t, T, a != 0)
+#define INTS_OF_FLOAT(from, T)                                                                     \
+    CONVERT_CHECKED(i64_from_##from, int64_t, T, int64_t, LOWEST_I64)                              \
+    CONVERT_CHECKED(i32_from_##from, int32_t, T, int32_t, LOWEST_I32)                              \
+    CONVERT_CHECKED(i16_from_##from, int16_t, T, int32_t, LOWEST_I32)                              \
+    CONVERT_CHECKED(i8_from_##from, int8_t, T, int32_t, LOWEST_I32)                                \
+    CONVERT_CHECKED(u8_from_##from, uint8_t, T, int32_t, LOWEST_I32)
+#define INTS_OF_INT(from, T)                                                                       \
+    CONVERT(i64_from_##from, int64_t, T)                                                           \
+    CONVERT(i32_from_##from, int32_t, T)                                                           \
+    CONVERT(i16_from_##from, int16_t, T)                                                           \
+    CONVERT(i8_from_##from, int8_t, T)                                                             \
+    CONVERT(u8_from_##from, uint8_t, T)
 
 CONVERSIONS(f32, float)
 CONVERSIONS(f64, double)
 CONVERSIONS(i64, int64_t)
 CONVERSIONS(i32, int32_t)
+CONVERSIONS(i16, int16_t)
+CONVERSIONS(i8, int8_t)
+CONVERSIONS(u8, uint8_t)
 CONVERSIONS(bool, uint8_t)
-CONVERT_CHECKED(i32_from_f32, int32_t, float, LOWEST_I32)
-CONVERT_CHECKED(i32_from_f64, int32_t, double, LOWEST_I32)
-CONVERT(i32_from_i64, int32_t, int64_t)
-CONVERT(i32_from_i32, int32_t, int32_t)
-CONVERT(i32_from_bool, int32_t, uint8_t)
-CONVERT_CHECKED(i64_from_f32, int64_t, float, LOWEST_I64)
-CONVERT_CHECKED(i64_from_f64, int64_t, double, LOWEST_I64)
-CONVERT(i64_from_i64, int64_t, int64_t)
-CONVERT(i64_from_i32, int64_t, int32_t)
-CONVERT(i64_from_bool, int64_t, uint8_t)
+INTS_OF_FLOAT(f32, float)
+INTS_OF_FLOAT(f64, double)
+INTS_OF_INT(i64, int64_t)
+INTS_OF_INT(i32, int32_t)
+INTS_OF_INT(i16, int16_t)
+INTS_OF_INT(i8, int8_t)
+INTS_OF_INT(u8, uint8_t)
+INTS_OF_INT(bool, uint8_t)
 
 /* To float16 and bfloat16, without branches, so that compilers vectorise. */
 static inline float float_of_bits(uint32_t bits) {

@@ -1,7 +1,9 @@
 /*
- * MAX_POOL and AVG_POOL in float32, channels last. Vectors run over channels, several side by side
- * while the taps of a window go by; taps outside of x are left out. Sums are kept by row of a
- * window, then added up.
+ * MAX_POOL and AVG_POOL, sliding and adaptive, in float32, channels last. Vectors run over
+ * channels, several side by side while the taps of a window go by; taps outside of x are left out.
+ * Sums are kept by row of a window, then added up. Large windows of many channels that do not
+ * overlap are read in the order of memory instead, all channels of a tap at once, the results so
+ * far in scratch.
  */
 #include <math.h>
 
@@ -13,15 +15,23 @@
 
 TAPER_DEFINE_ATTRS(max_pool)
 TAPER_DEFINE_ATTRS(avg_pool)
+TAPER_DEFINE_ATTRS(adaptive_pool)
 
-enum { POOL_VECTORS = 4 };
+enum {
+    POOL_VECTORS = 4,
+    /* Taps from which on, and channels beyond which, a window is read in the order of memory. */
+    POOL_MANY_TAPS = 32,
+    POOL_FEW_CHANNELS = 128
+};
 
 struct pool_state {
     window_dim dims[WINDOW_DIMS];
     int64_t channels;
     int64_t counted[2 * WINDOW_DIMS]; /* of each padding; AVG_POOL */
     int64_t divisor;                  /* 0: count */
-    int64_t rows, rows_per_task;      /* of the output */
+    bool adaptive;                    /* windows share out x */
+    bool streamed;                    /* windows are read in the order of memory */
+    int64_t pixels, pixels_per_task;  /* of the output */
 };
 
 /* The part of a window that lies in x. */
@@ -34,10 +44,22 @@ typedef struct pool_window {
 
 /* ---- prepare ---- */
 
+/* taps: of a window, about; apart: windows share no element of x, as good as none. */
+static void pool_split(struct pool_state *state, const taper_tensor *y, double taps, bool apart,
+                       taper_work *work) {
+    const double cost = taps * (double)state->channels / 16;
+    state->pixels = tensor_count(y, 0, y->rank - 1);
+    state->pixels_per_task = rows_per_task(cost < 1e6 ? (int64_t)cost : 1000000);
+    work->tasks = tensor_numel(y) == 0 ? 0 : i64_ceil_div(state->pixels, state->pixels_per_task);
+    state->streamed = apart && taps >= POOL_MANY_TAPS && state->channels > POOL_FEW_CHANNELS;
+    work->scratch_bytes = state->streamed ? 2 * (size_t)state->channels * sizeof(float) : 0;
+}
+
 static taper_status pool_prepare(const taper_call *call, taper_work *work, const taper_ints *kernel,
                                  const taper_ints *stride, const taper_ints *padding,
                                  const taper_ints *dilation) {
     struct pool_state *state = call->state;
+    state->adaptive = false;
     if (call->n_inputs != 1 || !window_dims(state->dims, &call->inputs[0], call->output, kernel,
                                             stride, padding, 0, dilation))
         return TAPER_UNSUPPORTED;
@@ -45,13 +67,13 @@ static taper_status pool_prepare(const taper_call *call, taper_work *work, const
     state->channels = x->shape[x->rank - 1];
     if (y->shape[y->rank - 1] != state->channels || !windows_fit(state->dims, padding))
         return TAPER_UNSUPPORTED;
-    state->rows = tensor_count(y, 0, y->rank - 2);
-    const window_dim *d = state->dims;
-    const double taps = (double)d[0].kernel * (double)d[1].kernel * (double)d[2].kernel;
-    const double cost = taps * (double)d[2].out * (double)state->channels / 16;
-    state->rows_per_task = rows_per_task(cost < 1e6 ? (int64_t)cost : 1000000);
-    work->tasks = tensor_numel(y) == 0 ? 0 : i64_ceil_div(state->rows, state->rows_per_task);
-    work->scratch_bytes = 0;
+    bool apart = true;
+    double taps = 1;
+    for (const window_dim *d = state->dims; d < state->dims + WINDOW_DIMS; d++) {
+        apart = apart && (d->out == 1 || d->stride >= d->kernel);
+        taps *= (double)d->kernel;
+    }
+    pool_split(state, y, taps, apart, work);
     return TAPER_OK;
 }
 
@@ -75,6 +97,39 @@ static taper_status f32_avg_pool_prepare(const taper_call *call, taper_work *wor
     state->divisor = attrs->divisor;
     return pool_prepare(call, work, &attrs->kernel, &attrs->stride, &attrs->padding, NULL);
 }
+
+/* Dims that x lacks come first, with one element, as in window_dims. */
+static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
+    const struct adaptive_pool_attrs *attrs = call->attrs;
+    struct pool_state *state = call->state;
+    const taper_tensor *x = &call->inputs[0], *y = call->output;
+    const int64_t n = attrs->sizes.count, missing = WINDOW_DIMS - n;
+    if (call->n_inputs != 1 || n < 1 || n > WINDOW_DIMS || x->rank != n + 2 || y->rank != n + 2 ||
+        !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
+        !tensor_is(y, TAPER_FLOAT32, tensor_numel(y)) || x->shape[0] != y->shape[0] ||
+        x->shape[n + 1] != y->shape[n + 1])
+        return TAPER_UNSUPPORTED;
+    double taps = 1;
+    for (int64_t d = 0; d < WINDOW_DIMS; d++) {
+        const int64_t i = d - missing;
+        window_dim *w = &state->dims[d];
+        *w = i < 0 ? (window_dim){.in = 1, .out = 1}
+                   : (window_dim){.in = x->shape[1 + i], .out = y->shape[1 + i]};
+        if (w->in < 1 || w->in > INT32_MAX || w->out > INT32_MAX ||
+            (i >= 0 && w->out != attrs->sizes.data[i]))
+            return TAPER_UNSUPPORTED;
+        w->dilation = 1;
+        taps *= (double)i64_ceil_div(w->in, i64_max(1, w->out));
+    }
+    state->adaptive = true;
+    state->divisor = 0;
+    state->channels = x->shape[n + 1];
+    pool_split(state, y, taps, true, work);
+    return TAPER_OK;
+}
+
+#define f32_adaptive_max_pool_prepare adaptive_prepare
+#define f32_adaptive_avg_pool_prepare adaptive_prepare
 
 /* ---- run ---- */
 
@@ -123,6 +178,54 @@ V_INLINE void pool_pixel(const bool max, const pool_window *w, float *y, int64_t
         pool_vectors(max, w, y, c, 1, false, channels - c);
 }
 
+/* to = to and `taps` vectors of x, `step` apart. */
+V_INLINE vf pool_fold(const bool max, vf to, const float *x, int64_t step, const int taps) {
+    vf a = v_load(x);
+#pragma GCC unroll 8
+    for (int k = 1; k < taps; k++)
+        a = max ? v_max_nan(v_load(x + k * step), a) : v_add(a, v_load(x + k * step));
+    return max ? v_max_nan(a, to) : v_add(to, a);
+}
+
+/* All channels of `taps` neighbours to the row's results so far. */
+V_INLINE void pool_taps(const bool max, float *row, const float *x, int64_t step, const int taps,
+                        int64_t channels) {
+    int64_t c = 0;
+    for (; c + V_LEN <= channels; c += V_LEN)
+        v_store(row + c, pool_fold(max, v_load(row + c), x + c, step, taps));
+    for (; c < channels; c++)
+        for (int k = 0; k < taps; k++) {
+            const float a = x[k * step + c], b = row[c];
+            row[c] = !max ? b + a : a > b || a != a ? a : b;
+        }
+}
+
+/* A window in the order of memory. total, row: of all channels. */
+V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int64_t channels,
+                            float *restrict total, float *restrict row) {
+    const float none = max ? -INFINITY : 0.0f;
+    for (int64_t c = 0; c < channels; c++)
+        total[c] = none;
+    for (int64_t i = 0; i < w->taps[0]; i++)
+        for (int64_t j = 0; j < w->taps[1]; j++) {
+            const float *x = w->x + i * w->steps[0] + j * w->steps[1];
+            float *to = max ? total : row;
+            int64_t k = 0;
+            for (int64_t c = 0; !max && c < channels; c++)
+                row[c] = 0.0f;
+            for (; k + 8 <= w->taps[2]; k += 8)
+                pool_taps(max, to, x + k * w->steps[2], w->steps[2], 8, channels);
+            for (; k + 3 <= w->taps[2]; k += 3)
+                pool_taps(max, to, x + k * w->steps[2], w->steps[2], 3, channels);
+            for (; k < w->taps[2]; k++)
+                pool_taps(max, to, x + k * w->steps[2], w->steps[2], 1, channels);
+            for (int64_t c = 0; !max && c < channels; c++)
+                total[c] += row[c];
+        }
+    for (int64_t c = 0; c < channels; c++)
+        y[c] = max ? total[c] : total[c] / w->divisor;
+}
+
 /* How many positions of the window that begins at `at` are in x or counted. */
 static int64_t pool_count(const struct pool_state *state, int32_t d, int64_t at) {
     const window_dim *w = &state->dims[d];
@@ -131,53 +234,76 @@ static int64_t pool_count(const struct pool_state *state, int32_t d, int64_t at)
     return i64_max(0, end - begin);
 }
 
-V_INLINE void pool_rows(const bool max, const taper_call *call, int64_t first, int64_t last) {
+/* Window o of dim d: its first position in x, its taps there, and by how many it divides. */
+typedef struct pool_side {
+    int64_t first, taps, count;
+} pool_side;
+
+V_INLINE pool_side pool_side_at(const bool max, const struct pool_state *state, int32_t d,
+                                int64_t o) {
+    const window_dim *w = &state->dims[d];
+    if (state->adaptive) {
+        const int64_t first = o * w->in / w->out;
+        const int64_t taps = i64_ceil_div((o + 1) * w->in, w->out) - first;
+        return (pool_side){first, taps, taps};
+    }
+    const int64_t at = o * w->stride - w->low;
+    int64_t tap;
+    const int64_t taps = window_taps(w, at, &tap) - tap;
+    return (pool_side){at + tap * w->dilation, taps, max ? 0 : pool_count(state, d, at)};
+}
+
+V_INLINE void pool_pixels(const bool max, const taper_call *call, int64_t begin, int64_t end,
+                          float *scratch) {
     const struct pool_state *state = call->state;
     const window_dim *d = &state->dims[0], *h = &state->dims[1], *w = &state->dims[2];
-    const int64_t pixel = state->channels, row = w->in * pixel, slice = h->in * row;
+    const int64_t pixel = state->channels, line = w->in * pixel, slice = h->in * line;
+    const int64_t last = i64_min(end * state->pixels_per_task, state->pixels);
     const float *x = call->inputs[0].data;
     float *y = call->output->data;
-    for (int64_t r = first; r < last; r++) {
-        const int64_t image = r / (d->out * h->out);
-        const int64_t z = r / h->out % d->out * d->stride - d->low;
-        const int64_t v = r % h->out * h->stride - h->low;
-        pool_window window = {
-            .steps = {d->dilation * slice, h->dilation * row, w->dilation * pixel}};
-        int64_t z_tap, v_tap, u_tap;
-        window.taps[0] = window_taps(d, z, &z_tap) - z_tap;
-        window.taps[1] = window_taps(h, v, &v_tap) - v_tap;
-        const float *from =
-            x + (image * d->in + z + z_tap * d->dilation) * slice + (v + v_tap * h->dilation) * row;
-        const int64_t count = max ? 0 : pool_count(state, 0, z) * pool_count(state, 1, v);
-        for (int64_t o = 0; o < w->out; o++) {
-            const int64_t u = o * w->stride - w->low;
-            window.taps[2] = window_taps(w, u, &u_tap) - u_tap;
-            window.x = from + (u + u_tap * w->dilation) * pixel;
-            if (!max)
-                window.divisor =
-                    (float)(state->divisor ? state->divisor : count * pool_count(state, 2, u));
-            pool_pixel(max, &window, y + (r * w->out + o) * pixel, pixel);
+    pool_window window = {.steps = {d->dilation * slice, h->dilation * line, w->dilation * pixel}};
+    const float *from = x;
+    int64_t count = 0;
+    bool inside = false; /* a row of the output */
+    for (int64_t p = begin * state->pixels_per_task; p < last; p++) {
+        const int64_t o = p % w->out, r = p / w->out;
+        if (o == 0 || !inside) {
+            const int64_t image = r / (d->out * h->out);
+            const pool_side z = pool_side_at(max, state, 0, r / h->out % d->out);
+            const pool_side v = pool_side_at(max, state, 1, r % h->out);
+            window.taps[0] = z.taps;
+            window.taps[1] = v.taps;
+            from = x + (image * d->in + z.first) * slice + v.first * line;
+            count = z.count * v.count;
+            inside = true;
         }
+        const pool_side u = pool_side_at(max, state, 2, o);
+        window.taps[2] = u.taps;
+        window.x = from + u.first * pixel;
+        window.divisor = (float)(state->divisor ? state->divisor : count * u.count);
+        if (scratch)
+            pool_streamed(max, &window, y + p * pixel, pixel, scratch, scratch + pixel);
+        else
+            pool_pixel(max, &window, y + p * pixel, pixel);
     }
 }
 
 static taper_status f32_max_pool_run(const taper_call *call, int64_t begin, int64_t end,
                                      void *scratch) {
     const struct pool_state *state = call->state;
-    (void)scratch;
-    pool_rows(true, call, begin * state->rows_per_task,
-              i64_min(end * state->rows_per_task, state->rows));
+    pool_pixels(true, call, begin, end, state->streamed ? scratch : NULL);
     return TAPER_OK;
 }
 
 static taper_status f32_avg_pool_run(const taper_call *call, int64_t begin, int64_t end,
                                      void *scratch) {
     const struct pool_state *state = call->state;
-    (void)scratch;
-    pool_rows(false, call, begin * state->rows_per_task,
-              i64_min(end * state->rows_per_task, state->rows));
+    pool_pixels(false, call, begin, end, state->streamed ? scratch : NULL);
     return TAPER_OK;
 }
+
+#define f32_adaptive_max_pool_run f32_max_pool_run
+#define f32_adaptive_avg_pool_run f32_avg_pool_run
 
 static const taper_kernel pool_kernels[] = {
 #define TAPER_KERNEL_ROWS

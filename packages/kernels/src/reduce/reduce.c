@@ -1,5 +1,5 @@
 /*
- * Reductions over any set of axes, argmax and argmin, cumulative sums.
+ * Reductions over any set of axes, argmax and argmin.
  *
  * Dimensions of one kind side by side, kept or reduced, are one dimension here, so kept and reduced
  * ones alternate. The innermost decides how memory is read: along the row when it is reduced,
@@ -16,17 +16,14 @@
 #define TAPER_ATTRS_reduce(A, id) A(id, axes, INTS) A(id, keepdim, BOOL)
 #define TAPER_ATTRS_var(A, id) A(id, axes, INTS) A(id, keepdim, BOOL) A(id, correction, FLOAT)
 #define TAPER_ATTRS_arg(A, id) A(id, axis, INT) A(id, keepdim, BOOL)
-#define TAPER_ATTRS_cumsum(A, id) A(id, axis, INT)
 TAPER_DEFINE_ATTRS(reduce)
 TAPER_DEFINE_ATTRS(var)
 TAPER_DEFINE_ATTRS(arg)
-TAPER_DEFINE_ATTRS(cumsum)
 
 #include "reduce/fold.inl"
 #include "reduce/var.inl"
 
 #include "reduce/arg.inl"
-#include "reduce/cumsum.inl"
 
 static const taper_kernel reduce_kernels[] = {
 #include "reduce/kernels.inc"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.ops.convert import HALVES, is_native_cast
+from taper_runtime.ops.convert import is_native_cast
 from taper_runtime.ops.elementwise import MICROOPS, NATIVE, arity
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ def is_elementwise(node: Node) -> bool:
 def is_fusable(graph: Graph, node: Node) -> bool:
     """Whether ``node`` can be part of a tile program that a native kernel runs."""
     dtypes = [graph.tensors[t].dtype for t in [*node.inputs, node.output]]
-    if not is_elementwise(node) or not all(d in NATIVE or d in HALVES for d in dtypes):
-        return False
-    return node.op != "CAST" or is_native_cast(dtypes[0], dtypes[1])
+    if node.op == "CAST":
+        return is_native_cast(*dtypes)
+    # A program takes any dtype that a CAST in it does.
+    return node.op == "MAP" or (is_elementwise(node) and all(d in NATIVE for d in dtypes))
 
 
 @dataclass(slots=True)

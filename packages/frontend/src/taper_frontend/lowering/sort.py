@@ -41,7 +41,7 @@ def topk(
 
 def _take(ctx: Lowering, x: str, dim: int, count: int, descending: bool) -> tuple[str, str]:
     axis = ctx.axis(x, dim)
-    order = ctx.slice(ctx.emit("ARGSORT", [x], axis=axis, descending=descending), axis, 0, count)
+    order = ctx.emit("ARGSORT", [x], axis=axis, descending=descending, count=count)
     values = ctx.emit("GATHER", [x, order], axis=axis)
     shape = ctx.output.shape
     return ctx.reshape(values, shape), ctx.reshape(order, shape)
@@ -54,7 +54,7 @@ def kthvalue(
     """Find the ``k``-th smallest element along an axis and where it is; NaN is the largest."""
     x = ctx.at_least_1d(x)
     axis = ctx.axis(x, dim)
-    order = ctx.emit("ARGSORT", [x], axis=axis)
+    order = ctx.emit("ARGSORT", [x], axis=axis, count=k)
     return _values_at(ctx, x, ctx.slice(order, axis, k - 1, k), axis)
 
 
@@ -85,8 +85,9 @@ def median(ctx: Lowering, x: str) -> str:
 
 def _median(ctx: Lowering, x: str, axis: int) -> str:
     size = ctx.shape(x)[axis]
-    order = ctx.emit("ARGSORT", [x], axis=axis)
-    middle = ctx.slice(order, axis, (size - 1) // 2, (size - 1) // 2 + 1)
+    count = (size - 1) // 2 + 1
+    order = ctx.emit("ARGSORT", [x], axis=axis, count=count)
+    middle = ctx.slice(order, axis, count - 1, count)
     if not is_float(ctx.dtype(x)):
         return middle
     largest = ctx.emit("ARGMAX", [x], axis=axis, keepdim=True)  # the first NaN

@@ -33,7 +33,7 @@ def numpy_backend(plan: Plan, node: PlanNode) -> Step:
     op, attrs = definition(node)
 
     def step(inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
-        output[...] = op.evaluate(inputs, attrs)
+        op.compute(inputs, attrs, output)
 
     return step
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 #: dtypes that the native micro-ops serve.
-NATIVE = ("float32", "int64", "int32", "bool")
-_NATIVE_REALS = ("float32", "int64", "int32")
+NATIVE = ("float32", "float64", "int64", "int32", "bool")
+_NATIVE_REALS = ("float32", "float64", "int64", "int32")
 _BITS = (*INTS, "bool")
 
 
@@ -293,7 +293,7 @@ def _values(rng: np.random.Generator, micro: MicroOp, shape: Shape, dtype: str) 
 
 
 def _special_values(dtype: str) -> list[Any]:
-    if dtype == "float32":
+    if dtype in FLOATS:
         return _SPECIAL_FLOATS
     limits = np.iinfo(dtype)
     return [0, 1, -1, 2, 7, limits.min, limits.max]

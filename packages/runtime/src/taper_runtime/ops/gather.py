@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,10 +33,15 @@ def _infer_embedding(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(weight.dtype, indices.shape + weight.shape[1:])
 
 
+def _check_embedding(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    weight, indices = inputs
+    check_indices("EMBEDDING", indices, 0, attrs["columns"] or weight.shape[0])
+
+
 def _embedding(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     weight, indices = inputs
     columns = attrs["columns"]
-    check_indices("EMBEDDING", indices, 0, columns or weight.shape[0])
+    _check_embedding(inputs, attrs)
     if columns:
         return np.array(weight[indices // PANEL, :, indices % PANEL], order="C")
     return np.asarray(weight[indices], order="C")
@@ -50,9 +56,14 @@ def _infer_index_select(inputs: Sequence[TensorType], attrs: Attrs) -> TensorTyp
 
 def _index_select(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, index = inputs
-    size = x.shape[attrs["axis"]]
-    check_indices("INDEX_SELECT", index, -size, size)
+    check_places("INDEX_SELECT", inputs, attrs)
     return np.asarray(np.take(x, index, attrs["axis"]), order="C")
+
+
+def check_places(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    """Check, at run time, the positions along ``axis`` of the first input that the second holds."""
+    size = inputs[0].shape[attrs["axis"]]
+    check_indices(op, inputs[1], -size, size)
 
 
 def check_along(op: str, x: TensorType, index: TensorType, axis: int) -> None:
@@ -82,8 +93,7 @@ def _infer_gather(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _gather(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, index = inputs
-    size = x.shape[attrs["axis"]]
-    check_indices("GATHER", index, -size, size)
+    check_places("GATHER", inputs, attrs)
     return np.asarray(x[along(index, attrs["axis"])], order="C")
 
 
@@ -147,6 +157,7 @@ OPS = (
         inputs=(2, 2),
         infer=_infer_embedding,
         evaluate=_embedding,
+        check=_check_embedding,
         samples=_samples_embedding,
         attrs={"columns": Attr("int", 0)},
         cost=_cost,
@@ -158,6 +169,7 @@ OPS = (
         inputs=(2, 2),
         infer=_infer_index_select,
         evaluate=_index_select,
+        check=partial(check_places, "INDEX_SELECT"),
         samples=_samples_index_select,
         attrs={"axis": Attr("int")},
         cost=_cost,
@@ -169,6 +181,7 @@ OPS = (
         inputs=(2, 2),
         infer=_infer_gather,
         evaluate=_gather,
+        check=partial(check_places, "GATHER"),
         samples=_samples_gather,
         attrs={"axis": Attr("int")},
         cost=_cost,

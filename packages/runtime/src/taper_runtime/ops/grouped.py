@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,16 +29,20 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(dtype, (a.shape[0], b.shape[2]))
 
 
+def _check(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    rows, ends = inputs[0].shape[0], inputs[2].tolist()
+    if any(not low <= high for low, high in itertools.pairwise([0, *ends, rows])):
+        raise InputError(
+            f"GROUPED_MATMUL: expected ends that rise from 0 to at most {rows}, got {ends}"
+        )
+
+
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b, ends = inputs
+    _check(inputs, attrs)
     output = np.zeros((a.shape[0], b.shape[2]), a.dtype)
     begin = 0
     for matrix, end in zip(b, ends.tolist(), strict=True):
-        if not begin <= end <= a.shape[0]:
-            raise InputError(
-                f"GROUPED_MATMUL: expected ends that rise from 0 to at most {a.shape[0]}, "
-                f"got {ends.tolist()}"
-            )
         with np.errstate(all="ignore"):
             output[begin:end] = a[begin:end] @ matrix
         begin = end
@@ -79,6 +84,7 @@ GROUPED_MATMUL = OpDef(
     inputs=(3, 3),
     infer=_infer,
     evaluate=_evaluate,
+    check=_check,
     samples=_samples,
     strided=(0, 1),
     cost=_cost,

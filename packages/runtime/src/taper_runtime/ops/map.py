@@ -146,7 +146,11 @@ def _samples() -> Iterator[Sample]:
         most["args"] += [MAX_INPUTS + j - 1, j % MAX_INPUTS]
     yield Sample([floats(2, 3) for _ in range(MAX_INPUTS)], most)
     doubled = {"code": ["MUL", "SIN"], "args": [0, -1, 1], "scalars": [2.0]}
-    yield Sample([np.linspace(-1, 1, 6)], doubled, native=False)
+    yield Sample([np.linspace(-1, 1, 6)], doubled)
+    yield Sample(
+        [np.arange(600, dtype=np.uint8).reshape(2, 300)],
+        {"code": ["CAST:float32", "SQRT"], "args": [0, 1]},
+    )
 
 
 MAP = OpDef(

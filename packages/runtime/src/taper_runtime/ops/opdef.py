@@ -107,6 +107,7 @@ class Sample(NamedTuple):
 Infer = Callable[[Sequence[TensorType], Attrs], TensorType]
 Evaluate = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
 ViewRule = Callable[[Shape, Shape, Attrs], View | None]
+Check = Callable[[Sequence[np.ndarray], Attrs], None]
 PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
 CostRule = Callable[[Sequence[TensorType], TensorType, Attrs], Cost]
 
@@ -136,6 +137,10 @@ class OpDef(NamedTuple):
         is complete (defaults filled in).
     evaluate : callable
         ``(arrays, attrs) -> array`` in numpy, of the inferred type. The meaning of the op.
+    check : callable, optional
+        ``(arrays, attrs)``. Raises :class:`InputError` on values of the inputs that the op does not
+        allow, indices out of range say; ``evaluate`` does so too. What a kernel that meets such a
+        value is explained by, and what is left to do where the output is empty.
     attrs : mapping of str to Attr
     view : callable, optional
         ``(input shape, input strides, attrs) -> View`` of the output inside input 0, or None where
@@ -164,6 +169,7 @@ class OpDef(NamedTuple):
     evaluate: Evaluate
     samples: Callable[[], Iterable[Sample]]
     attrs: Mapping[str, Attr] = NO_ATTRS
+    check: Check | None = None
     view: ViewRule | None = None
     parts: PartsRule | None = None
     inplace: tuple[int, ...] = ()
@@ -218,6 +224,21 @@ class OpDef(NamedTuple):
         if not low <= len(inputs) <= high:
             raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
         return self.infer(inputs, self.complete(attrs))
+
+    def compute(self, inputs: Sequence[np.ndarray], attrs: Attrs, output: np.ndarray) -> None:
+        """Fill ``output``, of the inferred type, with what ``evaluate`` gives.
+
+        An empty one costs nothing, however large the dims that are not 0.
+
+        Raises
+        ------
+        InputError
+            On values of the inputs that the op does not allow.
+        """
+        if output.size:
+            output[...] = self.evaluate(inputs, attrs)
+        elif self.check is not None:
+            self.check(inputs, attrs)
 
     def takes_strided(self, index: int) -> bool:
         """Whether input ``index`` may have any strides."""

@@ -108,6 +108,11 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     return Cost(output.size * math.prod(attrs["kernel"]), inputs[0].nbytes + output.nbytes)
 
 
+def _cost_adaptive(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Every element of x in about one window."""
+    return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
+
+
 def _sampled() -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
     rng = np.random.default_rng(13)
     cases: list[tuple[Shape, Shape, dict[str, Any]]] = [
@@ -117,6 +122,7 @@ def _sampled() -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
         ((1, 7, 6, 3), (3, 2), {"padding": [1, 2, 0, 1]}),
         ((1, 4, 5, 6, 3), (2, 3, 2), {"stride": [2, 1, 2], "padding": [1, 0, 1, 1, 0, 1]}),
         ((1, 7, 7, 1), (7, 7), {}),
+        ((2, 8, 15, 131), (7, 6), {"stride": [1, 5], "padding": [1, 0, 2, 1]}),
         ((0, 5, 5, 3), (3, 3), {}),
         ((2, 5, 5, 0), (3, 3), {}),
     ]
@@ -160,12 +166,15 @@ def _samples_adaptive() -> Iterator[Sample]:
         ((1, 4, 5, 6, 2), (2, 5, 4)),
         ((0, 3, 2), (2,)),
         ((1, 3, 2), (0,)),
+        ((2, 25, 13, 150), (3, 2)),  # large windows of many channels
+        ((1, 70, 131), (2,)),
     ]
     for shape, sizes in cases:
         x = np.asarray(rng.standard_normal(shape), np.float32)
-        yield Sample([x], {"sizes": list(sizes)}, native=False)
+        yield Sample([x], {"sizes": list(sizes)})
     x = np.array([[[1], [np.nan], [3], [np.inf], [-np.inf]]], np.float32)
-    yield Sample([x], {"sizes": [3]}, native=False)
+    yield Sample([x], {"sizes": [3]})
+    yield Sample([np.linspace(-1, 1, 20).reshape(1, 5, 4)], {"sizes": [3]}, native=False)
 
 
 _WINDOW = {"kernel": Attr("ints"), "stride": Attr("ints"), "padding": Attr("ints")}
@@ -204,7 +213,7 @@ OPS = (
         evaluate=partial(_adaptive, np.max),
         samples=_samples_adaptive,
         attrs={"sizes": Attr("ints")},
-        native=False,
+        cost=_cost_adaptive,
     ),
     OpDef(
         name="ADAPTIVE_AVG_POOL",
@@ -214,6 +223,6 @@ OPS = (
         evaluate=partial(_adaptive, np.mean),
         samples=_samples_adaptive,
         attrs={"sizes": Attr("ints")},
-        native=False,
+        cost=_cost_adaptive,
     ),
 )

@@ -1,4 +1,4 @@
-"""Reductions and scans. Floats are summed and multiplied in float64 and rounded once."""
+"""Reductions. Floats are summed and multiplied in float64 and rounded once."""
 
 from __future__ import annotations
 
@@ -75,19 +75,6 @@ def _arg(function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attr
     return np.asarray(result, np.int64, order="C")
 
 
-def _infer_scan(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    check_dtype(op, "x", inputs[0].dtype, REALS)
-    check_axis(op, attrs["axis"], len(inputs[0].shape))
-    return inputs[0]
-
-
-def _scan(function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    x = _wide(inputs[0])
-    with np.errstate(all="ignore"):
-        result = function(x, axis=attrs["axis"], dtype=x.dtype)
-        return np.asarray(result, inputs[0].dtype, order="C")
-
-
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
 
@@ -161,12 +148,6 @@ def _samples_arg() -> Iterator[Sample]:
     yield from _samples_along(("float32",), native, keepdim=True)
 
 
-def _samples_scan(native: Sequence[str]) -> Iterator[Sample]:
-    yield from _samples_along(REALS, native)
-    x = np.zeros((2, 0, 3), np.float32)
-    yield Sample([x], {"axis": 1}, "float32" in native)
-
-
 _ATTRS = {"axes": Attr("ints"), "keepdim": Attr("bool", False)}
 
 
@@ -233,22 +214,6 @@ def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
     )
 
 
-def _define_scan(
-    op: str, what: str, function: Callable[..., Any], native: tuple[str, ...]
-) -> OpDef:
-    return OpDef(
-        name=op,
-        doc=f"Running {what} along an axis.",
-        inputs=(1, 1),
-        infer=partial(_infer_scan, op),
-        evaluate=partial(_scan, function),
-        samples=partial(_samples_scan, native),
-        attrs={"axis": Attr("int")},
-        cost=_cost,
-        native=bool(native),
-    )
-
-
 _SUMMED = ("float32", "int64")
 _COMPARED = ("float32", "int64", "int32", "bool")
 
@@ -286,6 +251,4 @@ OPS = (
     ),
     _define_arg("ARGMAX", "largest", np.argmax),
     _define_arg("ARGMIN", "smallest", np.argmin),
-    _define_scan("CUMSUM", "sum", np.cumsum, _SUMMED),
-    _define_scan("CUMPROD", "product", np.cumprod, ()),
 )

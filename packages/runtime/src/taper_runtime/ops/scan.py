@@ -1,4 +1,4 @@
-"""Scans that only numpy computes; CUMSUM and CUMPROD are with the reductions."""
+"""Scans: running sums, products and extremes along an axis. Floats are added in float64."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
-from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype
+from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axis, check_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-def _infer_sum(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    check_dtype("LOGCUMSUMEXP", "x", inputs[0].dtype, FLOATS)
-    check_axis("LOGCUMSUMEXP", attrs["axis"], len(inputs[0].shape))
+def _infer(
+    op: str, dtypes: Sequence[str], inputs: Sequence[TensorType], attrs: Attrs
+) -> TensorType:
+    check_dtype(op, "x", inputs[0].dtype, dtypes)
+    check_axis(op, attrs["axis"], len(inputs[0].shape))
     return inputs[0]
 
 
-def _sum(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    x = inputs[0]
+def _infer_places(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    return TensorType("int64", _infer(op, COMPUTED, inputs, attrs).shape)
+
+
+def _accumulate(function: np.ufunc, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    (x,) = inputs
+    dtype = np.float64 if x.dtype.kind == "f" else x.dtype
     with np.errstate(all="ignore"):
-        result = np.logaddexp.accumulate(x.astype(np.float64), attrs["axis"])
+        result = function.accumulate(x, attrs["axis"], dtype)
         return np.asarray(result, x.dtype, order="C")
-
-
-def _infer_extreme(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = inputs[0]
-    check_dtype(op, "x", dtype, COMPUTED)
-    check_axis(op, attrs["axis"], len(shape))
-    return TensorType("int64", shape)
 
 
 def _extreme(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -51,12 +51,26 @@ def _extreme(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def _samples(dtypes: Sequence[str]) -> Iterator[Sample]:
     rng = np.random.default_rng(19)
     for dtype in dtypes:
-        for shape in ((5,), (3, 7), (2, 3, 4), (0, 3), (3, 0)):
+        for shape in ((5,), (3, 40), (2, 3, 4), (2, 1, 1, 3, 1, 2), (0, 3), (3, 0), (2, 0, 3)):
             for axis in range(len(shape)):
-                x = np.asarray(abs(rng.standard_normal(shape) * 3), dtype)
-                yield Sample([x], {"axis": axis}, native=False)
-    special = [[1, np.nan, 3, np.nan], [-np.inf, np.inf, 0, 1], [-np.inf, -np.inf, 0, 0]]
-    yield Sample([np.array(special, np.float32)], {"axis": 1}, native=False)
+                x = np.asarray(rng.standard_normal(shape) * 3)
+                x = abs(x) if dtype == "uint8" else x
+                yield Sample([x.astype(dtype)], {"axis": axis})
+    special = [[1, np.nan, 3, np.nan], [-np.inf, np.inf, 0, 1], [-np.inf, -np.inf, 0, -0.0]]
+    for axis in range(2):
+        yield Sample([np.array(special, np.float32)], {"axis": axis})
+
+
+def _define(op: str, doc: str, function: np.ufunc, dtypes: Sequence[str]) -> OpDef:
+    return OpDef(
+        name=op,
+        doc=f"{doc} along an axis.",
+        inputs=(1, 1),
+        infer=partial(_infer, op, dtypes),
+        evaluate=partial(_accumulate, function),
+        samples=partial(_samples, dtypes),
+        attrs={"axis": Attr("int")},
+    )
 
 
 def _define_extreme(op: str, which: str) -> OpDef:
@@ -64,27 +78,17 @@ def _define_extreme(op: str, which: str) -> OpDef:
         name=op,
         doc=f"Where the {which} element up to each place of an axis is: the last of equals.",
         inputs=(1, 1),
-        infer=partial(_infer_extreme, op),
+        infer=partial(_infer_places, op),
         evaluate=partial(_extreme, op),
-        samples=partial(_samples, ("float32", "int64", "bool")),
+        samples=partial(_samples, COMPUTED),
         attrs={"axis": Attr("int")},
-        strided=(ALL_INPUTS,),
-        native=False,
     )
 
 
 OPS = (
-    OpDef(
-        name="LOGCUMSUMEXP",
-        doc="Logarithm of the running sum of exponentials along an axis.",
-        inputs=(1, 1),
-        infer=_infer_sum,
-        evaluate=_sum,
-        samples=partial(_samples, FLOATS),
-        attrs={"axis": Attr("int")},
-        strided=(ALL_INPUTS,),
-        native=False,
-    ),
+    _define("CUMSUM", "Running sum", np.add, REALS),
+    _define("CUMPROD", "Running product", np.multiply, REALS),
+    _define("LOGCUMSUMEXP", "Logarithm of the running sum of exponentials", np.logaddexp, FLOATS),
     _define_extreme("CUMARGMAX", "largest"),
     _define_extreme("CUMARGMIN", "smallest"),
 )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.gather import along, check_along
+from taper_runtime.ops.gather import along, check_along, check_places
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
-from taper_runtime.ops.rules import (
-    COMPUTED,
-    check_dtype,
-    check_indices,
-    fail,
-)
+from taper_runtime.ops.rules import COMPUTED, check_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,8 +37,7 @@ def _infer_scatter(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _scatter(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, index, src = inputs
-    size = x.shape[attrs["axis"]]
-    check_indices("SCATTER", index, -size, size)
+    check_places("SCATTER", inputs, attrs)
     out = np.array(x, order="C")
     places = along(index, attrs["axis"])
     if attrs["reduce"] == "none":
@@ -53,23 +48,49 @@ def _scatter(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return out
 
 
-def _samples_scatter() -> Iterator[Sample]:
+def _samples() -> Iterator[Sample]:
     rng = np.random.default_rng(14)
-    for dtype in (np.float32, np.int64, np.int32):
+    for dtype in COMPUTED:
         x = (rng.standard_normal((4, 5)) * 9).astype(dtype)
         for axis, size in enumerate(x.shape):
             # Each place is written once: which of several would stay is not defined.
             once = [rng.permutation(size)[:3] - size for _ in range(3)]
             index = np.stack(once, axis=1 - axis)
             src = (rng.standard_normal((3, 3)) * 9).astype(dtype)
-            yield Sample([x, index, src], {"axis": axis}, native=False)
+            yield Sample([x, index, src], {"axis": axis})
             index = np.asarray(rng.integers(-size, size, (3, 3)), np.int32)
             for reduce in _COMBINE:
-                yield Sample([x, index, src], {"axis": axis, "reduce": reduce}, native=False)
+                yield Sample([x, index, src], {"axis": axis, "reduce": reduce})
     flags = rng.random((4, 5)) < 0.5
     index = np.zeros((4, 5), np.int64)
-    yield Sample([flags, index, ~flags], {"axis": 1, "reduce": "sum"}, native=False)
-    yield Sample([flags, index[:0], flags[:0]], {"axis": 0}, native=False)
+    yield Sample([flags, index[:0], flags[:0]], {"axis": 0})
+    halves = flags.astype(np.float16)
+    yield Sample([halves, np.zeros((4, 1), np.int64), halves[:, :1].copy()], {"axis": 1})
+    yield from _samples_of_rows(rng)
+
+
+def _samples_of_rows(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield rows sent to the same places, one index for all columns; and special shapes."""
+
+    def floats(*shape: int) -> np.ndarray:
+        return np.asarray(rng.standard_normal(shape), np.float32)
+
+    for shape, count, axis in (((9, 40), 70, 0), ((3, 6, 5, 4), 11, 1), ((70000,), 90, 0)):
+        spot = (*shape[:axis], count, *shape[axis + 1 :])
+        one = rng.integers(0, shape[axis], (count, *[1] * (len(shape) - axis - 1)))
+        for reduce in _COMBINE:
+            attrs = {"axis": axis, "reduce": reduce}
+            index = np.array(np.broadcast_to(one, spot), order="C")
+            yield Sample([floats(*shape), index, floats(*spot)], attrs)
+    special = np.array([np.nan, np.inf, -np.inf, 1, 0, 2], np.float32)
+    for reduce in _COMBINE:
+        places = np.array([1, 1, 2, 0, 3, 3])
+        yield Sample([np.ones(5, np.float32), places, special], {"axis": 0, "reduce": reduce})
+    for x, spot, axis in (((0, 3), (0, 3), 0), ((3, 0), (7, 0), 0), ((3, 4), (3, 0), 1)):
+        arrays = [floats(*x), np.zeros(spot, np.int64), floats(*spot)]
+        yield Sample(arrays, {"axis": axis, "reduce": "sum"})
+    narrow = rng.integers(0, 2, (2, 4, 2))
+    yield Sample([floats(3, 2, 5), narrow, floats(2, 4, 2)], {"axis": 1, "reduce": "sum"})
 
 
 SCATTER = OpDef(
@@ -80,8 +101,8 @@ SCATTER = OpDef(
     inputs=(3, 3),
     infer=_infer_scatter,
     evaluate=_scatter,
-    samples=_samples_scatter,
+    check=partial(check_places, "SCATTER"),
+    samples=_samples,
     attrs={"axis": Attr("int"), "reduce": Attr("string", "none")},
     strided=(ALL_INPUTS,),
-    native=False,
 )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
-from taper_runtime.ops.rules import COMPUTED, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.rules import COMPUTED, REALS, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,18 +34,19 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 def _samples() -> Iterator[Sample]:
     rng = np.random.default_rng(20)
-    for dtype in (np.float32, np.int64):
-        row = np.sort(rng.integers(0, 9, 7)).astype(dtype)
-        rows = np.sort(rng.integers(0, 9, (2, 3, 5)), -1).astype(dtype)
+    for dtype in REALS:
+        row = np.sort(rng.integers(0, 9, 7).astype(dtype))
+        rows = np.sort(rng.integers(0, 9, (2, 3, 5)).astype(dtype), -1)
         for right in (False, True):
             for shape in ((), (4,), (2, 3)):
-                values = np.asarray(rng.integers(-1, 10, shape), dtype)
-                yield Sample([row, values], {"right": right}, native=False)
-            values = np.asarray(rng.integers(-1, 10, (2, 3, 4)), dtype)
-            yield Sample([rows, values], {"right": right}, native=False)
+                values = np.asarray(rng.integers(0, 10, shape)).astype(dtype)
+                yield Sample([row, values], {"right": right})
+            values = rng.integers(0, 10, (2, 3, 4)).astype(dtype)
+            yield Sample([rows, values], {"right": right})
     special = np.array([np.nan, np.inf, -np.inf], np.float32)
-    yield Sample([np.array([0, 1, np.inf], np.float32), special], native=False)
-    yield Sample([np.ones(0, np.float32), special], native=False)
+    for right in (False, True):
+        yield Sample([np.array([-1, 1, np.inf], np.float32), special], {"right": right})
+    yield Sample([np.ones(0, np.float32), special])
 
 
 SEARCHSORTED = OpDef(
@@ -57,6 +58,4 @@ SEARCHSORTED = OpDef(
     evaluate=_evaluate,
     samples=_samples,
     attrs={"right": Attr("bool", False)},
-    strided=(ALL_INPUTS,),
-    native=False,
 )

@@ -1,4 +1,4 @@
-"""ARGSORT; what is sorted itself is a GATHER by it, the largest few a SLICE of it."""
+"""ARGSORT; what is sorted itself is a GATHER by it, the largest few its first places."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
-from taper_runtime.ops.rules import COMPUTED, check_axis, check_dtype
+from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     dtype, shape = inputs[0]
     check_dtype("ARGSORT", "x", dtype, COMPUTED)
-    check_axis("ARGSORT", attrs["axis"], len(shape))
-    return TensorType("int64", shape)
+    axis, count = check_axis("ARGSORT", attrs["axis"], len(shape)), attrs["count"]
+    if count == -1:
+        return TensorType("int64", shape)
+    if not 0 <= count <= shape[axis]:
+        fail("ARGSORT", f"a count of -1 or in [0, {shape[axis]}]", count)
+    return TensorType("int64", replace(shape, axis, count))
 
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -28,31 +32,41 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         order = x.shape[axis] - 1 - np.flip(ascending, axis)
     else:
         order = np.argsort(x, axis, kind="stable")
+    if attrs["count"] != -1:
+        order = order[(slice(None),) * axis + (slice(attrs["count"]),)]
     return np.asarray(order, np.int64, order="C")
 
 
 def _samples() -> Iterator[Sample]:
     rng = np.random.default_rng(16)
-    arrays = [
-        rng.integers(0, 4, (3, 9)).astype(dtype)
-        for dtype in (np.float32, np.int64, np.int32, np.bool_, np.uint8)
-    ]
-    special = [[2, np.nan, -np.inf], [np.inf, 0, np.nan], [-0.0, 0, 1]]
-    for x in (*arrays, np.array(special, np.float32), np.ones((0, 3), np.float32)):
+    arrays = [rng.integers(0, 4, (3, 9)).astype(dtype) for dtype in COMPUTED]
+    arrays += [np.asarray(rng.integers(-9, 9, (2, 70)) << 40), -np.ones((2, 3), np.int8)]
+    special = np.array([[2, np.nan, -np.inf], [np.inf, 0, -np.nan], [-0.0, 0, 1]])
+    arrays += [special, special.astype(np.float32), np.ones((0, 3), np.float32)]
+    arrays += [np.asarray(rng.standard_normal((2, 5000)), dtype) for dtype in FLOATS]
+    for x in arrays:
         for axis in range(2):
-            yield Sample([x], {"axis": axis}, native=False)
-            yield Sample([x], {"axis": axis, "descending": True}, native=False)
+            for descending in (False, True):
+                attrs = {"axis": axis, "descending": descending}
+                yield Sample([x], attrs)
+                yield Sample([x], {**attrs, "count": min(2, x.shape[axis])})
+    falling = np.arange(5000, 0, -1, dtype=np.float32) // 2  # each before those kept
+    yield Sample([falling], {"axis": 0, "count": 90})
+    yield Sample([falling], {"axis": 0, "count": 0})
 
 
 ARGSORT = OpDef(
     name="ARGSORT",
-    doc="Where the elements of x, sorted along an axis, stood before. Equals keep their order; NaN "
-    "is larger than any number.",
+    doc="Where the elements of x, sorted along an axis, stood before; the first `count` of them "
+    "alone unless it is -1. Equals keep their order; NaN is larger than any number.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,
     samples=_samples,
-    attrs={"axis": Attr("int"), "descending": Attr("bool", False)},
+    attrs={
+        "axis": Attr("int"),
+        "descending": Attr("bool", False),
+        "count": Attr("int", -1, sized=True),
+    },
     strided=(ALL_INPUTS,),
-    native=False,
 )

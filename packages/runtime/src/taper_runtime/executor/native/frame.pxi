@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
 
 
 cdef struct Patch:
@@ -80,10 +81,21 @@ cdef class Frame:
                 n += 1
 
     cdef int run_numpy(self, tuple node) except -1:
-        evaluate, attrs, operands = node
+        op, attrs, operands = node
         arrays = [self.array(*operand) for operand in operands]
-        arrays[-1][...] = evaluate(arrays[:-1], attrs)
+        op.compute(arrays[:-1], attrs, arrays[-1])
         return 0
+
+    cdef object failure(self, Step step, taper_status status):
+        """The InputError for a step whose kernel failed: the op's own words where it has any."""
+        reason = taper_status_string(status).decode()
+        op, attrs, operands = self.layout._numpy_node(step)
+        if status == TAPER_BAD_INDEX and op.check is not None:
+            try:
+                op.check([self.array(*operand) for operand in operands[:-1]], attrs)
+            except InputError as error:
+                reason = str(error).removeprefix(f"{op.name}: ")
+        return InputError(f"node {step.label}: {reason}")
 
     def array(self, base, at, dtype, shape, strides):
         """The operand as a numpy array over the frame's memory; for nodes numpy computes."""

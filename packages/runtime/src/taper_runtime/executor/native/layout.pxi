@@ -164,18 +164,20 @@ cdef class Layout:
         return 0
 
     cdef int _place_numpy(self) except -1:
-        """Make numpy nodes of the steps without a kernel: (evaluate, attrs, operands)."""
+        """Make numpy nodes of the steps without a kernel: (op, attrs, operands)."""
         cdef Step step
         for i, (_, _, step) in enumerate(self.segments):
-            if step is None:
-                continue
-            operands = [
-                (*self._place(kind, index, offset), dtype, self._known(shape), self._known(strides))
-                for kind, index, offset, dtype, shape, strides in step.operands
-            ]
-            attrs = {name: self._known(value) for name, value in step.attrs.items()}
-            self.segments[i] = (0, 0, (step.op.evaluate, attrs, operands))
+            if step is not None:
+                self.segments[i] = (0, 0, self._numpy_node(step))
         return 0
+
+    cdef tuple _numpy_node(self, Step step):
+        """(op, attrs, operands) of a step, all sizes known, operands as Frame.array takes them."""
+        operands = [
+            (*self._place(kind, index, offset), dtype, self._known(shape), self._known(strides))
+            for kind, index, offset, dtype, shape, strides in step.operands
+        ]
+        return step.op, {name: self._known(value) for name, value in step.attrs.items()}, operands
 
     cdef tuple _place(self, int kind, Py_ssize_t index, Py_ssize_t offset):
         """(bound array or -1, address or offset) of an operand's first element."""

@@ -141,6 +141,8 @@ cdef class PreparedNode:
         Per worker.
     """
 
+    cdef object op
+    cdef object attrs
     cdef Candidate candidate
     cdef Buffer state
     cdef Buffer tensors  # taper_tensor [n_inputs + 1], the output last
@@ -180,6 +182,8 @@ cdef class PreparedNode:
         cdef taper_status status
         with nogil:
             status = taper_run(&args, &failed)
+        if status == TAPER_BAD_INDEX and self.op.check is not None:
+            self.op.check(inputs, self.attrs)
         if status != TAPER_OK:
             what = step.kernel.op.decode()
             raise InputError(f"{what}: {taper_status_string(status).decode()}")
@@ -213,6 +217,7 @@ def prepare(op, attrs, inputs, output):
     for _, shape, _ in operands:
         if len(shape) > TAPER_MAX_RANK:
             return None
+    node.op, node.attrs = op, attrs
     node.tensors = Buffer(len(operands) * sizeof(taper_tensor))
     cdef taper_tensor *tensors = <taper_tensor *>node.tensors.data
     cdef Py_ssize_t i

@@ -254,7 +254,7 @@ cdef class Program:
             status = taper_run(&args, &failed)
         if status != TAPER_OK:
             step = layout.program.steps[layout.native[begin + failed][0]]
-            raise InputError(f"node {step.label}: {taper_status_string(status).decode()}")
+            raise frame.failure(step, status)
         if spans is not None:
             for i in range(args.count):
                 at = i * self.workers

@@ -1,0 +1,112 @@
+/*
+ * The first `count` places of one line in the order of its keys, equals in the order of their
+ * places. Included once per width of the keys, with
+ *
+ *     NAME(x)             x with the width
+ *     KEY, ENTRY          a key; a key and its place
+ *     ENTRY_OF(key, i), ENTRY_KEY(e), ENTRY_PLACE(e)
+ *
+ * Very few are kept in order, each entry inserted on arrival. Others gather in a buffer. Where all
+ * are wanted it holds them all and is sorted once; else it is sorted whenever it is full and cut to
+ * the first `count`, and from then on only keys below the last of those enter: an equal one comes
+ * later and so stands behind it.
+ */
+
+/* Into a[0..n], behind equals. */
+static inline void NAME(sort_insert)(ENTRY *a, int64_t n, ENTRY e) {
+    for (; n > 0 && ENTRY_KEY(e) < ENTRY_KEY(a[n - 1]); n--)
+        a[n] = a[n - 1];
+    a[n] = e;
+}
+
+/* Stable; spare is as large as a. Digit by digit from the lowest, but for digits that all share.
+ * Returns where the sorted entries are: in a or in spare. */
+static ENTRY *NAME(sort_entries)(ENTRY *a, ENTRY *spare, int64_t n, uint32_t *counts) {
+    enum { KEY_BITS = 8 * sizeof(KEY) };
+    if (n <= SORT_FEW) {
+        for (int64_t i = 1; i < n; i++)
+            NAME(sort_insert)(a, i, a[i]);
+        return a;
+    }
+    const int bits = n < SORT_MANY ? 8 : SORT_DIGIT;
+    const int digits = (KEY_BITS + bits - 1) / bits;
+    const int64_t values = INT64_C(1) << bits;
+    const KEY mask = (KEY)(values - 1);
+    memset(counts, 0, (size_t)(digits * values) * sizeof *counts);
+    for (int64_t i = 0; i < n; i++) {
+        KEY key = ENTRY_KEY(a[i]);
+        for (int d = 0; d < digits; d++, key >>= bits)
+            counts[d * values + (int64_t)(key & mask)]++;
+    }
+    for (int d = 0; d < digits; d++) {
+        uint32_t *at = counts + d * values;
+        const int shift = d * bits;
+        if (at[ENTRY_KEY(a[0]) >> shift & mask] == n)
+            continue;
+        uint32_t sum = 0;
+        for (int64_t v = 0; v < values; v++) {
+            const uint32_t of_value = at[v];
+            at[v] = sum;
+            sum += of_value;
+        }
+        for (int64_t i = 0; i < n; i++)
+            spare[at[ENTRY_KEY(a[i]) >> shift & mask]++] = a[i];
+        ENTRY *sorted = spare;
+        spare = a;
+        a = sorted;
+    }
+    return a;
+}
+
+static void NAME(sort_line)(const struct argsort_state *s, const void *x, int64_t *y,
+                            void *scratch) {
+    uint32_t *counts = scratch;
+    ENTRY *a = (ENTRY *)((char *)scratch + SORT_COUNTS_BYTES), *spare = a + s->capacity;
+    KEY keys[SORT_BLOCK], limit = 0;
+    const KEY flip = s->descending ? (KEY)-1 : 0;
+    int64_t n = 0; /* in the buffer */
+    bool limited = false, sorted = false;
+    for (int64_t begin = 0; begin < s->n; begin += SORT_BLOCK) {
+        const int64_t block = i64_min(SORT_BLOCK, s->n - begin);
+        s->NAME(keys)(keys, (const char *)x + begin * s->step * s->size, s->step, block, flip);
+        if (limited) {
+            KEY least = (KEY)-1;
+            for (int64_t i = 0; i < block; i++)
+                least = keys[i] < least ? keys[i] : least;
+            if (least >= limit)
+                continue;
+        }
+        for (int64_t i = 0; i < block; i++) {
+            if (limited && keys[i] >= limit)
+                continue;
+            if (s->count <= SORT_KEPT) {
+                n -= n == s->count; /* the last makes room */
+                NAME(sort_insert)(a, n++, ENTRY_OF(keys[i], begin + i));
+                limited = n == s->count;
+                limit = ENTRY_KEY(a[n - 1]);
+                continue;
+            }
+            a[n++] = ENTRY_OF(keys[i], begin + i);
+            sorted = n == s->capacity;
+            if (!sorted)
+                continue;
+            ENTRY *ordered = NAME(sort_entries)(a, spare, n, counts);
+            spare = ordered == a ? spare : a;
+            a = ordered;
+            n = s->count;
+            limit = ENTRY_KEY(a[n - 1]);
+            limited = true;
+        }
+    }
+    if (!sorted && s->count > SORT_KEPT)
+        a = NAME(sort_entries)(a, spare, n, counts);
+    for (int64_t i = 0; i < s->count; i++)
+        y[i * s->inner] = (int64_t)ENTRY_PLACE(a[i]);
+}
+
+#undef NAME
+#undef KEY
+#undef ENTRY
+#undef ENTRY_OF
+#undef ENTRY_KEY
+#undef ENTRY_PLACE

@@ -1,0 +1,97 @@
+"""Nodes with nothing to compute: what is checked all the same, and that it costs nothing."""
+
+import numpy as np
+import pytest
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
+from taper_runtime.executor import _native
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType, contiguous_strides
+
+NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
+HUGE = 2**31 - 1
+
+
+def floats(*shape):
+    return np.empty(shape, np.float32)
+
+
+def ints(*values):
+    return np.array(values, np.int64)
+
+
+def output_of(name, inputs, attrs):
+    types = [TensorType(NAMES[x.dtype], x.shape) for x in inputs]
+    dtype, shape = REGISTRY[name].infer_type(types, attrs)
+    return np.empty(shape, DTYPES[dtype].storage)
+
+
+def kernel(name, inputs, attrs, output):
+    op = REGISTRY[name]
+    operands = [(NAMES[x.dtype], x.shape, contiguous_strides(x.shape)) for x in (*inputs, output)]
+    node = _native.prepare(op, op.complete(attrs), operands[:-1], operands[-1])
+    assert node is not None, f"no kernel for {name}"
+    node.run(inputs, output)
+
+
+def evaluator(name, inputs, attrs, output):
+    REGISTRY[name].compute(inputs, REGISTRY[name].complete(attrs), output)
+
+
+#: Op, inputs of which one holds what is outside, attrs; the output of each is empty.
+OUTSIDE = [
+    ("EMBEDDING", [floats(5, 0), ints(0, 5)], {}),
+    ("EMBEDDING", [floats(2, 0, 16), ints(-1)], {"columns": 20}),
+    ("INDEX_SELECT", [floats(5, 0), ints(0, -6)], {"axis": 0}),
+    ("INDEX_SELECT", [floats(0, 5), ints(5)], {"axis": 1}),
+    ("INDEX_SELECT", [floats(HUGE, 5, 0), ints(5)], {"axis": 1}),
+    ("SCATTER", [floats(0, 3), np.zeros((2, 3), np.int64), floats(2, 3)], {"axis": 0}),
+    ("GROUPED_MATMUL", [floats(3, 4), floats(2, 4, 0), ints(2, 4)], {}),
+    ("GROUPED_MATMUL", [floats(3, 4), floats(2, 4, 0), ints(2, 1)], {}),
+    ("GROUPED_MATMUL", [floats(0, 4), floats(2, 4, 5), ints(0, 1)], {}),
+    ("GROUPED_MATMUL", [floats(HUGE, 0), floats(1, 0, 0), ints(-1)], {}),
+]
+
+
+@pytest.mark.parametrize("compute", [kernel, evaluator])
+@pytest.mark.parametrize(("name", "inputs", "attrs"), OUTSIDE)
+def test_what_is_outside_is_found_where_the_result_is_empty(name, inputs, attrs, compute):
+    output = output_of(name, inputs, attrs)
+    assert output.size == 0
+    with pytest.raises(InputError, match=f"{name}: expected (indices in|ends that rise)"):
+        compute(name, inputs, attrs, output)
+
+
+def test_what_is_inside_passes():
+    for name, inputs, attrs in OUTSIDE:
+        inside = [x if x.dtype == np.float32 or x.ndim > 1 else np.zeros_like(x) for x in inputs]
+        if name != "SCATTER":  # a dim of no places has none inside
+            for compute in (kernel, evaluator):
+                compute(name, inside, attrs, output_of(name, inside, attrs))
+
+
+WINDOW = {"kernel": [3], "stride": [1], "padding": [1, 1]}
+
+#: Op, inputs of no bytes, attrs: the evaluators themselves would take long, or gigabytes.
+VAST = [
+    ("AVG_POOL", [floats(0, HUGE, 4)], {**WINDOW, "counted": [1, 1]}),
+    ("MAX_POOL", [floats(HUGE, 5, 0)], {**WINDOW, "dilation": [1]}),
+    ("ADAPTIVE_MAX_POOL", [floats(0, 4, 4)], {"sizes": [HUGE]}),
+    ("ADAPTIVE_AVG_POOL", [floats(HUGE, 4, 0)], {"sizes": [3]}),
+    ("SOFTMAX", [floats(HUGE, 0)], {"axis": 0}),
+    ("CUMARGMAX", [floats(HUGE, 0)], {"axis": 0}),
+    ("ARGSORT", [floats(HUGE, 0)], {"axis": 0}),
+    ("LOGCUMSUMEXP", [floats(0, HUGE)], {"axis": 1}),
+    ("SEARCHSORTED", [floats(HUGE, 0, 1), floats(HUGE, 0, 1)], {}),
+]
+
+
+@pytest.mark.parametrize(("name", "inputs", "attrs"), VAST)
+def test_an_empty_result_of_vast_dims_costs_nothing(name, inputs, attrs):
+    """The evaluator is not even called, and the kernel has no tasks."""
+    output = output_of(name, inputs, attrs)
+    assert output.size == 0
+    op = REGISTRY[name]._replace(evaluate=None)
+    op.compute(inputs, op.complete(attrs), output)
+    kernel(name, inputs, attrs, output)
