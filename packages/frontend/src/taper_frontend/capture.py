@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,10 +14,11 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.errors import ExportError
+from taper_frontend.lowering.lower import draws
 from taper_frontend.lowering.registry import HANDLERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch._ops import OperatorBase
 
@@ -93,9 +95,30 @@ def capture(
                 "expected a torch.nn.Module, an ExportedProgram or the path of a .pt2 file, "
                 f"got {type(model).__name__}"
             )
-        return _attempt(
-            "decompose the program", lambda: program.run_decompositions(_decompositions())
-        )
+        with _unread_draws_kept(program):
+            return _attempt(
+                "decompose the program", lambda: program.run_decompositions(_decompositions())
+            )
+
+
+@contextmanager
+def _unread_draws_kept(program: ExportedProgram) -> Iterator[None]:
+    """Give random numbers that nobody reads a reader meanwhile: a check of nothing.
+
+    Decomposing drops what nobody reads. But the module draws them, and after them others.
+    """
+    graph = program.graph
+    readers = []
+    for node in graph.nodes:
+        if draws(node) and not node.users and isinstance(node.meta["val"], torch.Tensor):
+            with graph.inserting_after(node):
+                check = torch.ops.aten._assert_tensor_metadata.default
+                readers.append(graph.call_function(check, (node,)))
+    try:
+        yield
+    finally:
+        for reader in readers:
+            graph.erase_node(reader)
 
 
 def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:

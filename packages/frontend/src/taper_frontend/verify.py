@@ -14,7 +14,7 @@ from taper_frontend.lowering.context import to_numpy
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.session import InferenceSession
+from taper_runtime.session import InferenceSession, RunOptions
 from taper_runtime.sizes import evaluate, nonempty
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ def verify_plan(plan: Plan, program: ExportedProgram) -> Plan:
     Random floats are standard normal; random integers are drawn between the least and the largest
     of the example's, so that indices stay in range. Where sizes vary, the last trials have others:
     the least from 1 on, and the example's neighbours. State goes on from trial to trial on both
-    sides. Sizes that may be 0 are then tried with it, one at a time: torch.export does not look at
-    empty dims, so that nobody knows before what a program does with them.
+    sides; what a trial draws itself is drawn with the same seed. Sizes that may be 0 are then tried
+    with it, one at a time: torch.export does not look at empty dims, so that nobody knows before
+    what a program does with them.
 
     Returns
     -------
@@ -74,6 +75,7 @@ def verify_plan(plan: Plan, program: ExportedProgram) -> Plan:
 
 def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram) -> Plan:
     session = InferenceSession(plan)
+    options = RunOptions()
     rng = np.random.default_rng(0)
     max_error = relative_error = 0.0
     dtypes = {spec.dtype for spec in plan.tensors.values()}
@@ -86,12 +88,13 @@ def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram)
         if trial > 0:
             arrays = [_randomize(a, shape, rng) for a, shape in zip(given, sizes, strict=True)]
         try:
-            want = _run_module(module, program, arrays)
+            want = _run_module(module, program, arrays, seed=trial)
         except Exception:
             if trial <= TRIALS:
                 raise
             continue  # torch's own checks are stricter than the ranges it gives
-        got = session.run(None, dict(zip(plan.inputs, arrays, strict=True)))
+        options.seed = trial
+        got = session.run(None, dict(zip(plan.inputs, arrays, strict=True)), options)
         trials += 1
         for name, ours, theirs in zip(plan.outputs, got, want, strict=True):
             absolute, relative = _compare(ours, theirs)
@@ -110,11 +113,12 @@ def _compare_runs(plan: Plan, module: torch.nn.Module, program: ExportedProgram)
         arrays = [_randomize(a, shape, rng) for a, shape in zip(given, sizes, strict=True)]
         limits[name] = nonempty(*limits[name])
         try:
-            want = _run_module(module, program, arrays)
+            want = _run_module(module, program, arrays, seed=0)
         except Exception:  # torch's, or of the module, which is anyone's code
             continue
         try:
-            got = session.run(None, dict(zip(plan.inputs, arrays, strict=True)))
+            options.seed = 0
+            got = session.run(None, dict(zip(plan.inputs, arrays, strict=True)), options)
         except ValueError:  # refused: by us, or by numpy, which has no maximum of nothing
             continue
         if all(
@@ -170,9 +174,9 @@ def _randomize(array: np.ndarray, shape: tuple[int, ...], rng: np.random.Generat
 
 
 def _run_module(
-    module: torch.nn.Module, program: ExportedProgram, arrays: Sequence[np.ndarray]
+    module: torch.nn.Module, program: ExportedProgram, arrays: Sequence[np.ndarray], seed: int
 ) -> list[np.ndarray]:
-    """The module's tensor results, flattened, for these tensor inputs."""
+    """The module's tensor results, flattened, for these tensor inputs and this seed."""
     fresh = iter(arrays)
     leaves, spec = torch.utils._pytree.tree_flatten(program.example_inputs)
     leaves = [
@@ -183,7 +187,8 @@ def _run_module(
     ]
     args, kwargs = torch.utils._pytree.tree_unflatten(leaves, spec)
     # torch prints the line that fails beside raising its error
-    with torch.no_grad(), redirect_stderr(StringIO()):
+    with torch.no_grad(), redirect_stderr(StringIO()), torch.random.fork_rng([]):
+        torch.manual_seed(seed)
         results = torch.utils._pytree.tree_leaves(module(*args, **kwargs))
     return [to_numpy(result) for result in results if isinstance(result, torch.Tensor)]
 

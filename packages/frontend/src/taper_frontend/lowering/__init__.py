@@ -15,6 +15,7 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     norm,
     pad,
     pool,
+    random,
     recurrent,
     reduce,
     resample,

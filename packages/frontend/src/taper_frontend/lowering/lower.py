@@ -171,6 +171,8 @@ class _Walk:
             raise UnsupportedOpError(self.refused)
         outputs = [name for kind, name in results if kind == "tensor"]
         outputs += [self._value(name) for name in self.written.values()]
+        if self.context.generator is not None:
+            outputs.append(self.context.generator)
         if _holds_poison(outputs):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(outputs)
@@ -399,18 +401,24 @@ class _Walk:
 
 
 def needed(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that results are made of, in order.
+    """Return the nodes that results are made of, in order, and those that draw random numbers.
 
     The others only assert something: a plan's inputs have one type, and a plan cannot raise a
-    model's own errors.
+    model's own errors. Numbers that nobody reads are drawn too, or the next would be others.
     """
-    wanted = {node for node in nodes if node.op == "output"}
+    wanted = {node for node in nodes if node.op == "output" or draws(node)}
     for node in reversed(list(nodes)):
         if node in wanted and _is_check(node):
             wanted.remove(node)
         elif node in wanted:
             wanted.update(node.all_input_nodes)
     return [node for node in nodes if node in wanted]
+
+
+def draws(node: Node) -> bool:
+    """Whether the node draws random numbers, or would in training mode."""
+    target = node.target
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _is_check(node: Node) -> bool:
@@ -449,10 +457,9 @@ def _find_handler(node: Node) -> Handler | None:
             raise Refusal(reason, "dtype")
     if (handler := HANDLERS.get(str(target))) is not None:
         return handler
-    if isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
-        raise Refusal(
-            "it draws random numbers; a layer in training mode? call eval() before export", "op"
-        )
+    if draws(node):
+        reason = "it draws random numbers of a kind that no handler lowers; docs/random-numbers.md"
+        raise Refusal(reason, "op")
     raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
 
 
