@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering.lower import draws
+from taper_frontend.lowering.lower import TRAINING, draws
 from taper_frontend.lowering.registry import HANDLERS
 
 if TYPE_CHECKING:
@@ -96,9 +96,11 @@ def capture(
                 f"got {type(model).__name__}"
             )
         with _unread_draws_kept(program):
-            return _attempt(
+            captured = _attempt(
                 "decompose the program", lambda: program.run_decompositions(_decompositions())
             )
+        captured.graph_module.meta[TRAINING] = isinstance(model, torch.nn.Module) and model.training
+        return captured
 
 
 @contextmanager

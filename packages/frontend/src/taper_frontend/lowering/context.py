@@ -44,13 +44,16 @@ class Lowering:
         What is being lowered, for what the arguments do not say.
     generator : str or None
         The state of the generator after what has been drawn; None as long as nothing has.
+    training : bool
+        Whether the module is in training mode.
     """
 
     node: Node
-    generator: str | None = None
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, training: bool = False) -> None:
         self.graph = graph
+        self.training = training
+        self.generator: str | None = None
         self._name = ""
         self._source = ""
         self._outputs: tuple[TensorType | None, ...] = ()
@@ -138,7 +141,13 @@ class Lowering:
         return name
 
     def random(self, law: str, shape: Sequence[int], dtype: str, limit: int = 0) -> str:
-        """Draw random numbers, after all that have been drawn before."""
+        """Draw random numbers, after all that have been drawn before.
+
+        Refused in training mode, where nobody can tell a layer that was left in it from draws that
+        are meant.
+        """
+        if self.training:
+            self.unsupported("it draws random numbers in training mode; call eval() before export")
         if self.generator is None:
             state = new_state(0)
             self.generator = self.graph.add_input("generator", state.dtype.name, state.shape)

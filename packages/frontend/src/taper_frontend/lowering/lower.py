@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.registry import Handler
 
+#: Key in a program's metadata: whether the module was in training mode.
+TRAINING = "training"
+
 #: Where a result lies is no matter of a plan.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
@@ -150,7 +153,8 @@ class _Walk:
         self.program = program
         self.sizes = sizes
         self.graph = Graph(self.sizes.ranges, self.sizes.examples)
-        self.context = Lowering(self.graph)
+        training = program.graph_module.meta.get(TRAINING, False)
+        self.context = Lowering(self.graph, training)
         self.refused: list[UnsupportedNode] = []
         # size variables whose ranges left something open
         self.undecided: set[str] = set()
