@@ -11,6 +11,7 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     fold,
     grid_sample,
     indexing,
+    linalg,
     matmul,
     norm,
     pad,

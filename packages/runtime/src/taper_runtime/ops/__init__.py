@@ -9,9 +9,11 @@ from taper_runtime.ops import (
     conv,
     convert,
     creation,
+    decompositions,
     elementwise,
     gather,
     grouped,
+    linalg,
     map,
     matmul,
     norm,
@@ -75,6 +77,8 @@ for _op in (
     search.SEARCHSORTED,
     *scan.OPS,
     *special.OPS,
+    *linalg.OPS,
+    *decompositions.OPS,
     *recurrent.OPS,
 ):
     register(_op)
