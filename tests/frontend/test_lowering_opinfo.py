@@ -82,6 +82,14 @@ FAMILIES = {
         __rmatmul__ addmm addmv addr baddbmm bmm dot einsum inner kron linalg.multi_dot matmul mm
         mv nn.functional.linear nn.functional.scaled_dot_product_attention outer tensordot
     """,
+    "linalg": """
+        cholesky cholesky_inverse cholesky_solve linalg.cholesky linalg.cholesky_ex
+        linalg.cond linalg.cross linalg.det linalg.eigvalsh linalg.inv linalg.inv_ex linalg.lu
+        linalg.lu_factor linalg.lu_factor_ex linalg.matrix_norm linalg.matrix_power
+        linalg.matrix_rank linalg.norm linalg.pinv linalg.slogdet linalg.solve linalg.solve_ex
+        linalg.solve_triangular linalg.svdvals linalg.tensorinv linalg.tensorsolve linalg.vander
+        logdet matrix_exp pinverse triangular_solve
+    """,
     "convolutions": """
         nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
         nn.functional.conv_transpose1d nn.functional.conv_transpose2d

@@ -182,6 +182,8 @@ def pinv(
 ) -> str:
     """Invert the singular values that are larger than a tolerance."""
     dtype, shape = ctx.type(a)
+    if 0 in shape[-2:]:
+        return ctx.full(ctx.output.shape, 0, dtype)
     u, s, vh = _unpack(ctx, ctx.emit("SVD", [a]), svd_shapes(shape, True, False))
     axis = ctx.rank(s) - 1
     if rtol is None:
