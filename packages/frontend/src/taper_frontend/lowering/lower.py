@@ -9,6 +9,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.export.graph_signature import (
     ConstantArgument,
+    CustomObjArgument,
     InputKind,
     OutputKind,
     SymIntArgument,
@@ -226,6 +227,8 @@ class _Walk:
         self.values[arg.name] = _POISON
         if isinstance(arg, SymIntArgument):
             self._refuse(what, "dynamic shape", "it is an int that varies; give it as a constant")
+        elif isinstance(arg, CustomObjArgument):  # such as a generator of random numbers
+            self._refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
         elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
             self._refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
         else:
@@ -475,7 +478,8 @@ def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
 
 def _unbacked(node: Node) -> set[Any]:
     """Return the sizes in what the node computes that only values decide."""
-    return set(free_unbacked_symbols(node.meta.get("val")))
+    value = node.meta.get("val")
+    return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
 
 
 def _holds_poison(args: Any) -> bool:
