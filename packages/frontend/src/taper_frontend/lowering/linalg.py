@@ -180,25 +180,30 @@ def pinv(
     rtol: str | None = None,
     hermitian: bool = False,
 ) -> str:
-    """Invert the singular values that are larger than a tolerance."""
+    """Invert the singular values (hermitian: eigenvalues) that are larger than a tolerance."""
     dtype, shape = ctx.type(a)
     if 0 in shape[-2:]:
         return ctx.full(ctx.output.shape, 0, dtype)
-    u, s, vh = _unpack(ctx, ctx.emit("SVD", [a]), svd_shapes(shape, True, False))
+    if hermitian:
+        values, u = _unpack(ctx, ctx.emit("EIGH", [a]), eigh_shapes(shape, True))
+        v, s = u, ctx.emit("ABS", [values])
+    else:
+        u, s, vh = _unpack(ctx, ctx.emit("SVD", [a]), svd_shapes(shape, True, False))
+        v, values = _transpose(ctx, vh), s
     axis = ctx.rank(s) - 1
     if rtol is None:
         rate = torch.finfo(getattr(torch, dtype)).eps * max(shape[-2:])
         relative: Operand = rate if atol is None else 0.0
     else:
         relative = ctx.reshape(rtol, (*ctx.shape(rtol), 1))
-    limit = ctx.apply("MUL", ctx.slice(s, axis, 0, 1), relative, dtype=dtype)
+    limit = ctx.emit("AMAX", [s], axes=[axis], keepdim=True)
+    limit = ctx.apply("MUL", limit, relative, dtype=dtype)
     if atol is not None:
         limit = ctx.apply("MAXIMUM", limit, ctx.reshape(atol, (*ctx.shape(atol), 1)), dtype=dtype)
     large = ctx.apply("GT", s, limit, dtype=dtype)
-    s = ctx.apply("WHERE", large, ctx.emit("RECIPROCAL", [s]), 0.0, dtype=dtype)
-    s = ctx.reshape(s, (*ctx.shape(s)[:-1], 1, ctx.shape(s)[-1]))
-    v = ctx.apply("MUL", _transpose(ctx, vh), s, dtype=dtype)
-    return ctx.emit("MATMUL", [v, _transpose(ctx, u)])
+    inverse = ctx.apply("WHERE", large, ctx.emit("RECIPROCAL", [values]), 0.0, dtype=dtype)
+    inverse = ctx.reshape(inverse, (*ctx.shape(s)[:-1], 1, ctx.shape(s)[-1]))
+    return ctx.emit("MATMUL", [ctx.apply("MUL", v, inverse, dtype=dtype), _transpose(ctx, u)])
 
 
 # -- LU -------------------------------------------------------------------------------------------

@@ -182,13 +182,13 @@ def _ones(ctx: Lowering, p: Operand, real: str) -> str:
 @lowers("aten.native_dropout.default")
 def native_dropout(ctx: Lowering, x: str, p: float, train: bool | None) -> tuple[str, str]:
     """Drop elements with probability ``p`` and scale the others up; also tell which are kept."""
-    keep = 1 - p
-    if train is False or not p:
+    if train is False:
         return x, ctx.full(ctx.shape(x), True, "bool")
-    kept = ctx.apply("LT", _draw(ctx, "uniform", "float64"), keep, dtype="float64")
+    keep = 1 - p
     dtype = ctx.dtype(x)
-    scaled = ctx.apply("MUL", ctx.cast(kept, dtype), 1 / keep if keep else 0, dtype=dtype)
-    return ctx.apply("MUL", x, scaled, dtype=dtype), kept
+    kept = ctx.apply("LT", _draw(ctx, "uniform", "float64"), keep, dtype="float64")
+    scale = ctx.apply("MUL", ctx.cast(kept, dtype), 1 / keep if keep else 0, dtype=dtype)
+    return ctx.apply("MUL", x, scale, dtype=dtype), kept
 
 
 @lowers("aten.multinomial.default")
