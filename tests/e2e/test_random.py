@@ -1,8 +1,10 @@
 """Random numbers: torch's own for the same seed, in its order, over all runs of a session."""
 
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -366,3 +368,9 @@ def test_verification_leaves_torchs_generator_alone():
     before = torch.get_rng_state()
     plan_of(lambda x: x + torch.randn(4, 6), X)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_example_of_the_page():
+    page = Path(__file__).parents[2] / "docs" / "random-numbers.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
