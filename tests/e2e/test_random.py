@@ -1,6 +1,7 @@
 """Random numbers: torch's own for the same seed, in its order, over all runs of a session."""
 
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -370,7 +371,9 @@ def test_verification_leaves_torchs_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_example_of_the_page():
+def test_example_of_the_page(tmp_path):
     page = Path(__file__).parents[2] / "docs" / "random-numbers.md"
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
+    script = tmp_path / "example.py"
+    script.write_text(block, encoding="utf-8")
+    runpy.run_path(str(script))
