@@ -28,6 +28,8 @@ _LARGE_LIMIT = 2**28
 _MAX_PERMUTATION = (2**32 - 1) // 20
 #: Normals that are made at a time where there are so many.
 _BLOCK = 16
+#: Numbers that are made at a time; a multiple of that.
+_PART = 1 << 16
 
 
 def _uniform_words(count: int, limit: int, dtype: str) -> int:
@@ -35,9 +37,20 @@ def _uniform_words(count: int, limit: int, dtype: str) -> int:
 
 
 def _uniform(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
-    if dtype == "float64":
-        return generator.doubles(count)
-    return (generator.words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2**-24)
+    values = np.empty(count, dtype)
+    for part in _parts(values):
+        if dtype == "float64":
+            part[...] = generator.doubles(len(part))
+        else:
+            part[...] = generator.words(len(part)) & np.uint32(2**24 - 1)
+            part *= np.float32(2**-24)
+    return values
+
+
+def _parts(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield stretches of ``values`` that stay in cache, with all that is computed for them."""
+    for start in range(0, len(values), _PART):
+        yield values[start : start + _PART]
 
 
 def _normal_words(count: int, limit: int, dtype: str) -> int | None:
@@ -52,7 +65,8 @@ def _normal(generator: Generator, count: int, limit: int, dtype: str) -> np.ndar
         return generator.normals(count)
     values = _uniform(generator, count, limit, dtype)
     whole = count - count % _BLOCK
-    values[:whole] = _normal_blocks(values[:whole])
+    for part in _parts(values[:whole]):
+        part[...] = _normal_blocks(part)
     if whole < count:
         values[-_BLOCK:] = _normal_blocks(_uniform(generator, _BLOCK, limit, dtype))
     return values
@@ -87,10 +101,14 @@ def _integer_words(count: int, limit: int, dtype: str) -> int:
 
 def _integer(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
     """Draw integers below ``limit``; any 64 bits if it is 0."""
-    if 0 < limit < _LARGE_LIMIT:
-        return (generator.words(count) % np.uint32(limit)).astype(np.int64)
-    drawn = generator.long_words(count)
-    return (drawn % np.uint64(limit) if limit else drawn).view(np.int64)
+    values = np.empty(count, np.int64)
+    for part in _parts(values):
+        if 0 < limit < _LARGE_LIMIT:
+            part[...] = generator.words(len(part)) % np.uint32(limit)
+            continue
+        drawn = generator.long_words(len(part))
+        part[...] = (drawn % np.uint64(limit) if limit else drawn).view(np.int64)
+    return values
 
 
 def _permutation_words(count: int, limit: int, dtype: str) -> int:
