@@ -84,6 +84,7 @@ class State:
     def reset(self, name: str | None = None) -> None:
         """Give one tensor, or all, the value it was exported with; to all belongs the generator."""
         for each in self.names if name is None else (name,):
+            self._check(each)
             self.set(each, self._plan.constants[each])
         if name is None and self._generator is not None and self._seed is not None:
             with self._lock:
