@@ -13,6 +13,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from lowering import evaluate_graph, lower_model, tensors_in
+from taper_runtime.generator import new_state
 
 SAMPLES = 6
 DTYPES = (torch.float32, torch.int64, torch.bool)
@@ -82,6 +83,14 @@ FAMILIES = {
         __rmatmul__ addmm addmv addr baddbmm bmm dot einsum inner kron linalg.multi_dot matmul mm
         mv nn.functional.linear nn.functional.scaled_dot_product_attention outer tensordot
     """,
+    "linalg": """
+        cholesky cholesky_inverse cholesky_solve linalg.cholesky linalg.cholesky_ex
+        linalg.cond linalg.cross linalg.det linalg.eigvalsh linalg.inv linalg.inv_ex linalg.lu
+        linalg.lu_factor linalg.lu_factor_ex linalg.matrix_norm linalg.matrix_power
+        linalg.matrix_rank linalg.norm linalg.pinv linalg.slogdet linalg.solve linalg.solve_ex
+        linalg.solve_triangular linalg.svdvals linalg.tensorinv linalg.tensorsolve linalg.vander
+        logdet matrix_exp pinverse triangular_solve
+    """,
     "convolutions": """
         nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
         nn.functional.conv_transpose1d nn.functional.conv_transpose2d
@@ -113,6 +122,8 @@ EXCLUDED = {
     "index_put": lambda s: s.args[0][0].dtype == torch.bool and s.args[1].numel() > 1,
     "narrow": lambda s: isinstance(s.args[1], torch.Tensor),
     "nn.functional.batch_norm": lambda s: s.kwargs.get("training"),
+    # torch.export makes native_dropout of it, which draws though it drops all
+    "nn.functional.dropout": lambda s: s.kwargs.get("p") == 1,
     "nn.functional.embedding": lambda s: "max_norm" in s.kwargs,
     "nn.functional.one_hot": lambda s: s.kwargs.get("num_classes", -1) == -1,
     "nn.functional.scaled_dot_product_attention": lambda s: s.kwargs.get("dropout_p"),
@@ -126,6 +137,9 @@ TIES = frozenset({"argsort", "kthvalue", "median", "msort", "nanmedian", "sort",
 #: Relative and absolute tolerance where torch's own is too strict: its float32 result of these
 #: samples is 2e-5 from its float64 one.
 TOLERANCES = {
+    "linalg.cond": (1e-5, 1e-5),
+    "linalg.pinv.hermitian": (1e-4, 1e-4),
+    "matrix_exp": (1e-5, 1e-5),
     "nn.functional.conv_transpose3d": (1e-4, 5e-5),
     "nn.functional.scaled_dot_product_attention": (1e-4, 5e-5),
 }
@@ -210,3 +224,45 @@ def test_what_rounding_explains():
     assert is_rounded(x + torch.tensor([0.0, 1e-4]), x)
     assert not is_rounded(x + 1, x)
     assert not is_rounded(x * torch.nan, x)
+
+
+#: OpInfo names of functions that draw, and of methods that fill a tensor.
+DRAWING = """
+    bernoulli multinomial nn.functional.alpha_dropout nn.functional.dropout
+    nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout normal
+    rand_like randint randint_like randn randn_like
+"""
+FILLING = "cauchy exponential geometric log_normal uniform"
+
+
+def drawing_function(name):
+    """The function itself: the op of an OpInfo sets a seed of its own."""
+    if name in FILLING.split():
+        return lambda x, *args: getattr(x.clone(), f"{name}_")(*args)
+    module, _, last = name.rpartition(".")
+    return getattr(torch.nn.functional if module else torch, last)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # dropout of images without a batch
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
+def test_samples_of_what_draws(dtype):
+    """All draw from one generator, so that one number too many would be seen in all that follow."""
+    names = (DRAWING + FILLING).split()
+    assert set(names) <= {op.name for op in op_db}
+    labels, calls = [], []
+    for op in op_db:
+        if op.name in names and not op.variant_test_name and dtype in op.dtypes:
+            function = drawing_function(op.name)
+            for sample in samples(op, dtype):
+                labels.append(op.name)
+                calls.append((function, (sample.input, *sample.args), sample.kwargs))
+    module = Calls(calls).eval()
+    tensors = tensors_in([arguments for _, *arguments in calls])
+    graph = lower_model(module, *tensors).graph
+    (state,) = graph.states
+    torch.manual_seed(5)
+    wanted = module(*tensors)
+    (*got, _) = evaluate_graph(graph, [*tensors, torch.from_numpy(new_state(5))])
+    assert graph.inputs[-1] == state
+    for name, mine, torchs in zip(labels, got, wanted, strict=True):
+        torch.testing.assert_close(mine, torchs, check_stride=False, msg=lambda m, n=name: n + m)

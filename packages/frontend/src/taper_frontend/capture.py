@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,13 +15,14 @@ from torch.utils._pytree import tree_map_only
 from taper_frontend.arguments import check_model
 from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.guards import user_lines
+from taper_frontend.lowering.lower import TRAINING, draws
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.quiet import quiet
 from taper_frontend.recurrent_shapes import recurrent_shapes
 from taper_frontend.refusals import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch._ops import OperatorBase
 
@@ -84,9 +86,12 @@ def capture(
             )
         else:
             program = model
-        return _attempt(
-            "decompose the program", lambda: program.run_decompositions(_decompositions())
-        )
+        with _unread_draws_kept(program):
+            captured = _attempt(
+                "decompose the program", lambda: program.run_decompositions(_decompositions())
+            )
+        captured.graph_module.meta[TRAINING] = isinstance(model, torch.nn.Module) and model.training
+        return captured
 
 
 def opened(model: Model) -> torch.nn.Module | ExportedProgram:
@@ -101,6 +106,26 @@ def opened(model: Model) -> torch.nn.Module | ExportedProgram:
     if isinstance(model, str | os.PathLike):
         return _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
     return model
+
+
+@contextmanager
+def _unread_draws_kept(program: ExportedProgram) -> Iterator[None]:
+    """Give random numbers that nobody reads a reader meanwhile: a check of nothing.
+
+    Decomposing drops what nobody reads. But the module draws them, and after them others.
+    """
+    graph = program.graph
+    readers = []
+    for node in graph.nodes:
+        if draws(node) and not node.users and isinstance(node.meta["val"], torch.Tensor):
+            with graph.inserting_after(node):
+                check = torch.ops.aten._assert_tensor_metadata.default
+                readers.append(graph.call_function(check, (node,)))
+    try:
+        yield
+    finally:
+        for reader in readers:
+            graph.erase_node(reader)
 
 
 def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:

@@ -136,7 +136,7 @@ def _of_states(plan: Plan) -> list[Note]:
     for node in reversed(plan.nodes):
         if node.output in needed:
             needed.update(node.inputs)
-    states = [state for state in plan.states if state in needed]
+    states = [state for state in plan.states if state in needed and state != plan.generator]
     if not states:
         return []
     return [

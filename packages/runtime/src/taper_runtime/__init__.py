@@ -15,7 +15,13 @@ from taper_runtime.errors import (
 )
 from taper_runtime.format.reader import load
 from taper_runtime.plan.plan import Plan
-from taper_runtime.session import InferenceSession, ModelMeta, NodeArg, SessionOptions
+from taper_runtime.session import (
+    InferenceSession,
+    ModelMeta,
+    NodeArg,
+    RunOptions,
+    SessionOptions,
+)
 
 __version__ = "0.1.0"
 
@@ -28,6 +34,7 @@ __all__ = [
     "OpError",
     "Plan",
     "PlanFormatError",
+    "RunOptions",
     "SessionOptions",
     "TaperError",
     "UnsupportedOpError",

@@ -11,6 +11,7 @@ from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load
+from taper_runtime.generator import check_seed
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.sizes import Size
 
@@ -74,12 +75,31 @@ class SessionOptions:
         Refuse plans with nodes that only numpy can compute.
     executor : str
         ``"compiled"``, or ``"interpreted"`` for debugging.
+    seed : int or None
+        Where a plan draws random numbers: the runs of the session, one after the other, draw what
+        the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
+        from a generator of its own, seeded by the operating system.
     """
 
     def __init__(self) -> None:
         self.intra_op_num_threads = 0
         self.strict_native = False
         self.executor = "compiled"
+        self.seed: int | None = None
+
+
+class RunOptions:
+    """Options of one run.
+
+    Attributes
+    ----------
+    seed : int or None
+        Draw what the module draws after ``torch.manual_seed(seed)``; the session's own generator
+        stays as it is. None draws from the session's.
+    """
+
+    def __init__(self) -> None:
+        self.seed: int | None = None
 
 
 class InferenceSession:
@@ -116,10 +136,11 @@ class InferenceSession:
             threads=thread_count(options.intra_op_num_threads),
         )
         self._state: State | None = None
+        seed = check_seed(options.seed)
         if self.plan.states:
             from taper_runtime.state import State  # imports threading, which most plans do not need
 
-            self._state = State(self.plan)
+            self._state = State(self.plan, seed)
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
 
@@ -134,7 +155,7 @@ class InferenceSession:
     @property
     def state_names(self) -> list[str]:
         """Names of the tensors that live across runs: buffers that the module writes to."""
-        return list(self.plan.states)
+        return [] if self._state is None else list(self._state.names)
 
     def get_state(self, name: str) -> np.ndarray:
         """Return a copy of a state tensor.
@@ -187,7 +208,7 @@ class InferenceSession:
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, np.ndarray],
-        run_options: None = None,
+        run_options: RunOptions | None = None,
         *,
         out: Mapping[str, np.ndarray] | None = None,
     ) -> list[np.ndarray]:
@@ -204,8 +225,7 @@ class InferenceSession:
             One array per input, of exactly its dtype and shape; dims that vary have any size in
             their variable's range, the same in all inputs. Arrays that are not C-contiguous
             are copied; nothing is converted.
-        run_options : None
-            Stands where ONNX Runtime has it; a run has no options.
+        run_options : RunOptions, optional
         out : mapping of str to numpy.ndarray, optional
             Arrays to write outputs into, by output name, without a copy: C-contiguous, writable, of
             exactly the output's dtype and shape, apart from every input.
@@ -218,10 +238,11 @@ class InferenceSession:
         Raises
         ------
         InputError
-            On a missing, unknown or unfit input or ``out``, or an unknown output name.
+            On a missing, unknown or unfit input or ``out``, an unknown output name, or a bad seed.
         """
-        if run_options is not None:
-            raise InputError(f"run_options: expected None, got {run_options!r}")
+        if run_options is not None and not isinstance(run_options, RunOptions):
+            raise InputError(f"run_options: expected RunOptions or None, got {run_options!r}")
+        seed = None if run_options is None else check_seed(run_options.seed)
         try:
             arrays = [input_feed[name] for name in self._inputs]
         except KeyError as error:
@@ -241,7 +262,7 @@ class InferenceSession:
         if self._state is None:
             outputs = self._executor.run(arrays, mine)
         else:
-            outputs = self._state.run(self._executor, arrays, mine)
+            outputs = self._state.run(self._executor, arrays, mine, seed)
         if output_names is None:
             return outputs
         try:

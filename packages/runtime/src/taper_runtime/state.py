@@ -1,4 +1,4 @@
-"""What a session keeps between runs: the buffers that a module writes to."""
+"""What a session keeps between runs: the buffers that a module writes to, and its generator."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from taper_runtime.errors import InputError
 from taper_runtime.executor.inputs import check_input
+from taper_runtime.generator import new_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,28 +23,49 @@ class State:
 
     Every state tensor has two arrays: a run reads one and writes the other, then they change
     places. So a run that fails leaves the state as it was. Runs take turns.
+
+    The generator of random numbers is a state too, though nobody is shown it. Where it has no seed,
+    and in a run with a seed of its own, the run has a generator of its own; such runs take turns
+    only for other states.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The states that users see.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, seed: int | None = None) -> None:
         self._plan = plan
         self._lock = Lock()
+        self._seed = seed
+        self._generator = plan.generator
+        self.names = tuple(name for name in plan.states if name != self._generator)
         self._arrays = {name: np.array(plan.constants[name]) for name in plan.states}
         self._spare = {name: np.empty_like(array) for name, array in self._arrays.items()}
+        self.reset()
 
     def run(
         self,
         executor: Executor,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
+        seed: int | None = None,
     ) -> list[np.ndarray]:
         """Run once from the present state to the next; return the plan's outputs."""
         count = len(self._plan.outputs)
+        out = out or [None] * count
+        own = {}
+        if self._generator is not None and (seed is not None or self._seed is None):
+            own = {self._generator: new_state(seed)}
+        if own and not self.names:
+            return executor.run([*inputs, *own.values()], [*out, None])[:count]
         with self._lock:
             outputs = executor.run(
-                [*inputs, *self._arrays.values()],
-                [*(out or [None] * count), *self._spare.values()],
+                [*inputs, *(self._arrays | own).values()], [*out, *self._spare.values()]
             )
-            self._arrays, self._spare = self._spare, self._arrays
+            for name in self._arrays.keys() - own.keys():
+                arrays = self._spare[name], self._arrays[name]
+                self._arrays[name], self._spare[name] = arrays
         return outputs[:count]
 
     def get(self, name: str) -> np.ndarray:
@@ -60,11 +82,14 @@ class State:
             self._arrays[name][...] = checked
 
     def reset(self, name: str | None = None) -> None:
-        """Give one tensor, or all, the value it was exported with."""
-        for each in self._plan.states if name is None else (name,):
+        """Give one tensor, or all, the value it was exported with; to all belongs the generator."""
+        for each in self.names if name is None else (name,):
             self._check(each)
             self.set(each, self._plan.constants[each])
+        if name is None and self._generator is not None and self._seed is not None:
+            with self._lock:
+                self._arrays[self._generator][...] = new_state(self._seed)
 
     def _check(self, name: str) -> None:
-        if name not in self._plan.states:
-            raise InputError(f"unknown state {name!r}; expected one of {[*self._plan.states]}")
+        if name not in self.names:
+            raise InputError(f"unknown state {name!r}; expected one of {[*self.names]}")

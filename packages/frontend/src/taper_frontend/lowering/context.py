@@ -8,6 +8,7 @@ import torch
 from torch._ops import OpOverload
 
 from taper_frontend.lowering.sizes import DTYPE_NAMES
+from taper_runtime.generator import new_state
 from taper_runtime.ops.convert import HALVES
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import Size, UndecidedError, bounds, largest, smallest
@@ -41,18 +42,26 @@ class Lowering:
     graph : Graph
     node : torch.fx.Node
         What is being lowered, for what the arguments do not say.
+    generator : str or None
+        The state of the generator after what has been drawn; None as long as nothing has.
+    training : bool
+        Whether the module is in training mode.
     """
 
     node: Node
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, training: bool = False) -> None:
         self.graph = graph
+        self.training = training
+        self.generator: str | None = None
         self._name = ""
         self._source = ""
         self._outputs: tuple[TensorType | None, ...] = ()
         # what the node has added to the graph: nodes and constants, in order
         self._emitted: dict[str, None] = {}
         self._wide = False
+        # the generator before the node
+        self._before: str | None = None
 
     # -- what is lowered --------------------------------------------------------------------------
 
@@ -130,6 +139,24 @@ class Lowering:
             name = self.graph.add_constant(name, value)
         self._emitted[name] = None
         return name
+
+    def random(self, law: str, shape: Sequence[int], dtype: str, limit: int = 0) -> str:
+        """Draw random numbers, after all that have been drawn before.
+
+        Refused in training mode, where nobody can tell a layer that was left in it from draws that
+        are meant.
+        """
+        if self.training:
+            self.unsupported("it draws random numbers in training mode; call eval() before export")
+        if self.generator is None:
+            state = new_state(0)
+            self.generator = self.graph.add_input("generator", state.dtype.name, state.shape)
+            self.graph.states[self.generator] = state
+            self._before = self.generator
+        attrs = {"law": law, "limit": limit}
+        drawn = self.emit("RANDOM", [self.generator], shape=tuple(shape), dtype=dtype, **attrs)
+        self.generator = self.emit("RANDOM_NEXT", [self.generator, drawn], **attrs)
+        return drawn
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> str:
         """Return a tensor filled with ``value``."""
@@ -268,6 +295,7 @@ class Lowering:
         self._outputs = tuple(outputs)
         self._emitted = {}
         self._wide = False
+        self._before = self.generator
 
     def widen(self) -> bool:
         """Start the node over, to be computed in float32 and rounded at the end.
@@ -292,6 +320,7 @@ class Lowering:
                 self.graph.remove_tensor(name)
         self._emitted = {}
         self._wide = True
+        self.generator = self._before
         return True
 
     def tensor_argument(self, tensor: str) -> str:

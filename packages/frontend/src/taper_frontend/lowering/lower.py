@@ -9,6 +9,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.export.graph_signature import (
     ConstantArgument,
+    CustomObjArgument,
     InputKind,
     OutputKind,
     SymIntArgument,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     from taper_frontend.lowering.registry import Handler
+
+#: Key in a program's metadata: whether the module was in training mode.
+TRAINING = "training"
 
 #: Where a result lies is no matter of a plan.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
@@ -179,7 +183,8 @@ class _Walk:
         self.sizes = sizes
         self.inputs = inputs
         self.graph = Graph(self.sizes.ranges, self.sizes.examples)
-        self.context = Lowering(self.graph)
+        training = program.graph_module.meta.get(TRAINING, False)
+        self.context = Lowering(self.graph, training)
         self.refused: list[UnsupportedNode] = []
         # size variables whose ranges left something open
         self.undecided: set[str] = set()
@@ -200,6 +205,8 @@ class _Walk:
             raise UnsupportedOpError(self.refused)
         outputs = [name for kind, name in results if kind == "tensor"]
         outputs += [self._value(name) for name in self.written.values()]
+        if self.context.generator is not None:
+            outputs.append(self.context.generator)
         if _holds_poison(outputs):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(outputs)
@@ -250,6 +257,8 @@ class _Walk:
         self.values[arg.name] = _POISON
         if isinstance(arg, SymIntArgument):
             self._refuse(what, "dynamic shape", "it is an int that varies; give it as a constant")
+        elif isinstance(arg, CustomObjArgument):  # such as a generator of random numbers
+            self._refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
         elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
             self._refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
         else:
@@ -430,18 +439,24 @@ class _Walk:
 
 
 def needed(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that results are made of, in order.
+    """Return the nodes that results are made of, in order, and those that draw random numbers.
 
     The others only assert something: a plan's inputs have one type, and a plan cannot raise a
-    model's own errors.
+    model's own errors. Numbers that nobody reads are drawn too, or the next would be others.
     """
-    wanted = {node for node in nodes if node.op == "output"}
+    wanted = {node for node in nodes if node.op == "output" or draws(node)}
     for node in reversed(list(nodes)):
         if node in wanted and _is_check(node):
             wanted.remove(node)
         elif node in wanted:
             wanted.update(node.all_input_nodes)
     return [node for node in nodes if node in wanted]
+
+
+def draws(node: Node) -> bool:
+    """Whether the node draws random numbers, or would in training mode."""
+    target = node.target
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _is_check(node: Node) -> bool:
@@ -480,10 +495,9 @@ def _find_handler(node: Node) -> Handler | None:
             raise Refusal(reason, "dtype")
     if (handler := HANDLERS.get(str(target))) is not None:
         return handler
-    if isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
-        raise Refusal(
-            "it draws random numbers; a layer in training mode? call eval() before export", "op"
-        )
+    if draws(node):
+        reason = "it draws random numbers of a kind that no handler lowers; docs/random-numbers.md"
+        raise Refusal(reason, "op")
     raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
 
 
@@ -495,7 +509,8 @@ def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
 
 def _unbacked(node: Node) -> set[Any]:
     """Return the sizes in what the node computes that only values decide."""
-    return set(free_unbacked_symbols(node.meta.get("val")))
+    value = node.meta.get("val")
+    return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
 
 
 def _holds_poison(args: Any) -> bool:

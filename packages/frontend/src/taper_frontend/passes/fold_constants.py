@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.errors import ExportError
 from taper_frontend.graph.evaluate import evaluate_op
+from taper_runtime.errors import InputError
 from taper_runtime.ops.convert import HALVES
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ def fold_constants(graph: Graph) -> bool:
     stays computed at run time where a constant would only make the file larger: a view that repeats
     elements (EXPAND is free to read), a value above 4 MiB that is more than 16 times the constants
     it comes from, or weights stored as halves, widened.
+
+    Raises
+    ------
+    ExportError
+        If a value cannot be computed: every run would fail.
     """
     values: dict[str, np.ndarray] = dict(graph.constants)
     leaves = {name: frozenset((name,)) for name in graph.constants}
@@ -40,7 +47,14 @@ def fold_constants(graph: Graph) -> bool:
         ):
             types = [graph.tensors[name].type for name in node.inputs]
             arrays = [values[name] for name in node.inputs]
-            values[node.output] = evaluate_op(node.op, arrays, types, node.attrs)
+            try:
+                values[node.output] = evaluate_op(node.op, arrays, types, node.attrs)
+            except InputError as error:
+                place = f" at {node.source}" if node.source else ""
+                raise ExportError(
+                    f"what follows from weights and constants alone cannot be computed: {error}"
+                    f"{place}"
+                ) from error
             leaves[node.output] = frozenset().union(*(leaves[name] for name in node.inputs))
 
     changed = False

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     from torch.export import ExportedProgram
 
+#: What every run on either side draws its random numbers with.
+SEED = 0
+
 #: Of a run: what a module's tensors are replaced by. Its own stay as they are.
 Tensors = dict[str, torch.Tensor]
 
@@ -150,6 +153,7 @@ class Reference:
         args, kwargs = tree_unflatten(leaves, self._spec)
         if self._state is not None:
             self._state.restore_attributes()
+        torch.manual_seed(SEED)
         # torch prints the line that fails beside raising its error, modules warn at every call
         with torch.no_grad(), redirect_stderr(StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")

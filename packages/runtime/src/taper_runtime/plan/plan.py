@@ -154,6 +154,12 @@ class Plan(NamedTuple):
         """What a run gives: the outputs, then the states' next values."""
         return (*self.outputs, *self.states.values())
 
+    @property
+    def generator(self) -> str | None:
+        """The state that the run's first random numbers are drawn from; None if it draws none."""
+        first = (node.inputs[0] for node in self.nodes if node.op == "RANDOM")
+        return next((name for name in first if name in self.states), None)
+
     def is_executed(self, node: PlanNode) -> bool:
         """Whether a run computes this node; False where it is a view of its input or its inputs."""
         op = REGISTRY[node.op]

@@ -1,0 +1,309 @@
+"""torch.linalg.
+
+What torch checks after the fact (``info``, which ``torch.linalg.inv`` looks at and ``inv_ex`` gives
+away) is checked by the op itself: a plan cannot raise a model's own errors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from taper_frontend.lowering.registry import lowers
+from taper_runtime.ops.decompositions import eigh_shapes, lu_shapes, qr_shapes, svd_shapes
+from taper_runtime.sizes import smallest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.fx import Node
+
+    from taper_frontend.lowering.context import Lowering, Operand
+    from taper_runtime.ops.opdef import Shape
+
+
+@lowers("aten.linalg_inv_ex.default")
+def inv_ex(ctx: Lowering, a: str, check_errors: bool = False) -> tuple[str, str | None]:
+    """Invert; ``info`` is where the factorization stops."""
+    inverse = ctx.emit("INVERSE", [a], check=check_errors or _is_checked(ctx, 1))
+    return inverse, _lu_info(ctx, a) if _is_read(ctx, 1) else None
+
+
+@lowers("aten._linalg_solve_ex.default")
+def solve_ex(
+    ctx: Lowering, a: str, b: str, *, left: bool = True, check_errors: bool = False
+) -> tuple[str, str | None, str | None, str | None]:
+    """Solve ``a @ x = b``, or ``x @ a = b``; b is a batch of vectors if shaped as rows of ``a``."""
+    is_vector = ctx.rank(b) == 1 or ctx.shape(b) == ctx.shape(a)[:-1]
+    if is_vector:
+        b = ctx.reshape(b, (*ctx.shape(b), 1))
+    check = check_errors or _is_checked(ctx, 3)
+    if left:
+        x = ctx.emit("SOLVE", [a, b], check=check)
+    else:
+        x = _transpose(
+            ctx, ctx.emit("SOLVE", [_transpose(ctx, a), _transpose(ctx, b)], check=check)
+        )
+    factors, pivots, info = None, None, None
+    if any(_is_read(ctx, index) for index in (1, 2, 3)):
+        factors, pivots, _, info = _lu(ctx, a if left else _transpose(ctx, a))
+        factors = factors if left else _transpose(ctx, factors)
+    return ctx.reshape(x, ctx.output.shape), factors, pivots, info
+
+
+@lowers("aten.linalg_cholesky_ex.default")
+def cholesky_ex(
+    ctx: Lowering, a: str, *, upper: bool = False, check_errors: bool = False
+) -> tuple[str, str | None]:
+    """Factorize; the upper triangle is the lower one of what is transposed."""
+    a = _transpose(ctx, a) if upper else a
+    factor = ctx.emit("CHOLESKY", [a], check=check_errors or _is_checked(ctx, 1))
+    info = ctx.emit("CHOLESKY_INFO", [a]) if _is_read(ctx, 1) else None
+    return _transpose(ctx, factor) if upper else factor, info
+
+
+@lowers("aten.cholesky.default")
+def cholesky(ctx: Lowering, a: str, upper: bool = False) -> str:
+    """Factorize."""
+    a = _transpose(ctx, a) if upper else a
+    factor = ctx.emit("CHOLESKY", [a])
+    return _transpose(ctx, factor) if upper else factor
+
+
+@lowers("aten.linalg_solve_triangular.default")
+def solve_triangular(
+    ctx: Lowering, a: str, b: str, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> str:
+    """Solve ``a @ x = b``, or ``x @ a = b``, for a triangle."""
+    if left:
+        return ctx.emit("SOLVE_TRIANGULAR", [a, b], upper=upper, unit=unitriangular)
+    a, b = _transpose(ctx, a), _transpose(ctx, b)
+    return _transpose(
+        ctx, ctx.emit("SOLVE_TRIANGULAR", [a, b], upper=not upper, unit=unitriangular)
+    )
+
+
+@lowers("aten.triangular_solve.default")
+def triangular_solve(
+    ctx: Lowering,
+    b: str,
+    a: str,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[str, str]:
+    """Solve for a triangle; also give the triangle, as many times as there are solutions."""
+    matrix = _transpose(ctx, a) if transpose else a
+    x = ctx.emit("SOLVE_TRIANGULAR", [matrix, b], upper=upper != transpose, unit=unitriangular)
+    return x, ctx.expand(a, (*ctx.shape(x)[:-2], *ctx.shape(a)[-2:]))
+
+
+@lowers("aten.cholesky_solve.default")
+def cholesky_solve(ctx: Lowering, b: str, factor: str, upper: bool = False) -> str:
+    """Solve forwards, then backwards."""
+    lower = _transpose(ctx, factor) if upper else factor
+    x = ctx.emit("SOLVE_TRIANGULAR", [lower, b])
+    return ctx.emit("SOLVE_TRIANGULAR", [_transpose(ctx, lower), x], upper=True)
+
+
+@lowers("aten.cholesky_inverse.default")
+def cholesky_inverse(ctx: Lowering, factor: str, upper: bool = False) -> str:
+    """Solve for the unit vectors."""
+    size = ctx.shape(factor)[-1]
+    identity = _identity(ctx, size, ctx.dtype(factor))
+    return cholesky_solve(ctx, identity, factor, upper)
+
+
+@lowers("aten._linalg_det.default")
+def det(ctx: Lowering, a: str) -> tuple[str, str | None, str | None]:
+    """Compute determinants."""
+    factors, pivots = _read_factors(ctx, a, 1)
+    return ctx.emit("DET", [a]), factors, pivots
+
+
+@lowers("aten._linalg_slogdet.default")
+def slogdet(ctx: Lowering, a: str) -> tuple[str, str, str | None, str | None]:
+    """Compute signs and logarithms of determinants."""
+    sign, logarithm = _unpack(ctx, ctx.emit("SLOGDET", [a]), ((), ()))
+    factors, pivots = _read_factors(ctx, a, 2)
+    return sign, logarithm, factors, pivots
+
+
+@lowers("aten.linalg_qr.default")
+def qr(ctx: Lowering, a: str, mode: str = "reduced") -> tuple[str, str]:
+    """Factorize into an orthogonal matrix and a triangle."""
+    results = _unpack(ctx, ctx.emit("QR", [a], mode=mode), qr_shapes(ctx.shape(a), mode))
+    if mode == "r":
+        return ctx.constant(torch.empty(0, dtype=getattr(torch, ctx.dtype(a)))), results[0]
+    return results[0], results[1]
+
+
+@lowers("aten._linalg_svd.default")
+def svd(
+    ctx: Lowering,
+    a: str,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    *,
+    driver: str | None = None,
+) -> tuple[str | None, str, str | None]:
+    """Decompose into singular values and vectors."""
+    vectors = compute_uv and (ctx.reads(0) or ctx.reads(2))
+    packed = ctx.emit("SVD", [a], vectors=vectors, full=full_matrices)
+    results = _unpack(ctx, packed, svd_shapes(ctx.shape(a), vectors, full_matrices))
+    return (results[0], results[1], results[2]) if vectors else (None, results[0], None)
+
+
+@lowers("aten._linalg_eigh.default")
+def eigh(ctx: Lowering, a: str, UPLO: str = "L", compute_v: bool = True) -> tuple[str, str | None]:
+    """Decompose symmetric matrices into eigenvalues and vectors."""
+    vectors = compute_v and ctx.reads(1)
+    packed = ctx.emit("EIGH", [a], vectors=vectors, upper=UPLO.upper() == "U")
+    values, *rest = _unpack(ctx, packed, eigh_shapes(ctx.shape(a), vectors))
+    return values, rest[0] if rest else None
+
+
+@lowers("aten.linalg_matrix_exp.default")
+def matrix_exp(ctx: Lowering, a: str) -> str:
+    """Compute exponentials."""
+    return ctx.emit("MATRIX_EXP", [a])
+
+
+@lowers("aten.linalg_pinv.atol_rtol_tensor")
+def pinv(
+    ctx: Lowering,
+    a: str,
+    *,
+    atol: str | None = None,
+    rtol: str | None = None,
+    hermitian: bool = False,
+) -> str:
+    """Invert the singular values (hermitian: eigenvalues) that are larger than a tolerance."""
+    dtype, shape = ctx.type(a)
+    if 0 in shape[-2:]:
+        return ctx.full(ctx.output.shape, 0, dtype)
+    if hermitian:
+        values, u = _unpack(ctx, ctx.emit("EIGH", [a]), eigh_shapes(shape, True))
+        v, s = u, ctx.emit("ABS", [values])
+    else:
+        u, s, vh = _unpack(ctx, ctx.emit("SVD", [a]), svd_shapes(shape, True, False))
+        v, values = _transpose(ctx, vh), s
+    axis = ctx.rank(s) - 1
+    if rtol is None:
+        rate = torch.finfo(getattr(torch, dtype)).eps * max(shape[-2:])
+        relative: Operand = rate if atol is None else 0.0
+    else:
+        relative = ctx.reshape(rtol, (*ctx.shape(rtol), 1))
+    limit = ctx.emit("AMAX", [s], axes=[axis], keepdim=True)
+    limit = ctx.apply("MUL", limit, relative, dtype=dtype)
+    if atol is not None:
+        limit = ctx.apply("MAXIMUM", limit, ctx.reshape(atol, (*ctx.shape(atol), 1)), dtype=dtype)
+    large = ctx.apply("GT", s, limit, dtype=dtype)
+    inverse = ctx.apply("WHERE", large, ctx.emit("RECIPROCAL", [values]), 0.0, dtype=dtype)
+    inverse = ctx.reshape(inverse, (*ctx.shape(s)[:-1], 1, ctx.shape(s)[-1]))
+    return ctx.emit("MATMUL", [ctx.apply("MUL", v, inverse, dtype=dtype), _transpose(ctx, u)])
+
+
+# -- LU -------------------------------------------------------------------------------------------
+
+
+@lowers("aten.linalg_lu_factor_ex.default")
+def lu_factor_ex(
+    ctx: Lowering, a: str, *, pivot: bool = True, check_errors: bool = False
+) -> tuple[str, str, str]:
+    """Factorize; ``torch.linalg.lu_factor`` warns at most of a matrix that is singular."""
+    if not pivot:
+        ctx.unsupported("expected pivot=True, got False")
+    factors, pivots, _, info = _lu(ctx, a)
+    return factors, pivots, info
+
+
+@lowers("aten.linalg_lu.default")
+def lu(ctx: Lowering, a: str, *, pivot: bool = True) -> tuple[str, str, str]:
+    """Factorize into a permutation and two triangles."""
+    if not pivot:
+        ctx.unsupported("expected pivot=True, got False")
+    factors, _, order, _ = _lu(ctx, a)
+    dtype, (*_, rows, columns) = ctx.type(a)
+    inner = smallest(rows, columns)
+    axis = ctx.rank(a) - 1
+    row, column = _positions(ctx, rows, columns)
+    zero = 0.0
+    lower = ctx.apply("WHERE", ctx.emit("GT", [row, column]), factors, zero, dtype=dtype)
+    lower = ctx.apply("ADD", lower, ctx.cast(ctx.emit("EQ", [row, column]), dtype), dtype=dtype)
+    upper = ctx.apply("WHERE", ctx.emit("LE", [row, column]), factors, zero, dtype=dtype)
+    row, _ = _positions(ctx, rows, rows)
+    order = ctx.reshape(order, (*ctx.shape(order)[:-1], 1, rows))
+    permutation = ctx.cast(ctx.apply("EQ", row, order, dtype="int64"), dtype)
+    return permutation, ctx.slice(lower, axis, 0, inner), ctx.slice(upper, axis - 1, 0, inner)
+
+
+def _lu(ctx: Lowering, a: str) -> tuple[str, str, str, str]:
+    """Return factors, pivots as torch has them, the order of rows, and info."""
+    packed = ctx.emit("LU", [a])
+    factors, pivots, order, info = _unpack(ctx, packed, lu_shapes(ctx.shape(a)))
+    return factors, ctx.cast(pivots, "int32"), ctx.cast(order, "int64"), ctx.cast(info, "int32")
+
+
+def _lu_info(ctx: Lowering, a: str) -> str:
+    return _lu(ctx, a)[3]
+
+
+def _read_factors(ctx: Lowering, a: str, index: int) -> tuple[str | None, str | None]:
+    """Return factors and pivots, results ``index`` and the next, if anything reads them."""
+    if not (ctx.reads(index) or ctx.reads(index + 1)):
+        return None, None
+    factors, pivots, *_ = _lu(ctx, a)
+    return factors, pivots
+
+
+# -- what they share ------------------------------------------------------------------------------
+
+
+def _transpose(ctx: Lowering, a: str) -> str:
+    rank = ctx.rank(a)
+    return ctx.permute(a, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def _unpack(ctx: Lowering, packed: str, shapes: Sequence[Shape]) -> list[str]:
+    """Cut apart what an op has laid side by side."""
+    *batch, _ = ctx.shape(packed)
+    parts = []
+    start = 0
+    for shape in shapes:
+        end = start + math.prod(shape)
+        part = ctx.slice(packed, len(batch), start, end)
+        parts.append(ctx.reshape(part, (*batch, *shape)))
+        start = end
+    return parts
+
+
+def _positions(ctx: Lowering, rows: int, columns: int) -> tuple[str, str]:
+    """Return the numbers of rows, as a column, and of columns, as a row."""
+    row = ctx.reshape(ctx.emit("ARANGE", [], start=0, stop=rows), (rows, 1))
+    return row, ctx.emit("ARANGE", [], start=0, stop=columns)
+
+
+def _identity(ctx: Lowering, size: int, dtype: str) -> str:
+    return ctx.cast(ctx.emit("EQ", list(_positions(ctx, size, size))), dtype)
+
+
+def _is_checked(ctx: Lowering, index: int) -> bool:
+    """Whether the module raises errors for what result ``index`` says."""
+    return any(_is_check(user) for user in _users(ctx, index))
+
+
+def _is_read(ctx: Lowering, index: int) -> bool:
+    """Whether anything but such a check reads result ``index``."""
+    return any(not _is_check(user) for user in _users(ctx, index))
+
+
+def _users(ctx: Lowering, index: int) -> list[Node]:
+    return [user for pick in ctx.node.users if pick.args[1] == index for user in pick.users]
+
+
+def _is_check(node: Node) -> bool:
+    check: Any = torch.ops.aten._linalg_check_errors.default
+    return check in (node.target, *node.args[1:2])

@@ -1,0 +1,348 @@
+"""Linear algebra by numpy's LAPACK: equations, triangular factors, determinants.
+
+What LAPACK refuses, such as a singular matrix, is an :class:`InputError` that says which matrix of
+the batch it is; an op without ``check`` gives NaN there.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.errors import InputError
+from taper_runtime.ops.opdef import (
+    ALL_INPUTS,
+    Attr,
+    Attrs,
+    Cost,
+    OpDef,
+    Sample,
+    Shape,
+    TensorType,
+)
+from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: Up to here a triangular matrix is solved row by row.
+_ROWS = 32
+
+
+def check_matrices(op: str, inputs: Sequence[TensorType], square: bool = True) -> TensorType:
+    """Return the type of the first input if all are matrices of one float dtype."""
+    check_dtype(op, "matrices", check_same_dtype(op, inputs), FLOATS)
+    for _, shape in inputs:
+        if len(shape) < 2:
+            fail(op, "matrices, maybe a batch of them", list(shape))
+    shape = inputs[0].shape
+    if square and shape[-1] != shape[-2]:
+        fail(op, "square matrices", list(shape))
+    return inputs[0]
+
+
+def guarded(
+    op: str, expected: str, check: bool, compute: Callable[..., Any], *arrays: np.ndarray
+) -> np.ndarray:
+    """Compute a batch; where LAPACK refuses a matrix, raise for it, or let it be NaN.
+
+    ``arrays`` have the same batch; what is NaN has the shape of the last of them.
+    """
+    with np.errstate(all="ignore"):
+        try:
+            return np.asarray(compute(*arrays), order="C")
+        except np.linalg.LinAlgError:
+            pass
+        batch = arrays[0].shape[:-2]
+        results = []
+        for index in np.ndindex(batch):
+            try:
+                results.append(compute(*(array[index] for array in arrays)))
+            except np.linalg.LinAlgError:
+                if check:
+                    which = ", ".join(map(str, index))
+                    place = f"matrix {which} of the batch" if index else "the matrix"
+                    raise InputError(f"{op}: expected {expected}, {place} is not") from None
+                results.append(np.full_like(arrays[-1][index], np.nan))
+    stacked = np.stack(results)
+    return stacked.reshape(*batch, *stacked.shape[1:])
+
+
+def pack(*results: np.ndarray, batch: int) -> np.ndarray:
+    """Lay results side by side; the first ``batch`` axes are theirs in common."""
+    flat = [
+        result.reshape(*result.shape[:batch], math.prod(result.shape[batch:])) for result in results
+    ]
+    return np.ascontiguousarray(np.concatenate(flat, axis=-1))
+
+
+# -- solving --------------------------------------------------------------------------------------
+
+
+def _infer_inverse(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    return check_matrices(op, inputs)
+
+
+def _inverse(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    return guarded("INVERSE", "invertible matrices", attrs["check"], np.linalg.inv, inputs[0])
+
+
+def _infer_solve(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype, shape = check_matrices(op, inputs)
+    sides = inputs[1].shape
+    if sides[-2] != shape[-1]:
+        fail(op, f"right-hand sides of {shape[-1]} rows", list(sides))
+    return TensorType(dtype, (*broadcast(op, [shape[:-2], sides[:-2]]), *sides[-2:]))
+
+
+def _broadcast_batches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (
+        np.broadcast_to(a, (*batch, *a.shape[-2:])),
+        np.broadcast_to(b, (*batch, *b.shape[-2:])),
+    )
+
+
+def _solve(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    a, b = _broadcast_batches(*inputs)
+    return guarded("SOLVE", "invertible matrices", attrs["check"], np.linalg.solve, a, b)
+
+
+def _solve_triangular(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    a, b = _broadcast_batches(*inputs)
+    with np.errstate(all="ignore"):
+        if attrs["upper"]:  # turned around it is a lower one
+            a, b = a[..., ::-1, ::-1], b[..., ::-1, :]
+        x = _solve_lower(a, b, attrs["unit"])
+    return np.ascontiguousarray(x[..., ::-1, :] if attrs["upper"] else x)
+
+
+def _solve_lower(a: np.ndarray, b: np.ndarray, unit: bool) -> np.ndarray:
+    """Substitute forwards, by halves: most of the work is a product then."""
+    size = a.shape[-1]
+    if size > _ROWS:
+        half = size // 2
+        first = _solve_lower(a[..., :half, :half], b[..., :half, :], unit)
+        rest = b[..., half:, :] - a[..., half:, :half] @ first
+        second = _solve_lower(a[..., half:, half:], rest, unit)
+        return np.concatenate([first, second], axis=-2)
+    x = np.array(b, order="C")
+    for row in range(size):
+        x[..., row : row + 1, :] -= a[..., row : row + 1, :row] @ x[..., :row, :]
+        if not unit:
+            x[..., row, :] /= a[..., row, row, None]
+    return x
+
+
+# -- factors --------------------------------------------------------------------------------------
+
+
+def _cholesky(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    expected = "positive definite matrices"
+    return guarded("CHOLESKY", expected, attrs["check"], np.linalg.cholesky, inputs[0])
+
+
+# -- determinants and others ----------------------------------------------------------------------
+
+
+def _infer_det(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype, shape = check_matrices("DET", inputs)
+    return TensorType(dtype, shape[:-2])
+
+
+def _det(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    return np.asarray(np.linalg.det(inputs[0]), inputs[0].dtype, order="C")
+
+
+def _infer_slogdet(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype, shape = check_matrices("SLOGDET", inputs)
+    return TensorType(dtype, (*shape[:-2], 2))
+
+
+def _slogdet(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    return np.asarray(np.stack(np.linalg.slogdet(inputs[0]), axis=-1), order="C")
+
+
+def _infer_cholesky_info(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    _, shape = check_matrices("CHOLESKY_INFO", inputs)
+    return TensorType("int32", shape[:-2])
+
+
+def _cholesky_info(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    x = inputs[0]
+    out = np.zeros(x.shape[:-2], np.int32)
+    for index in np.ndindex(out.shape):
+        sizes = range(1, x.shape[-1] + 1)
+        first = bisect_left(sizes, True, key=lambda size: _is_indefinite(x[index][:size, :size]))
+        out[index] = sizes[first] if first < len(sizes) else 0
+    return out
+
+
+def _is_indefinite(x: np.ndarray) -> bool:
+    try:
+        np.linalg.cholesky(x)
+    except np.linalg.LinAlgError:
+        return True
+    return False
+
+
+#: Coefficients of the diagonal Pade approximant of degree 13, and the 1-norm up to which it is
+#: exact in float64: N. Higham, "The scaling and squaring method for the matrix exponential
+#: revisited", 2005.
+_PADE = [
+    math.factorial(26 - k) * math.factorial(13) / (math.factorial(k) * math.factorial(13 - k))
+    for k in range(14)
+]
+_PADE_NORM = 5.37
+
+
+def _matrix_exp(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    x = inputs[0].astype(np.float64)
+    with np.errstate(all="ignore"):
+        norm = float(np.abs(x).sum(-2).max(initial=0))
+        if not math.isfinite(norm):
+            return np.full_like(inputs[0], np.nan, order="C")
+        squarings = max(0, math.ceil(math.log2(norm / _PADE_NORM))) if norm else 0
+        x = x / 2**squarings
+        powers = [np.broadcast_to(np.eye(x.shape[-1]), x.shape)]
+        for _ in range(13):
+            powers.append(powers[-1] @ x)
+        terms = [factor / _PADE[13] * power for factor, power in zip(_PADE, powers, strict=True)]
+        even, odd = sum(terms[::2]), sum(terms[1::2])
+        result = np.linalg.solve(even - odd, even + odd)
+        for _ in range(squarings):
+            result = result @ result
+        return np.asarray(result, inputs[0].dtype, order="C")
+
+
+# -- samples --------------------------------------------------------------------------------------
+
+
+def _matrices(*shapes: Shape) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng(61)
+    for dtype in FLOATS:
+        for shape in shapes:
+            yield rng.standard_normal(shape).astype(dtype)
+
+
+_SQUARE = ((1, 1), (4, 4), (2, 3, 5, 5), (0, 3, 3), (0, 0))
+_ANY = ((4, 4), (5, 3), (2, 3, 5), (0, 3, 2))
+
+
+def samples_square(**attrs: Sequence[Any]) -> Iterator[Sample]:
+    """Yield symmetric, positive definite matrices with each value of each attr."""
+    for x in _matrices(*_SQUARE):
+        matrix = x @ np.swapaxes(x, -1, -2) + np.eye(x.shape[-1], dtype=x.dtype)
+        yield Sample([matrix], {name: values[0] for name, values in attrs.items()}, native=False)
+        for name, values in attrs.items():
+            for value in values[1:]:
+                yield Sample([matrix], {name: value}, native=False)
+
+
+def samples_any(choices: Sequence[Attrs]) -> Iterator[Sample]:
+    """Yield matrices of several shapes, each with each choice of attrs."""
+    for x in _matrices(*_ANY):
+        for attrs in choices:
+            yield Sample([x], attrs, native=False)
+
+
+def _samples_solve(choices: Sequence[Attrs]) -> Iterator[Sample]:
+    rng = np.random.default_rng(62)
+    for x in _matrices(*_SQUARE, (50, 50)):
+        matrix = x / 9 + np.eye(x.shape[-1], dtype=x.dtype)
+        for attrs in choices:
+            yield Sample(
+                [matrix, rng.standard_normal((*x.shape[:-1], 2)).astype(x.dtype)],
+                attrs,
+                native=False,
+            )
+    a, b = np.eye(3) + np.zeros((2, 1, 3, 3)), np.ones((4, 3, 2))
+    yield Sample([a, b], choices[0], native=False)
+
+
+def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Count as many multiplications as a product of the matrices takes."""
+    moved = output.nbytes + sum(t.nbytes for t in inputs)
+    return Cost(2 * inputs[0].size * inputs[0].shape[-1], moved)
+
+
+define = partial(OpDef, strided=(ALL_INPUTS,), cost=_cubic, native=False)
+_CHECK = {"check": Attr("bool", True)}
+_CHECKS = ({"check": True}, {"check": False})
+
+OPS = (
+    define(
+        name="INVERSE",
+        doc="Inverses of matrices. A singular one is an error, without check NaN.",
+        inputs=(1, 1),
+        infer=partial(_infer_inverse, "INVERSE"),
+        evaluate=_inverse,
+        samples=partial(samples_square, check=(True, False)),
+        attrs=_CHECK,
+    ),
+    define(
+        name="SOLVE",
+        doc="The x of a @ x = b. A singular a is an error, without check x is NaN.",
+        inputs=(2, 2),
+        infer=partial(_infer_solve, "SOLVE"),
+        evaluate=_solve,
+        samples=partial(_samples_solve, _CHECKS),
+        attrs=_CHECK,
+    ),
+    define(
+        name="SOLVE_TRIANGULAR",
+        doc="The x of a @ x = b for a lower or upper triangle; what is not in it is not read, nor "
+        "a diagonal of ones.",
+        inputs=(2, 2),
+        infer=partial(_infer_solve, "SOLVE_TRIANGULAR"),
+        evaluate=_solve_triangular,
+        samples=partial(_samples_solve, ({}, {"upper": True}, {"unit": True})),
+        attrs={"upper": Attr("bool", False), "unit": Attr("bool", False)},
+    ),
+    define(
+        name="CHOLESKY",
+        doc="The lower triangles l of a = l @ transpose(l), of which the lower triangle is read. A "
+        "matrix that is not positive definite is an error, without check NaN.",
+        inputs=(1, 1),
+        infer=partial(_infer_inverse, "CHOLESKY"),
+        evaluate=_cholesky,
+        samples=partial(samples_square, check=(True, False)),
+        attrs=_CHECK,
+    ),
+    define(
+        name="DET",
+        doc="Determinants.",
+        inputs=(1, 1),
+        infer=_infer_det,
+        evaluate=_det,
+        samples=samples_square,
+    ),
+    define(
+        name="SLOGDET",
+        doc="Signs of determinants and logarithms of their magnitudes, side by side.",
+        inputs=(1, 1),
+        infer=_infer_slogdet,
+        evaluate=_slogdet,
+        samples=samples_square,
+    ),
+    define(
+        name="CHOLESKY_INFO",
+        doc="The size of the first leading block that is not positive definite, or 0.",
+        inputs=(1, 1),
+        infer=_infer_cholesky_info,
+        evaluate=_cholesky_info,
+        samples=samples_square,
+    ),
+    define(
+        name="MATRIX_EXP",
+        doc="Exponentials of matrices.",
+        inputs=(1, 1),
+        infer=partial(_infer_inverse, "MATRIX_EXP"),
+        evaluate=_matrix_exp,
+        samples=samples_square,
+    ),
+)
