@@ -1,6 +1,5 @@
 /* Windows 8 and later, threads of its own. CPUs are those of the process' processor group. */
 #define WIN32_LEAN_AND_MEAN
-#define _WIN32_WINNT 0x0602 /* WaitOnAddress */
 #include <windows.h>
 
 #include "os/os.h"
