@@ -275,7 +275,7 @@ def models(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Release check: sdist to wheel of both packages, in isolation; what the wheels say and need."""
+    """Release check: sdist to wheel of both packages; what the wheels say, need and weigh."""
     session.install("build", "twine")
     session.run("python", "-m", "build", "--outdir", "dist", ".")
     session.run("python", "-m", "build", "--outdir", "dist", "packages/frontend")
