@@ -113,7 +113,10 @@ cdef class Program:
         """Per step the name of its kernel in the layout used last, None where numpy computes it."""
         names = [None] * len(self.steps)
         cdef Candidate candidate
-        for index, candidate in self.last.native:
+        cdef Layout layout
+        with cython.critical_section(self):
+            layout = self.last
+        for index, candidate in layout.native:
             names[index] = candidate.kernel.name.decode()
         return names
 
