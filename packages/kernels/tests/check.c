@@ -1,13 +1,12 @@
-#define _DEFAULT_SOURCE /* mmap's MAP_ANONYMOUS, setenv, clock_gettime */
 #include "check.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "host.h"
+#include "taper/run.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -79,7 +78,7 @@ int check_main(int argc, char **argv, const check_case *cases, size_t n_cases,
             printf("1..0 # SKIP this CPU lacks %s\n", isa);
             return 0;
         }
-        setenv("TAPER_ISA", isa, 1);
+        host_setenv("TAPER_ISA", isa);
     }
     if (taper_init() != TAPER_OK) {
         printf("Bail out! %s\n", taper_status_string(taper_init()));
@@ -87,7 +86,9 @@ int check_main(int argc, char **argv, const check_case *cases, size_t n_cases,
     }
 #if !defined(__SANITIZE_ADDRESS__)
     signal(SIGSEGV, on_fault);
+#if defined(SIGBUS)
     signal(SIGBUS, on_fault);
+#endif
 #endif
 
     const check_case *list = bench ? benches : cases;
@@ -117,11 +118,11 @@ int check_main(int argc, char **argv, const check_case *cases, size_t n_cases,
 
 /* ---- guarded memory ---- */
 
-/* pages:  [... band ...][ data, bytes ][ gap ][ unmapped page ] */
+/* pages:  [... band ...][ data, bytes ][ gap ] end [ unmapped page ] */
 typedef struct block {
     struct block *next;
-    uint8_t *pages, *data;
-    size_t mapped, bytes, gap;
+    uint8_t *pages, *end, *data;
+    size_t bytes, gap;
 } block;
 static block *blocks;
 
@@ -129,16 +130,14 @@ static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* gap: bytes between the data and the unmapped page. */
 static void *alloc_guarded(size_t bytes, size_t gap, int fill) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t usable = round_up(BAND + bytes + gap, page);
     block *b = malloc(sizeof *b);
-    void *pages =
-        mmap(NULL, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!b || pages == MAP_FAILED || mprotect((uint8_t *)pages + usable, page, PROT_NONE) != 0) {
+    uint8_t *end = NULL;
+    uint8_t *pages = host_map(BAND + bytes + gap, &end);
+    if (!b || !pages) {
         printf("Bail out! out of memory\n");
         exit(2);
     }
-    *b = (block){blocks, pages, (uint8_t *)pages + usable - gap - bytes, usable + page, bytes, gap};
+    *b = (block){blocks, pages, end, end - gap - bytes, bytes, gap};
     blocks = b;
     memset(b->data - BAND, BAND_BYTE, BAND);
     memset(b->data, fill, bytes);
@@ -178,7 +177,7 @@ void check_free(void *p) {
     CHECK(all_bytes(b->data - BAND, BAND, BAND_BYTE), "written before the start of a buffer");
     CHECK(all_bytes(b->data + b->bytes, b->gap, BAND_BYTE), "written past the end of a buffer");
     *link = b->next;
-    munmap(b->pages, b->mapped);
+    host_unmap(b->pages, b->end);
     free(b);
 }
 
@@ -351,7 +350,7 @@ typedef struct worker {
     void *scratch;
 } worker;
 
-static void *worker_main(void *arg) {
+static void worker_main(void *arg) {
     const worker *w = arg;
     team *t = w->team;
     int i;
@@ -363,7 +362,6 @@ static void *worker_main(void *arg) {
             __atomic_compare_exchange_n(&t->status, &ok, status, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED);
     }
-    return NULL;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -390,16 +388,16 @@ static taper_status tasks_run(const node *n, int64_t from, int64_t tasks, int wo
 
     team t = {n, cuts, order, n_ranges, 0, TAPER_OK};
     worker each[MAX_WORKERS];
-    pthread_t threads[MAX_WORKERS];
+    host_thread *threads[MAX_WORKERS];
     for (int i = 0; i < workers; i++)
         each[i] = (worker){&t, alloc_aligned(n->work.scratch_bytes, POISON_BYTE)};
     int started = 1; /* the caller works too, and does it all where no thread can be had */
     while (started < workers &&
-           pthread_create(&threads[started], NULL, worker_main, &each[started]) == 0)
+           (threads[started] = host_start(worker_main, &each[started])) != NULL)
         started++;
     worker_main(&each[0]);
     for (int i = 1; i < started; i++)
-        pthread_join(threads[i], NULL);
+        host_join(threads[i]);
     for (int i = 0; i < workers; i++)
         check_free(each[i].scratch);
     return (taper_status)t.status;
@@ -449,11 +447,7 @@ void check_threads(const char *op, const char *kernel_name, const taper_tensor *
 
 /* ---- timing ---- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
+static double now(void) { return (double)taper_now(); }
 
 static int by_time(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;

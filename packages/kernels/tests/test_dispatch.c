@@ -1,70 +1,5 @@
-/* The kernel list, the choice of a level, and the names other languages resolve codes by. */
-#define _DEFAULT_SOURCE /* setenv, fork */
+/* The kernel list, the levels, and the names other languages resolve codes by. */
 #include "check.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
-
-/* ---- TAPER_ISA: a process chooses once, so each value needs one of its own ---- */
-
-typedef bool (*expectation)(const char *value);
-
-/* Before anything here has called taper_init. */
-static bool in_child(const char *value, expectation holds) {
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        if (value)
-            setenv("TAPER_ISA", value, 1);
-        else
-            unsetenv("TAPER_ISA");
-        _exit(holds(value) ? 0 : 1);
-    }
-    int status = 1;
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-           WEXITSTATUS(status) == 0;
-}
-
-static bool takes_best(const char *value) {
-    (void)value;
-    return taper_init() == TAPER_OK && taper_isa() == taper_isa_available(0) &&
-           taper_kernel_at(0) != NULL;
-}
-
-static bool takes_it(const char *value) {
-    return taper_init() == TAPER_OK && strcmp(taper_isa(), value) == 0 &&
-           taper_kernel_at(0) != NULL && taper_init() == TAPER_OK;
-}
-
-static bool refuses_it(const char *value) {
-    size_t position = 0;
-    (void)value;
-    return taper_init() == TAPER_UNKNOWN_ISA && !taper_isa() && !taper_kernel_at(0) &&
-           !taper_kernel_next("COPY", &position) && taper_max_state_bytes() == 0 &&
-           taper_max_attrs_bytes() == 0;
-}
-
-static struct {
-    bool unset, empty, each, unknown;
-} choice = {true, true, true, true};
-
-static void choose_in_children(void) {
-    static const char *const unknown[] = {"nonsense", "AVX2", "avx", "baseline ", "avx512vnni"};
-    const char *level;
-    choice.unset = in_child(NULL, takes_best);
-    choice.empty = in_child("", takes_best);
-    for (size_t i = 0; (level = taper_isa_available(i)) != NULL; i++)
-        choice.each = choice.each && in_child(level, takes_it);
-    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
-        choice.unknown = choice.unknown && in_child(unknown[i], refuses_it);
-}
-
-static void isa_choice(void) {
-    CHECK(choice.unset, "without TAPER_ISA the best level is taken");
-    CHECK(choice.empty, "an empty TAPER_ISA is none");
-    CHECK(choice.each, "TAPER_ISA takes every level of this CPU");
-    CHECK(choice.unknown, "an unknown TAPER_ISA is refused");
-}
 
 static void levels(void) {
     size_t n = 0;
@@ -196,7 +131,6 @@ static void statuses(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
-        {"isa_choice", isa_choice},
         {"levels", levels},
         {"kernel_list", kernel_list},
         {"next_walks_in_order", next_walks_in_order},
@@ -205,6 +139,5 @@ int main(int argc, char **argv) {
         {"names", names},
         {"statuses", statuses},
     };
-    choose_in_children();
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
 }

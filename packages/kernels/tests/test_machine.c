@@ -70,10 +70,15 @@ static void caches(void) {
           "levels that are none");
 }
 
+static void memory(void) {
+    const int64_t bytes = taper_memory_bytes();
+    CHECK(bytes == 0 || bytes >= 1 << 26, "%lld bytes", (long long)bytes);
+}
+
 int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"probes", probes},   {"copy_copies", copy_copies}, {"unknown", unknown},
-        {"measure", measure}, {"caches", caches},
+        {"measure", measure}, {"caches", caches},           {"memory", memory},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
 }

@@ -1,15 +1,11 @@
 /* The pool and the run: every task once, steps in order, the same result for any thread count. */
-#define _GNU_SOURCE /* CPU sets */
 #include "taper/run.h"
 
-#include <dirent.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "check.h"
+#include "host.h"
+#include "os/os.h"
 
 enum { TASKS = 37, STEPS = 40 };
 
@@ -94,7 +90,7 @@ static taper_status wait_for_others(const taper_call *call, int64_t begin, int64
     _Atomic int32_t *done = call->output->data;
     for (int64_t i = begin; i < end; i++) {
         while (i == 0 && atomic_load(done) < TASKS - (end - begin))
-            sched_yield();
+            taper_os_yield();
         atomic_fetch_add(done, 1);
     }
     return TAPER_OK;
@@ -159,18 +155,17 @@ static void phases_wait_for_each_other(void) {
         }
 }
 
-static void *run_in_thread(void *arg) {
+static void run_in_thread(void *arg) {
     (void)arg;
     check_same_as_one(2, 20);
-    return NULL;
 }
 
 static void callers_share_the_pool(void) {
-    pthread_t threads[4];
+    host_thread *threads[4];
     for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, run_in_thread, NULL);
+        threads[i] = host_start(run_in_thread, NULL);
     for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
+        host_join(threads[i]);
 }
 
 static void failure_names_the_step_and_stops(void) {
@@ -193,58 +188,14 @@ static void no_steps(void) {
     CHECK(taper_run(&args, &failed) == TAPER_OK, "an empty run");
 }
 
-static void counts_cpus(void) { CHECK(taper_cpu_count() >= 1, "at least the one this runs on"); }
-
-/* Threads of this process that may use more than one CPU, the caller not counted; with `cpu` each
- * of them is first allowed that one alone. */
-static int others_free(int cpu) {
-    int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
-        const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        if (thread == 0 || thread == getpid())
-            continue;
-        if (cpu >= 0) {
-            CPU_SET((size_t)cpu, &set);
-            CHECK(sched_setaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
-        }
-        CHECK(sched_getaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
-        count += CPU_COUNT(&set) > 1;
-    }
-    closedir(tasks);
-    return count;
-}
-
-/* A worker that is bound to the caller's CPU frees itself: it has found that they share it. */
-static void worker_leaves_the_callers_cpu(void) {
-    static model m;
-    build(&m, (const int32_t[4]){2, 2, 2, 2});
-    int64_t failed;
-    CHECK(run(&m, 2, &failed) == TAPER_OK, "to have a worker");
-    cpu_set_t all;
-    CHECK(sched_getaffinity(0, sizeof all, &all) == 0, "CPUs of the caller");
-    bool parted = CPU_COUNT(&all) < 2;
-    for (int i = 0; i < 100 && !parted; i++) { /* the caller may be moved too, now and then */
-        const int cpu = sched_getcpu();
-        CHECK(others_free(cpu) == 0, "threads on CPU %d alone", cpu);
-        CHECK(run(&m, 2, &failed) == TAPER_OK, "on CPU %d", cpu);
-        parted = others_free(-1) > 0;
-    }
-    CHECK(parted, "the worker stays");
-}
-
 int main(int argc, char **argv) {
     const check_case cases[] = {
         {"same_result_for_any_thread_count", same_result_for_any_thread_count},
         {"slow_worker_is_helped", slow_worker_is_helped},
         {"phases_wait_for_each_other", phases_wait_for_each_other},
-        {"worker_leaves_the_callers_cpu", worker_leaves_the_callers_cpu},
         {"callers_share_the_pool", callers_share_the_pool},
         {"failure_names_the_step_and_stops", failure_names_the_step_and_stops},
         {"no_steps", no_steps},
-        {"counts_cpus", counts_cpus},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
 }

@@ -11,6 +11,9 @@ extern "C" {
 /* Bytes of a data cache as the first CPU has it, level 1 to 3; 0 where the system does not say. */
 int64_t taper_cache_bytes(int32_t level);
 
+/* Bytes of main memory; 0 where the system does not say. */
+int64_t taper_memory_bytes(void);
+
 /*
  * A loop that does one thing as fast as the code of one ISA level can:
  *

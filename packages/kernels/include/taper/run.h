@@ -17,7 +17,7 @@ typedef struct taper_step {
     int32_t workers; /* how many the node is worth; 1 for a small one */
 } taper_step;
 
-/* When one worker was at one step, in nanoseconds of CLOCK_MONOTONIC; zeros where it was not. */
+/* When one worker was at one step, by taper_now; zeros where it was not. */
 typedef struct taper_span {
     int64_t begin, end;
 } taper_span;
@@ -41,8 +41,12 @@ typedef struct taper_run_args {
  */
 taper_status taper_run(const taper_run_args *args, int64_t *failed);
 
-/* CPUs this process may use: its affinity mask, and the cgroup's quota rounded up. */
+/* CPUs this process may use: on Linux and Windows its affinity mask, on Linux also the cgroup's
+ * quota rounded up; elsewhere those that are online. */
 int32_t taper_cpu_count(void);
+
+/* Nanoseconds of a clock that never goes back. */
+int64_t taper_now(void);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 #include <string.h>
-#include <time.h>
 
+#include "os/os.h"
 #include "run/pool.h"
 #include "taper/machine.h"
 
@@ -20,12 +20,6 @@ typedef struct measure_job {
     measured each[MAX_WORKERS];
 } measure_job;
 
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void measure_one(void *arg, int32_t w, int32_t workers) {
     measure_job *job = arg;
     char *memory = job->memory + (size_t)w * job->bytes;
@@ -35,9 +29,9 @@ static void measure_one(void *arg, int32_t w, int32_t workers) {
     job->probe->run(memory, job->bytes, 1);
     taper_pool_barrier(workers);
     measured *m = &job->each[w];
-    const int64_t begin = now_ns();
+    const int64_t begin = taper_os_now();
     m->work = job->probe->run(memory, job->bytes, job->passes);
-    m->end = now_ns();
+    m->end = taper_os_now();
     m->begin = begin;
 }
 

@@ -1,15 +1,9 @@
-#define _GNU_SOURCE /* CPU sets, sched_getcpu, syscall */
 #include "run/pool.h"
 
-#include <linux/futex.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "os/os.h"
 
 enum {
     /* Turns of a waiting loop before it gives its CPU away: a few hundred microseconds, longer than
@@ -20,8 +14,9 @@ enum {
 
 /* What waiters read lies apart from what others write. */
 static struct {
-    pthread_mutex_t owner; /* held for the length of a run */
-    int32_t threads;       /* that exist, the caller not counted */
+    atomic_flag owned; /* for the length of a run */
+    bool forks;        /* are watched */
+    int32_t threads;   /* that exist, the caller not counted */
     taper_pool_fn fn;
     void *arg;
     /* Number of the run << 8 | its workers: one word, so that a thread that wakes late never pairs
@@ -29,11 +24,11 @@ static struct {
     _Alignas(CACHE_LINE) _Atomic uint32_t run;
     /* That each worker was last seen on, the owner's first; and the owner's thread. */
     _Alignas(CACHE_LINE) _Atomic int32_t cpu[TAPER_POOL_WORKERS];
-    _Atomic pid_t caller;
+    _Atomic int32_t caller;
     _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
     _Alignas(CACHE_LINE) _Atomic int32_t arrived; /* at the barrier */
     _Alignas(CACHE_LINE) _Atomic uint32_t phase;  /* of the barrier */
-} pool = {.owner = PTHREAD_MUTEX_INITIALIZER};
+} pool = {.owned = ATOMIC_FLAG_INIT};
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -56,7 +51,7 @@ void taper_pool_barrier(int32_t workers) {
         if (i < SPINS)
             relax();
         else
-            sched_yield(); /* more threads than CPUs: let the others come */
+            taper_os_yield(); /* more threads than CPUs: let the others come */
     }
 }
 
@@ -71,7 +66,7 @@ static uint32_t next_run(uint32_t seen) {
     /* Sequentially consistent against the owner, who writes the word and then reads sleepers. */
     atomic_fetch_add(&pool.sleepers, 1);
     while ((word = atomic_load(&pool.run)) == seen)
-        syscall(SYS_futex, &pool.run, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        taper_os_wait(&pool.run, seen);
     atomic_fetch_sub(&pool.sleepers, 1);
     return word;
 }
@@ -84,26 +79,21 @@ static uint32_t next_run(uint32_t seen) {
  * knows better.
  */
 static void keep_apart(int32_t worker) {
-    const int32_t cpu = sched_getcpu();
+    int32_t cpus[TAPER_POOL_WORKERS];
+    const int32_t cpu = taper_os_cpu();
     bool shared = false;
-    for (int32_t i = 0; i < worker; i++)
-        shared |= atomic_load_explicit(&pool.cpu[i], memory_order_relaxed) == cpu;
-    if (shared) {
-        cpu_set_t all, others; /* a worker may go where its caller may */
-        const pid_t caller = atomic_load_explicit(&pool.caller, memory_order_relaxed);
-        if (sched_getaffinity(caller, sizeof all, &all) != 0)
-            return;
-        others = all;
-        for (int32_t i = 0; i < worker; i++)
-            CPU_CLR((size_t)atomic_load_explicit(&pool.cpu[i], memory_order_relaxed), &others);
-        if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
-            (void)sched_setaffinity(0, sizeof all, &all);
+    if (cpu < 0)
+        return;
+    for (int32_t i = 0; i < worker; i++) {
+        cpus[i] = atomic_load_explicit(&pool.cpu[i], memory_order_relaxed);
+        shared |= cpus[i] == cpu;
     }
-    atomic_store_explicit(&pool.cpu[worker], sched_getcpu(), memory_order_relaxed);
+    if (shared) /* a worker may go where its caller may */
+        taper_os_leave(cpus, worker, atomic_load_explicit(&pool.caller, memory_order_relaxed));
+    atomic_store_explicit(&pool.cpu[worker], taper_os_cpu(), memory_order_relaxed);
 }
 
-static void *work(void *index) {
-    const int32_t worker = (int32_t)(intptr_t)index;
+static void work(int32_t worker) {
     uint32_t seen = 0; /* no run has this word: numbers start at 1 */
     for (;;) {
         seen = next_run(seen);
@@ -114,42 +104,32 @@ static void *work(void *index) {
             taper_pool_barrier(workers); /* the owner may start the next run after this */
         }
     }
-    return NULL;
 }
 
-/* The child of a fork has none of the threads, and perhaps a mutex that one of them would unlock.
- * The parent's last run would look new to the child's first thread. */
+/* The child of a fork has none of the threads, and perhaps a run that one of them would end. The
+ * parent's last run would look new to the child's first thread. */
 static void forget(void) {
-    pool.owner = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.threads = 0;
     atomic_store(&pool.run, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.arrived, 0);
+    taper_os_forget_waiters();
+    atomic_flag_clear(&pool.owned);
 }
 
-static void register_forget(void) { pthread_atfork(NULL, NULL, forget); }
-
-/* Makes threads until the pool has `wanted`, or no more can be had. Signals stay with the host's
- * own threads. */
+/* Makes threads until the pool has `wanted`, or no more can be had. */
 static void grow(int32_t wanted) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, register_forget);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (; pool.threads < wanted; pool.threads++) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, work, (void *)(intptr_t)(pool.threads + 1)) != 0)
-            break;
-        pthread_detach(thread);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!pool.forks)
+        taper_os_at_fork(forget);
+    pool.forks = true;
+    while (pool.threads < wanted && taper_os_start_thread(work, pool.threads + 1))
+        pool.threads++;
 }
 
 void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
     if (workers > TAPER_POOL_WORKERS)
         workers = TAPER_POOL_WORKERS;
-    if (workers <= 1 || pthread_mutex_trylock(&pool.owner) != 0) {
+    if (workers <= 1 || atomic_flag_test_and_set_explicit(&pool.owned, memory_order_acquire)) {
         fn(arg, 0, 1);
         return;
     }
@@ -160,15 +140,15 @@ void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
     if (workers > 1) {
         pool.fn = fn;
         pool.arg = arg;
-        atomic_store_explicit(&pool.caller, (pid_t)syscall(SYS_gettid), memory_order_relaxed);
-        atomic_store_explicit(&pool.cpu[0], sched_getcpu(), memory_order_relaxed);
+        atomic_store_explicit(&pool.caller, taper_os_thread(), memory_order_relaxed);
+        atomic_store_explicit(&pool.cpu[0], taper_os_cpu(), memory_order_relaxed);
         const uint32_t number = (atomic_load_explicit(&pool.run, memory_order_relaxed) >> 8) + 1;
         const uint32_t nonzero = number & 0xffffff ? number & 0xffffff : 1;
         atomic_store(&pool.run, nonzero << 8 | (uint32_t)workers);
         if (atomic_load(&pool.sleepers) > 0)
-            syscall(SYS_futex, &pool.run, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+            taper_os_wake_all(&pool.run);
     }
     fn(arg, 0, workers);
     taper_pool_barrier(workers);
-    pthread_mutex_unlock(&pool.owner);
+    atomic_flag_clear_explicit(&pool.owned, memory_order_release);
 }

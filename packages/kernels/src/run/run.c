@@ -1,12 +1,9 @@
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "taper/run.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <time.h>
 
+#include "os/os.h"
 #include "run/pool.h"
 
 enum {
@@ -26,12 +23,6 @@ typedef struct region {
     int64_t failed;
     cursor cursors[TAPER_POOL_WORKERS];
 } region;
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Computes some of a step's tasks, on worker w. */
 static void run_tasks(region *r, int64_t i, int64_t begin, int64_t end, int32_t w) {
@@ -102,14 +93,14 @@ static void run_steps(void *arg, int32_t w, int32_t workers) {
             if (w >= n)
                 continue;
             if (span && p == 0)
-                span->begin = now_ns();
+                span->begin = taper_os_now();
             if (n == 1)
                 run_tasks(r, i, 0, tasks, w);
             else
                 run_shares(r, i, p * tasks, tasks, number, w, n);
         }
         if (span)
-            span->end = now_ns();
+            span->end = taper_os_now();
     }
 }
 
@@ -130,17 +121,6 @@ taper_status taper_run(const taper_run_args *args, int64_t *failed) {
     return (taper_status)atomic_load_explicit(&r.status, memory_order_relaxed);
 }
 
-int32_t taper_cpu_count(void) {
-    cpu_set_t set;
-    int32_t cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file) {
-        long long quota, period; /* "max 100000" where there is no limit */
-        if (fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
-            const long long allowed = (quota + period - 1) / period;
-            cpus = allowed < cpus ? (int32_t)allowed : cpus;
-        }
-        fclose(file);
-    }
-    return cpus > 0 ? cpus : 1;
-}
+int32_t taper_cpu_count(void) { return taper_os_cpu_count(); }
+
+int64_t taper_now(void) { return taper_os_now(); }

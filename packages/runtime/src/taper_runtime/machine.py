@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _native
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     from taper_runtime.executor._native import Buffer
@@ -96,8 +96,8 @@ def measure_limits(
     caches = [(f"L{i}", _native.cache_bytes(i)) for i in (1, 2, 3)]
     caches = [(name, size) for name, size in caches if size]
     largest = max((size for _, size in caches), default=1 << 27)
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    buffer = _native.Buffer(min(2 * largest * (max(threads) if len(caches) < 3 else 1), pages // 4))
+    wanted = 2 * largest * (max(threads) if len(caches) < 3 else 1)
+    buffer = _native.Buffer(min(wanted, _native.memory_bytes() // 4 or wanted))
     made = []
     for isa in levels:
         for count in threads:

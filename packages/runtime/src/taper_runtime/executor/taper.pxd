@@ -110,6 +110,7 @@ cdef extern from "taper/run.h" nogil:
 
     taper_status taper_run(const taper_run_args *args, int64_t *failed)
     int32_t taper_cpu_count()
+    int64_t taper_now()
 
 
 cdef extern from "taper/machine.h" nogil:
@@ -121,6 +122,7 @@ cdef extern from "taper/machine.h" nogil:
         int64_t ns
 
     int64_t taper_cache_bytes(int32_t level)
+    int64_t taper_memory_bytes()
     const taper_probe *taper_probe_find(const char *isa, const char *name)
     taper_status taper_measure(
         const taper_probe *probe, int32_t workers, void *memory, size_t bytes, int64_t passes,

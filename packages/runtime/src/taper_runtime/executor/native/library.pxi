@@ -44,13 +44,18 @@ def active_isa():
 
 
 def cpu_count():
-    """CPUs this process may use: its affinity mask, and its cgroup's quota rounded up."""
+    """CPUs this process may use; see taper/run.h."""
     return taper_cpu_count()
 
 
 def cache_bytes(level):
     """Bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not say."""
     return taper_cache_bytes(level)
+
+
+def memory_bytes():
+    """Bytes of main memory; 0 where the system does not say."""
+    return taper_memory_bytes()
 
 
 def measure(isa, probe, workers, Buffer memory, each, passes):

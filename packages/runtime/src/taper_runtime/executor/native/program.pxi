@@ -2,8 +2,6 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 
-import time
-
 import numpy as np
 
 from taper_runtime.errors import InputError
@@ -115,7 +113,10 @@ cdef class Program:
         """Per step the name of its kernel in the layout used last, None where numpy computes it."""
         names = [None] * len(self.steps)
         cdef Candidate candidate
-        for index, candidate in self.last.native:
+        cdef Layout layout
+        with cython.critical_section(self):
+            layout = self.last
+        for index, candidate in layout.native:
             names[index] = candidate.kernel.name.decode()
         return names
 
@@ -144,7 +145,7 @@ cdef class Program:
     def profile(self, arrays):
         """One inference; returns (outputs, spans).
 
-        spans : per step, native or not, per worker: (begin, end) in nanoseconds of the monotonic
+        spans : per step, native or not, per worker: (begin, end) in nanoseconds of a monotonic
         clock, zeros where that worker had no part in the step.
         """
         cdef list spans = []
@@ -222,10 +223,10 @@ cdef class Program:
                 if node is None:
                     self._run_native(frame, arena, begin, end, spans)
                     continue
-                start = 0 if spans is None else time.monotonic_ns()
+                start = 0 if spans is None else taper_now()
                 frame.run_numpy(node)
                 if spans is not None:
-                    spans.append([(start, time.monotonic_ns())])
+                    spans.append([(start, taper_now())])
         finally:
             layout.frames.append(frame)
             self.arenas.append(arena)

@@ -1,0 +1,83 @@
+/* Linux: waiting by futex, placement by affinity masks, sizes from /sys. */
+#define _GNU_SOURCE /* CPU sets, sched_getcpu, syscall */
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/os.h"
+
+/* The kernel's numbers; <linux/futex.h> is not there with every libc. */
+enum { FUTEX_PRIVATE = 128, FUTEX_WAIT = 0 | FUTEX_PRIVATE, FUTEX_WAKE = 1 | FUTEX_PRIVATE };
+
+void taper_os_wait(_Atomic uint32_t *word, uint32_t seen) {
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
+}
+
+void taper_os_wake_all(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void taper_os_forget_waiters(void) {} /* the kernel has a child's none */
+
+int32_t taper_os_cpu(void) { return sched_getcpu(); }
+
+int32_t taper_os_thread(void) { return (int32_t)syscall(SYS_gettid); }
+
+void taper_os_leave(const int32_t *cpus, int32_t count, int32_t like) {
+    cpu_set_t all, others;
+    if (sched_getaffinity(like, sizeof all, &all) != 0)
+        return;
+    others = all;
+    for (int32_t i = 0; i < count; i++)
+        CPU_CLR((size_t)cpus[i], &others);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+        (void)sched_setaffinity(0, sizeof all, &all);
+}
+
+/* The affinity mask, and the cgroup's quota rounded up. */
+int32_t taper_os_cpu_count(void) {
+    cpu_set_t set;
+    int32_t cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (file) {
+        long long quota, period; /* "max 100000" where there is no limit */
+        if (fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
+            const long long allowed = (quota + period - 1) / period;
+            cpus = allowed < cpus ? (int32_t)allowed : cpus;
+        }
+        fclose(file);
+    }
+    return cpus > 0 ? cpus : 1;
+}
+
+/* One word of a file of the first CPU's i-th cache. */
+static bool read_word(int i, const char *file, char word[32]) {
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", i, file);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    const bool good = fscanf(f, "%31s", word) == 1;
+    fclose(f);
+    return good;
+}
+
+int64_t taper_os_cache_bytes(int32_t level) {
+    enum { MAX_CACHES = 16 };
+    char word[32];
+    for (int i = 0; i < MAX_CACHES && read_word(i, "level", word); i++) {
+        int32_t of = 0;
+        long long size = 0;
+        char unit = 'B';
+        if (sscanf(word, "%d", &of) != 1 || of != level || !read_word(i, "type", word) ||
+            strcmp(word, "Instruction") == 0 || !read_word(i, "size", word) ||
+            sscanf(word, "%lld%c", &size, &unit) < 1)
+            continue;
+        const long long scale = unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 1;
+        return size > 0 && size < 1ll << 40 ? (int64_t)(size * scale) : 0;
+    }
+    return 0;
+}

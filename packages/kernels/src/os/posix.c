@@ -1,0 +1,46 @@
+/* What Linux, macOS and other POSIX systems have in common. */
+#define _DEFAULT_SOURCE /* pthread_atfork; on macOS nothing is hidden unless POSIX is asked for */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "os/os.h"
+
+static void (*thread_body)(int32_t index);
+
+static void *start(void *index) {
+    thread_body((int32_t)(intptr_t)index);
+    return NULL;
+}
+
+bool taper_os_start_thread(void (*body)(int32_t index), int32_t index) {
+    sigset_t all, before;
+    pthread_t thread;
+    if (!thread_body)
+        thread_body = body;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = pthread_create(&thread, NULL, start, (void *)(intptr_t)index) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        pthread_detach(thread);
+    return started;
+}
+
+void taper_os_at_fork(void (*child)(void)) { pthread_atfork(NULL, NULL, child); }
+
+void taper_os_yield(void) { sched_yield(); }
+
+int64_t taper_os_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t taper_os_memory_bytes(void) {
+    const int64_t pages = sysconf(_SC_PHYS_PAGES), each = sysconf(_SC_PAGESIZE);
+    return pages > 0 && each > 0 ? pages * each : 0;
+}

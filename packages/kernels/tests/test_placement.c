@@ -1,0 +1,56 @@
+/* Linux: a worker of the pool does not stay on its caller's CPU. */
+#define _GNU_SOURCE /* CPU sets */
+#include <dirent.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "run/pool.h"
+
+static void nothing(void *arg, int32_t worker, int32_t workers) {
+    (void)arg, (void)worker, (void)workers;
+}
+
+/* Threads of this process that may use more than one CPU, the caller not counted; with `cpu` each
+ * of them is first allowed that one alone. */
+static int others_free(int cpu) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+        const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        if (thread == 0 || thread == getpid())
+            continue;
+        if (cpu >= 0) {
+            CPU_SET((size_t)cpu, &set);
+            CHECK(sched_setaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
+        }
+        CHECK(sched_getaffinity(thread, sizeof set, &set) == 0, "thread %d", (int)thread);
+        count += CPU_COUNT(&set) > 1;
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* A worker that is bound to the caller's CPU frees itself: it has found that they share it. */
+static void worker_leaves_the_callers_cpu(void) {
+    taper_pool_run(nothing, NULL, 2); /* to have a worker */
+    cpu_set_t all;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0, "CPUs of the caller");
+    bool parted = CPU_COUNT(&all) < 2;
+    for (int i = 0; i < 100 && !parted; i++) { /* the caller may be moved too, now and then */
+        const int cpu = sched_getcpu();
+        CHECK(others_free(cpu) == 0, "threads on CPU %d alone", cpu);
+        taper_pool_run(nothing, NULL, 2);
+        parted = others_free(-1) > 0;
+    }
+    CHECK(parted, "the worker stays");
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"worker_leaves_the_callers_cpu", worker_leaves_the_callers_cpu},
+    };
+    return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
+}
