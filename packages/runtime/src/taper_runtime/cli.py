@@ -18,9 +18,10 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor import _native
+from taper_runtime.options import SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.report import describe_plan
-from taper_runtime.session import InferenceSession, SessionOptions, thread_count
+from taper_runtime.session import InferenceSession, thread_count
 from taper_runtime.sizes import evaluate, nonempty
 
 if TYPE_CHECKING:
