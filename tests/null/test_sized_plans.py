@@ -13,7 +13,7 @@ from taper_runtime.format.reader import load, loads
 from taper_runtime.plan.binding import bind_sizes, instantiate
 from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
 from taper_runtime.plan.validate import instance, validate
-from taper_runtime.sizes import variable
+from taper_runtime.sizes import UNBOUNDED, variable
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,14 @@ def test_what_is_valid_for_all_sizes_is_valid_for_each(b, s):
 def test_shapes_that_do_not_fit_name_the_variable(shapes, message):
     with pytest.raises(InputError, match=message):
         bind_sizes(sized_plan(), shapes)
+
+
+def test_a_size_beyond_the_hidden_limit_is_told_the_limit():
+    plan = sized_plan()._replace(sizes={"B": (1, UNBOUNDED), "S": (2, 32)})
+    with pytest.raises(InputError, match=r"\(B\): expected at least 1, got 0"):
+        bind_sizes(plan, {"x": (0, 3, 4)})
+    with pytest.raises(InputError, match=r"expected 1 to 2147483647, got 1099511627776"):
+        bind_sizes(plan, {"x": (2**40, 3, 4)})
 
 
 def edit(change):
