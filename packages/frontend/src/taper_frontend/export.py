@@ -36,6 +36,7 @@ def export(
     passes: Sequence[Pass] = PIPELINE,
     verify: bool = True,
     progress: bool = False,
+    metadata: Mapping[str, str] | None = None,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -56,6 +57,9 @@ def export(
         Run the plan beside the module, on the example arguments and on random ones.
     progress : bool
         Show the steps on the terminal.
+    metadata : mapping of str to str, optional
+        Texts of yours to keep in the plan: labels, an alphabet, a version. A session's
+        ``get_modelmeta().custom_metadata_map`` has them.
 
     Returns
     -------
@@ -68,13 +72,16 @@ def export(
         Listing every node that cannot be exported, with its reason and source line.
     ExportError
         If torch cannot capture the model, or fixes a dimension that ``dynamic_shapes`` lets vary,
-        or the plan's results differ from the module's.
+        or the plan's results differ from the module's; or ``metadata`` is not text.
     """
+    if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
+        raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
     with _steps(progress) as step:
         step("capture")
         program = capture(module, args, kwargs, dynamic_shapes=dynamic_shapes)
         dims = requested_dims(module, program, args, kwargs, dynamic_shapes)
-        return compile_program(program, dims, passes=passes, verify=verify, step=step)
+        plan = compile_program(program, dims, passes=passes, verify=verify, step=step)
+    return plan._replace(metadata={**plan.metadata, "user": dict(metadata)}) if metadata else plan
 
 
 def compile_program(
