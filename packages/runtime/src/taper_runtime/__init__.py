@@ -26,12 +26,13 @@ from taper_runtime.options import (
 )
 from taper_runtime.plan.plan import Plan
 from taper_runtime.providers import get_all_providers, get_available_providers, get_device
-from taper_runtime.session import InferenceSession, ModelMeta, NodeArg
+from taper_runtime.session import InferenceSession, NodeArg
 
 if TYPE_CHECKING:
     from taper_runtime import capi
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.logs import set_default_logger_severity, set_default_logger_verbosity
+    from taper_runtime.modelmeta import ModelMeta
     from taper_runtime.values import OrtValue
 
 __version__ = "0.1.0"
@@ -68,6 +69,7 @@ __all__ = [
 #: Where what is seldom used comes from, when it is first used.
 _LATER = {
     "IOBinding": "iobinding",
+    "ModelMeta": "modelmeta",
     "OrtValue": "values",
     "set_default_logger_severity": "logs",
     "set_default_logger_verbosity": "logs",

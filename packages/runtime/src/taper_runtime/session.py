@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from json import dumps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.dtypes import onnx_type
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from taper_runtime.background import Background, Callback
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
+    from taper_runtime.modelmeta import ModelMeta
     from taper_runtime.recording import RecordingExecutor
     from taper_runtime.state import State
     from taper_runtime.values import OrtValue
@@ -51,30 +51,6 @@ class NodeArg(NamedTuple):
     name: str
     shape: list[int | str]
     type: str
-
-
-class ModelMeta(NamedTuple):
-    """What a plan says about itself.
-
-    Attributes
-    ----------
-    producer_name : str
-        The packages that exported it, with their versions.
-    custom_metadata_map : dict of str to str
-        What the export was given as ``metadata``; the export report is ``session.plan.metadata``.
-    graph_name, domain, description, graph_description : str
-        Empty: a plan has none.
-    version : int
-        0: a plan has none.
-    """
-
-    producer_name: str
-    custom_metadata_map: dict[str, str]
-    graph_name: str = ""
-    domain: str = ""
-    description: str = ""
-    graph_description: str = ""
-    version: int = 0
 
 
 class InferenceSession:
@@ -149,9 +125,11 @@ class InferenceSession:
 
     def __repr__(self) -> str:
         """One line: the path, inputs, outputs and threads."""
+        from taper_runtime.modelmeta import brief
+
         tensors = self.plan.tensors
         inputs, outputs = (
-            _brief([tensors[name] for name in names])
+            brief([tensors[name] for name in names])
             for names in (self.plan.inputs, self.plan.outputs)
         )
         what = "plan" if self._path is None else repr(self._path)
@@ -268,15 +246,9 @@ class InferenceSession:
 
     def get_modelmeta(self) -> ModelMeta:
         """Who made the plan, and what its maker wrote into it."""
-        metadata = self.plan.metadata
-        user = metadata.get("user")
-        return ModelMeta(
-            str(metadata.get("producer", "")),
-            {
-                str(key): value if isinstance(value, str) else dumps(value)
-                for key, value in (user.items() if isinstance(user, Mapping) else ())
-            },
-        )
+        from taper_runtime.modelmeta import read_modelmeta
+
+        return read_modelmeta(self.plan)
 
     def run(
         self,
@@ -525,14 +497,3 @@ def _severity(options: SessionOptions) -> int:
 def _describe(spec: TensorSpec) -> NodeArg:
     shape = [str(size) if isinstance(size, Size) else size for size in spec.shape]
     return NodeArg(spec.name, shape, onnx_type(spec.dtype))
-
-
-def _brief(specs: Sequence[TensorSpec]) -> str:
-    """Name some tensors; a file's names may hold anything."""
-    shown = [
-        f"{spec.name if spec.name.isidentifier() else repr(spec.name):.40} "
-        f"{spec.dtype}[{', '.join(map(str, spec.shape)):.40}]"
-        for spec in specs[:3]
-    ]
-    more = [f"{len(specs) - 3} more"] if len(specs) > 3 else []
-    return ", ".join(shown + more) or "nothing"
