@@ -6,6 +6,7 @@ What onnxruntime itself does was tried with version 1.32.
 import copy
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -415,6 +416,15 @@ def test_run_async_refuses_at_once_what_onnx_runtime_does(session):
         session.run_async(None, {}, print, None)
     with pytest.raises(InputError, match="callback: expected a function, got int"):
         session.run_async(None, {"x": X}, 3, None)
+
+
+def test_run_async_runs_in_a_forked_child(session, y):
+    call_back(session, None, {"x": X}, None)
+    child = os.fork()
+    if child == 0:
+        same = np.array_equal(call_back(session, None, {"x": X}, None)[0][0], y)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_an_error_in_the_callback_is_shown(session, y, monkeypatch):
