@@ -177,11 +177,21 @@ def make_fastembed(folder: Path) -> None:
 @torch.no_grad()
 def temper(task: str, module: nn.Module) -> None:
     """Make random weights' answers less than certain, and text less than everything."""
-    if task == "det":
-        x = torch.rand(1, 3, 96, 128, generator=torch.Generator().manual_seed(9))
-        module.head.binarize.conv3.bias -= module(x).logit(1e-6).quantile(0.7)
-    elif task == "rec":
-        module.head.ctc_head.fc.weight *= 0.02
+    layers = {"det": ("head.binarize.conv3", 0.7), "rec": ("head.ctc_head.fc", 0.5)}
+    if task not in layers:
+        return
+    name, threshold = layers[task]
+    layer = module.get_submodule(name)
+    logits = []
+    hook = layer.register_forward_hook(lambda _, inputs, output: logits.append(output))
+    page = torch.ones(1, 3, 48 if task == "rec" else 160, 320)  # white, with a dark line
+    page[:, :, 10:36, 20:200] = torch.rand(26, 180, generator=torch.Generator().manual_seed(9))
+    module(page)
+    hook.remove()
+    scale = 3 / logits[0].std()
+    layer.weight *= scale
+    layer.bias -= logits[0].quantile(threshold)
+    layer.bias *= scale
 
 
 def make_rapidocr(folder: Path) -> None:
@@ -191,11 +201,13 @@ def make_rapidocr(folder: Path) -> None:
 
     known = OmegaConf.load(main.ModelLoader.DEFAULT_CFG_PATH)
     (folder / "keys.txt").write_text("\n".join(CHARACTERS))
-    side, width, batch = Dim("side", max=60), Dim("width", min=4, max=200), Dim("batch", max=6)
     inputs = {
-        "det": (torch.rand(1, 3, 96, 128), {2: 32 * Dim("rows", max=60), 3: 32 * side}),
-        "cls": (torch.rand(2, 3, 48, 192), {0: batch}),
-        "rec": (torch.rand(2, 3, 48, 320), {0: batch, 3: 8 * width}),
+        "det": (
+            torch.rand(1, 3, 96, 128),
+            {2: 32 * Dim("rows", max=60), 3: 32 * Dim("columns", max=60)},
+        ),
+        "cls": (torch.rand(1, 3, 48, 192), None),
+        "rec": (torch.rand(1, 3, 48, 320), {3: 8 * Dim("width", min=4, max=200)}),
     }
     for seed, (task, name) in enumerate(RAPIDOCR.items()):
         module = randomize(BaseModel(known[name]), seed)
@@ -205,7 +217,7 @@ def make_rapidocr(folder: Path) -> None:
         plan = taper_frontend.export(
             module,
             (image,),
-            dynamic_shapes=(dims,),
+            dynamic_shapes=dims and (dims,),
             metadata={"character": "\n".join(CHARACTERS)} if task == "rec" else None,
         )
         plan.save(folder / f"{name}.taper")

@@ -105,6 +105,8 @@ def run_rapidocr(folder: Path, taper: bool):
         params[f"{section}.ocr_version"] = OCRVersion.PPOCRV4
         params[f"{section}.model_type"] = ModelType.MOBILE
     params |= {"Det.lang_type": LangDet.CH, "Rec.lang_type": LangRec.EN}
+    params |= {"Det.thresh": 0.6, "Det.box_thresh": 0.1, "Det.use_dilation": False}
+    params |= {"Det.limit_side_len": 96, "Cls.cls_batch_num": 1, "Rec.rec_batch_num": 1}
     if not taper:  # a plan carries its alphabet
         params["Rec.rec_keys_path"] = str(folder / "keys.txt")
     page = Image.new("RGB", (320, 160), "white")
