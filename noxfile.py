@@ -33,6 +33,14 @@ NEWCOMERS = (
 NEWCOMERS_NEED = ("einops", "importlib_metadata", "pillow", "requests", "huggingface_hub")
 TEST_TOOLS = ("pytest", "hypothesis", "safetensors", "numpy")
 MAX_WHEEL_BYTES = 1_500_000  # of the runtime
+# Without what they require: that is onnxruntime, and torch in builds of its own.
+CLIENTS = ("rembg", "fastembed", "silero-vad", "rapidocr")
+CLIENTS_NEED = (
+    *("numpy", "requests", "tqdm", "pillow", "packaging", "pyyaml", "six"),
+    *("pooch", "pymatting", "scikit-image", "scipy", "jsonschema"),  # rembg
+    *("huggingface-hub", "loguru", "mmh3", "py-rust-stemmers", "tokenizers"),  # fastembed
+    *("pyclipper", "opencv-python-headless", "shapely", "omegaconf", "colorlog"),  # rapidocr
+)
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TAPER_NUM_THREADS": "1"}
 
 
@@ -183,7 +191,8 @@ def lint(session: nox.Session) -> None:
     """ruff, cython-lint, clang-format, strict mypy; what is said of packages and workflows."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
     session.install("validate-pyproject[all]", "zizmor", "check-jsonschema")
-    python = ("packages", "tests", "asv_bench", "opinfo", "peers", "zoo", "examples", "noxfile.py")
+    python = ("packages", "tests", "asv_bench", "clients", "examples", "opinfo", "peers", "zoo")
+    python += ("noxfile.py",)
     session.run("ruff", "check", *python)
     session.run("ruff", "format", "--check", *python)
     session.run("cython-lint", "packages/runtime")
@@ -304,6 +313,17 @@ def docs(session: nox.Session) -> None:
     examples = ("tests/documents", *session.posargs)
     session.run("python", "-m", "pytest", "-q", *examples, env=ONE_THREAD)
     session.run("mkdocs", "build", "--quiet", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Programs written for ONNX Runtime, unchanged, over Taper and over what they are made for."""
+    session.install(*TORCH, *TRANSFORMERS, "onnxruntime", "onnx", "onnxscript", "pytest")
+    session.install("--no-deps", *CLIENTS)
+    session.install(*CLIENTS_NEED)
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["clients"]), env=ONE_THREAD)
 
 
 @nox.session

@@ -123,6 +123,24 @@ def test_report_stands_in_the_plan():
     assert metadata["verified"]["max_error"] < 1e-4
 
 
+def test_texts_of_the_maker_are_kept_apart_from_the_report(tmp_path):
+    texts = {"character": "a\nb\n\u00e9", "producer": "me"}
+    x = torch.ones(2)
+    plan = taper_frontend.export(torch.nn.ReLU(), (x,), metadata=texts)
+    plan.save(tmp_path / "m.taper")
+    meta = taper_runtime.InferenceSession(tmp_path / "m.taper").get_modelmeta()
+    assert meta.custom_metadata_map == texts
+    assert meta.producer_name.startswith("taper_frontend ")
+    plain = taper_frontend.export(torch.nn.ReLU(), (x,))
+    assert plan.metadata == {**plain.metadata, "user": texts}
+
+
+@pytest.mark.parametrize("metadata", [{"version": 3}, {3: "a"}])
+def test_metadata_that_is_no_text_is_refused(metadata):
+    with pytest.raises(taper_frontend.ExportError, match="metadata: expected texts by name"):
+        taper_frontend.export(torch.nn.ReLU(), (torch.ones(2),), metadata=metadata)
+
+
 def test_versions_agree():
     root = Path(__file__).parents[2]
     version = f"version: '{taper_runtime.__version__}'"

@@ -60,6 +60,14 @@ def test_shapes_that_do_not_fit_name_the_variable(shapes, message):
         bind_sizes(sized_plan(), shapes)
 
 
+def test_a_size_beyond_the_hidden_limit_is_told_the_limit():
+    plan = sized_plan()._replace(sizes={"B": (1, UNBOUNDED), "S": (2, 32)})
+    with pytest.raises(InputError, match=r"\(B\): expected at least 1, got 0"):
+        bind_sizes(plan, {"x": (0, 3, 4)})
+    with pytest.raises(InputError, match=r"expected 1 to 2147483647, got 1099511627776"):
+        bind_sizes(plan, {"x": (2**40, 3, 4)})
+
+
 def edit(change):
     """An attack: change the plan's JSON."""
 

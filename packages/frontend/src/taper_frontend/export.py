@@ -47,6 +47,7 @@ def export(
     passes: Sequence[Pass] = PIPELINE,
     verify: bool = True,
     progress: bool = False,
+    metadata: Mapping[str, str] | None = None,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -78,6 +79,9 @@ def export(
         Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
         Show the steps on the terminal.
+    metadata : mapping of str to str, optional
+        Texts of yours to keep in the plan: labels, an alphabet, a version. A session's
+        ``get_modelmeta().custom_metadata_map`` has them.
 
     Returns
     -------
@@ -92,7 +96,7 @@ def export(
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
         ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
-        the module's.
+        the module's, or ``metadata`` is not text.
 
     Warns
     -----
@@ -100,6 +104,8 @@ def export(
         What a user should know of a plan that is otherwise right; see
         :data:`taper_frontend.notes.KINDS`.
     """
+    if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
+        raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
     options = Options(input_names, output_names, passes)
     with _steps(progress) as step:
         step("capture")
@@ -120,7 +126,7 @@ def export(
                 plan = verify_plan(plan, Reference(model, program))
         check_axes(dynamic_axes or {}, plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
-    return plan
+    return plan._replace(metadata={**plan.metadata, "user": dict(metadata)}) if metadata else plan
 
 
 class Options(NamedTuple):

@@ -4,40 +4,86 @@
 >>> outputs = session.run(None, {"x": x})
 """
 
+from typing import TYPE_CHECKING
+
 from taper_runtime.config import show_config
 from taper_runtime.errors import (
     InputError,
     InternalError,
     OpError,
+    OptionError,
     PlanFormatError,
     TaperError,
     UnsupportedOpError,
 )
 from taper_runtime.format.reader import load
-from taper_runtime.plan.plan import Plan
-from taper_runtime.session import (
-    InferenceSession,
-    ModelMeta,
-    NodeArg,
+from taper_runtime.options import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
 )
+from taper_runtime.plan.plan import Plan
+from taper_runtime.providers import get_all_providers, get_available_providers, get_device
+from taper_runtime.session import InferenceSession, NodeArg
+
+if TYPE_CHECKING:
+    from taper_runtime import capi
+    from taper_runtime.iobinding import IOBinding
+    from taper_runtime.logs import set_default_logger_severity, set_default_logger_verbosity
+    from taper_runtime.modelmeta import ModelMeta
+    from taper_runtime.values import OrtValue
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "InputError",
     "InternalError",
     "ModelMeta",
     "NodeArg",
     "OpError",
+    "OptionError",
+    "OrtValue",
     "Plan",
     "PlanFormatError",
     "RunOptions",
     "SessionOptions",
     "TaperError",
     "UnsupportedOpError",
+    "capi",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
     "load",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
     "show_config",
 ]
+
+#: Where what is seldom used comes from, when it is first used.
+_LATER = {
+    "IOBinding": "iobinding",
+    "ModelMeta": "modelmeta",
+    "OrtValue": "values",
+    "set_default_logger_severity": "logs",
+    "set_default_logger_verbosity": "logs",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is seldom used."""
+    from importlib import import_module
+
+    if name == "capi":
+        return import_module("taper_runtime.capi")
+    if name not in _LATER:
+        raise AttributeError(f"module 'taper_runtime' has no attribute {name!r}")
+    value = getattr(import_module(f"taper_runtime.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value

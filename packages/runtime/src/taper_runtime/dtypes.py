@@ -28,6 +28,15 @@ class DType(NamedTuple):
         return self.storage.itemsize
 
 
+#: ONNX Runtime's spelling where it differs from numpy's.
+_ONNX_TYPES = {"float32": "float", "float64": "double"}
+
+
+def onnx_type(dtype: str) -> str:
+    """Return a tensor type as ONNX Runtime spells it: "tensor(float)"."""
+    return f"tensor({_ONNX_TYPES.get(dtype, dtype)})"
+
+
 DTYPES: dict[str, DType] = {
     "float64": DType(np.dtype(np.float64), "F64"),
     "float32": DType(np.dtype(np.float32), "F32"),

@@ -51,6 +51,10 @@ class InputError(TaperError, ValueError):
     """An array given to ``run`` does not fit the plan, or indexes outside a table."""
 
 
+class OptionError(TaperError, AttributeError):
+    """``SessionOptions`` or ``RunOptions`` have no attribute of this name, or refuse it."""
+
+
 class UnsupportedOpError(TaperError):
     """A node has no implementation where one is required."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -159,16 +159,26 @@ def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
     is the thread.
     """
     start = min((begin for step in profile.fastest for begin, end in step if end), default=0)
+    events = node_events(profile.plan, profile.steps, profile.fastest, start)
+    with open(path, "w") as file:
+        write_trace(file, events, {"threads": profile.threads})
+
+
+def node_events(
+    plan: Plan, steps: list[tuple[PlanNode, str]], spans: Spans, start: int, process: int = 0
+) -> list[dict[str, object]]:
+    """Return the events of one run: times are counted from ``start``, in nanoseconds."""
     events: list[dict[str, object]] = []
-    for (node, kernel), workers in zip(profile.steps, profile.fastest, strict=True):
-        flops, moved = node_cost(profile.plan, node)
-        args = {"kernel": kernel, "flops": flops, "bytes": moved, "source": node.source}
+    for (node, kernel), workers in zip(steps, spans, strict=True):
+        args: dict[str, object] = {"kernel": kernel, "source": node.source}
+        if not plan.sizes:  # else its work varies
+            args["flops"], args["bytes"] = node_cost(plan, node)
         events += [
             {
                 "name": f"{node.output} = {node.op}",
                 "cat": node.op,
                 "ph": "X",
-                "pid": 0,
+                "pid": process,
                 "tid": worker,
                 "ts": (begin - start) / 1e3,
                 "dur": (end - begin) / 1e3,
@@ -177,6 +187,12 @@ def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
             for worker, (begin, end) in enumerate(workers)
             if end
         ]
-    other = {"isa": _native.active_isa(), "threads": profile.threads}
-    with open(path, "w") as file:
-        json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)
+    return events
+
+
+def write_trace(
+    file: IO[str], events: list[dict[str, object]], other: Mapping[str, object]
+) -> None:
+    """Write events, and what else is known of them."""
+    other = {"isa": _native.active_isa(), **other}
+    json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)

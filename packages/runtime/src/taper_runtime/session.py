@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import os
-from json import dumps
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from taper_runtime.errors import InputError
+from taper_runtime.dtypes import onnx_type
+from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
-from taper_runtime.format.reader import load
-from taper_runtime.generator import check_seed
+from taper_runtime.format.reader import load, loads
+from taper_runtime.options import MAX_THREADS, RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan, TensorSpec
+from taper_runtime.providers import CPU, check_providers
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy as np
 
+    from taper_runtime.background import Background, Callback
     from taper_runtime.executor.executor import Executor
+    from taper_runtime.iobinding import IOBinding
+    from taper_runtime.modelmeta import ModelMeta
+    from taper_runtime.recording import RecordingExecutor
     from taper_runtime.state import State
+    from taper_runtime.values import OrtValue
 
-#: ONNX Runtime's spelling of element types where it differs from numpy's.
-_ONNX_TYPES = {"float32": "float", "float64": "double"}
 _EXECUTORS: dict[str, type[Executor]] = {
     "compiled": CompiledExecutor,
     "interpreted": InterpretedExecutor,
 }
+_WARNING = 2  # ONNX Runtime's number
 
 
 class NodeArg(NamedTuple):
@@ -48,68 +53,23 @@ class NodeArg(NamedTuple):
     type: str
 
 
-class ModelMeta(NamedTuple):
-    """What a plan says about itself.
-
-    Attributes
-    ----------
-    producer_name : str
-        The packages that exported it, with their versions.
-    custom_metadata_map : dict of str to str
-        The export report; values that are not text stand as JSON.
-    """
-
-    producer_name: str
-    custom_metadata_map: dict[str, str]
-
-
-class SessionOptions:
-    """Options of a session.
-
-    Attributes
-    ----------
-    intra_op_num_threads : int
-        Threads one run may use, the caller's among them. 0 takes ``TAPER_NUM_THREADS``, or where
-        that is not set the CPUs this process may use. The bits do not depend on it.
-    strict_native : bool
-        Refuse plans with nodes that only numpy can compute.
-    executor : str
-        ``"compiled"``, or ``"interpreted"`` for debugging.
-    seed : int or None
-        Where a plan draws random numbers: the runs of the session, one after the other, draw what
-        the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
-        from a generator of its own, seeded by the operating system.
-    """
-
-    def __init__(self) -> None:
-        self.intra_op_num_threads = 0
-        self.strict_native = False
-        self.executor = "compiled"
-        self.seed: int | None = None
-
-
-class RunOptions:
-    """Options of one run.
-
-    Attributes
-    ----------
-    seed : int or None
-        Draw what the module draws after ``torch.manual_seed(seed)``; the session's own generator
-        stays as it is. None draws from the session's.
-    """
-
-    def __init__(self) -> None:
-        self.seed: int | None = None
-
-
 class InferenceSession:
     """A plan, ready to run.
 
+    A session that was opened from a path can be pickled, so that it can be sent to another process:
+    there the file is opened anew, with the same options, and its state is what it was.
+
     Parameters
     ----------
-    path_or_plan : path or Plan
-        A ``.taper`` file, or a plan just exported.
+    path_or_bytes : path, bytes or Plan
+        A ``.taper`` file, which is mapped; the bytes of one; or a plan just exported.
     sess_options : SessionOptions, optional
+        They are copied.
+    providers : sequence of str or of (str, mapping), optional
+        As ONNX Runtime takes them. ``"CPUExecutionProvider"`` is the only one here; asking for
+        another one of ONNX Runtime's is a UserWarning, and the CPU computes.
+    provider_options : sequence of mapping, optional
+        One per provider. None has an effect.
 
     Raises
     ------
@@ -117,32 +77,87 @@ class InferenceSession:
         If the file is not a valid plan.
     UnsupportedOpError
         With ``strict_native``, if a node has no native kernel.
+    InputError
+        On an argument of another type, or an unknown provider.
+    OSError
+        If the file cannot be opened, or is no regular file.
+    MemoryError
+        If there is no room for what the session keeps.
     """
 
     def __init__(
         self,
-        path_or_plan: str | os.PathLike[str] | Plan,
+        path_or_bytes: str | os.PathLike[str] | bytes | Plan,
         sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        options = sess_options or SessionOptions()
-        if options.executor not in _EXECUTORS:
-            raise InputError(
-                f"executor: expected one of {sorted(_EXECUTORS)}, got {options.executor!r}"
-            )
-        self.plan = path_or_plan if isinstance(path_or_plan, Plan) else load(path_or_plan)
-        self._executor = _EXECUTORS[options.executor].compile(
-            self.plan,
-            strict_native=options.strict_native,
-            threads=thread_count(options.intra_op_num_threads),
+        if not isinstance(sess_options, (SessionOptions, type(None))):
+            raise InputError(f"sess_options: expected SessionOptions, got {sess_options!r}")
+        check_providers(providers, provider_options)
+        self._open(path_or_bytes, sess_options.copy() if sess_options else SessionOptions())
+
+    def _open(self, model: str | os.PathLike[str] | bytes | Plan, options: SessionOptions) -> None:
+        self._options = options
+        self._path = None if isinstance(model, (Plan, bytes)) else _absolute(model)
+        self.plan = _plan(model)
+        self._threads = thread_count(options.intra_op_num_threads)
+        executor = _EXECUTORS[options.executor].compile(
+            self.plan, strict_native=options.strict_native, threads=self._threads
         )
+        self._recording: RecordingExecutor | None = None
+        if options.enable_profiling:
+            executor = self._recording = _record(executor, self.plan)
+        self._executor = executor
         self._state: State | None = None
-        seed = check_seed(options.seed)
         if self.plan.states:
             from taper_runtime.state import State  # imports threading, which most plans do not need
 
-            self._state = State(self.plan, seed)
+            self._state = State(self.plan, options.seed)
+        self._background: Background | None = None
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
+        self._severity = _severity(options)
+        if self._severity < _WARNING:
+            from taper_runtime.logs import INFO, log
+
+            log(INFO, f"opened {self!r}", least=self._severity, tag=options.logid)
+
+    def __repr__(self) -> str:
+        """One line: the path, inputs, outputs and threads."""
+        from taper_runtime.modelmeta import brief
+
+        tensors = self.plan.tensors
+        inputs, outputs = (
+            brief([tensors[name] for name in names])
+            for names in (self.plan.inputs, self.plan.outputs)
+        )
+        what = "plan" if self._path is None else repr(self._path)
+        threads = f"{self._threads} thread{'s' * (self._threads != 1)}"
+        return f"<{type(self).__name__} {what}: {inputs} -> {outputs}; {threads}>"
+
+    # not __reduce__, so that subclasses may have their own __getstate__
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to open the session.
+
+        Raises
+        ------
+        InputError
+            If the session was not opened from a path.
+        """
+        if self._path is None:
+            raise InputError(
+                "a session of a plan or of bytes cannot be pickled or copied: "
+                "save the plan and open its path, or open it in each process"
+            )
+        state = {name: self.get_state(name) for name in self.state_names}
+        return {"path": self._path, "options": self._options, "state": state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the session anew."""
+        self._open(state["path"], state["options"])
+        for name, array in state["state"].items():
+            self.set_state(name, array)
 
     def get_inputs(self) -> list[NodeArg]:
         """Inputs in the order of the module's flattened arguments."""
@@ -151,6 +166,42 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         """Outputs in the order of the module's flattened results."""
         return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return an empty list: a plan's weights are not inputs."""
+        return []
+
+    def get_session_options(self) -> SessionOptions:
+        """Return a copy of the options that the session was opened with."""
+        return self._options.copy()
+
+    def get_providers(self) -> list[str]:
+        """Return what computes: ``["CPUExecutionProvider"]``."""
+        return [CPU]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return the providers' options: the CPU has none."""
+        return {CPU: {}}
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Check providers as the session does; nothing changes.
+
+        Raises
+        ------
+        InputError
+            On an unknown provider.
+        """
+        check_providers(providers, provider_options)
+
+    def disable_fallback(self) -> None:
+        """Do nothing: no run is ever tried again with another provider."""
+
+    def enable_fallback(self) -> None:
+        """Do nothing, as :meth:`disable_fallback`."""
 
     @property
     def state_names(self) -> list[str]:
@@ -194,15 +245,10 @@ class InferenceSession:
         return self._state
 
     def get_modelmeta(self) -> ModelMeta:
-        """Who made the plan and what the export reported."""
-        metadata = self.plan.metadata
-        return ModelMeta(
-            str(metadata.get("producer", "")),
-            {
-                key: value if isinstance(value, str) else dumps(value)
-                for key, value in metadata.items()
-            },
-        )
+        """Who made the plan, and what its maker wrote into it."""
+        from taper_runtime.modelmeta import read_modelmeta
+
+        return read_modelmeta(self.plan)
 
     def run(
         self,
@@ -220,7 +266,7 @@ class InferenceSession:
         Parameters
         ----------
         output_names : sequence of str or None
-            Which outputs to return, None for all in order.
+            Which outputs to return; None or none for all in order.
         input_feed : mapping of str to numpy.ndarray
             One array per input, of exactly its dtype and shape; dims that vary have any size in
             their variable's range, the same in all inputs. Arrays that are not C-contiguous
@@ -238,52 +284,218 @@ class InferenceSession:
         Raises
         ------
         InputError
-            On a missing, unknown or unfit input or ``out``, an unknown output name, or a bad seed.
+            On a missing, unknown or unfit input or ``out``, an unknown output name, or an argument
+            of another type.
+        TaperError
+            If ``run_options.terminate`` is set.
         """
-        if run_options is not None and not isinstance(run_options, RunOptions):
-            raise InputError(f"run_options: expected RunOptions or None, got {run_options!r}")
-        seed = None if run_options is None else check_seed(run_options.seed)
+        if run_options is not None or self._severity < 1:
+            self._begin(run_options)
+        if type(input_feed) is not dict:
+            _check_mapping("input_feed", input_feed, self._inputs)
         try:
             arrays = [input_feed[name] for name in self._inputs]
         except KeyError as error:
             raise InputError(
                 f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
-                f"got {sorted(input_feed)}"
+                f"got {sorted(map(str, input_feed))}"
             ) from None
         if len(input_feed) != len(arrays):
-            unknown = sorted(input_feed.keys() - set(self._inputs))
+            unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
             raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
-        mine = None
-        if out:
-            unknown = sorted(out.keys() - self._output_index.keys())
-            if unknown:
-                raise InputError(f"out: unknown outputs {unknown}; expected {self.plan.outputs}")
-            mine = [out.get(name) for name in self.plan.outputs]
+        wanted = None if output_names is None else self._wanted(output_names)
+        mine = None if out is None else self._given(out)
         if self._state is None:
             outputs = self._executor.run(arrays, mine)
         else:
-            outputs = self._state.run(self._executor, arrays, mine, seed)
-        if output_names is None:
-            return outputs
-        try:
-            return [outputs[self._output_index[name]] for name in output_names]
-        except KeyError as error:
+            outputs = self._state.run(
+                self._executor, arrays, mine, None if run_options is None else run_options.seed
+            )
+        return outputs if not wanted else [outputs[i] for i in wanted]
+
+    def _begin(self, run_options: object) -> None:
+        """Check a run's options, and log that it begins."""
+        least, tag = self._severity, self._options.logid
+        if run_options is not None:
+            if not isinstance(run_options, RunOptions):
+                raise InputError(f"run_options: expected RunOptions or None, got {run_options!r}")
+            if run_options.terminate:
+                raise TaperError("the run did not begin: run_options.terminate is set")
+            least = run_options.log_severity_level if run_options.log_severity_level >= 0 else least
+            tag = run_options.logid or tag
+        if least < 1:
+            from taper_runtime.logs import VERBOSE, log
+
+            log(VERBOSE, "a run begins", least=least, tag=tag)
+
+    def _wanted(self, names: object) -> list[int]:
+        """Return where the named outputs stand."""
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            got = repr(names) if isinstance(names, str) else type(names).__name__
             raise InputError(
-                f"unknown output {error.args[0]!r}; expected some of {list(self.plan.outputs)}"
+                f"output_names: expected a list of names of {list(self.plan.outputs)}, got {got}"
+            )
+        try:
+            return [self._output_index[name] for name in names]
+        except (KeyError, TypeError):
+            unknown = next(name for name in names if name not in self.plan.outputs)
+            raise InputError(
+                f"unknown output {unknown!r}; expected some of {list(self.plan.outputs)}"
             ) from None
+
+    def _given(self, out: Mapping[str, np.ndarray]) -> list[np.ndarray | None] | None:
+        """Return the caller's array of each output, None where it is to be fresh."""
+        _check_mapping("out", out, self.plan.outputs)
+        unknown = sorted(map(str, out.keys() - self._output_index.keys()))
+        if unknown:
+            raise InputError(f"out: unknown outputs {unknown}; expected {self.plan.outputs}")
+        return [out.get(name) for name in self.plan.outputs] if out else None
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """Run as :meth:`run` with OrtValues for arrays.
+
+        Raises
+        ------
+        InputError
+            As :meth:`run`, or on an input that is no OrtValue.
+        """
+        from taper_runtime.values import OrtValue, arrays_of
+
+        outputs = self.run(output_names, arrays_of(input_dict_ort_values), run_options)
+        return [OrtValue(array) for array in outputs]
+
+    def io_binding(self) -> IOBinding:
+        """Return what binds inputs and outputs to memory for :meth:`run_with_iobinding`."""
+        from taper_runtime.iobinding import IOBinding
+
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """Run on what is bound; the outputs are the binding's.
+
+        Raises
+        ------
+        InputError
+            As :meth:`run`, or where no output is bound.
+        """
+        iobinding.run(self, run_options)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, np.ndarray],
+        callback: Callback,
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run on another thread, then call ``callback(outputs, user_data, error)`` there.
+
+        As many such runs go on at once as the session has threads; others wait. Errors of the run
+        are the callback's: ``outputs`` is then empty and ``error`` the error's text, which is
+        empty after a run that succeeded. What the callback raises goes to
+        ``threading.excepthook``.
+
+        Raises
+        ------
+        InputError
+            If an input is missing, or the callback cannot be called.
+        """
+        if not callable(callback):
+            raise InputError(f"callback: expected a function, got {type(callback).__name__}")
+        if isinstance(input_feed, Mapping):
+            missing = [name for name in self._inputs if name not in input_feed]
+            if missing:
+                raise InputError(f"missing inputs {missing}; expected {list(self._inputs)}")
+        from taper_runtime.background import Background
+
+        if self._background is None or not self._background.usable:
+            self._background = Background(self._threads)
+        self._background.submit(
+            lambda: self.run(output_names, input_feed, run_options), callback, user_data
+        )
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Return when profiling began, in nanoseconds since the epoch; 0 where it did not."""
+        return 0 if self._recording is None else self._recording.start_ns
+
+    def end_profiling(self) -> str:
+        """Write the trace of every run so far and stop profiling.
+
+        Returns
+        -------
+        str
+            The path, ``profile_file_prefix``, the date and the time: JSON in the Trace Event Format
+            that Chrome and Perfetto show, with every run and, in it, every node on every worker.
+            Empty where the session does not profile, or no more.
+        """
+        if self._recording is None or self._executor is not self._recording:
+            return ""
+        self._executor = self._recording.executor
+        return self._recording.save(self._options.profile_file_prefix)
 
 
 def thread_count(wanted: int = 0) -> int:
     """Threads a run may use: ``wanted``, else ``TAPER_NUM_THREADS``, else the CPUs at hand."""
-    what, value = "intra_op_num_threads", str(wanted)
-    if wanted == 0:
-        what = "TAPER_NUM_THREADS"
-        value = os.environ.get(what) or str(_native.cpu_count())
-    if not (value.isascii() and value.isdigit() and int(value) > 0):
-        raise InputError(f"{what}: expected a number of threads of at least 1, got {value!r}")
+    if wanted:
+        return wanted
+    value = os.environ.get("TAPER_NUM_THREADS")
+    if not value:
+        return _native.cpu_count()
+    if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= MAX_THREADS):
+        raise InputError(
+            f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "
+            f"{MAX_THREADS}, got {value[:100]!r}"
+        )
     return int(value)
+
+
+def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:
+    if not isinstance(value, Mapping):
+        got = type(value).__name__
+        raise InputError(f"{what}: expected a dict of arrays by name of {list(names)}, got {got}")
+
+
+def _plan(model: object) -> Plan:
+    if isinstance(model, Plan):
+        return model
+    if isinstance(model, bytes):
+        return loads(model)
+    if isinstance(model, (str, os.PathLike)):
+        return load(model)
+    raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {type(model).__name__}")
+
+
+def _absolute(model: object) -> str | None:
+    """Return the path for processes that may have another working directory."""
+    return os.path.abspath(model) if isinstance(model, (str, os.PathLike)) else None
+
+
+def _record(executor: Executor, plan: Plan) -> RecordingExecutor:
+    if not isinstance(executor, CompiledExecutor):
+        raise InputError("enable_profiling: expected the compiled executor, got another")
+    from taper_runtime.recording import RecordingExecutor
+
+    return RecordingExecutor(executor, plan)
+
+
+def _severity(options: SessionOptions) -> int:
+    """Return the least severity that a session logs."""
+    if options.log_severity_level >= 0:
+        return options.log_severity_level
+    if "logging" not in sys.modules:  # then nobody has set a level
+        return _WARNING
+    from taper_runtime.logs import default_severity
+
+    return default_severity()
 
 
 def _describe(spec: TensorSpec) -> NodeArg:
     shape = [str(size) if isinstance(size, Size) else size for size in spec.shape]
-    return NodeArg(spec.name, shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")
+    return NodeArg(spec.name, shape, onnx_type(spec.dtype))

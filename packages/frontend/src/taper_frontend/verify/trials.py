@@ -15,8 +15,9 @@ from taper_frontend.verify.draw import draw
 from taper_frontend.verify.reference import SEED
 from taper_frontend.verify.ties import Jitter, rests_on_ties
 from taper_runtime.errors import TaperError
+from taper_runtime.options import RunOptions
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.session import InferenceSession, RunOptions
+from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import evaluate, nonempty
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import numpy as np
 from taper_runtime.cli.parser import nearest
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
+from taper_runtime.options import SessionOptions
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.session import InferenceSession, SessionOptions
+from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import evaluate, nonempty
 
 if TYPE_CHECKING:

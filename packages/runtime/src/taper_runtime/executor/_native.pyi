@@ -77,5 +77,5 @@ class Program:
         self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]: ...
     def profile(
-        self, arrays: Sequence[np.ndarray]
+        self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
     ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]: ...

@@ -108,20 +108,31 @@ class CompiledExecutor(Executor):
         self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        if out is not None and self._repeated is not None:
-            out = [out[self._repeated.index(i)] for i in range(max(self._repeated) + 1)]
-        outputs = self._program.run(inputs, out)
-        return outputs if self._repeated is None else [outputs[i] for i in self._repeated]
+        if self._repeated is None:
+            return self._program.run(inputs, out)
+        outputs = self._program.run(inputs, self._distinct(out))
+        return [outputs[i] for i in self._repeated]
+
+    def _distinct(
+        self, out: Sequence[np.ndarray | None] | None
+    ) -> Sequence[np.ndarray | None] | None:
+        """Return ``out`` without the second array of an output that stands twice."""
+        if out is None or self._repeated is None:
+            return out
+        return [out[self._repeated.index(i)] for i in range(max(self._repeated) + 1)]
 
     def profile(
-        self, inputs: Sequence[np.ndarray]
+        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
     ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
-        """Run once; returns the outputs, and when each worker was at each of :attr:`steps`.
+        """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`.
 
         That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
         clock, zeros where the worker had no part in the step.
         """
-        return self._program.profile(inputs)
+        outputs, spans = self._program.profile(inputs, self._distinct(out))
+        if self._repeated is not None:
+            outputs = [outputs[i] for i in self._repeated]
+        return outputs, spans
 
 
 #: What one core does in a nanosecond, roughly: enough to tell a small node from a large one.

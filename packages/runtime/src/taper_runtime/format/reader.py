@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING, Any
@@ -57,9 +59,11 @@ def load(path: FilePath) -> Plan:
     PlanFormatError
         If the file is not a valid plan file of this version.
     OSError
-        If it cannot be opened.
+        If it cannot be opened, or is no regular file: a folder, a device, a named pipe.
+    MemoryError
+        If what is not mapped has no room: the nodes, and constants that do not lie aligned.
     """
-    with _named(path), open(path, "rb") as file:
+    with _named(path), open(path, "rb", opener=_open_regular) as file:
         if os.fstat(file.fileno()).st_size == 0:
             return loads(b"")  # which no system maps
         return loads(mmap(file.fileno(), 0, access=ACCESS_READ))
@@ -73,6 +77,18 @@ def _named(path: FilePath) -> Iterator[None]:
     except PlanFormatError as error:
         error.path = os.fsdecode(path)
         raise
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "Expected a regular file, got a pipe, socket or device", path)
 
 
 def loads(buffer: bytes | mmap) -> Plan:

@@ -44,7 +44,8 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
             place = f"input {name!r}: dimension {axis} ({size})"
             low, high = plan.sizes[variable]
             if rest or not low <= value <= high:
-                limits = f"at least {low}" if high >= UNBOUNDED else f"{low} to {high}"
+                hidden = high >= UNBOUNDED and value <= high
+                limits = f"at least {low}" if hidden else f"{low} to {high}"
                 if str(size) != variable:
                     first, second = (factor * v + addend for v in (low, low + 1))
                     limits = f"{first}, {second} and so on, with {variable} {limits}"

@@ -142,14 +142,14 @@ cdef class Program:
         """
         return self._run(arrays, out, None)
 
-    def profile(self, arrays):
-        """One inference; returns (outputs, spans).
+    def profile(self, arrays, out=None):
+        """One inference as :meth:`run`; returns (outputs, spans).
 
         spans : per step, native or not, per worker: (begin, end) in nanoseconds of a monotonic
         clock, zeros where that worker had no part in the step.
         """
         cdef list spans = []
-        outputs = self._run(arrays, None, spans)
+        outputs = self._run(arrays, out, spans)
         return outputs, spans
 
     cdef Layout _layout(self, arrays):

@@ -1,0 +1,51 @@
+"""Runs that do not wait: ``run_async``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    #: Gets the outputs, what the caller gave for it, and an error's text, empty for none.
+    Callback = Callable[[list[np.ndarray], Any, str], None]
+
+
+class Background:
+    """Threads that run a session's asynchronous runs, as many at once as there are threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, "taper_runtime")
+        self._process = os.getpid()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the threads exist: a forked child does not have its parent's."""
+        return self._process == os.getpid()
+
+    def submit(
+        self, run: Callable[[], list[np.ndarray]], callback: Callback, user_data: Any
+    ) -> None:
+        """Run ``run`` on a thread, then ``callback`` on the same one."""
+        self._pool.submit(_run, run, callback, user_data)
+
+
+def _run(run: Callable[[], list[np.ndarray]], callback: Callback, user_data: Any) -> None:
+    outputs: list[np.ndarray] = []
+    message = ""
+    try:
+        outputs = run()
+    except Exception as error:  # the callback is told
+        message = str(error) or type(error).__name__
+    try:
+        callback(outputs, user_data, message)
+    except BaseException:  # nobody waits for it: shown as any thread's error is
+        kind, value, trace = sys.exc_info()
+        args = threading.ExceptHookArgs((kind, value, trace, threading.current_thread()))
+        threading.excepthook(args)

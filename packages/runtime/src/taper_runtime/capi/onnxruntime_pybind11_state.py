@@ -1,0 +1,19 @@
+"""ONNX Runtime's exceptions as names of ours, for ``except`` clauses written for them."""
+
+from taper_runtime.errors import (
+    InputError,
+    PlanFormatError,
+    TaperError,
+    UnsupportedOpError,
+)
+
+#: A bad array, name or option: given to a session or to a run.
+InvalidArgument = InputError
+#: A file or bytes that are no plan.
+InvalidProtobuf = InvalidGraph = PlanFormatError
+#: A path where no file is.
+NoSuchFile = FileNotFoundError
+#: A node without a native kernel, with ``strict_native``.
+NotImplemented = UnsupportedOpError
+#: Anything that Taper raises on purpose.
+Fail = RuntimeException = TaperError

@@ -1,0 +1,366 @@
+"""Options of sessions and runs: ONNX Runtime's fields, each known for what it does here.
+
+A field has an effect, or is accepted and has none because a plan is optimized, ordered and laid out
+when it is exported, or is refused with the reason. Any other name is refused with the nearest one.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from operator import index
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+
+from taper_runtime.errors import InputError, OptionError
+from taper_runtime.generator import check_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    #: Takes the field's name and a value; returns the value to keep, or raises InputError.
+    Check = Callable[[str, object], object]
+
+_Enum = TypeVar("_Enum", bound=IntEnum)
+
+#: Threads that the library can count.
+MAX_THREADS = 2**31 - 1
+
+
+class GraphOptimizationLevel(IntEnum):
+    """ONNX Runtime's levels of optimization at load. A plan was optimized at export."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Whether ONNX Runtime runs several nodes at once. A plan's nodes run in its order."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """How ONNX Runtime orders nodes. A plan has the order that its memory was planned for."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+def _threads(name: str, value: object) -> int:
+    limits = f"a number of threads of at least 1 and at most {MAX_THREADS}, or 0 for the default"
+    return _whole(name, value, 0, MAX_THREADS, limits)
+
+
+def _severity(name: str, value: object) -> int:
+    limits = "0 (verbose), 1 (info), 2 (warning), 3 (error), 4 (fatal), or -1 for the default"
+    return _whole(name, value, -1, 4, limits)
+
+
+def _verbosity(name: str, value: object) -> int:
+    return _whole(name, value, 0, MAX_THREADS, "a number of at least 0")
+
+
+def _whole(name: str, value: object, low: int, high: int, limits: str) -> int:
+    try:
+        number = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise InputError(f"{name}: expected {limits}, got {value!r}")
+    return number
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, int)) or value not in (0, 1):
+        raise InputError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{name}: expected a string, got {type(value).__name__}")
+    return value
+
+
+def _executor(name: str, value: object) -> str:
+    if value not in ("compiled", "interpreted"):
+        raise InputError(f"{name}: expected one of 'compiled', 'interpreted', got {value!r}")
+    return str(value)
+
+
+def _seed(name: str, value: object) -> int | None:
+    return check_seed(value)
+
+
+def _member(kind: type[_Enum]) -> Check:
+    def check(name: str, value: object) -> _Enum:
+        if not isinstance(value, kind):
+            raise InputError(f"{name}: expected a member of {kind.__name__}, got {value!r}")
+        return value
+
+    return check
+
+
+class _Options:
+    """Fields with a check each; the names that ONNX Runtime has beside them have a reason each."""
+
+    _fields: ClassVar[Mapping[str, tuple[object, Check]]]  #: default and check by name
+    _refused: ClassVar[Mapping[str, str]]  #: why a name of ONNX Runtime is none here
+    _entries: dict[str, str]
+
+    def __init__(self) -> None:
+        for name, (default, _) in self._fields.items():
+            object.__setattr__(self, name, default)
+        object.__setattr__(self, "_entries", {})
+
+    def __repr__(self) -> str:
+        """Name the fields that differ from their defaults."""
+        changed = [
+            f"{name}={getattr(self, name)!r}"
+            for name, (default, _) in self._fields.items()
+            if getattr(self, name) != default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    if not TYPE_CHECKING:  # so that type checkers, too, find unknown names
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set a field; no other attribute."""
+            if name not in self._fields:
+                raise self._unknown(name)
+            object.__setattr__(self, name, self._fields[name][1](name, value))
+
+        def __getattr__(self, name: str) -> object:
+            """Name what is near a name that is none."""
+            raise self._unknown(name)
+
+    @classmethod
+    def _unknown(cls, name: str) -> OptionError:
+        if name in cls._refused:
+            return OptionError(f"{cls.__name__}.{name}: {cls._refused[name]}")
+        from difflib import get_close_matches  # rarely needed
+
+        names = [n for n in {*dir(cls), *cls._fields} if not n.startswith("_")]
+        near = get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {sorted(names)}"
+        return OptionError(f"{cls.__name__} has no attribute {name!r}; {hint}")
+
+    def copy(self) -> Self:
+        """Return options that later changes of these do not reach."""
+        made = type(self)()
+        made.__dict__.update(self.__dict__, _entries=dict(self._entries))
+        return made
+
+    def _add_entry(self, key: str, value: str) -> None:
+        self._entries[_text("key", key)] = _text(f"entry {key!r}", value)
+
+    def _get_entry(self, key: str) -> str:
+        if key not in self._entries:
+            raise InputError(f"{type(self).__name__}: no entry {key!r}, got {[*self._entries]}")
+        return self._entries[key]
+
+
+_NO_FREE_DIMS = "sizes are fixed at export: export with dynamic_shapes that leave the dim out"
+_NO_WEIGHTS = "a plan carries its weights: export the module with them"
+_NO_PROVIDERS = "CPUExecutionProvider is the only provider here"
+_NO_LIBRARY = "ops come with taper_runtime; no library of others is loaded"
+
+
+class SessionOptions(_Options):
+    """Options of a session; a session keeps a copy of those it was opened with.
+
+    These have an effect.
+
+    Attributes
+    ----------
+    intra_op_num_threads : int
+        Threads one run may use, the caller's among them. 0 takes ``TAPER_NUM_THREADS``, or where
+        that is not set the CPUs this process may use. The bits do not depend on it.
+    strict_native : bool
+        Refuse plans with nodes that only numpy can compute.
+    executor : str
+        ``"compiled"``, or ``"interpreted"`` for debugging.
+    seed : int or None
+        Where a plan draws random numbers: the runs of the session, one after the other, draw what
+        the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
+        from a generator of its own, seeded by the operating system.
+    enable_profiling : bool
+        Time every node of every run until ``end_profiling``, which writes the file.
+    profile_file_prefix : str
+        What the file's path begins with; the date and time follow.
+    log_severity_level : int
+        Least severity of what the session logs: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1
+        is that of :func:`taper_runtime.set_default_logger_severity`.
+    logid : str
+        What the session's log messages begin with.
+    graph_optimization_level, execution_mode, execution_order
+        No effect: a plan is optimized and ordered at export.
+    inter_op_num_threads : int
+        No effect: nodes run in the plan's order, each on all threads that it is worth.
+    enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
+        No effect: memory is planned at export.
+    use_deterministic_compute : bool
+        No effect: every run gives the same bits.
+    use_per_session_threads : bool
+        No effect: all sessions of a process share its threads.
+    log_verbosity_level : int
+        No effect: there is one verbose level.
+
+    Raises
+    ------
+    InputError
+        On assigning a value that the field cannot have.
+    OptionError
+        On reading or assigning a name that is no field, an AttributeError that names the nearest.
+    """
+
+    intra_op_num_threads: int
+    strict_native: bool
+    executor: str
+    seed: int | None
+    enable_profiling: bool
+    profile_file_prefix: str
+    log_severity_level: int
+    logid: str
+    graph_optimization_level: GraphOptimizationLevel
+    execution_mode: ExecutionMode
+    execution_order: ExecutionOrder
+    inter_op_num_threads: int
+    enable_cpu_mem_arena: bool
+    enable_mem_pattern: bool
+    enable_mem_reuse: bool
+    use_deterministic_compute: bool
+    use_per_session_threads: bool
+    log_verbosity_level: int
+
+    _fields = {  # noqa: RUF012 - a mapping that nobody changes
+        "intra_op_num_threads": (0, _threads),
+        "strict_native": (False, _flag),
+        "executor": ("compiled", _executor),
+        "seed": (None, _seed),
+        "enable_profiling": (False, _flag),
+        "profile_file_prefix": ("taper_profile", _text),
+        "log_severity_level": (-1, _severity),
+        "logid": ("", _text),
+        "graph_optimization_level": (
+            GraphOptimizationLevel.ORT_ENABLE_ALL,
+            _member(GraphOptimizationLevel),
+        ),
+        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, _member(ExecutionMode)),
+        "execution_order": (ExecutionOrder.DEFAULT, _member(ExecutionOrder)),
+        "inter_op_num_threads": (0, _threads),
+        "enable_cpu_mem_arena": (True, _flag),
+        "enable_mem_pattern": (True, _flag),
+        "enable_mem_reuse": (True, _flag),
+        "use_deterministic_compute": (False, _flag),
+        "use_per_session_threads": (True, _flag),
+        "log_verbosity_level": (0, _verbosity),
+    }
+    _refused = {  # noqa: RUF012
+        "optimized_model_filepath": "nothing is optimized at load; Plan.save writes a plan",
+        "add_free_dimension_override_by_name": _NO_FREE_DIMS,
+        "add_free_dimension_override_by_denotation": _NO_FREE_DIMS,
+        "add_initializer": _NO_WEIGHTS,
+        "add_external_initializers": _NO_WEIGHTS,
+        "add_external_initializers_from_files_in_memory": _NO_WEIGHTS,
+        "register_custom_ops_library": _NO_LIBRARY,
+        "add_provider": _NO_PROVIDERS,
+        "add_provider_for_devices": _NO_PROVIDERS,
+        "set_provider_selection_policy": _NO_PROVIDERS,
+        "set_provider_selection_policy_delegate": _NO_PROVIDERS,
+        "set_load_cancellation_flag": "a load cannot be cancelled",
+    }
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Keep an entry of ONNX Runtime's configuration. None has an effect here.
+
+        Raises
+        ------
+        InputError
+            If one of the two is no string.
+        """
+        self._add_entry(key, value)
+
+    def get_session_config_entry(self, key: str) -> str:
+        """Return an entry's value.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        return self._get_entry(key)
+
+    def has_providers(self) -> bool:
+        """Return False: providers are given to the session."""
+        return False
+
+
+class RunOptions(_Options):
+    """Options of one run.
+
+    Attributes
+    ----------
+    seed : int or None
+        Draw what the module draws after ``torch.manual_seed(seed)``; the session's own generator
+        stays as it is. None draws from the session's.
+    terminate : bool
+        A run does not begin where this is set. One that has begun goes on to its end.
+    log_severity_level : int
+        Least severity of what the run logs, as :attr:`SessionOptions.log_severity_level`; -1 is the
+        session's.
+    logid : str
+        The run's tag in log messages.
+    log_verbosity_level : int
+        No effect: there is one verbose level.
+    only_execute_path_to_fetches : bool
+        No effect: a run computes the whole plan.
+
+    Raises
+    ------
+    InputError, OptionError
+        As :class:`SessionOptions`.
+    """
+
+    seed: int | None
+    terminate: bool
+    log_severity_level: int
+    logid: str
+    log_verbosity_level: int
+    only_execute_path_to_fetches: bool
+
+    _fields = {  # noqa: RUF012
+        "seed": (None, _seed),
+        "terminate": (False, _flag),
+        "log_severity_level": (-1, _severity),
+        "logid": ("", _text),
+        "log_verbosity_level": (0, _verbosity),
+        "only_execute_path_to_fetches": (False, _flag),
+    }
+    _refused = {  # noqa: RUF012
+        "add_active_adapter": "a plan has no adapters: export the module with its adapter merged",
+    }
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Keep an entry of ONNX Runtime's configuration. None has an effect here.
+
+        Raises
+        ------
+        InputError
+            If one of the two is no string.
+        """
+        self._add_entry(key, value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Return an entry's value.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        return self._get_entry(key)
