@@ -31,7 +31,8 @@ static taper_status f32_grouped_matmul_prepare(const taper_call *call, taper_wor
                         .b_k_stride = b->strides[1],
                         .b_col_stride = b->strides[2]};
     if (s->m * s->n == 0) {
-        *work = (taper_work){.tasks = 1}; /* the ends are checked all the same */
+        work->tasks = 1; /* the ends are checked all the same */
+        work->scratch_bytes = 0;
         return TAPER_OK;
     }
     /* B is read in the way that suits the rows an average group has. */

@@ -85,7 +85,8 @@ static taper_status any_argsort_prepare(const taper_call *call, taper_work *work
     s->capacity = s->count > s->n / 4 ? s->n : i64_min(s->n, i64_max(SORT_LEAST, 2 * s->count));
     s->lines_per_task = rows_per_task(4 * s->n);
     if (s->count == 0 || s->lines == 0) {
-        *work = (taper_work){0};
+        work->tasks = 0;
+        work->scratch_bytes = 0;
         return TAPER_OK;
     }
     work->tasks = i64_ceil_div(s->lines, s->lines_per_task);
