@@ -405,9 +405,10 @@ static taper_status tasks_run(const node *n, int64_t from, int64_t tasks, int wo
 
 /* Phase after phase; one worker takes them all in one call. */
 static taper_status node_run(const node *n, int workers) {
-    const int64_t phases = workers == 1 ? 1 : n->work.phases, tasks = n->work.tasks / phases;
-    CHECK(n->work.tasks % n->work.phases == 0, "%s: %lld tasks in %lld phases", n->kernel->name,
-          (long long)n->work.tasks, (long long)n->work.phases);
+    const int64_t parts = n->work.phases > 1 ? n->work.phases : 1;
+    CHECK(n->work.tasks % parts == 0, "%s: %lld tasks in %lld phases", n->kernel->name,
+          (long long)n->work.tasks, (long long)parts);
+    const int64_t phases = workers == 1 ? 1 : parts, tasks = n->work.tasks / phases;
     taper_status status = TAPER_OK;
     for (int64_t p = 0; p < phases && status == TAPER_OK; p++)
         status = tasks_run(n, p * tasks, tasks, workers);

@@ -124,8 +124,8 @@ typedef struct taper_call {
 typedef struct taper_work {
     int64_t tasks;        /* units of work; 0 for an empty output */
     size_t scratch_bytes; /* each worker's own */
-    /* The tasks come in so many parts of equal length, 1 where the kernel leaves it as the caller
-     * has set it: a part's tasks read what those of the part before have written. */
+    /* The tasks come in so many parts of equal length: a part's tasks read what those of the part
+     * before have written. 0 is 1: all tasks are independent. */
     int64_t phases;
 } taper_work;
 
