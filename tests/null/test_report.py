@@ -105,7 +105,7 @@ def test_repr_fits_into_a_cell():
     many = {f"n{i}": (1, 9) for i in range(50)}
     lines = repr(plan._replace(sizes=plan.sizes | many)).splitlines()
     assert "  size    and 51 more" in lines
-    assert len(lines) == 8
+    assert len(lines) == 9
 
 
 class Page(html.parser.HTMLParser):

@@ -392,9 +392,9 @@ def test_errors_about_a_file_are_escaped(taper, model):
     assert code == 1
     assert err.startswith("taper: input 'x")
     assert err.replace("\n", "").isprintable()
-    scan = PlanNode("CUMPROD", ("u",), f"y{ESCAPE}", {"axis": 0})
+    gamma = PlanNode("LGAMMA", ("u",), f"y{ESCAPE}")
     plan = renamed(small_plan(), {"y": f"y{ESCAPE}"})
-    plan._replace(nodes=(*plan.nodes[:-1], scan)).save(model)
+    plan._replace(nodes=(*plan.nodes[:-1], gamma)).save(model)
     code, _, err = taper("run", model, "--strict-native")
     assert code == 1
     assert r"owned\x07" in err

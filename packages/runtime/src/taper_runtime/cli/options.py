@@ -82,6 +82,9 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
         choices=("compiled", "interpreted"),
         help="the interpreted one is for debugging",
     )
+    parser.add_argument(
+        "--seed", type=int, help="of the random numbers that the plan draws (default: the system's)"
+    )
 
 
 def open_session(args: argparse.Namespace) -> InferenceSession:
@@ -90,6 +93,7 @@ def open_session(args: argparse.Namespace) -> InferenceSession:
     options.intra_op_num_threads = args.threads
     options.strict_native = args.strict_native
     options.executor = args.executor
+    options.seed = args.seed
     return InferenceSession(args.plan, options)
 
 
