@@ -14,6 +14,7 @@ import taper_runtime
 from marks import STATE
 from models import Block, seeded
 from taper_frontend.errors import ExportError
+from taper_frontend.export import STEPS
 from taper_frontend.passes import PIPELINE
 from taper_runtime.report import describe_plan
 
@@ -253,3 +254,11 @@ def test_report_names_what_only_moves_values():
     assert "2 nodes moving values only" in text
     assert "PERMUTE, input to CONV, 0.4 kB" in text
     assert "PERMUTE, CONV to output, 0.2 kB" in text
+
+
+def test_progress_names_every_step(monkeypatch):
+    told = []
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **to: told.append(to))
+    taper_frontend.export(torch.nn.Linear(4, 3).eval(), (torch.ones(2, 4),), progress=True)
+    assert [to["description"] for to in told] == [f"export: {name}" for name in STEPS]
+    assert [to["completed"] for to in told] == list(range(len(STEPS)))

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 
+#: What an export does, in order. Some come again where the first capture is of no use.
+STEPS = ("capture", "lower", "optimize", "plan", "verify")
+
+
 def export(
     module: Model,
     args: tuple[Any, ...] = (),
@@ -309,12 +313,18 @@ def _version() -> str:
 
 @contextmanager
 def _steps(show: bool) -> Iterator[Callable[[str], None]]:
-    """A function that says which step is running, shown with a spinner if ``show``."""
+    """Give a function that is told which of :data:`STEPS` begins; a bar shows it if ``show``."""
     if not show:
         yield lambda name: None
         return
     from rich.console import Console
+    from rich.progress import Progress
 
     # the stream as it is now: what torch writes to it is dropped
-    with Console(file=sys.stderr).status("export") as status:
-        yield lambda name: status.update(f"export: {name}")
+    with Progress(console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("export", total=len(STEPS))
+
+        def step(name: str) -> None:
+            bar.update(task, description=f"export: {name}", completed=STEPS.index(name))
+
+        yield step
