@@ -14,7 +14,10 @@ import torch
 import taper_frontend
 import taper_runtime
 from lowering import Call
+from marks import NUMPY
 from taper_runtime import InferenceSession, InputError, RunOptions, SessionOptions
+
+pytestmark = NUMPY
 
 torch.set_num_threads(1)
 F = torch.nn.functional

@@ -5,7 +5,10 @@ import torch
 
 import taper_frontend
 from lowering import tensors_in
+from marks import NUMPY
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
+
+pytestmark = NUMPY
 
 transformers = pytest.importorskip("transformers")
 torch.set_num_threads(1)

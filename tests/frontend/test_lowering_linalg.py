@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from lowering import Call, check_lowering, lower_model, ops_of
+from marks import NUMPY
 from taper_frontend import export
 from taper_frontend.errors import ExportError
 from taper_runtime import InferenceSession, InputError
+
+pytestmark = NUMPY
 
 L = torch.linalg
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
