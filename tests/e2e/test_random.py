@@ -14,7 +14,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from lowering import Call
-from marks import NUMPY
+from marks import NUMPY, STATE
 from taper_runtime import InferenceSession, InputError, RunOptions, SessionOptions
 
 pytestmark = NUMPY
@@ -199,7 +199,8 @@ def test_a_dropout_layer_left_in_training_mode_stops_the_export():
         taper_frontend.export(model, (X,))
     model.eval()
     model[1].train()
-    plan = taper_frontend.export(model, (X,))
+    with pytest.warns(taper_frontend.ExportWarning, match="training mode"):
+        plan = taper_frontend.export(model, (X,))
     torch.manual_seed(3)
     check_equal(run(open_seeded(plan, 3), X), model(X).detach())
 
@@ -255,6 +256,7 @@ def test_sizes_that_vary():
             check_equal(run(session, x), draw(x))
 
 
+@STATE
 def test_a_module_with_other_state():
     """Both go on; a run with a seed of its own leaves the session's generator as it was."""
 

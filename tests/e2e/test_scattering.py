@@ -246,7 +246,7 @@ def test_top_k_of_a_size_that_varies_is_native():
     auto = ({1: torch.export.Dim.AUTO},)
     plan = taper_frontend.export(Halves(), (x,), dynamic_shapes=auto)
     for n in (4, 11, 3000):
-        x = torch.randn(3, n)
+        x = torch.stack([torch.randperm(n) for _ in range(3)]).float()  # no ties: torch swaps them
         for y, expected in zip(run(plan, (x,)), Halves()(x), strict=True):
             np.testing.assert_array_equal(y, expected.numpy())
 

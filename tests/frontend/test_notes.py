@@ -34,7 +34,8 @@ def notes_of(module, args, kwargs=None, **options):
     notes = {warning.message.kind: str(warning.message) for warning in caught}
     assert notes.keys() <= set(KINDS)
     assert {note["kind"]: note["text"] for note in plan.metadata["warnings"]} == notes
-    assert all(f"warning: {text}" in describe_plan(plan) for text in notes.values())
+    report = describe_plan(plan)
+    assert all(f"warning ({kind}): {text}" in report for kind, text in notes.items())
     return notes
 
 
@@ -95,10 +96,10 @@ def test_no_warning(module):
 
 
 def test_nodes_that_numpy_computes():
-    module = Call(lambda self, x: torch.cumprod(torch.cumprod(x, 0), 0))
+    module = Call(lambda self, x: torch.lgamma(torch.lgamma(x)))
     text = notes_of(module, (torch.randn(3, 4),))["numpy"]
     assert text.startswith("2 nodes are without a native kernel")
-    assert "2 CUMPROD" in text
+    assert "2 LGAMMA" in text
     assert "at test_notes.py:" in text
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import taper_frontend
+from marks import ARGUMENTS, STATE
 from taper_frontend.errors import ExportError
 from taper_frontend.passes import PIPELINE
 from taper_frontend.verify import VerificationError
@@ -207,6 +208,7 @@ class Fails(torch.nn.Module):
         return x + self.count
 
 
+@STATE
 def test_a_refused_trial_leaves_no_state_behind():
     module = Fails()
     given = verified(module, torch.ones(2))
@@ -256,6 +258,7 @@ def test_a_strided_group_norm_is_verified():
         assert given["relative_error"] <= 1e-5
 
 
+@ARGUMENTS
 def test_the_fast_path_of_encoder_layers_is_no_error():
     """It gives zeros for what a mask hides; the program has what the layers compute."""
     torch.manual_seed(0)
@@ -299,6 +302,7 @@ class Restless(torch.nn.Module):
     broken = False
 
 
+@STATE
 @pytest.mark.parametrize("broken", [False, True])
 def test_the_module_is_left_as_it_was(broken):
     module = Restless().train()
