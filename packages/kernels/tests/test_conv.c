@@ -574,13 +574,16 @@ static void pixels_independent(void) {
 }
 
 static void threads_same_bits(void) {
-    layer layers[] = {square(30, 64, 64, 3, 1, 1), square(9, 300, 200, 3, 1, 1),
-                      square(60, 3, 40, 7, 2, 3),  depthwise(60, 70, 3, 1),
-                      depthwise(40, 300, 5, 2),    square(20, 32, 48, 3, 1, 1),
-                      square(20, 64, 48, 4, 2, 1), square(40, 104, 104, 3, 1, 1)};
+    layer layers[] = {
+        square(30, 64, 64, 3, 1, 1), square(9, 300, 200, 3, 1, 1),  square(60, 3, 40, 7, 2, 3),
+        depthwise(60, 70, 3, 1),     depthwise(40, 300, 5, 2),      square(20, 32, 48, 3, 1, 1),
+        square(20, 64, 48, 4, 2, 1), square(40, 104, 104, 3, 1, 1), square(40, 300, 150, 1, 1, 0)};
     layers[5].groups = 8;
     layers[6].transposed = true;
     layers[7].groups = 13;
+    layers[8].size[1] = 1;
+    layers[8].kernel[0] = 64;
+    layers[8].padding[0] = layers[8].padding[1] = 32;
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         layers[i].batch = 2;
         layers[i].epilogue = &chain;
