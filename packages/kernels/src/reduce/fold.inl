@@ -100,7 +100,8 @@ V_INLINE void f32_columns(const row_op op, const struct reduce_state *s, const s
 }
 
 V_INLINE void f32_join(const row_op op, const struct reduce_state *s, const span *a) {
-    for (int64_t j = 0; j < a->width / s->neighbours; j++) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; s->neighbours > 1 && j < outputs; j++) {
         double acc = a->f64[j * s->neighbours];
         for (int64_t k = 1; k < s->neighbours; k++)
             acc = row_join_double(op, acc, a->f64[j * s->neighbours + k]);
@@ -109,7 +110,8 @@ V_INLINE void f32_join(const row_op op, const struct reduce_state *s, const span
 }
 
 static void f32_finish(const struct reduce_state *s, const span *a, void *out) {
-    for (int64_t j = 0; j < a->width / s->neighbours; j++)
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; j < outputs; j++)
         ((float *)out)[j] = (float)(a->f64[j] / s->divisor);
 }
 
@@ -169,7 +171,8 @@ V_INLINE void int_columns(const row_op op, const taper_dtype dtype, int64_t *res
 }
 
 V_INLINE void int_join(const row_op op, const struct reduce_state *s, const span *a) {
-    for (int64_t j = 0; j < a->width / s->neighbours; j++) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; s->neighbours > 1 && j < outputs; j++) {
         int64_t acc = a->i64[j * s->neighbours];
         for (int64_t k = 1; k < s->neighbours; k++)
             acc = int_step(op, acc, a->i64[j * s->neighbours + k]);
@@ -179,7 +182,8 @@ V_INLINE void int_join(const row_op op, const struct reduce_state *s, const span
 
 V_INLINE void int_finish(const taper_dtype dtype, const struct reduce_state *s, const span *a,
                          void *out) {
-    for (int64_t j = 0; j < a->width / s->neighbours; j++) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; j < outputs; j++) {
         if (dtype == TAPER_INT64)
             ((int64_t *)out)[j] = a->i64[j];
         else if (dtype == TAPER_INT32)
@@ -198,7 +202,7 @@ static taper_status reduce_prepare(const taper_call *call, const struct reducer 
     struct reduce_state *s = call->state;
     if (call->n_inputs != 1 || !tensor_is(x, reducer->in, tensor_numel(x)) ||
         !reduce_plan(s, x, &attrs->axes) ||
-        !tensor_is(call->output, reducer->out, reduce_outputs(s)) ||
+        !tensor_is(call->output, reducer->out, s->kept.count * reduce_outputs(s, s->spans.inner)) ||
         (s->count == 0 && !reducer->empty))
         return TAPER_UNSUPPORTED;
     s->reducer = reducer;
@@ -224,8 +228,7 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
         for (int64_t t = 0; t < s->reduced.count; t++)
             (s->along_row ? reducer->rows : reducer->columns)(
                 s, &a, x + (offset + loops_offset(&s->reduced, t)) * in_bytes);
-        if (s->neighbours > 1)
-            reducer->join(s, &a);
+        reducer->join(s, &a);
         reducer->finish(s, &a, y + span_output(s, &at) * out_bytes);
     }
     return TAPER_OK;

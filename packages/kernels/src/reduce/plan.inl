@@ -39,13 +39,14 @@ static int64_t loops_offset(const loops *l, int64_t i) {
     return l->n ? offset + i * l->loop[0].stride : 0;
 }
 
-/* Where the outputs of a span lie. */
-static int64_t span_output(const struct reduce_state *s, const axis_span *at) {
-    return (at->outer * s->spans.inner + at->column) / s->neighbours;
+/* Outputs that as many columns make. */
+static int64_t reduce_outputs(const struct reduce_state *s, int64_t columns) {
+    return s->neighbours == 1 ? columns : columns / s->neighbours; /* seldom a division */
 }
 
-static int64_t reduce_outputs(const struct reduce_state *s) {
-    return s->spans.outer * s->spans.inner / s->neighbours;
+/* Where the outputs of a span lie. */
+static int64_t span_output(const struct reduce_state *s, const axis_span *at) {
+    return reduce_outputs(s, at->outer * s->spans.inner + at->column);
 }
 
 /* Where the first element of a span lies. */
