@@ -200,6 +200,16 @@ class RandomGraph(Builder):
         y = self.op("ATTENTION", q, *repeated, scale=d**-0.5, causal=self.chance())
         return self.reshape(self.transpose(y, 1, 2), b, n, h * d)
 
+    def talking_heads(self) -> str:
+        """Scores that a small matrix mixes over the heads."""
+        b, n, h, d = self.batch, self.length, self.heads, self.dim
+        q = self.transpose(self.reshape(self.pick(), b, n, h, d), 1, 2)
+        scores = self.op("MATMUL", q, self.transpose(q, 2, 3))
+        mixed = self.op("MATMUL", self.op("PERMUTE", scores, axes=(0, 2, 3, 1)), self.matrix(h, h))
+        mixed = self.op("ADD", mixed, self.constant(floats(h, seed=8)))
+        y = self.op("MATMUL", self.op("PERMUTE", mixed, axes=(0, 3, 1, 2)), q)
+        return self.reshape(self.transpose(y, 1, 2), b, n, h * d)
+
     def reduced(self) -> str:
         op = str(self.rng.choice(["MEAN", "AMAX"]))
         x = self.pick()
@@ -271,6 +281,8 @@ class RandomGraph(Builder):
             self.pool.append(made)
         if self.length == 3:
             self.pool.append(self.image())
+        if self.length == 2:
+            self.pool.append(self.talking_heads())
         count = int(self.rng.integers(1, 4))
         outputs = [self.pool[-1], *(self.pick() for _ in range(count - 1))]
         if self.chance(0.2):

@@ -262,6 +262,14 @@ static void check_ways(layer l) {
     check_layer(&l);
 }
 
+static void check_depthwise(layer l) {
+    check_layer(&l);
+    l.epilogue = &chain;
+    check_layer(&l);
+    l.epilogue = &head;
+    check_layer(&l);
+}
+
 static layer square(int64_t size, int64_t channels, int64_t outputs, int64_t kernel, int64_t stride,
                     int64_t padding) {
     return (layer){.dims = 2,
@@ -354,6 +362,50 @@ static void many_blocks(void) {
     check_ways(l);
 }
 
+/* One column of pixels, one row of them and slices of one; images that share a block, and blocks
+ * that end within a batch. */
+static void idle_dims(void) {
+    for (int64_t batch = 1; batch <= 5; batch += 2)
+        for (int64_t height = 1; height <= 21; height += 4)
+            for (int64_t stride = 1; stride <= 3; stride += 2) {
+                layer l = {.dims = 2,
+                           .batch = batch,
+                           .channels = 6,
+                           .outputs = 20,
+                           .size = {height, 1},
+                           .kernel = {5, 1},
+                           .stride = {stride, 2},
+                           .padding = {2, 3}};
+                check_ways(l);
+                l.transposed = true;
+                check_ways(l);
+                l.transposed = false;
+                l.groups = 2;
+                check_ways(l);
+                l.dilation[0] = 2;
+                l.padding[0] = l.padding[1] = 4;
+                check_ways(l);
+                l.groups = l.channels = l.outputs = 12;
+                check_depthwise(l);
+                l = (layer){.dims = 3,
+                            .batch = batch,
+                            .channels = 3,
+                            .outputs = 17,
+                            .size = {height, 1, 6},
+                            .kernel = {3, 1, 2},
+                            .stride = {stride, 1, 1},
+                            .padding = {1, 1}};
+                check_ways(l);
+            }
+    check_ways((layer){.dims = 2,
+                       .batch = 7,
+                       .channels = 300,
+                       .outputs = 50,
+                       .size = {40, 1},
+                       .kernel = {64, 1},
+                       .padding = {31, 32}});
+}
+
 static void grouped(void) {
     static const int64_t cases[][3] = {{2, 8, 8},   {4, 8, 40},   {32, 128, 128}, {8, 8, 16},
                                        {3, 3, 120}, {16, 32, 16}, {40, 40, 80}};
@@ -418,14 +470,6 @@ static layer depthwise(int64_t size, int64_t channels, int64_t kernel, int64_t s
     layer l = square(size, channels, channels, kernel, stride, kernel / 2);
     l.groups = channels;
     return l;
-}
-
-static void check_depthwise(layer l) {
-    check_layer(&l);
-    l.epilogue = &chain;
-    check_layer(&l);
-    l.epilogue = &head;
-    check_layer(&l);
 }
 
 static void depthwise_widths(void) {
@@ -530,13 +574,16 @@ static void pixels_independent(void) {
 }
 
 static void threads_same_bits(void) {
-    layer layers[] = {square(30, 64, 64, 3, 1, 1), square(9, 300, 200, 3, 1, 1),
-                      square(60, 3, 40, 7, 2, 3),  depthwise(60, 70, 3, 1),
-                      depthwise(40, 300, 5, 2),    square(20, 32, 48, 3, 1, 1),
-                      square(20, 64, 48, 4, 2, 1), square(40, 104, 104, 3, 1, 1)};
+    layer layers[] = {
+        square(30, 64, 64, 3, 1, 1), square(9, 300, 200, 3, 1, 1),  square(60, 3, 40, 7, 2, 3),
+        depthwise(60, 70, 3, 1),     depthwise(40, 300, 5, 2),      square(20, 32, 48, 3, 1, 1),
+        square(20, 64, 48, 4, 2, 1), square(40, 104, 104, 3, 1, 1), square(40, 300, 150, 1, 1, 0)};
     layers[5].groups = 8;
     layers[6].transposed = true;
     layers[7].groups = 13;
+    layers[8].size[1] = 1;
+    layers[8].kernel[0] = 64;
+    layers[8].padding[0] = layers[8].padding[1] = 32;
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         layers[i].batch = 2;
         layers[i].epilogue = &chain;
@@ -680,6 +727,27 @@ static void bench_others(void) {
     bench_layer("convnext_14_384_k7", &l);
 }
 
+/* Images of one column, as in CREPE: images, height, channels, outputs. */
+static void bench_tall(void) {
+    static const int64_t layers[][4] = {{1, 128, 1024, 128}, {8, 128, 1024, 128}, {8, 64, 128, 128},
+                                        {8, 32, 128, 128},   {8, 16, 128, 256},   {8, 8, 256, 512}};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        const int64_t *n = layers[i];
+        const layer l = {.dims = 2,
+                         .batch = n[0],
+                         .channels = n[2],
+                         .outputs = n[3],
+                         .size = {n[1], 1},
+                         .kernel = {64, 1},
+                         .padding = {31, 32},
+                         .packed = true};
+        char name[64];
+        snprintf(name, sizeof name, "tall_%lldx%lld_%lld_%lld", (long long)n[0], (long long)n[1],
+                 (long long)n[2], (long long)n[3]);
+        bench_layer(name, &l);
+    }
+}
+
 int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"every_width", every_width},
@@ -688,6 +756,7 @@ int main(int argc, char **argv) {
         {"drawn_conv", drawn_conv},
         {"drawn_transpose", drawn_transpose},
         {"many_blocks", many_blocks},
+        {"idle_dims", idle_dims},
         {"grouped", grouped},
         {"small_groups", small_groups},
         {"empty", empty},
@@ -707,6 +776,7 @@ int main(int argc, char **argv) {
         {"grouped", bench_grouped},
         {"first", bench_first},
         {"others", bench_others},
+        {"tall", bench_tall},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
                       sizeof benches / sizeof *benches);

@@ -198,6 +198,29 @@ static void gather(void) {
 }
 
 /* Every task may see the bad index; none reads or writes through it. */
+/* Of single elements of every size, in the first row and the last. */
+static void bad_element(void) {
+    static const int64_t dims[] = {3, 50}, index_dims[] = {70}, out[] = {3, 70};
+    const struct gather_attrs last = {1};
+    for (int t = 0; t < N_DTYPES; t++)
+        for (int narrow = 0; narrow < 2; narrow++)
+            for (int64_t bad = -51; bad <= 50; bad += 101) {
+                const taper_tensor x = random_bytes(dtypes[t], 2, dims);
+                const taper_tensor index =
+                    random_index(narrow ? TAPER_INT32 : TAPER_INT64, 1, index_dims, -50, 49);
+                const taper_tensor inputs[] = {x, index};
+                taper_tensor y = check_tensor(NULL, dtypes[t], 2, out);
+                y.data = check_alloc((size_t)check_numel(&y) * taper_dtype_size(dtypes[t]), 0);
+                CHECK(check_run("INDEX_SELECT", NULL, inputs, 2, &y, &last, 1) == TAPER_OK, "good");
+                set_index(&index, check_int(0, 69), bad);
+                CHECK(check_run("INDEX_SELECT", NULL, inputs, 2, &y, &last, 1) == TAPER_BAD_INDEX,
+                      "%lld of 50", (long long)bad);
+                check_free(y.data);
+                check_free(index.data);
+                check_free(x.data);
+            }
+}
+
 static void bad_index(void) {
     static const int64_t dims[] = {6, 50},
                          bad[] = {6, -7, -1, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
@@ -293,6 +316,24 @@ static void bench_rows(void) {
     time_rows("index_select 1000x1, 4096", "INDEX_SELECT", &first, 1000, 1, 4096);
 }
 
+/* Single elements along the last axis. */
+static void bench_elements(void) {
+    static const int64_t dims[] = {64, 1000}, index_dims[] = {900}, out[] = {64, 900};
+    const struct gather_attrs attrs = {1};
+    for (int is_int32 = 0; is_int32 < 2; is_int32++) {
+        const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
+        const taper_tensor index =
+            random_index(is_int32 ? TAPER_INT32 : TAPER_INT64, 1, index_dims, 0, 999);
+        const taper_tensor inputs[] = {x, index};
+        taper_tensor y = check_tensor(check_alloc(64 * 900 * 4, 0), TAPER_FLOAT32, 2, out);
+        check_bench_op(is_int32 ? "elements 64x900, int32" : "elements 64x900, int64",
+                       "INDEX_SELECT", NULL, inputs, 2, &y, &attrs, 0, 8.0 * 64 * 900);
+        check_free(y.data);
+        check_free(index.data);
+        check_free(x.data);
+    }
+}
+
 static void bench_gather(void) {
     static const int64_t dims[] = {64, 1000}, index_dims[] = {64, 1000};
     const struct gather_attrs attrs = {1};
@@ -308,12 +349,17 @@ static void bench_gather(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
-        {"embedding", embedding},       {"packed_embedding", packed_embedding},
-        {"index_select", index_select}, {"gather", gather},
-        {"bad_index", bad_index},       {"empty", empty},
+        {"embedding", embedding},
+        {"packed_embedding", packed_embedding},
+        {"index_select", index_select},
+        {"gather", gather},
+        {"bad_index", bad_index},
+        {"bad_element", bad_element},
+        {"empty", empty},
         {"refused", refused},
     };
-    static const check_case benches[] = {{"rows", bench_rows}, {"gather", bench_gather}};
+    static const check_case benches[] = {
+        {"rows", bench_rows}, {"elements", bench_elements}, {"gather", bench_gather}};
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], benches,
                       sizeof benches / sizeof benches[0]);
 }

@@ -251,6 +251,18 @@ static void narrow_and_long(void) {
     }
 }
 
+/* Rows that are short beside another reduced dimension, of many lengths, in several tiles. */
+static void short_rows_among_columns(void) {
+    for (size_t which = 0; which < N_REDUCTIONS; which++) {
+        for (int64_t n = 2; n <= 70; n += n < 9 ? 1 : 7) {
+            check_plain(which, 4, (int64_t[]){2, 70, 5, n}, 2 | 8);
+            check_plain(which, 5, (int64_t[]){2, 3, 4, 6, n}, 1 | 4 | 16);
+        }
+        check_plain(which, 3, (int64_t[]){9, 700, 3}, 1 | 4);
+        check_plain(which, 4, (int64_t[]){3, 0, 5, 4}, 1 | 8);
+    }
+}
+
 static void many_outputs(void) {
     for (size_t which = 0; which < N_REDUCTIONS; which++) {
         check_plain(which, 3, (int64_t[]){50, 60, 17}, 4);
@@ -429,6 +441,7 @@ static const check_case cases[] = {
     {"row_lengths", row_lengths},
     {"column_counts", column_counts},
     {"narrow_and_long", narrow_and_long},
+    {"short_rows_among_columns", short_rows_among_columns},
     {"many_outputs", many_outputs},
     {"misaligned", misaligned},
     {"large_mean", large_mean},
@@ -487,7 +500,22 @@ static void bench_lines(void) {
         }
 }
 
-static const check_case benches[] = {{"reductions", bench_reductions}, {"lines", bench_lines}};
+/* Groups of channels: 28x28 pixels, 32 groups of each size. */
+static void bench_groups(void) {
+    for (size_t which = 0; which < 6; which += 5) /* SUM and VAR */
+        for (int64_t n = 2; n <= 128; n *= 2) {
+            reduction r;
+            reduction_make(&r, which, 3, (int64_t[]){784, 32, n}, 1 | 4, false, 0.9f, 1.1f, 0);
+            char name[64];
+            snprintf(name, sizeof name, "%s groups of %lld", r.op, (long long)n);
+            check_bench_op(name, r.op, NULL, &r.x, 1, &r.y, &r.attrs, 0,
+                           (double)(784 * 32 * 4 * n));
+            reduction_free(&r);
+        }
+}
+
+static const check_case benches[] = {
+    {"reductions", bench_reductions}, {"groups", bench_groups}, {"lines", bench_lines}};
 
 int main(int argc, char **argv) {
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], benches,

@@ -7,8 +7,9 @@
  * and reads that quotient: the outputs a stride apart share their taps and are a plain convolution,
  * one of `stride` phases.
  *
- * A dilated convolution is clipped: most of its taps may lie outside of x. Its outputs come in
- * stretches for which the same taps lie inside.
+ * Taps that no output of a block finds inside of x are left out. A dilated convolution is clipped:
+ * most of its taps may lie outside. Its outputs come in stretches for which the same taps lie
+ * inside.
  */
 
 /* Positions of x along a dim: first + i * step, i < count. */
@@ -90,14 +91,11 @@ static conv_axis conv_axis_of(const conv_shape *s, int32_t d, const conv_span *s
     if (!s->transposed) {
         a.at = (begin * w->stride - w->low - span->first) / span->step;
         a.at_step = w->stride; /* of no use where step is not 1: there is one output */
-        a.taps = w->kernel;
         a.tap_at = w->dilation / span->step;
-        if (s->clipped) {
-            const conv_inside inside = conv_inside_of(s, d, begin);
-            a.tap = inside.first;
-            a.taps = inside.end - inside.first;
-            a.at += inside.first * a.tap_at;
-        }
+        /* Those that one of the outputs at least finds inside: the last has the first of them. */
+        a.tap = conv_inside_of(s, d, end - 1).first;
+        a.taps = i64_max(0, conv_inside_of(s, d, begin).end - a.tap);
+        a.at += a.tap * a.tap_at;
         return a;
     }
     const int64_t q = a.first + w->low, common = conv_gcd(w->stride, w->dilation);

@@ -8,7 +8,7 @@ enum {
     CONV_SOURCE = 144 << 10,   /* floats of x that a block may read: 0.6 MB of L2 */
     CONV_MAX_SOURCE = 1 << 28, /* and what not even a block of one pixel may exceed */
     CONV_RESIDENT = 128 << 10, /* floats of a weight that stays in L2 from block to block */
-    CONV_KC = 5120,            /* longer sums are added up in pieces of whole runs */
+    CONV_KC = 5120,            /* longer sums are added up in pieces: runs, or parts of one */
     CONV_UNITS = 8,            /* for threads to share */
     CONV_UNIT_COST = 1 << 20,  /* a unit's least, in multiply-adds: about 12 microseconds */
     CONV_MIN_COLS = 64,        /* for the epilogue, which has a cost per row */
@@ -198,18 +198,26 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
         .a_band_stride = h->at_step * from->row,
         .c_band_stride = h->step * s->dims[2].out * s->outputs,
     };
+    /* A piece is some whole runs, or a part of one. */
+    const int64_t parts = i64_max(1, i64_ceil_div(runs.k, CONV_KC));
+    const int64_t part = i64_ceil_div(runs.k, parts);
     const int64_t piece = i64_max(1, CONV_KC / i64_max(1, runs.k));
     for (int64_t run = 0; run < runs.count; run += piece) {
         g.jumps = i64_min(piece, runs.count - run) - 1;
         g.jump = jump + run;
-        g.accumulate = run > 0;
-        if (run + piece >= runs.count)
-            g.head = head_at(*head, channel, first);
-        g.head.stride = g.ldc;
-        gemm_block_run(&g, w->count, cols);
+        for (int64_t i = 0; i < parts; i++) {
+            g.k = i64_min(part, runs.k - i * part);
+            g.accumulate = run > 0 || i > 0;
+            if (run + piece >= runs.count && i == parts - 1)
+                g.head = head_at(*head, channel, first);
+            g.head.stride = g.ldc;
+            gemm_block_run(&g, w->count, cols);
+            g.a += g.k;
+            g.b += g.k * GEMM_NR;
+        }
         for (int64_t i = run; i < i64_min(run + piece, runs.count - 1); i++) {
-            g.a += runs.k + jump[i].a;
-            g.b += (runs.k + jump[i].b) * GEMM_NR;
+            g.a += jump[i].a + (i > run ? runs.k : 0);
+            g.b += (jump[i].b + (i > run ? runs.k : 0)) * GEMM_NR;
         }
     }
 }

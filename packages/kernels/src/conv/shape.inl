@@ -35,6 +35,30 @@ static bool conv_transposed_fits(const conv_shape *s, const taper_ints *padding)
     return true;
 }
 
+/* Whether the dim does nothing: one position, one tap, one output. */
+static bool conv_idle(const window_dim *w) {
+    return w->in == 1 && w->out == 1 && w->kernel == 1 && w->low == 0;
+}
+
+/*
+ * Moves the dims that do something to the end, in their order, and the images of a batch into the
+ * place of rows where there is one row only. Tiles are pixels of a row: a tall image of one column
+ * is one row, and short rows of several images share a block's weight.
+ */
+static void conv_squeeze(conv_shape *s) {
+    static const window_dim idle = {1, 1, 1, 1, 1, 0};
+    int32_t to = WINDOW_DIMS;
+    for (int32_t d = WINDOW_DIMS - 1; d >= 0; d--)
+        if (!conv_idle(&s->dims[d]))
+            s->dims[--to] = s->dims[d];
+    while (to > 0)
+        s->dims[--to] = idle;
+    if (conv_idle(&s->dims[0]) && conv_idle(&s->dims[1]) && s->batch <= INT32_MAX) {
+        s->dims[1].in = s->dims[1].out = s->batch;
+        s->batch = 1;
+    }
+}
+
 /* false if the tensors are not those of a float32 node of this kind. */
 static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct conv_attrs *attrs,
                           bool transposed) {
@@ -68,6 +92,7 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
                      : windows_fit(s->dims, &attrs->padding)))
         return false;
 
+    conv_squeeze(s);
     for (int32_t d = 0; d < WINDOW_DIMS; d++) {
         const window_dim *w = &s->dims[d];
         const int64_t last = (w->out - 1) * w->stride - w->low + (w->kernel - 1) * w->dilation;

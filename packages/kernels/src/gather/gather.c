@@ -55,6 +55,43 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     return TAPER_OK;
 }
 
+/* Rows [i, i + n) of the output of one outer index; size is constant where this is inlined for
+ * single elements, and so is is_int32. */
+V_INLINE bool select_rows(const struct select_state *s, uint8_t *y, const uint8_t *x,
+                          const void *index, int64_t i, int64_t n, const int64_t size,
+                          const bool is_int32) {
+    const struct positions p = {s->positions.size, s->positions.wrap, is_int32};
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t at = position_at(&p, index, i + r);
+        if (at < 0)
+            return false;
+        bytes_copy(y + r * size, x + at * size, size);
+    }
+    return true;
+}
+
+V_INLINE bool select_sized(const struct select_state *s, uint8_t *y, const uint8_t *x,
+                           const void *index, int64_t i, int64_t n, const int64_t size) {
+    return s->positions.is_int32 ? select_rows(s, y, x, index, i, n, size, true)
+                                 : select_rows(s, y, x, index, i, n, size, false);
+}
+
+static bool select_any(const struct select_state *s, uint8_t *y, const uint8_t *x,
+                       const void *index, int64_t i, int64_t n) {
+    switch (s->row_bytes) {
+    case 1:
+        return select_sized(s, y, x, index, i, n, 1);
+    case 2:
+        return select_sized(s, y, x, index, i, n, 2);
+    case 4:
+        return select_sized(s, y, x, index, i, n, 4);
+    case 8:
+        return select_sized(s, y, x, index, i, n, 8);
+    default:
+        return select_sized(s, y, x, index, i, n, s->row_bytes);
+    }
+}
+
 static taper_status select_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     const struct select_state *s = call->state;
     const uint8_t *x = call->inputs[0].data;
@@ -65,15 +102,12 @@ static taper_status select_run(const taper_call *call, int64_t begin, int64_t en
     int64_t i = first % s->count;
     (void)scratch;
     x += first / s->count * s->positions.size * s->row_bytes;
-    for (int64_t r = first; r < last; r++, y += s->row_bytes) {
-        const int64_t at = position_at(&s->positions, index, i);
-        if (at < 0)
+    for (int64_t r = first, n; r < last; r += n, i = 0) {
+        n = i64_min(last - r, s->count - i);
+        if (!select_any(s, y, x, index, i, n))
             return TAPER_BAD_INDEX;
-        bytes_copy(y, x + at * s->row_bytes, s->row_bytes);
-        if (++i == s->count) {
-            i = 0;
-            x += s->positions.size * s->row_bytes;
-        }
+        y += n * s->row_bytes;
+        x += s->positions.size * s->row_bytes;
     }
     return TAPER_OK;
 }

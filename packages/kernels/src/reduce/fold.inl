@@ -27,6 +27,8 @@ struct reducer {
     /* Folds in x: [width][n], or width columns of [n][inner]. */
     void (*rows)(const struct reduce_state *s, const span *a, const void *x);
     void (*columns)(const struct reduce_state *s, const span *a, const void *x);
+    /* Folds each output's adjacent columns. */
+    void (*join)(const struct reduce_state *s, const span *a);
     void (*finish)(const struct reduce_state *s, const span *a, void *out);
 };
 
@@ -97,8 +99,19 @@ V_INLINE void f32_columns(const row_op op, const struct reduce_state *s, const s
     }
 }
 
+V_INLINE void f32_join(const row_op op, const struct reduce_state *s, const span *a) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; s->neighbours > 1 && j < outputs; j++) {
+        double acc = a->f64[j * s->neighbours];
+        for (int64_t k = 1; k < s->neighbours; k++)
+            acc = row_join_double(op, acc, a->f64[j * s->neighbours + k]);
+        a->f64[j] = acc;
+    }
+}
+
 static void f32_finish(const struct reduce_state *s, const span *a, void *out) {
-    for (int64_t j = 0; j < a->width; j++)
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; j < outputs; j++)
         ((float *)out)[j] = (float)(a->f64[j] / s->divisor);
 }
 
@@ -157,8 +170,20 @@ V_INLINE void int_columns(const row_op op, const taper_dtype dtype, int64_t *res
             acc[j] = int_step(op, acc[j], int_load(dtype, x, r * stride + j));
 }
 
-V_INLINE void int_finish(const taper_dtype dtype, const span *a, void *out) {
-    for (int64_t j = 0; j < a->width; j++) {
+V_INLINE void int_join(const row_op op, const struct reduce_state *s, const span *a) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; s->neighbours > 1 && j < outputs; j++) {
+        int64_t acc = a->i64[j * s->neighbours];
+        for (int64_t k = 1; k < s->neighbours; k++)
+            acc = int_step(op, acc, a->i64[j * s->neighbours + k]);
+        a->i64[j] = acc;
+    }
+}
+
+V_INLINE void int_finish(const taper_dtype dtype, const struct reduce_state *s, const span *a,
+                         void *out) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; j < outputs; j++) {
         if (dtype == TAPER_INT64)
             ((int64_t *)out)[j] = a->i64[j];
         else if (dtype == TAPER_INT32)
@@ -177,7 +202,7 @@ static taper_status reduce_prepare(const taper_call *call, const struct reducer 
     struct reduce_state *s = call->state;
     if (call->n_inputs != 1 || !tensor_is(x, reducer->in, tensor_numel(x)) ||
         !reduce_plan(s, x, &attrs->axes) ||
-        !tensor_is(call->output, reducer->out, s->spans.outer * s->spans.inner) ||
+        !tensor_is(call->output, reducer->out, s->kept.count * reduce_outputs(s, s->spans.inner)) ||
         (s->count == 0 && !reducer->empty))
         return TAPER_UNSUPPORTED;
     s->reducer = reducer;
@@ -203,7 +228,8 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
         for (int64_t t = 0; t < s->reduced.count; t++)
             (s->along_row ? reducer->rows : reducer->columns)(
                 s, &a, x + (offset + loops_offset(&s->reduced, t)) * in_bytes);
-        reducer->finish(s, &a, y + (at.outer * s->spans.inner + at.column) * out_bytes);
+        reducer->join(s, &a);
+        reducer->finish(s, &a, y + span_output(s, &at) * out_bytes);
     }
     return TAPER_OK;
 }
@@ -227,9 +253,10 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
     static void name##_columns(const struct reduce_state *s, const span *a, const void *x) {       \
         f32_columns(op, s, a, x);                                                                  \
     }                                                                                              \
+    static void name##_join(const struct reduce_state *s, const span *a) { f32_join(op, s, a); }   \
     static const struct reducer name##_reducer = {TAPER_FLOAT32,  TAPER_FLOAT32, mean_,            \
                                                   empty_,         name##_start,  name##_rows,      \
-                                                  name##_columns, f32_finish};                     \
+                                                  name##_columns, name##_join,   f32_finish};      \
     REDUCE_KERNEL(name)
 
 #define INT_REDUCER(name, op, dtype, empty_)                                                       \
@@ -240,12 +267,13 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
     static void name##_columns(const struct reduce_state *s, const span *a, const void *x) {       \
         int_columns(op, dtype, a->i64, x, s->spans.n, s->spans.inner, a->width);                   \
     }                                                                                              \
+    static void name##_join(const struct reduce_state *s, const span *a) { int_join(op, s, a); }   \
     static void name##_finish(const struct reduce_state *s, const span *a, void *out) {            \
-        (void)s;                                                                                   \
-        int_finish(dtype, a, out);                                                                 \
+        int_finish(dtype, s, a, out);                                                              \
     }                                                                                              \
-    static const struct reducer name##_reducer = {                                                 \
-        dtype, dtype, false, empty_, name##_start, name##_rows, name##_columns, name##_finish};    \
+    static const struct reducer name##_reducer = {dtype,          dtype,        false,             \
+                                                  empty_,         name##_start, name##_rows,       \
+                                                  name##_columns, name##_join,  name##_finish};    \
     REDUCE_KERNEL(name)
 
 F32_REDUCER(f32_sum, ROW_SUM, false, true)

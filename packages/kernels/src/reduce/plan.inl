@@ -12,14 +12,20 @@ typedef struct loops {
 
 struct reducer;
 
-/* The innermost kept dimension is the columns, the innermost reduced one the n rows. */
+/* Shorter rows are columns, where there is another reduced dimension to be their rows. */
+enum { REDUCE_SHORT = 64 };
+
+/* The innermost kept dimension is the columns, the innermost reduced one the n rows. Where x is
+ * [n][columns][neighbours], the neighbours few and reduced too, each of them is a column at first.
+ */
 struct reduce_state {
     const struct reducer *reducer;
-    axis_spans spans; /* outer: all kept loops but the columns; inner: the columns */
-    loops kept;       /* outer's */
-    loops reduced;    /* all reduced loops but the rows */
-    bool along_row;   /* x is [columns][n], not [n][columns]; neither has gaps */
-    int64_t count;    /* elements that make one output */
+    axis_spans spans;   /* outer: all kept loops but the columns; inner: the columns */
+    loops kept;         /* outer's */
+    loops reduced;      /* all reduced loops but the rows */
+    bool along_row;     /* x is [columns][n], not [n][columns]; neither has gaps */
+    int64_t neighbours; /* adjacent columns that make one output */
+    int64_t count;      /* elements that do */
     double divisor;
 };
 
@@ -31,6 +37,16 @@ static int64_t loops_offset(const loops *l, int64_t i) {
         i /= l->loop[d].size;
     }
     return l->n ? offset + i * l->loop[0].stride : 0;
+}
+
+/* Outputs that as many columns make. */
+static int64_t reduce_outputs(const struct reduce_state *s, int64_t columns) {
+    return s->neighbours == 1 ? columns : columns / s->neighbours; /* seldom a division */
+}
+
+/* Where the outputs of a span lie. */
+static int64_t span_output(const struct reduce_state *s, const axis_span *at) {
+    return reduce_outputs(s, at->outer * s->spans.inner + at->column);
 }
 
 /* Where the first element of a span lies. */
@@ -74,13 +90,23 @@ static bool reduce_plan(struct reduce_state *s, const taper_tensor *x, const tap
     int64_t rows = 1, columns = 1, next = n < 2 ? n : 2;
     for (int64_t d = 0; d < next; d++)
         *(dims[d].reduced ? &rows : &columns) = dims[d].size;
+    s->neighbours = 1;
+    s->along_row = n == 0 || dims[0].reduced;
+    if (n > 2 && s->along_row && rows > 0 && rows <= REDUCE_SHORT) { /* dims[2] is reduced too */
+        s->neighbours = rows;
+        s->along_row = false;
+        columns *= rows;
+        rows = dims[next++].size;
+    }
     for (int64_t d = n - 1; d >= next; d--)
         loops_push(dims[d].reduced ? &s->reduced : &s->kept, dims[d].size, dims[d].stride);
-    s->along_row = n == 0 || dims[0].reduced;
-    s->count = s->reduced.count * rows;
+    s->count = s->reduced.count * rows * s->neighbours;
     s->spans = s->along_row /* memory is read in one go whatever the tile */
                    ? axis_tiled(s->kept.count, rows, columns, rows_per_task(s->count))
                    : axis_split(s->kept.count, rows, columns, INT64_MAX);
-    s->spans.per_task = rows_per_task(s->count * s->spans.tile);
+    if (s->neighbours > 1) /* stay together */
+        s->spans =
+            axis_tiled(s->kept.count, rows, columns, s->spans.tile / s->neighbours * s->neighbours);
+    s->spans.per_task = rows_per_task(s->count / s->neighbours * s->spans.tile);
     return true;
 }

@@ -31,7 +31,7 @@ static taper_status f32_var_prepare(const taper_call *call, taper_work *work) {
     struct reduce_state *s = call->state;
     if (call->n_inputs != 1 || !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
         !reduce_plan(s, x, &attrs->axes) ||
-        !tensor_is(call->output, TAPER_FLOAT32, s->spans.outer * s->spans.inner))
+        !tensor_is(call->output, TAPER_FLOAT32, s->kept.count * reduce_outputs(s, s->spans.inner)))
         return TAPER_UNSUPPORTED;
     s->divisor = fmax(0.0, (double)s->count - attrs->correction);
     work->tasks = axis_tasks(&s->spans);
@@ -50,14 +50,18 @@ static taper_status f32_var_run(const taper_call *call, int64_t begin, int64_t e
     for (int64_t i = axis_first(&s->spans, begin); i < axis_last(&s->spans, end); i++) {
         const axis_span at = axis_span_at(&s->spans, i);
         const float *x = (const float *)call->inputs[0].data + span_offset(s, &at);
-        float *y = (float *)call->output->data + at.outer * s->spans.inner + at.column;
+        float *y = (float *)call->output->data + span_output(s, &at);
         first.width = second.width = at.width;
         f32_start(ROW_SUM, &first);
         for (int64_t t = 0; t < s->reduced.count; t++)
             (s->along_row ? f32_sum_rows : f32_sum_columns)(s, &first,
                                                             x + loops_offset(&s->reduced, t));
-        for (int64_t j = 0; j < at.width; j++)
+        f32_sum_join(s, &first);
+        const int64_t outputs = reduce_outputs(s, at.width);
+        for (int64_t j = 0; j < outputs; j++)
             center[j] = (float)(first.f64[j] / count);
+        for (int64_t j = at.width - 1; s->neighbours > 1 && j > 0; j--) /* to each column */
+            center[j] = center[j / s->neighbours];
 
         f32_start(ROW_SUM, &first);
         f32_start(ROW_SUM, &second);
@@ -72,7 +76,9 @@ static taper_status f32_var_run(const taper_call *call, int64_t begin, int64_t e
             if (!s->along_row)
                 var_columns(s, &first, &second, center, p);
         }
-        for (int64_t j = 0; j < at.width; j++) {
+        f32_sum_join(s, &first);
+        f32_sum_join(s, &second);
+        for (int64_t j = 0; j < outputs; j++) {
             const double squares = second.f64[j] - first.f64[j] * first.f64[j] / count;
             y[j] = (float)((squares < 0.0 ? 0.0 : squares) / s->divisor);
         }

@@ -17,6 +17,7 @@ from taper_frontend.passes.hoist_reshapes import hoist_reshapes
 from taper_frontend.passes.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.passes.merge_selections import merge_selections
 from taper_frontend.passes.merge_summed_products import merge_summed_products
+from taper_frontend.passes.mix_in_place import mix_in_place
 from taper_frontend.passes.move_scales import move_scales
 from taper_frontend.passes.pack_weights import pack_weights
 from taper_frontend.passes.pipeline import (
@@ -53,6 +54,7 @@ PIPELINE: list[Pass] = [
         eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
         eliminate_dead_code,  # readers that nobody reads would count as consumers
     ),
+    mix_in_place,  # before the permutations around it sink
     Group(
         sink_permutations,  # before norms are recognized: channels are the last axis then
         remove_noops,  # where two of them meet
