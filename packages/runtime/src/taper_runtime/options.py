@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from taper_runtime.errors import InputError, OptionError
 from taper_runtime.generator import check_seed
+from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -142,11 +143,9 @@ class _Options:
     def _unknown(cls, name: str) -> OptionError:
         if name in cls._refused:
             return OptionError(f"{cls.__name__}.{name}: {cls._refused[name]}")
-        from difflib import get_close_matches  # rarely needed
-
         names = [n for n in {*dir(cls), *cls._fields} if not n.startswith("_")]
-        near = get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {sorted(names)}"
+        near = nearest(name, names)
+        hint = f"did you mean {near!r}?" if near else f"expected one of {sorted(names)}"
         return OptionError(f"{cls.__name__} has no attribute {name!r}; {hint}")
 
     def copy(self) -> Self:
