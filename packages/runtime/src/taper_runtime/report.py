@@ -58,7 +58,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             name: {"least": low, "largest": None if high >= UNBOUNDED else high}
             for name, (low, high) in plan.sizes.items()
         },
-        "weights_bytes": _weights(plan),
+        "weights_bytes": weights_bytes(plan),
         "arena_bytes": _arena(plan),
         "nodes_total": len(plan.nodes),
         "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
@@ -81,7 +81,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
 
 def describe_memory(plan: Plan) -> str:
     """Bytes of weights and arena, and what the planner reported of them."""
-    line = f"weights {size_text(_weights(plan))}, arena {size_text(_arena(plan))}"
+    line = f"weights {size_text(weights_bytes(plan))}, arena {size_text(_arena(plan))}"
     memory = plan.metadata.get("memory")
     if not _has(memory, {"lower_bound": int, "intermediates": int}):
         return line
@@ -95,10 +95,35 @@ def describe_memory(plan: Plan) -> str:
     return line
 
 
+def verification_lines(plan: Plan) -> list[str]:
+    """What the export found when it ran the plan beside the module; empty if it did not."""
+    verified = plan.metadata.get("verified")
+    if not _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
+        return []
+    verified = plan.metadata["verified"]
+    text = f"on {verified['trials']} inputs: differs from the module by at most "
+    lines = [f"{text}{verified['max_error']:.0e}, relative {verified['relative_error']:.0e}"]
+    if _has(verified, {"refused": int, "reason": str}):
+        lines.append(
+            f"{verified['refused']} random inputs that the module refuses: {verified['reason']}"
+        )
+    if _has(verified, {"uncertain": dict}):
+        lines += [
+            f"output {name!r} differs as float32 allows: {why}"
+            for name, why in verified["uncertain"].items()
+        ]
+    return lines
+
+
 def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
     """The objects listed under ``key`` of a plan's metadata that have these fields."""
     rows = plan.metadata.get(key)
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
+
+
+def weights_bytes(plan: Plan) -> int:
+    """Bytes of the values that the file has: weights, and where state begins."""
+    return sum(array.nbytes for array in plan.constants.values())
 
 
 def type_text(spec: TensorSpec) -> str:
@@ -148,10 +173,6 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
             yield f"dim     {dim.input}[{dim.axis}] = {dim.size}: {dim.least} {most}{step}"
 
 
-def _weights(plan: Plan) -> int:
-    return sum(array.nbytes for array in plan.constants.values())
-
-
 def _arena(plan: Plan) -> int:
     """Bytes of the arena; where sizes vary, at those of the example."""
     memory = plan.metadata.get("memory")
@@ -175,27 +196,13 @@ def _describe_export(plan: Plan) -> list[str]:
     ]
     return [
         *lines,
-        *_describe_verification(plan.metadata.get("verified")),
+        *(
+            f"  {line}" if index else f"verified {line}"
+            for index, line in enumerate(verification_lines(plan))
+        ),
         *_describe_fallbacks(plan),
         *_describe_copies(plan),
     ]
-
-
-def _describe_verification(verified: Any) -> list[str]:
-    if not _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
-        return []
-    text = f"verified on {verified['trials']} inputs: differs from the module by at most "
-    lines = [f"{text}{verified['max_error']:.0e}, relative {verified['relative_error']:.0e}"]
-    if _has(verified, {"refused": int, "reason": str}):
-        lines.append(
-            f"  {verified['refused']} random inputs that the module refuses: {verified['reason']}"
-        )
-    if _has(verified, {"uncertain": dict}):
-        lines += [
-            f"  output {name!r} differs as float32 allows: {why}"
-            for name, why in verified["uncertain"].items()
-        ]
-    return lines
 
 
 def _describe_fallbacks(plan: Plan) -> list[str]:
