@@ -9,10 +9,11 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
+from taper_frontend.lowering.trees import tensor_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -161,7 +162,7 @@ class Reference:
                 results = self.module(*args, **kwargs)
             else:
                 results = torch.func.functional_call(self.module, tensors, args, kwargs)
-        return [to_numpy(x) for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+        return [to_numpy(x) for x in tensor_leaves(results)]
 
 
 class _State:
