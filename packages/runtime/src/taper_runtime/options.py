@@ -25,6 +25,9 @@ _Enum = TypeVar("_Enum", bound=IntEnum)
 #: Threads that the library can count.
 MAX_THREADS = 2**31 - 1
 
+#: What runs a plan; the second is for debugging.
+EXECUTORS = ("compiled", "interpreted")
+
 
 class GraphOptimizationLevel(IntEnum):
     """ONNX Runtime's levels of optimization at load. A plan was optimized at export."""
@@ -88,8 +91,10 @@ def _text(name: str, value: object) -> str:
 
 
 def _executor(name: str, value: object) -> str:
-    if value not in ("compiled", "interpreted"):
-        raise InputError(f"{name}: expected one of 'compiled', 'interpreted', got {value!r}")
+    if value not in EXECUTORS:
+        raise InputError(
+            f"{name}: expected one of {', '.join(map(repr, EXECUTORS))}, got {value!r}"
+        )
     return str(value)
 
 
@@ -239,7 +244,7 @@ class SessionOptions(_Options):
     _fields = {  # noqa: RUF012 - a mapping that nobody changes
         "intra_op_num_threads": (0, _threads),
         "strict_native": (False, _flag),
-        "executor": ("compiled", _executor),
+        "executor": (EXECUTORS[0], _executor),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),

@@ -11,7 +11,7 @@ import numpy as np
 from taper_runtime.cli.parser import did_you_mean
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
-from taper_runtime.options import SessionOptions
+from taper_runtime.options import EXECUTORS, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import evaluate, nonempty
@@ -78,8 +78,8 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict-native", action="store_true", help="refuse numpy fallbacks")
     parser.add_argument(
         "--executor",
-        default="compiled",
-        choices=("compiled", "interpreted"),
+        default=EXECUTORS[0],
+        choices=EXECUTORS,
         help="the interpreted one is for debugging",
     )
     parser.add_argument(
