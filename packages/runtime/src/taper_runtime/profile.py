@@ -84,7 +84,7 @@ def _duration(workers: list[tuple[int, int]]) -> float:
 
 
 def least_ns(plan: Plan, limits: Limits) -> list[float]:
-    """What :meth:`Limits.least_ns` says of each node a run executes, in order."""
+    """Return what :meth:`Limits.least_ns` says of each node that a run executes, in order."""
     bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
     constants = sum(array.nbytes for array in plan.constants.values())
     resident = plan.arena_bytes + bound + constants
@@ -100,7 +100,7 @@ def least_ns(plan: Plan, limits: Limits) -> list[float]:
 
 
 def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
-    """What a profile says beside the machine's limits, as plain data that JSON can hold.
+    """Return a profile beside the machine's limits as plain data that JSON can hold.
 
     Shares are of the run; a roofline is the share of the limit that a node reaches.
     """
@@ -133,7 +133,7 @@ def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
 
 
 def describe_profile(profile: Profile, limits: Limits) -> str:
-    """A table: microseconds, share of the run, work, share of the roofline, kernel and node."""
+    """Write a table: microseconds, share of the run, work, share of the roofline, kernel, node."""
     data = profile_data(profile, limits)
     lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
     lines += [

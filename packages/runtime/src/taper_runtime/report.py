@@ -25,7 +25,7 @@ _LINE, _LISTED = 100, 2
 
 
 def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
-    """Inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
+    """List inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
     lines = [*_describe_signature(plan)]
     lines += ["", describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
@@ -34,7 +34,7 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
 
 
 def summarize_plan(plan: Plan) -> str:
-    """The plan in at most ten lines: what ``repr`` shows."""
+    """Tell of a plan in at most ten lines: what ``repr`` shows."""
     executed = sum(map(plan.is_executed, plan.nodes))
     lines = [f"<Plan: {_nodes(len(plan.nodes))}, {executed} executed"]
     kinds: dict[str, list[str]] = {}
@@ -49,7 +49,7 @@ def summarize_plan(plan: Plan) -> str:
 
 
 def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
-    """What :func:`describe_plan` says, as plain data that JSON can hold (docs/cli.md)."""
+    """Return what :func:`describe_plan` says as plain data that JSON can hold (docs/cli.md)."""
     data: dict[str, Any] = {
         "inputs": [_spec_data(plan.tensors[name]) for name in plan.inputs],
         "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
@@ -80,7 +80,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
 
 
 def describe_memory(plan: Plan) -> str:
-    """Bytes of weights and arena, and what the planner reported of them."""
+    """Tell the bytes of weights and arena, and what the planner reported of them."""
     line = f"weights {size_text(weights_bytes(plan))}, arena {size_text(_arena(plan))}"
     memory = plan.metadata.get("memory")
     if not _has(memory, {"lower_bound": int, "intermediates": int}):
@@ -96,7 +96,7 @@ def describe_memory(plan: Plan) -> str:
 
 
 def verification_lines(plan: Plan) -> list[str]:
-    """What the export found when it ran the plan beside the module; empty if it did not."""
+    """Tell what the export found when it ran the plan beside the module; empty if it did not."""
     verified = plan.metadata.get("verified")
     if not _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
         return []
@@ -116,30 +116,30 @@ def verification_lines(plan: Plan) -> list[str]:
 
 
 def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
-    """The objects listed under ``key`` of a plan's metadata that have these fields."""
+    """Return the objects listed under ``key`` of a plan's metadata that have these fields."""
     rows = plan.metadata.get(key)
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
 
 
 def weights_bytes(plan: Plan) -> int:
-    """Bytes of the values that the file has: weights, and where state begins."""
+    """Return the bytes of the values that the file has: weights, and where state begins."""
     return sum(array.nbytes for array in plan.constants.values())
 
 
 def type_text(spec: TensorSpec) -> str:
-    """Dtype and shape of a tensor, as in ``float32[B, 4]``."""
+    """Write dtype and shape of a tensor, as in ``float32[B, 4]``."""
     return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
 
 
 def size_text(nbytes: int) -> str:
-    """A number of bytes in kB or MB; a size expression as it is."""
+    """Write a number of bytes in kB or MB; a size expression as it is."""
     if isinstance(nbytes, Size):
         return f"{nbytes} bytes"
     return f"{nbytes / 1e3:.1f} kB" if nbytes < 1_000_000 else f"{nbytes / 1e6:.1f} MB"
 
 
 def range_text(limits: tuple[int, int]) -> str:
-    """The values that a size variable may take."""
+    """Write the values that a size variable may take."""
     low, high = limits
     return f"{low} or more" if high >= UNBOUNDED else f"{low} to {high}"
 

@@ -160,11 +160,11 @@ class InferenceSession:
             self.set_state(name, array)
 
     def get_inputs(self) -> list[NodeArg]:
-        """Inputs in the order of the module's flattened arguments."""
+        """Describe the inputs, in the order of the module's flattened arguments."""
         return [_describe(self.plan.tensors[name]) for name in self.plan.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
-        """Outputs in the order of the module's flattened results."""
+        """Describe the outputs, in the order of the module's flattened results."""
         return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
@@ -245,7 +245,7 @@ class InferenceSession:
         return self._state
 
     def get_modelmeta(self) -> ModelMeta:
-        """Who made the plan, and what its maker wrote into it."""
+        """Return who made the plan, and what its maker wrote into it."""
         from taper_runtime.modelmeta import read_modelmeta
 
         return read_modelmeta(self.plan)
@@ -258,7 +258,7 @@ class InferenceSession:
         *,
         out: Mapping[str, np.ndarray] | None = None,
     ) -> list[np.ndarray]:
-        """One inference. Safe to call from many threads at once; the GIL is released.
+        """Run the plan once. Many threads may call this at once; the GIL is released.
 
         Where the plan has state, a run begins with what the last one left, and runs take turns. A
         run that raises leaves the state as it was.
@@ -442,7 +442,7 @@ class InferenceSession:
 
 
 def thread_count(wanted: int = 0) -> int:
-    """Threads a run may use: ``wanted``, else ``TAPER_NUM_THREADS``, else the CPUs at hand."""
+    """Return the threads of a run: ``wanted``, ``TAPER_NUM_THREADS``, else the CPUs at hand."""
     if wanted:
         return wanted
     value = os.environ.get("TAPER_NUM_THREADS")

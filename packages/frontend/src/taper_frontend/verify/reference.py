@@ -67,7 +67,7 @@ class Reference:
             self._state.restore()
 
     def buffers(self) -> Tensors:
-        """Copies of the module's buffers."""
+        """Return copies of the module's buffers."""
         return {name: buffer.clone() for name, buffer in self.module.named_buffers()}
 
     def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:

@@ -54,7 +54,7 @@ def is_command(name: str) -> bool:
 
 
 def command_names() -> list[str]:
-    """Names of the commands, those of other packages included."""
+    """Return the names of the commands, those of other packages included."""
     return sorted({*_OWN, *_others()})
 
 
