@@ -12,7 +12,7 @@ from taper_runtime.executor.executor import node_cost
 from taper_runtime.machine import limits_data
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.validate import instance
-from taper_runtime.text import printable
+from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
     import os
@@ -144,7 +144,7 @@ def describe_profile(profile: Profile, limits: Limits) -> str:
     ]
     lines.append(
         f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "
-        f"roofline of {limits.threads} {'thread' if limits.threads == 1 else 'threads'} of "
+        f"roofline of {counted(limits.threads, 'thread')} of "
         f"{limits.isa}: {limits.flops:.0f} GFLOP/s, "
         + ", ".join(f"{m.name} {m.read:.0f}" for m in limits.memory)
         + " GB/s"

@@ -13,7 +13,7 @@ from taper_runtime.format.plain import to_json
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.dims import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
-from taper_runtime.text import printable
+from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
 def summarize_plan(plan: Plan) -> str:
     """Tell of a plan in at most ten lines: what ``repr`` shows."""
     executed = sum(map(plan.is_executed, plan.nodes))
-    lines = [f"<Plan: {_nodes(len(plan.nodes))}, {executed} executed"]
+    lines = [f"<Plan: {counted(len(plan.nodes), 'node')}, {executed} executed"]
     kinds: dict[str, list[str]] = {}
     for line in _describe_signature(plan):
         kinds.setdefault(line.split()[0], []).append(line)
@@ -183,7 +183,7 @@ def _arena(plan: Plan) -> int:
 
 def _describe_export(plan: Plan) -> list[str]:
     executed = sum(map(plan.is_executed, plan.nodes))
-    lines = [f"{_nodes(len(plan.nodes))}, {executed} executed, the others views"]
+    lines = [f"{counted(len(plan.nodes), 'node')}, {executed} executed, the others views"]
     if "producer" in plan.metadata:
         lines.append(f"exported by {_short(plan.metadata['producer'])}")
     lines += [
@@ -209,7 +209,7 @@ def _describe_fallbacks(plan: Plan) -> list[str]:
     fallbacks = metadata_rows(plan, "fallbacks", node=str, op=str, source=str)
     if fallbacks:
         return [
-            f"{_nodes(len(fallbacks))} without a native kernel, computed by numpy:",
+            f"{counted(len(fallbacks), 'node')} without a native kernel, computed by numpy:",
             *(f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks),
         ]
     return ["every node has a native kernel"] if plan.metadata.get("fallbacks") == [] else []
@@ -224,7 +224,8 @@ def _describe_copies(plan: Plan) -> list[str]:
     for step, node in enumerate(plan.nodes):
         for name in dict.fromkeys(node.inputs):
             readers.setdefault(name, []).append(step)
-    lines = [f"{_nodes(len(copies))} moving values only, between what makes and needs them:"]
+    count = counted(len(copies), "node")
+    lines = [f"{count} moving values only, between what makes and needs them:"]
     for node in copies:
         source = node.inputs[0]
         while source in makers and not plan.is_executed(makers[source]):
@@ -270,7 +271,3 @@ def _describe_nodes(plan: Plan) -> list[str]:
 def _short(value: object) -> str:
     text = str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 100 else text[:97] + "..."
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"

@@ -17,6 +17,7 @@ from taper_runtime.options import MAX_THREADS, RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import CPU, check_providers
 from taper_runtime.sizes import Size
+from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +134,7 @@ class InferenceSession:
             for names in (self.plan.inputs, self.plan.outputs)
         )
         what = "plan" if self._path is None else repr(self._path)
-        threads = f"{self._threads} thread{'s' * (self._threads != 1)}"
+        threads = counted(self._threads, "thread")
         return f"<{type(self).__name__} {what}: {inputs} -> {outputs}; {threads}>"
 
     # not __reduce__, so that subclasses may have their own __getstate__

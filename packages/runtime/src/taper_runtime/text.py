@@ -1,4 +1,4 @@
-"""Text for messages: what a stranger wrote made safe for a terminal, and names that are alike."""
+"""Text for messages: a stranger's words made safe for a terminal, names that are alike, counts."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # rarely needed
 
     return next(iter(get_close_matches(word, list(known), 1)), None)
+
+
+def counted(count: int, what: str) -> str:
+    """Return ``"1 node"`` or ``"2 nodes"``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

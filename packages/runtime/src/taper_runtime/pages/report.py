@@ -10,6 +10,7 @@ from taper_runtime.executor.executor import node_cost
 from taper_runtime.pages.viewer import make_page
 from taper_runtime.profile import least_ns
 from taper_runtime.report import metadata_rows, type_text, verification_lines, weights_bytes
+from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from taper_runtime.machine import Limits
@@ -35,8 +36,8 @@ def report_page(title: str, profile: Profile, limits: Limits) -> str:
     plan = profile.plan
     total = sum(profile.ns)
     subtitle = (
-        f"{len(plan.nodes)} nodes, {total / 1e6:.3f} ms on {profile.threads} "
-        f"{'thread' if profile.threads == 1 else 'threads'} of {limits.isa}"
+        f"{counted(len(plan.nodes), 'node')}, {total / 1e6:.3f} ms on "
+        f"{counted(profile.threads, 'thread')} of {limits.isa}"
     )
     floors = dict(zip(_executed(plan), least_ns(plan, limits), strict=True))
     times = {
