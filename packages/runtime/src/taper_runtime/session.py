@@ -7,13 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
-from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import MAX_THREADS, RunOptions, SessionOptions
+from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import CPU, check_providers
 from taper_runtime.sizes import Size
@@ -440,21 +440,6 @@ class InferenceSession:
             return ""
         self._executor = self._recording.executor
         return self._recording.save(self._options.profile_file_prefix)
-
-
-def thread_count(wanted: int = 0) -> int:
-    """Return the threads of a run: ``wanted``, ``TAPER_NUM_THREADS``, else the CPUs at hand."""
-    if wanted:
-        return wanted
-    value = os.environ.get("TAPER_NUM_THREADS")
-    if not value:
-        return _native.cpu_count()
-    if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= MAX_THREADS):
-        raise InputError(
-            f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "
-            f"{MAX_THREADS}, got {value[:100]!r}"
-        )
-    return int(value)
 
 
 def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:
