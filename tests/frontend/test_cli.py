@@ -14,7 +14,7 @@ from torch.export import Dim
 
 import taper_runtime
 import taper_runtime.cli
-from cli_page import PAGE, check_json, schema, section
+from cli_page import PAGE, check_json, schema, section, taper_command
 from plan_files import small_plan
 from taper_runtime.cli.parser import command_parser
 from taper_runtime.errors import PlanFormatError
@@ -56,14 +56,7 @@ def taper(capsys, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "models_of_cli.py").write_text(MODULE)
 
-    def call(*arguments):
-        try:
-            code = taper_runtime.cli.main([str(argument) for argument in arguments])
-        except SystemExit as exit:
-            code = exit.code
-        return (code, *capsys.readouterr())
-
-    yield call
+    yield taper_command(capsys)
     sys.modules.pop("models_of_cli", None)
 
 

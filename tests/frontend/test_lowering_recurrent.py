@@ -8,22 +8,12 @@ import pytest
 import torch
 
 from lowering import check_lowering, lower_model, ops_of
+from models import All
 from taper_frontend.errors import ExportError, UnsupportedOpError
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
 STEPS, BATCH, INPUT, HIDDEN = 5, 3, 4, 6
-
-
-class All(torch.nn.Module):
-    """Several recurrent modules on the same sequence."""
-
-    def __init__(self, modules):
-        super().__init__()
-        self.parts = torch.nn.ModuleList(modules)
-
-    def forward(self, x):
-        return [part(x) for part in self.parts]
 
 
 def configurations(kind, **more):

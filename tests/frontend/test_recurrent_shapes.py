@@ -14,7 +14,7 @@ from torch.export import Dim
 
 import taper_frontend
 import taper_runtime
-from models import CRNN, seeded
+from models import CRNN, All, seeded
 from taper_frontend import recurrent_shapes as shapes
 from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError
@@ -46,17 +46,6 @@ def layers(kind, **fixed):
     for values in itertools.product(*keys.values()):
         settings = dict(zip(keys, values, strict=True))
         yield make(INPUT, HIDDEN, dropout=0.1 * (settings["num_layers"] - 1), **settings, **fixed)
-
-
-class All(torch.nn.Module):
-    """Several recurrent modules on the same sequence, all results of each."""
-
-    def __init__(self, modules):
-        super().__init__()
-        self.parts = torch.nn.ModuleList(modules)
-
-    def forward(self, x):
-        return [part(x) for part in self.parts]
 
 
 def check(module, plan, *args):

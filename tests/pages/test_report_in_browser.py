@@ -37,7 +37,7 @@ def layered_plan() -> Plan:
         source = f"model.py:{layer} in blocks.{layer}.inner.forward: {HOSTILE}"
         nodes.append(PlanNode(ops[index % DEPTH], (before,), name, source=source))
         before = name
-    metadata = {"warnings": [f"be careful {HOSTILE}"]}
+    metadata = {"warnings": [{"kind": "numpy", "text": f"be careful {HOSTILE}"}]}
     return Plan(tuple(nodes), tensors, placements, ("x",), ("y",), {}, 256, metadata=metadata)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import taper_runtime
 import taper_runtime.cli
-from cli_page import PAGE, check_json, schema, section
+from cli_page import PAGE, check_json, schema, section, taper_command
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.cli import parser
@@ -42,14 +42,7 @@ def in_a_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def taper(capsys):
-    def call(*arguments):
-        try:
-            code = taper_runtime.cli.main([str(argument) for argument in arguments])
-        except SystemExit as exit:
-            code = exit.code
-        return (code, *capsys.readouterr())
-
-    return call
+    return taper_command(capsys)
 
 
 @pytest.fixture

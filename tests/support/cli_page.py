@@ -1,8 +1,10 @@
-"""What docs/cli.md says of a command: its options, and the form of its JSON."""
+"""The command called in this process, and what docs/cli.md says of its options and JSON."""
 
 import json
 import re
 from pathlib import Path
+
+import taper_runtime.cli
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
@@ -14,6 +16,19 @@ _TYPES = {
     "null": type(None),
     "anything": object,
 }
+
+
+def taper_command(capsys):
+    """A function that runs `taper` with arguments: the exit code, stdout and stderr."""
+
+    def call(*arguments):
+        try:
+            code = taper_runtime.cli.main([str(argument) for argument in arguments])
+        except SystemExit as exit:
+            code = exit.code
+        return (code, *capsys.readouterr())
+
+    return call
 
 
 def schema(name):

@@ -13,6 +13,17 @@ LINEAR_SIZES = [(1024, 1024, 1024), (1, 2048, 2048)]  # rows, k, n
 MINILM_SIZES = [(1, 16), (1, 128), (8, 128)]  # batch, length
 
 
+class All(torch.nn.Module):
+    """Several modules on one input, all results of each."""
+
+    def __init__(self, modules):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(modules)
+
+    def forward(self, x):
+        return [part(x) for part in self.parts]
+
+
 class MLP(torch.nn.Module):
     """Three linear layers of one width."""
 

@@ -63,7 +63,8 @@ def capture(
         If torch cannot capture the model or read the file.
     """
     model = opened(model)
-    with torch.no_grad(), user_lines(), recurrent_shapes(), warnings.catch_warnings():
+    # first what lets captures take turns: the others change torch for all threads
+    with torch.no_grad(), recurrent_shapes(), user_lines(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         # a recurrent layer keeps its parameters in a list too, which export swaps like the others

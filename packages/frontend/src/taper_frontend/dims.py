@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.export import AdditionalInputs, Dim, ShapesCollection
 from torch.export.dynamic_shapes import _combine_args, _DimHint, _DimHintType, _tree_map_with_path
-from torch.export.graph_signature import InputKind
-from torch.utils._pytree import keystr, tree_leaves
+from torch.utils._pytree import keystr
 
 from taper_frontend.errors import ExportError, FixedSizeError
 from taper_frontend.guards import (
@@ -20,6 +19,7 @@ from taper_frontend.guards import (
     lines_that_bound,
     shape_env,
 )
+from taper_frontend.lowering.trees import argument_placeholders, tensor_leaves
 from taper_frontend.notes import Note
 from taper_runtime.sizes import UNBOUNDED, affine, is_name, is_static
 
@@ -119,7 +119,7 @@ def requested_axes(
     """
     if dynamic_shapes is not None and dynamic_axes is not None:
         raise ExportError("expected dynamic_shapes or dynamic_axes, got both")
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = tensor_leaves((args, kwargs))
     index_of = {id(x): index for index, x in enumerate(tensors)}
     axes: list[Axis] = []
 
@@ -181,7 +181,7 @@ def torch_shapes(
     """Return the axes as torch.export takes them; None if there are none."""
     if not axes:
         return None
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = tensor_leaves((args, kwargs))
     dims: dict[int, dict[int, Any]] = {}
     for axis in axes:
         dims.setdefault(id(tensors[axis.tensor]), {})[axis.axis] = axis.dim
@@ -254,11 +254,7 @@ def _identifier(name: str) -> str:
 def tensor_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
     """Return the placeholders of the tensors among a program's arguments, in order."""
     nodes = {node.name: node for node in program.graph.nodes}
-    arguments = [
-        nodes[spec.arg.name]
-        for spec in program.graph_signature.input_specs
-        if spec.kind == InputKind.USER_INPUT
-    ]
+    arguments = [nodes[name] for name in argument_placeholders(program)]
     return [node for node in arguments if isinstance(node.meta.get("val"), torch.Tensor)]
 
 

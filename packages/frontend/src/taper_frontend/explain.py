@@ -25,6 +25,7 @@ from taper_frontend.request import make_request
 from taper_runtime.executor.compiled import BYTES_PER_NS, FLOPS_PER_NS
 from taper_runtime.executor.executor import definition
 from taper_runtime.plan.binding import instantiate
+from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ class Explanation(NamedTuple):
         if not self.nodes:
             lines = ["torch cannot capture the model, so its nodes are not known"]
         for category, count in self.categories.items():
-            lines += ["", f"{category}: {count} {'node' if count == 1 else 'nodes'}"]
+            lines += ["", f"{category}: {counted(count, 'node')}"]
             for each in (each for each in self.breaks if each.category == category):
                 lines.append(f"  {each.nodes} x {each.op}: {each.reason}")
                 lines += [f"      at {source}" for source in each.sources]

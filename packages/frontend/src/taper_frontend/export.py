@@ -14,7 +14,7 @@ from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inpu
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
-from taper_frontend.lowering.trees import flat_leaves
+from taper_frontend.lowering.trees import flat_leaves, tensor_leaves
 from taper_frontend.names import check_names, input_names, output_names
 from taper_frontend.notes import Note, of_plan, warn
 from taper_frontend.passes import PIPELINE, Pass, run_pipeline
@@ -287,9 +287,7 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
     """Example inputs by name, from what the program was captured with."""
     if program.example_inputs is None:
         return {}
-    args, kwargs = program.example_inputs
-    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = tensor_leaves(program.example_inputs)
     return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=False)}
 
 

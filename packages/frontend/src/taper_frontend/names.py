@@ -13,10 +13,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from torch.export.graph_signature import InputKind
-
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering.trees import leaf_paths
+from taper_frontend.lowering.trees import argument_placeholders, leaf_paths
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -61,11 +59,7 @@ def leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
 
 def input_names(program: ExportedProgram) -> dict[str, str]:
     """Return the name of each argument's placeholder -> the name of the input."""
-    leaves = [
-        spec.arg.name
-        for spec in program.graph_signature.input_specs
-        if spec.kind == InputKind.USER_INPUT
-    ]
+    leaves = argument_placeholders(program)
     spec = program.call_spec.in_spec
     signature = program.module_call_graph[0].signature
     arguments = signature.forward_arg_names if signature is not None else None

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import ExportWarning
 from taper_frontend.lowering.source import without_module
+from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -176,8 +177,7 @@ def _names_read(kind: type, method: str, seen: set[str]) -> set[str]:
 
 
 def _are(count: int, what: str, of: str = "") -> str:
-    words = [f"1 {what}", of, "is"] if count == 1 else [f"{count} {what}s", of, "are"]
-    return " ".join(filter(None, words))
+    return " ".join(filter(None, [counted(count, what), of, "is" if count == 1 else "are"]))
 
 
 def _list(parts: Sequence[str]) -> str:

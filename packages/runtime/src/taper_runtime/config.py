@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
+from taper_runtime.errors import InputError
 from taper_runtime.executor import _native
-from taper_runtime.session import thread_count
+from taper_runtime.options import MAX_THREADS
 
 
 def show_config() -> None:
@@ -22,3 +24,18 @@ def show_config() -> None:
     print(f"isa      {active} (also here: {', '.join(others)})")
     print(f"threads  {thread_count()} of {_native.cpu_count()} CPUs")
     print(f"kernels  {kernels.total()} for {len(kernels)} ops: {', '.join(sorted(kernels))}")
+
+
+def thread_count(wanted: int = 0) -> int:
+    """Return the threads of a run: ``wanted``, ``TAPER_NUM_THREADS``, else the CPUs at hand."""
+    if wanted:
+        return wanted
+    value = os.environ.get("TAPER_NUM_THREADS")
+    if not value:
+        return _native.cpu_count()
+    if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= MAX_THREADS):
+        raise InputError(
+            f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "
+            f"{MAX_THREADS}, got {value[:100]!r}"
+        )
+    return int(value)

@@ -140,7 +140,7 @@ def _best(isa: str, probe: str, threads: int, buffer: Buffer, nbytes: int) -> fl
 
 
 def describe_limits(limits: Sequence[Limits]) -> str:
-    """A table, one line per ISA level and number of threads."""
+    """Write a table, one line per ISA level and number of threads."""
     caches = ", ".join(f"{m.name} {m.size >> 10} KiB" for m in limits[0].memory if m.size)
     names = [m.name for m in limits[0].memory]
     head = " ".join(f"{f'{name} read':>9} {'copy':>6}" for name in names)
@@ -162,12 +162,12 @@ def save_limits(limits: Sequence[Limits], path: str | os.PathLike[str]) -> None:
 
 
 def limits_data(limits: Limits) -> dict[str, Any]:
-    """Limits as plain data that JSON can hold."""
+    """Return limits as plain data that JSON can hold."""
     return {**limits._asdict(), "memory": [m._asdict() for m in limits.memory]}
 
 
 def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> Limits:
-    """The limits :func:`save_limits` wrote for this ISA level and number of threads.
+    """Read the limits that :func:`save_limits` wrote for an ISA level and number of threads.
 
     Raises
     ------

@@ -19,7 +19,7 @@ _ROWS, _CELL = 8, 200
 
 
 def plan_html(plan: Plan) -> str:
-    """Inputs, outputs, sizes, nodes by op and memory. No colours: the page's own, light or dark."""
+    """List inputs, outputs, sizes, nodes by op and memory, in the colours of the page around."""
     executed = Counter(node.op for node in plan.nodes if plan.is_executed(node))
     ops = ", ".join(f"{op} {count}" for op, count in executed.most_common(_ROWS))
     others = len(executed) - _ROWS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from taper_runtime.errors import InputError, OptionError
 from taper_runtime.generator import check_seed
+from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +24,9 @@ _Enum = TypeVar("_Enum", bound=IntEnum)
 
 #: Threads that the library can count.
 MAX_THREADS = 2**31 - 1
+
+#: What runs a plan; the second is for debugging.
+EXECUTORS = ("compiled", "interpreted")
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -87,8 +91,10 @@ def _text(name: str, value: object) -> str:
 
 
 def _executor(name: str, value: object) -> str:
-    if value not in ("compiled", "interpreted"):
-        raise InputError(f"{name}: expected one of 'compiled', 'interpreted', got {value!r}")
+    if value not in EXECUTORS:
+        raise InputError(
+            f"{name}: expected one of {', '.join(map(repr, EXECUTORS))}, got {value!r}"
+        )
     return str(value)
 
 
@@ -142,11 +148,9 @@ class _Options:
     def _unknown(cls, name: str) -> OptionError:
         if name in cls._refused:
             return OptionError(f"{cls.__name__}.{name}: {cls._refused[name]}")
-        from difflib import get_close_matches  # rarely needed
-
         names = [n for n in {*dir(cls), *cls._fields} if not n.startswith("_")]
-        near = get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {sorted(names)}"
+        near = nearest(name, names)
+        hint = f"did you mean {near!r}?" if near else f"expected one of {sorted(names)}"
         return OptionError(f"{cls.__name__} has no attribute {name!r}; {hint}")
 
     def copy(self) -> Self:
@@ -240,7 +244,7 @@ class SessionOptions(_Options):
     _fields = {  # noqa: RUF012 - a mapping that nobody changes
         "intra_op_num_threads": (0, _threads),
         "strict_native": (False, _flag),
-        "executor": ("compiled", _executor),
+        "executor": (EXECUTORS[0], _executor),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),

@@ -12,7 +12,7 @@ from taper_runtime.executor.executor import node_cost
 from taper_runtime.machine import limits_data
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.validate import instance
-from taper_runtime.text import printable
+from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
     import os
@@ -84,7 +84,7 @@ def _duration(workers: list[tuple[int, int]]) -> float:
 
 
 def least_ns(plan: Plan, limits: Limits) -> list[float]:
-    """What :meth:`Limits.least_ns` says of each node a run executes, in order."""
+    """Return what :meth:`Limits.least_ns` says of each node that a run executes, in order."""
     bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
     constants = sum(array.nbytes for array in plan.constants.values())
     resident = plan.arena_bytes + bound + constants
@@ -100,7 +100,7 @@ def least_ns(plan: Plan, limits: Limits) -> list[float]:
 
 
 def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
-    """What a profile says beside the machine's limits, as plain data that JSON can hold.
+    """Return a profile beside the machine's limits as plain data that JSON can hold.
 
     Shares are of the run; a roofline is the share of the limit that a node reaches.
     """
@@ -133,7 +133,7 @@ def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
 
 
 def describe_profile(profile: Profile, limits: Limits) -> str:
-    """A table: microseconds, share of the run, work, share of the roofline, kernel and node."""
+    """Write a table: microseconds, share of the run, work, share of the roofline, kernel, node."""
     data = profile_data(profile, limits)
     lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
     lines += [
@@ -144,7 +144,7 @@ def describe_profile(profile: Profile, limits: Limits) -> str:
     ]
     lines.append(
         f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "
-        f"roofline of {limits.threads} {'thread' if limits.threads == 1 else 'threads'} of "
+        f"roofline of {counted(limits.threads, 'thread')} of "
         f"{limits.isa}: {limits.flops:.0f} GFLOP/s, "
         + ", ".join(f"{m.name} {m.read:.0f}" for m in limits.memory)
         + " GB/s"

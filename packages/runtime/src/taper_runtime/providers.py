@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taper_runtime.errors import InputError
+from taper_runtime.text import nearest
 
 CPU = "CPUExecutionProvider"
 
@@ -82,10 +83,8 @@ def _name(item: object) -> str:
     if not isinstance(name, str):
         raise InputError(f"providers: expected names or (name, options), got {item!r}")
     if name != CPU and name not in _ABSENT:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, [CPU, *_ABSENT], 1) or [CPU]
-        raise InputError(f"providers: unknown provider {name!r}; did you mean {near[0]!r}?")
+        near = nearest(name, get_all_providers()) or CPU
+        raise InputError(f"providers: unknown provider {name!r}; did you mean {near!r}?")
     return name
 
 

@@ -13,7 +13,7 @@ from taper_runtime.format.plain import to_json
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.dims import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
-from taper_runtime.text import printable
+from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _LINE, _LISTED = 100, 2
 
 
 def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
-    """Inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
+    """List inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
     lines = [*_describe_signature(plan)]
     lines += ["", describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
@@ -34,9 +34,9 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
 
 
 def summarize_plan(plan: Plan) -> str:
-    """The plan in at most ten lines: what ``repr`` shows."""
+    """Tell of a plan in at most ten lines: what ``repr`` shows."""
     executed = sum(map(plan.is_executed, plan.nodes))
-    lines = [f"<Plan: {_nodes(len(plan.nodes))}, {executed} executed"]
+    lines = [f"<Plan: {counted(len(plan.nodes), 'node')}, {executed} executed"]
     kinds: dict[str, list[str]] = {}
     for line in _describe_signature(plan):
         kinds.setdefault(line.split()[0], []).append(line)
@@ -49,7 +49,7 @@ def summarize_plan(plan: Plan) -> str:
 
 
 def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
-    """What :func:`describe_plan` says, as plain data that JSON can hold (docs/cli.md)."""
+    """Return what :func:`describe_plan` says as plain data that JSON can hold (docs/cli.md)."""
     data: dict[str, Any] = {
         "inputs": [_spec_data(plan.tensors[name]) for name in plan.inputs],
         "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
@@ -58,7 +58,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             name: {"least": low, "largest": None if high >= UNBOUNDED else high}
             for name, (low, high) in plan.sizes.items()
         },
-        "weights_bytes": _weights(plan),
+        "weights_bytes": weights_bytes(plan),
         "arena_bytes": _arena(plan),
         "nodes_total": len(plan.nodes),
         "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
@@ -80,8 +80,8 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
 
 
 def describe_memory(plan: Plan) -> str:
-    """Bytes of weights and arena, and what the planner reported of them."""
-    line = f"weights {size_text(_weights(plan))}, arena {size_text(_arena(plan))}"
+    """Tell the bytes of weights and arena, and what the planner reported of them."""
+    line = f"weights {size_text(weights_bytes(plan))}, arena {size_text(_arena(plan))}"
     memory = plan.metadata.get("memory")
     if not _has(memory, {"lower_bound": int, "intermediates": int}):
         return line
@@ -95,26 +95,51 @@ def describe_memory(plan: Plan) -> str:
     return line
 
 
+def verification_lines(plan: Plan) -> list[str]:
+    """Tell what the export found when it ran the plan beside the module; empty if it did not."""
+    verified = plan.metadata.get("verified")
+    if not _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
+        return []
+    verified = plan.metadata["verified"]
+    text = f"on {verified['trials']} inputs: differs from the module by at most "
+    lines = [f"{text}{verified['max_error']:.0e}, relative {verified['relative_error']:.0e}"]
+    if _has(verified, {"refused": int, "reason": str}):
+        lines.append(
+            f"{verified['refused']} random inputs that the module refuses: {verified['reason']}"
+        )
+    if _has(verified, {"uncertain": dict}):
+        lines += [
+            f"output {name!r} differs as float32 allows: {why}"
+            for name, why in verified["uncertain"].items()
+        ]
+    return lines
+
+
 def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
-    """The objects listed under ``key`` of a plan's metadata that have these fields."""
+    """Return the objects listed under ``key`` of a plan's metadata that have these fields."""
     rows = plan.metadata.get(key)
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
 
 
+def weights_bytes(plan: Plan) -> int:
+    """Return the bytes of the values that the file has: weights, and where state begins."""
+    return sum(array.nbytes for array in plan.constants.values())
+
+
 def type_text(spec: TensorSpec) -> str:
-    """Dtype and shape of a tensor, as in ``float32[B, 4]``."""
+    """Write dtype and shape of a tensor, as in ``float32[B, 4]``."""
     return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
 
 
 def size_text(nbytes: int) -> str:
-    """A number of bytes in kB or MB; a size expression as it is."""
+    """Write a number of bytes in kB or MB; a size expression as it is."""
     if isinstance(nbytes, Size):
         return f"{nbytes} bytes"
     return f"{nbytes / 1e3:.1f} kB" if nbytes < 1_000_000 else f"{nbytes / 1e6:.1f} MB"
 
 
 def range_text(limits: tuple[int, int]) -> str:
-    """The values that a size variable may take."""
+    """Write the values that a size variable may take."""
     low, high = limits
     return f"{low} or more" if high >= UNBOUNDED else f"{low} to {high}"
 
@@ -148,10 +173,6 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
             yield f"dim     {dim.input}[{dim.axis}] = {dim.size}: {dim.least} {most}{step}"
 
 
-def _weights(plan: Plan) -> int:
-    return sum(array.nbytes for array in plan.constants.values())
-
-
 def _arena(plan: Plan) -> int:
     """Bytes of the arena; where sizes vary, at those of the example."""
     memory = plan.metadata.get("memory")
@@ -162,7 +183,7 @@ def _arena(plan: Plan) -> int:
 
 def _describe_export(plan: Plan) -> list[str]:
     executed = sum(map(plan.is_executed, plan.nodes))
-    lines = [f"{_nodes(len(plan.nodes))}, {executed} executed, the others views"]
+    lines = [f"{counted(len(plan.nodes), 'node')}, {executed} executed, the others views"]
     if "producer" in plan.metadata:
         lines.append(f"exported by {_short(plan.metadata['producer'])}")
     lines += [
@@ -175,34 +196,20 @@ def _describe_export(plan: Plan) -> list[str]:
     ]
     return [
         *lines,
-        *_describe_verification(plan.metadata.get("verified")),
+        *(
+            f"  {line}" if index else f"verified {line}"
+            for index, line in enumerate(verification_lines(plan))
+        ),
         *_describe_fallbacks(plan),
         *_describe_copies(plan),
     ]
-
-
-def _describe_verification(verified: Any) -> list[str]:
-    if not _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
-        return []
-    text = f"verified on {verified['trials']} inputs: differs from the module by at most "
-    lines = [f"{text}{verified['max_error']:.0e}, relative {verified['relative_error']:.0e}"]
-    if _has(verified, {"refused": int, "reason": str}):
-        lines.append(
-            f"  {verified['refused']} random inputs that the module refuses: {verified['reason']}"
-        )
-    if _has(verified, {"uncertain": dict}):
-        lines += [
-            f"  output {name!r} differs as float32 allows: {why}"
-            for name, why in verified["uncertain"].items()
-        ]
-    return lines
 
 
 def _describe_fallbacks(plan: Plan) -> list[str]:
     fallbacks = metadata_rows(plan, "fallbacks", node=str, op=str, source=str)
     if fallbacks:
         return [
-            f"{_nodes(len(fallbacks))} without a native kernel, computed by numpy:",
+            f"{counted(len(fallbacks), 'node')} without a native kernel, computed by numpy:",
             *(f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks),
         ]
     return ["every node has a native kernel"] if plan.metadata.get("fallbacks") == [] else []
@@ -217,7 +224,8 @@ def _describe_copies(plan: Plan) -> list[str]:
     for step, node in enumerate(plan.nodes):
         for name in dict.fromkeys(node.inputs):
             readers.setdefault(name, []).append(step)
-    lines = [f"{_nodes(len(copies))} moving values only, between what makes and needs them:"]
+    count = counted(len(copies), "node")
+    lines = [f"{count} moving values only, between what makes and needs them:"]
     for node in copies:
         source = node.inputs[0]
         while source in makers and not plan.is_executed(makers[source]):
@@ -263,7 +271,3 @@ def _describe_nodes(plan: Plan) -> list[str]:
 def _short(value: object) -> str:
     text = str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= 100 else text[:97] + "..."
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"

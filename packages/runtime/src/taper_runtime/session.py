@@ -7,16 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
-from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import MAX_THREADS, RunOptions, SessionOptions
+from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import CPU, check_providers
 from taper_runtime.sizes import Size
+from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +134,7 @@ class InferenceSession:
             for names in (self.plan.inputs, self.plan.outputs)
         )
         what = "plan" if self._path is None else repr(self._path)
-        threads = f"{self._threads} thread{'s' * (self._threads != 1)}"
+        threads = counted(self._threads, "thread")
         return f"<{type(self).__name__} {what}: {inputs} -> {outputs}; {threads}>"
 
     # not __reduce__, so that subclasses may have their own __getstate__
@@ -160,11 +161,11 @@ class InferenceSession:
             self.set_state(name, array)
 
     def get_inputs(self) -> list[NodeArg]:
-        """Inputs in the order of the module's flattened arguments."""
+        """Describe the inputs, in the order of the module's flattened arguments."""
         return [_describe(self.plan.tensors[name]) for name in self.plan.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
-        """Outputs in the order of the module's flattened results."""
+        """Describe the outputs, in the order of the module's flattened results."""
         return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
@@ -245,7 +246,7 @@ class InferenceSession:
         return self._state
 
     def get_modelmeta(self) -> ModelMeta:
-        """Who made the plan, and what its maker wrote into it."""
+        """Return who made the plan, and what its maker wrote into it."""
         from taper_runtime.modelmeta import read_modelmeta
 
         return read_modelmeta(self.plan)
@@ -258,7 +259,7 @@ class InferenceSession:
         *,
         out: Mapping[str, np.ndarray] | None = None,
     ) -> list[np.ndarray]:
-        """One inference. Safe to call from many threads at once; the GIL is released.
+        """Run the plan once. Many threads may call this at once; the GIL is released.
 
         Where the plan has state, a run begins with what the last one left, and runs take turns. A
         run that raises leaves the state as it was.
@@ -439,21 +440,6 @@ class InferenceSession:
             return ""
         self._executor = self._recording.executor
         return self._recording.save(self._options.profile_file_prefix)
-
-
-def thread_count(wanted: int = 0) -> int:
-    """Threads a run may use: ``wanted``, else ``TAPER_NUM_THREADS``, else the CPUs at hand."""
-    if wanted:
-        return wanted
-    value = os.environ.get("TAPER_NUM_THREADS")
-    if not value:
-        return _native.cpu_count()
-    if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= MAX_THREADS):
-        raise InputError(
-            f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "
-            f"{MAX_THREADS}, got {value[:100]!r}"
-        )
-    return int(value)
 
 
 def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:

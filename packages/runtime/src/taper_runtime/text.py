@@ -1,6 +1,11 @@
-"""Text that a stranger wrote, made safe to show on a terminal."""
+"""Text for messages: a stranger's words made safe for a terminal, names that are alike, counts."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
@@ -18,3 +23,15 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Do that for each line of ``text``."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that ``word`` is like; None if there is none."""
+    from difflib import get_close_matches  # rarely needed
+
+    return next(iter(get_close_matches(word, list(known), 1)), None)
+
+
+def counted(count: int, what: str) -> str:
+    """Return ``"1 node"`` or ``"2 nodes"``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

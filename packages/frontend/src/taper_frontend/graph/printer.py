@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.text import counted
+
 if TYPE_CHECKING:
     from taper_frontend.graph.graph import Graph
     from taper_frontend.graph.node import Node
@@ -28,7 +30,7 @@ def format_graph(graph: Graph) -> str:
     count = len(graph.constants)
     lines = [
         f"graph({inputs}):",
-        f"  {count} constant{'s' if count != 1 else ''}, {constant_bytes:,} bytes",
+        f"  {counted(count, 'constant')}, {constant_bytes:,} bytes",
         *(f"  {_format_node(graph, node)}" for node in graph.order()),
         f"  return {', '.join(graph.outputs)}",
     ]

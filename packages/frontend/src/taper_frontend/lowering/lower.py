@@ -25,7 +25,7 @@ from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.lowering.sizes import DTYPE_NAMES, SizeError, Sizes, refused_type
 from taper_frontend.lowering.source import source_line
-from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
+from taper_frontend.lowering.trees import Tree, describe_tree, tensor_leaves, value_leaf
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.sizes import UndecidedError, variables
 
@@ -503,8 +503,7 @@ def _find_handler(node: Node) -> Handler | None:
 
 def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
     """Return the tensors that the nodes compute, as torch describes them."""
-    leaves = [leaf for node in nodes for leaf in tree_leaves(node.meta.get("val"))]
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return tensor_leaves([node.meta.get("val") for node in nodes])
 
 
 def _unbacked(node: Node) -> set[Any]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sympy
 import torch
-from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.functions import (
@@ -26,6 +25,7 @@ from torch.utils._sympy.functions import (
 )
 from torch.utils._sympy.numbers import int_oo
 
+from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
@@ -234,14 +234,9 @@ def _example_shapes(program: ExportedProgram) -> dict[str, torch.Size]:
     if program.example_inputs is None:
         return {}
     leaves = tree_leaves(program.example_inputs)
-    arguments = [
-        spec.arg.name
-        for spec in program.graph_signature.input_specs
-        if spec.kind == InputKind.USER_INPUT
-    ]
     return {
         name: leaf.shape
-        for name, leaf in zip(arguments, leaves, strict=False)
+        for name, leaf in zip(argument_placeholders(program), leaves, strict=False)
         if isinstance(leaf, torch.Tensor)
     }
 

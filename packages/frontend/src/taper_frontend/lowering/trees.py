@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_leaves
+
 from taper_frontend.errors import ExportError
 from taper_runtime.plan.checks import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch.export import ExportedProgram
     from torch.utils._pytree import TreeSpec
 
 Tree = list[Any]
@@ -112,6 +117,20 @@ def flat_leaves(tree: Tree) -> list[Tree]:
         return [tree]
     children = [child for _, child in value] if kind == "dict" else value
     return [leaf for child in children for leaf in flat_leaves(child)]
+
+
+def tensor_leaves(arguments: Any) -> list[torch.Tensor]:
+    """Return the tensors among nested arguments or results, in order."""
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+
+
+def argument_placeholders(program: ExportedProgram) -> list[str]:
+    """Return the names of the placeholders of a program's own arguments, in order."""
+    return [
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT
+    ]
 
 
 def value_leaf(value: Any) -> Tree:

@@ -16,7 +16,7 @@ def materialize_outputs(graph: Graph) -> bool:
         x (input) is an output                     x -> COPY -> x.output
         y is an output twice                       y, y -> COPY -> y.output
 
-    So has the next value of a state.
+    The next value of a state has one too.
     """
     outputs: list[str] = []
     before = len(graph.nodes)

@@ -9,10 +9,11 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
+from taper_frontend.lowering.trees import tensor_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +67,7 @@ class Reference:
             self._state.restore()
 
     def buffers(self) -> Tensors:
-        """Copies of the module's buffers."""
+        """Return copies of the module's buffers."""
         return {name: buffer.clone() for name, buffer in self.module.named_buffers()}
 
     def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
@@ -161,7 +162,7 @@ class Reference:
                 results = self.module(*args, **kwargs)
             else:
                 results = torch.func.functional_call(self.module, tensors, args, kwargs)
-        return [to_numpy(x) for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+        return [to_numpy(x) for x in tensor_leaves(results)]
 
 
 class _State:

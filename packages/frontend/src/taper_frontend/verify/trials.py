@@ -135,7 +135,7 @@ class _Trials:
         return None
 
     def sizes_from_zero(self) -> dict[str, Any]:
-        """The plan's sizes: from 0 where module and plan agree there, else from 1."""
+        """Return the plan's sizes: from 0 where module and plan agree there, else from 1."""
         limits = dict(self.plan.sizes)
         for name, shapes in _empty_shapes(self.plan):
             limits[name] = nonempty(*limits[name])

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from taper_runtime.cli.parser import (
     command_names,
     command_parser,
+    did_you_mean,
     is_command,
     main_parser,
-    nearest,
 )
 from taper_runtime.errors import TaperError
 from taper_runtime.text import printable
@@ -56,7 +56,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.name is None:
         parser.error(f"expected a command, one of {', '.join(command_names())}")
     if not is_command(args.name):
-        hint = nearest(args.name, command_names())
+        hint = did_you_mean(args.name, command_names())
         known = ", ".join(command_names())
         parser.error(f"unknown command {args.name!r}{hint}; expected one of {known}")
     return command_parser(args.name).parse_args(args.arguments)

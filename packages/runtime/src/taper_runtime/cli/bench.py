@@ -17,8 +17,8 @@ from taper_runtime.cli.options import (
 )
 from taper_runtime.cli.parser import Result
 from taper_runtime.cli.progress import progress
+from taper_runtime.config import thread_count
 from taper_runtime.errors import InputError
-from taper_runtime.session import thread_count
 
 if TYPE_CHECKING:
     import argparse

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.cli.parser import nearest
+from taper_runtime.cli.parser import did_you_mean
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
-from taper_runtime.options import SessionOptions
+from taper_runtime.options import EXECUTORS, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import evaluate, nonempty
@@ -78,8 +78,8 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict-native", action="store_true", help="refuse numpy fallbacks")
     parser.add_argument(
         "--executor",
-        default="compiled",
-        choices=("compiled", "interpreted"),
+        default=EXECUTORS[0],
+        choices=EXECUTORS,
         help="the interpreted one is for debugging",
     )
     parser.add_argument(
@@ -109,7 +109,7 @@ def make_feed(
     given = given or {}
     for name in given:
         if name not in plan.inputs:
-            hint = nearest(name, plan.inputs)
+            hint = did_you_mean(name, plan.inputs)
             raise InputError(f"--input: unknown input {name!r}{hint}; expected {list(plan.inputs)}")
     sizes = {name: nonempty(*limits)[0] for name, limits in plan.sizes.items()}
     sizes |= bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})

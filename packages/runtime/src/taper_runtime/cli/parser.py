@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from taper_runtime import __version__
-from taper_runtime.text import printable
+from taper_runtime.text import nearest, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,7 +54,7 @@ def is_command(name: str) -> bool:
 
 
 def command_names() -> list[str]:
-    """Names of the commands, those of other packages included."""
+    """Return the names of the commands, those of other packages included."""
     return sorted({*_OWN, *_others()})
 
 
@@ -107,9 +107,7 @@ class _MainHelp(argparse.HelpFormatter):
         return text
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a question after the known word that ``word`` is like; empty if there is none."""
-    from difflib import get_close_matches
-
-    found = get_close_matches(word, list(known), 1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    near = nearest(word, known)
+    return f" (did you mean {near!r}?)" if near else ""

@@ -148,7 +148,7 @@ def _workers_worth(plan: Plan, node: PlanNode) -> int:
 
 
 def arena_roots(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, tuple[int, int, int, int]]:
-    """Bytes, first and last step of need, and offset of each root in the arena.
+    """Return bytes, first and last step of need, and offset of each root in the arena.
 
     A view is no step: what it reads, its readers read.
     """

@@ -9,6 +9,8 @@ from taper_runtime.executor.compiled import arena_roots
 from taper_runtime.executor.executor import node_cost
 from taper_runtime.pages.viewer import make_page
 from taper_runtime.profile import least_ns
+from taper_runtime.report import metadata_rows, type_text, verification_lines, weights_bytes
+from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from taper_runtime.machine import Limits
@@ -34,8 +36,8 @@ def report_page(title: str, profile: Profile, limits: Limits) -> str:
     plan = profile.plan
     total = sum(profile.ns)
     subtitle = (
-        f"{len(plan.nodes)} nodes, {total / 1e6:.3f} ms on {profile.threads} "
-        f"{'thread' if profile.threads == 1 else 'threads'} of {limits.isa}"
+        f"{counted(len(plan.nodes), 'node')}, {total / 1e6:.3f} ms on "
+        f"{counted(profile.threads, 'thread')} of {limits.isa}"
     )
     floors = dict(zip(_executed(plan), least_ns(plan, limits), strict=True))
     times = {
@@ -59,37 +61,23 @@ def _executed(plan: Plan) -> list[str]:
 
 
 def _summary(plan: Plan, total: float, least: float) -> dict[str, Any]:
-    weights = sum(array.nbytes for array in plan.constants.values())
     rows = [
         ["nodes", f"{len(plan.nodes)}, of which {len(_executed(plan))} are computed"],
         ["time", f"{total / 1e6:.3f} ms, {least / max(total, 1.0):.0%} of the machine's limit"],
-        ["weights", f"{weights:,} bytes"],
+        ["weights", f"{weights_bytes(plan):,} bytes"],
     ]
     rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
-    verified = plan.metadata.get("verified")
-    if isinstance(verified, dict):
-        rows.append(["verified", ", ".join(f"{k} {v}" for k, v in verified.items())])
+    rows += [["verified", line] for line in verification_lines(plan)]
     return {"kind": "facts", "title": "Summary", "rows": rows}
 
 
 def _warnings(plan: Plan) -> list[dict[str, Any]]:
-    items = [_text(warning) for warning in _list(plan.metadata.get("warnings"))]
+    items = [warning["text"] for warning in metadata_rows(plan, "warnings", kind=str, text=str)]
     items += [
-        f"computed by numpy: {fallback.get('node')} = {fallback.get('op')}"
-        for fallback in _list(plan.metadata.get("fallbacks"))
-        if isinstance(fallback, dict)
+        f"computed by numpy: {fallback['node']} = {fallback['op']}"
+        for fallback in metadata_rows(plan, "fallbacks", node=str, op=str)
     ]
     return [{"kind": "warnings", "title": "Warnings", "items": items}] if items else []
-
-
-def _list(value: object) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict) and "text" in value:
-        return str(value["text"])
-    return str(value)
 
 
 def _graph(plan: Plan, times: dict[str, tuple[str, float, float]]) -> list[dict[str, Any]]:
@@ -110,11 +98,11 @@ def _end(spec: TensorSpec, name: str, inputs: list[str]) -> dict[str, Any]:
     return {
         "id": name,
         "title": spec.name,
-        "subtitle": f"{role} {_type(spec)}",
+        "subtitle": f"{role} {type_text(spec)}",
         "kind": "end",
         "group": [],
         "inputs": inputs,
-        "facts": [["role", role], ["type", _type(spec)]],
+        "facts": [["role", role], ["type", type_text(spec)]],
     }
 
 
@@ -122,7 +110,7 @@ def _node(
     plan: Plan, node: PlanNode, module: list[str], time: tuple[str, float, float] | None
 ) -> dict[str, Any]:
     spec = plan.tensors[node.output]
-    facts = [["op", node.op], ["result", _type(spec)], ["module", ".".join(module)]]
+    facts = [["op", node.op], ["result", type_text(spec)], ["module", ".".join(module)]]
     facts += [[name, str(value)] for name, value in node.attrs.items()]
     if time is None:
         facts.append(["kernel", "none: a view of its input"])
@@ -140,17 +128,13 @@ def _node(
     return {
         "id": node.output,
         "title": node.op,
-        "subtitle": _type(spec),
+        "subtitle": type_text(spec),
         "kind": kind,
         "group": [part for part in module if part],
         "inputs": list(node.inputs),
         "facts": facts,
         "time": time[1] if time else 0,
     }
-
-
-def _type(spec: TensorSpec) -> str:
-    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
 
 
 def _time_table(plan: Plan, times: dict[str, tuple[str, float, float]]) -> dict[str, Any]:
