@@ -369,6 +369,23 @@ def test_a_module_without_float64_has_the_plain_rule():
         verified(Widens(), torch.randn(8, 1000))
 
 
+class Steps(torch.nn.Module):
+    """Whole numbers, the last digits of which float32 cannot tell."""
+
+    def forward(self, x):
+        return (torch.sin(x * 3) * 1e9).to(torch.int64)
+
+
+def test_float64_excuses_no_wrong_integers():
+    torch.manual_seed(0)
+    x = torch.randn(50)
+    (why,) = verified(Steps(), x)["uncertain"].values()
+    assert "from the module in float64" in why
+    for wrong in (scaling(3), [rolling, *PIPELINE]):
+        with pytest.raises(VerificationError, match="differs from the module's"):
+            verified(Steps(), x, passes=wrong)
+
+
 # -- ties ------------------------------------------------------------------------------------------
 
 
