@@ -1,5 +1,6 @@
 """Random numbers: torch's own for the same seed, in its order, over all runs of a session."""
 
+import copy
 import re
 import runpy
 import subprocess
@@ -254,6 +255,17 @@ def test_sizes_that_vary():
         for n in sizes:
             x = torch.full((n, 6), 0.5)
             check_equal(run(session, x), draw(x))
+
+
+def test_a_copied_session_goes_on_with_the_same_numbers(tmp_path):
+    plan = taper_frontend.export(Call(lambda x: x + torch.randn(3)).eval(), (torch.zeros(3),))
+    plan.save(tmp_path / "draws.taper")
+    session = open_seeded(tmp_path / "draws.taper", 5)
+    first = run(session, torch.zeros(3))
+    again = copy.deepcopy(session)
+    second = run(session, torch.zeros(3))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(run(again, torch.zeros(3)), second)
 
 
 @STATE

@@ -151,14 +151,14 @@ class InferenceSession:
                 "a session of a plan or of bytes cannot be pickled or copied: "
                 "save the plan and open its path, or open it in each process"
             )
-        state = {name: self.get_state(name) for name in self.state_names}
+        state = None if self._state is None else self._state.copy()
         return {"path": self._path, "options": self._options, "state": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the session anew."""
         self._open(state["path"], state["options"])
-        for name, array in state["state"].items():
-            self.set_state(name, array)
+        if state["state"] is not None:
+            self._states().restore(state["state"])
 
     def get_inputs(self) -> list[NodeArg]:
         """Describe the inputs, in the order of the module's flattened arguments."""

@@ -12,7 +12,7 @@ from taper_runtime.executor.inputs import check_input
 from taper_runtime.generator import new_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from taper_runtime.executor.executor import Executor
     from taper_runtime.plan.plan import Plan
@@ -80,6 +80,28 @@ class State:
         checked = check_input(self._plan.tensors[name], array)
         with self._lock:
             self._arrays[name][...] = checked
+
+    def copy(self) -> dict[str, np.ndarray]:
+        """Return copies of all tensors, the generator's too, as one run left them."""
+        with self._lock:
+            return {name: array.copy() for name, array in self._arrays.items()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from what :meth:`copy` returned.
+
+        Raises
+        ------
+        InputError
+            If the plan has other states by now.
+        """
+        if arrays.keys() != self._arrays.keys():
+            raise InputError(f"states: expected {[*self._arrays]}, got {[*arrays]}")
+        checked = {
+            name: check_input(self._plan.tensors[name], array) for name, array in arrays.items()
+        }
+        with self._lock:
+            for name, array in checked.items():
+                self._arrays[name][...] = array
 
     def reset(self, name: str | None = None) -> None:
         """Give one tensor, or all, the value it was exported with; to all belongs the generator."""
