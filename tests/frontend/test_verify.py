@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -512,3 +513,19 @@ def test_the_record_does_not_depend_on_threads():
     finally:
         torch.set_num_threads(threads)
     assert records[0] == records[1]
+
+
+def test_exports_in_threads_take_turns():
+    """Each sets torch's seed and switches; what they were stands afterwards."""
+
+    class Doubles(torch.nn.Module):
+        def forward(self, x):
+            return torch.relu(x) * 2
+
+    before = torch.backends.mha.get_fastpath_enabled()
+    modules = [Doubles() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda module: verified(module, torch.randn(2, 3)), modules))
+    assert all(record["trials"] == 3 for record in found)
+    assert torch.backends.mha.get_fastpath_enabled() == before
+    assert torch.get_default_dtype() == torch.float32

@@ -15,6 +15,8 @@ import torch
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 
+from taper_frontend.turns import TORCH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -30,7 +32,6 @@ _STATES = {
     _ATEN.rnn_tanh.input: 1,
     _ATEN.rnn_relu.input: 1,
 }
-_LOCK = threading.RLock()
 _Key = TypeVar("_Key")
 
 
@@ -42,7 +43,7 @@ def recurrent_shapes() -> Iterator[None]:
     meanwhile get torch's own. Captures take turns, since torch itself saves and restores the same
     tables while it decomposes a program.
     """
-    with _LOCK, ExitStack() as stack:
+    with TORCH, ExitStack() as stack:
         for op, states in _STATES.items():
             rule = partial(_shapes_or_kernel, threading.get_ident(), states)
             stack.callback(op._dispatch_cache.clear)

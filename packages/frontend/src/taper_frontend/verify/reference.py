@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.lowering.trees import tensor_leaves
+from taper_frontend.turns import TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,16 +56,17 @@ class Reference:
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Leave the module, and torch's random numbers, as they are before."""
-        self._state = _State(self.module)
-        # the fast path of torch's encoder layers gives zeros where a mask hides what comes in
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with torch.random.fork_rng(devices=[]):
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            self._state.restore()
+        with TORCH:
+            self._state = _State(self.module)
+            # the fast path of torch's encoder layers gives zeros where a mask hides what comes in
+            fast = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    yield
+            finally:
+                torch.backends.mha.set_fastpath_enabled(fast)
+                self._state.restore()
 
     def buffers(self) -> Tensors:
         """Return copies of the module's buffers."""
