@@ -7,8 +7,10 @@ times.
 from __future__ import annotations
 
 import logging
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,30 @@ import torch
 import taper_runtime
 
 Run = Callable[[], np.ndarray]
+
+ONNX_SECONDS = 60  # that an export to ONNX may take
+
+
+class _Overtime(BaseException):
+    """Raised by the clock; no Exception, because exporters try another way after those."""
+
+
+@contextmanager
+def at_most(seconds: float, what: str) -> Iterator[None]:
+    """Raise TimeoutError where the block takes longer; in the main thread only."""
+
+    def interrupt(*_: object) -> None:
+        raise _Overtime
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _Overtime:
+        raise TimeoutError(f"{what} takes more than {seconds} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def first(results: Any) -> torch.Tensor:
@@ -55,11 +81,12 @@ def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, thre
     options.intra_op_num_threads = threads
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "model.onnx")
-        if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
-            torch.onnx.export(module, args, path, dynamo=False, verbose=False)
-        else:
-            program = torch.onnx.export(module, args, dynamo=True, verbose=False)
-            program.save(path, external_data=True)
+        with at_most(ONNX_SECONDS, "torch.onnx.export"):
+            if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+                torch.onnx.export(module, args, path, dynamo=False, verbose=False)
+            else:
+                program = torch.onnx.export(module, args, dynamo=True, verbose=False)
+                program.save(path, external_data=True)
         session = ort.InferenceSession(path, options)
     feed = {i.name: a.numpy() for i, a in zip(session.get_inputs(), args, strict=True)}
     return lambda: session.run(None, feed)[0]
