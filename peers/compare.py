@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -107,7 +108,8 @@ def _ms(seconds: float) -> str:
 
 def _short(error: BaseException) -> str:
     """The first lines of a message, fit for a table's cell."""
-    text = " ".join(str(error).split()).replace("|", "/")
+    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # torch.onnx writes in color
+    text = " ".join(plain.split()).replace("|", "/")
     return text if len(text) <= 160 else text[:157] + "..."
 
 

@@ -27,7 +27,7 @@ def engines(monkeypatch):
     """Taper and torch eager, a liar and a mule, with one small model."""
 
     def mule(module, args, plan, threads):
-        raise ValueError("not | today")
+        raise ValueError("\x1b[96mnot\x1b[0m | today")
 
     for name in set(ENGINES) - {"taper", "torch eager"}:
         monkeypatch.delitem(ENGINES, name)
