@@ -21,7 +21,7 @@ import taper_runtime
 
 Run = Callable[[], np.ndarray]
 
-ONNX_SECONDS = 60  # that an export to ONNX may take
+CONVERSION_SECONDS = 60  # that an engine may take to convert a module
 
 
 class _Overtime(BaseException):
@@ -31,15 +31,20 @@ class _Overtime(BaseException):
 @contextmanager
 def at_most(seconds: float, what: str) -> Iterator[None]:
     """Raise TimeoutError where the block takes longer; in the main thread only."""
+    expired = False
 
     def interrupt(*_: object) -> None:
+        nonlocal expired
+        expired = True
         raise _Overtime
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
-    except _Overtime:
+    except BaseException:  # C++ between here and there raises an error of its own
+        if not expired:
+            raise
         raise TimeoutError(f"{what} takes more than {seconds} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -81,7 +86,7 @@ def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, thre
     options.intra_op_num_threads = threads
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "model.onnx")
-        with at_most(ONNX_SECONDS, "torch.onnx.export"):
+        with at_most(CONVERSION_SECONDS, "torch.onnx.export"):
             if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
                 torch.onnx.export(module, args, path, dynamo=False, verbose=False)
             else:
@@ -96,7 +101,8 @@ def openvino(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads
     """OpenVINO over torch.export, in float32 (it would take bfloat16 where the CPU has it)."""
     import openvino as ov
 
-    model = ov.convert_model(torch.export.export(module, args))
+    with at_most(CONVERSION_SECONDS, "openvino.convert_model"):
+        model = ov.convert_model(torch.export.export(module, args))
     options = {
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": threads,

@@ -125,7 +125,7 @@ def test_a_newcomer_is_called_without_names():
 
 
 def test_the_clock_ends_what_takes_too_long():
-    """Also where the block swallows every Exception; and what the clock did before comes back."""
+    """Also where the block swallows or wraps errors; what the clock did before comes back."""
     before = signal.getsignal(signal.SIGALRM)
 
     def stubborn():
@@ -136,6 +136,17 @@ def test_the_clock_ends_what_takes_too_long():
 
     with pytest.raises(TimeoutError, match=r"it takes more than 0\.05 s"), at_most(0.05, "it"):
         stubborn()
+
+    def wrapping():
+        try:
+            time.sleep(30)
+        except BaseException as error:
+            raise RuntimeError("of another kind") from error
+
+    with pytest.raises(TimeoutError, match="it takes more"), at_most(0.05, "it"):
+        wrapping()
+    with pytest.raises(KeyError), at_most(30, "it"):
+        raise KeyError
     with at_most(30, "nothing"):
         pass
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
