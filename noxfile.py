@@ -234,7 +234,8 @@ def peers(session: nox.Session) -> None:
 
     torch.compile needs a C++ compiler.
     """
-    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
+    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino", *NEWCOMERS_NEED)
+    session.install("--no-deps", *NEWCOMERS)
     session.run("python", "-m", "peers.compare", *session.posargs, env=ONE_THREAD)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from zoo.newcomers import NEWCOMERS
 
 import classifiers
 from models import (
@@ -23,7 +28,7 @@ from models import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
+    from zoo.architecture import Architecture
 
     Case = Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]
 
@@ -41,6 +46,30 @@ RECURRENT = {
     "GRU x3": partial(recurrent, "GRU", num_layers=3),
     "LSTM x2, both ways": partial(recurrent, "LSTM", num_layers=2, bidirectional=True),
 }
+#: Drawn before any of them was timed; issue 13 asks for 40.
+DRAWN = random.Random(13).sample(list(NEWCOMERS), 40)
+
+
+class Positional(torch.nn.Module):
+    """A module called without names, as every engine can: with its inputs in order, for tensors."""
+
+    def __init__(self, module: torch.nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.module = module
+        self.names = names
+
+    def forward(self, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The results in the order of the tree that the module returns."""
+        results = tree_leaves(self.module(**dict(zip(self.names, args, strict=True))))
+        return tuple(leaf for leaf in results if isinstance(leaf, torch.Tensor))
+
+
+def newcomer(architecture: Architecture) -> tuple[torch.nn.Module, tuple[Any, ...]]:
+    """An architecture of the zoo with the inputs that its list gives it."""
+    module, inputs = architecture.build()
+    return Positional(module, list(inputs)).eval(), tuple(inputs.values())
+
+
 #: Set -> model -> a function that makes the module and its arguments.
 SETS: dict[str, dict[str, Case]] = {
     "gemm": {f"GEMM {m}x{k}x{n}": partial(linear, m, k, n) for m, k, n in LINEAR_SIZES},
@@ -58,4 +87,5 @@ SETS: dict[str, dict[str, Case]] = {
         f"{name} 1x{side}": partial(classifiers.other, name, 1)
         for name, side in classifiers.OTHERS.items()
     },
+    "newcomers": {name: partial(newcomer, NEWCOMERS[name]) for name in DRAWN},
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -20,7 +21,7 @@ import taper_frontend
 from peers.cases import SETS
 from peers.engines import ENGINES
 from peers.page import command_line, describe_setting, write_section
-from peers.turns import Apart, Here, Refused, take_turns
+from peers.turns import Apart, Here, Refused, paired_ratios, take_turns
 from taper_runtime.errors import TaperError
 from taper_runtime.executor import _native
 from taper_runtime.machine import Limits, describe_limits, measure_limits
@@ -28,10 +29,18 @@ from taper_runtime.profile import least_ns
 
 TOLERANCE = 1e-4  # of the relative L2 difference to torch eager
 REFERENCE = "torch eager"
+#: Set -> engines that are left out of it. torch.compile takes minutes of C++ compilation a model.
+LEFT_OUT = {"newcomers": {"torch.compile"}}
+BEHIND = 0.95  # of the best peer's speed; a model that lies wholly below gets a line
+
+
+def engines_of(family: str) -> list[str]:
+    """The engines that a set is timed on, in the order of the columns."""
+    return [name for name in ENGINES if name not in LEFT_OUT.get(family, ())]
 
 
 def compare(family: str, model: str, limits: Limits, seconds: float) -> tuple[str, list[str]]:
-    """A row of the table, and a line for each engine that has no time in it."""
+    """A row of the table, and a line for each engine without a time or a model that is behind."""
     threads = limits.threads
     module, args = SETS[family][model]()
     with tempfile.TemporaryDirectory() as directory:
@@ -39,7 +48,7 @@ def compare(family: str, model: str, limits: Limits, seconds: float) -> tuple[st
         try:
             plan = taper_frontend.export(module, args, verify=False)
         except TaperError as error:
-            cells = " | ".join("" for _ in range(len(ENGINES) + 1))
+            cells = " | ".join("" for _ in range(len(engines_of(family)) + 2))
             return f"| {model} | not exported: {_short(error)} | {cells} |", []
         plan.save(path)
         del module
@@ -52,14 +61,19 @@ def compare(family: str, model: str, limits: Limits, seconds: float) -> tuple[st
     medians = {name: statistics.median(values) for name, values in times.items()}
     cells = [
         f"{_ms(min(times[name]))} / {_ms(medians[name])}" if name in times else "-"
-        for name in ENGINES
+        for name in engines_of(family)
     ]
-    ratio = share = "-"
+    ratio = paired = share = "-"
     if "taper" in medians:
         ours = medians.pop("taper")
-        ratio = f"{min(medians.values()) / ours:.2f}"
+        best = min(medians, key=medians.__getitem__)
+        ratio = f"{medians[best] / ours:.2f}"
+        middle, low, high = paired_ratios(times["taper"], times[best])
+        paired = f"{middle:.2f} ({low:.2f} to {high:.2f})"
         share = f"{sum(least_ns(plan, limits)) / 1e9 / ours:.0%}"
-    return f"| {model} | {' | '.join(cells)} | {ratio} | {share} |", notes
+        if high < BEHIND:
+            notes.append(f"{model}: {best} is faster; paired ratios {paired}")
+    return f"| {model} | {' | '.join(cells)} | {ratio} | {paired} | {share} |", notes
 
 
 def _start(
@@ -70,7 +84,7 @@ def _start(
     runners: dict[str, Here | Apart] = {}
     notes = []
     want = Here(REFERENCE, family, model, plan, threads).output.astype(np.float64)
-    for name in ENGINES:
+    for name in engines_of(family):
         try:
             made = runner(name, family, model, plan, threads)
         except Refused as refusal:
@@ -94,7 +108,8 @@ def _ms(seconds: float) -> str:
 
 def _short(error: BaseException) -> str:
     """The first lines of a message, fit for a table's cell."""
-    text = " ".join(str(error).split()).replace("|", "/")
+    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # torch.onnx writes in color
+    text = " ".join(plain.split()).replace("|", "/")
     return text if len(text) <= 160 else text[:157] + "..."
 
 
@@ -111,9 +126,10 @@ def main() -> None:
     limits = measure_limits([_native.active_isa()], [options.threads])[0]
     setting = describe_setting(command_line("peers"), "onnxruntime", "openvino")
     print(setting, describe_limits([limits]), sep="\n")
-    head = f"| model | {' | '.join(ENGINES)} | ratio | roofline |"
-    rule = "| --- " * (len(ENGINES) + 3) + "|"
     for family in options.models:
+        engines = engines_of(family)
+        head = f"| model | {' | '.join(engines)} | ratio | paired | roofline |"
+        rule = "| --- " * (len(engines) + 4) + "|"
         print(f"\n{head}\n{rule}")
         rows, notes = [], []
         for model in SETS[family]:

@@ -7,8 +7,10 @@ times.
 from __future__ import annotations
 
 import logging
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,35 @@ import torch
 import taper_runtime
 
 Run = Callable[[], np.ndarray]
+
+CONVERSION_SECONDS = 60  # that an engine may take to convert a module
+
+
+class _Overtime(BaseException):
+    """Raised by the clock; no Exception, because exporters try another way after those."""
+
+
+@contextmanager
+def at_most(seconds: float, what: str) -> Iterator[None]:
+    """Raise TimeoutError where the block takes longer; in the main thread only."""
+    expired = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal expired
+        expired = True
+        raise _Overtime
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except BaseException:  # C++ between here and there raises an error of its own
+        if not expired:
+            raise
+        raise TimeoutError(f"{what} takes more than {seconds} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def first(results: Any) -> torch.Tensor:
@@ -55,11 +86,12 @@ def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, thre
     options.intra_op_num_threads = threads
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "model.onnx")
-        if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
-            torch.onnx.export(module, args, path, dynamo=False, verbose=False)
-        else:
-            program = torch.onnx.export(module, args, dynamo=True, verbose=False)
-            program.save(path, external_data=True)
+        with at_most(CONVERSION_SECONDS, "torch.onnx.export"):
+            if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+                torch.onnx.export(module, args, path, dynamo=False, verbose=False)
+            else:
+                program = torch.onnx.export(module, args, dynamo=True, verbose=False)
+                program.save(path, external_data=True)
         session = ort.InferenceSession(path, options)
     feed = {i.name: a.numpy() for i, a in zip(session.get_inputs(), args, strict=True)}
     return lambda: session.run(None, feed)[0]
@@ -69,7 +101,8 @@ def openvino(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads
     """OpenVINO over torch.export, in float32 (it would take bfloat16 where the CPU has it)."""
     import openvino as ov
 
-    model = ov.convert_model(torch.export.export(module, args))
+    with at_most(CONVERSION_SECONDS, "openvino.convert_model"):
+        model = ov.convert_model(torch.export.export(module, args))
     options = {
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": threads,

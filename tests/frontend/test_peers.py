@@ -1,15 +1,19 @@
 """The measuring scripts: who is timed, what is said of the others, what becomes of the page."""
 
 import os
+import random
 import signal
+import time
 
 import numpy as np
 import pytest
 import torch
 from peers import ablation, compare, memory, scaling, turns
-from peers.cases import SETS
-from peers.engines import ENGINES
+from peers.cases import DRAWN, SETS, newcomer
+from peers.engines import ENGINES, at_most
 from peers.page import cpu_name, write_section
+from zoo.architecture import Architecture
+from zoo.newcomers import NEWCOMERS
 
 import taper_frontend
 from models import linear
@@ -23,7 +27,7 @@ def engines(monkeypatch):
     """Taper and torch eager, a liar and a mule, with one small model."""
 
     def mule(module, args, plan, threads):
-        raise ValueError("not | today")
+        raise ValueError("\x1b[96mnot\x1b[0m | today")
 
     for name in set(ENGINES) - {"taper", "torch eager"}:
         monkeypatch.delitem(ENGINES, name)
@@ -35,12 +39,14 @@ def engines(monkeypatch):
 @pytest.mark.usefixtures("engines")
 def test_only_who_is_right_is_timed():
     row, notes = compare.compare("mlp", "tiny", LIMITS, 0.0)
-    name, taper, eager, liar, mule, ratio, share = row.strip("| ").split(" | ")
+    name, taper, eager, liar, mule, ratio, paired, share = row.strip("| ").split(" | ")
     assert (name, liar, mule) == ("tiny", "-", "-")
     ours, theirs = (float(cell.split(" / ")[1]) for cell in (taper, eager))
     half = 5e-4  # of the last digit shown
     assert (theirs - half) / (ours + half) - 0.01 <= float(ratio)
     assert float(ratio) <= (theirs + half) / max(ours - half, 1e-9) + 0.01
+    middle, low, _, high = paired.replace("(", "").replace(")", "").split()
+    assert float(low) <= float(middle) <= float(high)
     assert share.endswith("%")
     assert notes[0].startswith("tiny: liar is wrong: relative difference 1.0e-03")
     assert notes[1] == "tiny: mule refuses: ValueError: not / today"
@@ -62,8 +68,89 @@ def test_a_model_that_is_not_exported_is_a_row(monkeypatch):
     monkeypatch.setitem(SETS["mlp"], "fft", lambda: (Transform(), (torch.ones(2, 4),)))
     row, notes = compare.compare("mlp", "fft", LIMITS, 0.0)
     assert row.startswith("| fft | not exported: ")
-    assert row.count("|") == len(ENGINES) + 4
+    assert row.count("|") == len(ENGINES) + 5
     assert not notes
+
+
+@pytest.mark.usefixtures("engines")
+@pytest.mark.parametrize(("slower", "noted"), [(1.0, False), (1.2, True)])
+def test_a_model_that_is_behind_gets_a_line(monkeypatch, slower, noted):
+    """Also with a noise that both meet, ten times what Taper loses."""
+    noise = [1 + 2 * random.Random(i).random() for i in range(40)]
+    times = {"torch eager": noise, "taper": [slower * seconds for seconds in noise]}
+    monkeypatch.setattr(compare, "take_turns", lambda runners, seconds: times)
+    row, notes = compare.compare("mlp", "tiny", LIMITS, 0.0)
+    assert f"| {1 / slower:.2f} ({1 / slower:.2f} to {1 / slower:.2f}) |" in row
+    behind = [note for note in notes if note.startswith("tiny: torch eager is faster")]
+    assert len(behind) == noted
+
+
+@pytest.mark.usefixtures("engines")
+def test_an_engine_that_a_set_leaves_out_has_no_column(monkeypatch):
+    monkeypatch.setitem(compare.LEFT_OUT, "mlp", {"liar", "mule"})
+    row, notes = compare.compare("mlp", "tiny", LIMITS, 0.0)
+    assert row.count("|") == 7  # model, taper, torch eager, ratio, paired, roofline
+    assert not notes
+
+
+def test_interval_covers_the_median():
+    """95 of 100 intervals of a known distribution cover its median, within 3 deviations."""
+    draw = np.random.default_rng(7)
+    covered = 0
+    for _ in range(200):
+        middle, low, high = turns.paired_ratios([1.0] * 50, list(draw.lognormal(0, 0.2, 50)))
+        assert low <= middle <= high
+        covered += low <= 1.0 <= high
+    assert covered / 200 >= 0.95 - 3 * (0.95 * 0.05 / 200) ** 0.5
+
+
+def test_newcomers_are_drawn_from_their_list():
+    assert list(SETS["newcomers"]) == DRAWN == random.Random(13).sample(list(NEWCOMERS), 40)
+    assert len(set(DRAWN)) == 40
+
+
+def test_a_newcomer_is_called_without_names():
+    class Named(torch.nn.Module):
+        def forward(self, *, a, b):
+            return {"sum": a + b, "none": None, "rest": (a - b,)}
+
+    inputs = {"b": torch.ones(2), "a": torch.full((2,), 3.0)}
+    module, args = newcomer(Architecture(Named, lambda module: inputs))
+    total, rest = module(*args)
+    assert total.tolist() == [4, 4]
+    assert rest.tolist() == [2, 2]
+    assert not module.training
+    program = torch.export.export(module, args)
+    assert len(program.graph_signature.user_outputs) == 2
+
+
+def test_the_clock_ends_what_takes_too_long():
+    """Also where the block swallows or wraps errors; what the clock did before comes back."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def stubborn():
+        try:
+            time.sleep(30)
+        except Exception:
+            time.sleep(30)
+
+    with pytest.raises(TimeoutError, match=r"it takes more than 0\.05 s"), at_most(0.05, "it"):
+        stubborn()
+
+    def wrapping():
+        try:
+            time.sleep(30)
+        except BaseException as error:
+            raise RuntimeError("of another kind") from error
+
+    with pytest.raises(TimeoutError, match="it takes more"), at_most(0.05, "it"):
+        wrapping()
+    with pytest.raises(KeyError), at_most(30, "it"):
+        raise KeyError
+    with at_most(30, "nothing"):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 def test_engine_in_a_process_of_its_own(tmp_path):
