@@ -492,11 +492,12 @@ static void cast_matrix(void) {
 
 static void check_double(const char *op, double got, double want, double a, double b) {
     const bool same = got == want || (isnan(got) && isnan(want));
-    CHECK(same || fabs(got - want) <= 4 * 0x1p-52 * fabs(want) + 1e-300,
+    CHECK(same || fabs(got - want) <= 8 * 0x1p-52 * fabs(want) + 1e-300,
           "%s(%.17g, %.17g) = %.17g, not %.17g", op, a, b, got, want);
 }
 
-/* The C library's functions are within one last place. Beyond the ranges of float32's too. */
+/* The C library's functions are within one last place, and an exponential takes on the roundings of
+ * its argument as many times as that is large. Beyond the ranges of float32's too. */
 static void double_ops(void) {
     const double far[] = {1e5, -1e5, 2e6, -700.5, 709, -745, 1e300, NAN, INFINITY, -INFINITY, -0.0};
     enum { N = 1100 };
