@@ -100,3 +100,8 @@ def test_talking_heads_of_any_length(tmp_path):
         names = [x.name for x in session.get_inputs()]
         got = session.run(None, dict(zip(names, (x.numpy() for x in inputs), strict=True)))[0]
         torch.testing.assert_close(torch.from_numpy(got), module(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_nodes_without_inputs_stay():
+    b = Builder()
+    check_keeps(Group(mix_in_place), b.done(b.op("ARANGE", start=0, stop=4)))

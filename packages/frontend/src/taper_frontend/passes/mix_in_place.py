@@ -38,7 +38,7 @@ def mix_in_place(graph: Graph) -> bool:
 
 def _mix(graph: Graph, node: Node) -> bool:
     back = permutation(graph, node)
-    last = graph.producer(node.inputs[0])
+    last = graph.producer(node.inputs[0]) if back else None
     if back is None or last is None:
         return False
     add = last if last.op == "ADD" else None
