@@ -96,11 +96,12 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def tests_runtime(session: nox.Session) -> None:
-    """The runtime's tests, in an environment without torch."""
-    session.install(*TEST_TOOLS)
+    """Tests of the runtime and of the compiler, in an environment without torch."""
+    session.install(*TEST_TOOLS, "rich")
     editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
-    paths = session.posargs or ["tests/null", "tests/runtime"]
+    paths = session.posargs or ["tests/null", "tests/runtime", "tests/compiler"]
     session.run("python", "-m", "pytest", "-q", *paths)
 
 

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import taper_runtime
 from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError, UnsupportedOpError
-from taper_frontend.export import compile_program
+from taper_frontend.exporter import compile_program
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
 from taper_frontend.lowering.lower import needed

@@ -19,7 +19,7 @@ import taper_frontend
 from models import BLOCK_SIZES, MLP_SIZES, Attention, block, mlp, seeded
 from peers.page import command_line, describe_setting, write_section
 from peers.turns import Timed, take_turns
-from taper_frontend.passes import PIPELINE
+from taper_frontend.compiler.stages import PIPELINE
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor, numpy_backend
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from peers.cases import Case
     from peers.engines import Run
-    from taper_frontend.passes import Pass
+    from taper_frontend.compiler.stages import Pass
     from taper_runtime.executor.executor import Executor
 
 #: batch, heads, length, head size

@@ -8,7 +8,7 @@ import taper_frontend
 import taper_runtime
 from marks import NUMPY
 from models import BLOCK_SIZES, MLP, MLP_SIZES, Block, Embedder, seeded
-from taper_frontend.passes import PIPELINE
+from taper_frontend.compiler.stages import PIPELINE
 from taper_runtime.ops.convert import from_bfloat16
 
 torch.set_num_threads(1)
@@ -193,8 +193,8 @@ def test_minilm(tmp_path):
 def test_pipeline_runs_verified():
     """Every pass leaves a valid graph on a model that all of them change."""
     from taper_frontend.capture import capture
+    from taper_frontend.compiler.stages import run_pipeline
     from taper_frontend.lowering import lower
-    from taper_frontend.passes import run_pipeline
 
     module = seeded(lambda: Block(64, "manual", causal=True))
     graph = lower(capture(module, (torch.randn(2, 16, 64),))).graph

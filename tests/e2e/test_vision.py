@@ -13,7 +13,7 @@ from zoo.judge import TOLERANCE, largest_error
 import taper_frontend
 import taper_runtime
 from marks import NUMPY
-from taper_frontend.graph import estimate
+from taper_frontend.compiler.graph import estimate
 from taper_runtime.ops import REGISTRY
 from vision_models import MODELS
 

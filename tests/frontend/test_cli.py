@@ -152,7 +152,7 @@ def test_options_are_those_of_python(options, wanted, taper, monkeypatch):
         seen.append(given)
         return small_plan()
 
-    monkeypatch.setattr(import_module("taper_frontend.export"), "export", export)
+    monkeypatch.setattr(import_module("taper_frontend.exporter"), "export", export)
     code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", *options)
     assert code == 0, err
     assert seen == [wanted]

@@ -7,7 +7,7 @@ from torch.export import Dim
 import taper_frontend
 import taper_runtime.cli
 from taper_frontend.errors import CATEGORIES
-from taper_frontend.explain import HINTS
+from taper_frontend.explainer import HINTS
 
 torch.set_num_threads(1)
 

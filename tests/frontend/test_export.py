@@ -13,9 +13,9 @@ import taper_frontend
 import taper_runtime
 from marks import STATE
 from models import Block, seeded
+from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.errors import ExportError
-from taper_frontend.export import STEPS
-from taper_frontend.passes import PIPELINE
+from taper_frontend.exporter import STEPS
 from taper_runtime.report import describe_plan
 
 

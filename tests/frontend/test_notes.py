@@ -6,9 +6,9 @@ import torch
 import taper_frontend
 import taper_runtime
 from taper_frontend import ExportWarning
+from taper_frontend.compiler.stages import PIPELINE
+from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
 from taper_frontend.notes import KINDS
-from taper_frontend.passes import PIPELINE
-from taper_frontend.passes.transform_weights import transform_weights
 from taper_runtime.report import describe_plan
 
 torch.set_num_threads(1)

@@ -11,8 +11,8 @@ import torch
 
 import taper_frontend
 from marks import ARGUMENTS, STATE
+from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.errors import ExportError
-from taper_frontend.passes import PIPELINE
 from taper_frontend.verify import VerificationError
 from taper_frontend.verify.compare import difference
 from taper_frontend.verify.draw import draw

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.graph import Graph, estimate, evaluate
+from taper_frontend.compiler.analysis import estimate
+from taper_frontend.compiler.graph import Graph, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

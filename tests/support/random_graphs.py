@@ -12,7 +12,7 @@ from graph_checks import Builder, floats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from taper_frontend.graph import Graph
+    from taper_frontend.compiler.graph import Graph
 
 
 class RandomGraph(Builder):

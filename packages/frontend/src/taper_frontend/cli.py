@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from taper_frontend.explain import Explanation
+    from taper_frontend.explainer import Explanation
 
 _DYNAMIC = "NAME=AXIS[:SIZE],... | JSON | MODULE:FUNCTION"
 
@@ -74,10 +74,10 @@ def _export(args: argparse.Namespace) -> Result:
         model, inputs, kwargs = _cast(model, inputs, kwargs, args.dtype)
     shapes = _dynamic(args.dynamic)
     if args.explain:
-        from taper_frontend.explain import explain
+        from taper_frontend.explainer import explain
 
         return _explained(explain(model, inputs, kwargs, **shapes))
-    from taper_frontend.export import export
+    from taper_frontend.exporter import export
 
     names = {"input_names": args.input_names, "output_names": args.output_names}
     options = {key: value for key, value in names.items() if value is not None} | shapes

@@ -124,7 +124,7 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
             f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd "
             f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; a pipeline without the pass "
             "keeps them small: passes=[p for p in PIPELINE if p is not transform_weights] "
-            "(taper_frontend.passes)"
+            "(taper_frontend.compiler.stages)"
         )
     else:
         text += "; what depends on weights alone is computed at export, and may be larger than they"

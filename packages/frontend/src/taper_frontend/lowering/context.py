@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch.fx import Node
 
-    from taper_frontend.graph import Graph
+    from taper_frontend.compiler.graph import Graph
     from taper_runtime.ops.opdef import Shape
 
 #: What an ATen argument that may be a tensor or a number arrives as; an int may be a size.

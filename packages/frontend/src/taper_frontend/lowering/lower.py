@@ -18,8 +18,8 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
+from taper_frontend.compiler.graph import Graph
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
-from taper_frontend.graph import Graph
 from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
 from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.registry import HANDLERS

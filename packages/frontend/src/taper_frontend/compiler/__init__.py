@@ -1,0 +1,6 @@
+"""The compiler: optimizes a graph and plans its memory. It needs no torch.
+
+Data flows one way: a :class:`~taper_frontend.compiler.graph.Graph`, the ``stages`` that rewrite it,
+the ``planning`` that gives each tensor its place, a plan. ``analysis`` has what several of them ask
+of a graph, ``rules`` the language that rewrites are written in.
+"""

@@ -1,0 +1,1 @@
+"""Questions about a graph that more than one stage asks."""

@@ -1,0 +1,277 @@
+"""Integer tensors that count: positions, and what is computed from them.
+
+Where sizes vary such a tensor is no constant, yet all is known about it: each element is a number
+plus, for each axis, a step times the index. What masks and lookups do with it then follows.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from taper_frontend.compiler.analysis.permutation import permutation
+from taper_runtime.sizes import UndecidedError
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.opdef import Shape
+
+_INTEGERS = ("int64", "int32")
+_MAX_CONSTANT = 1 << 16  # elements; larger constants are not looked at
+
+_ORDERS = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
+
+
+class Affine(NamedTuple):
+    """Elements ``start + sum(step * index)`` over the axes; the step of an axis of size 1 is 0."""
+
+    start: int
+    steps: tuple[int, ...]
+
+    def limits(self, shape: Shape) -> tuple[int, int]:
+        """Return the least and the largest element; UndecidedError where sizes decide which."""
+        low = high = self.start
+        for step, size in zip(self.steps, shape, strict=True):
+            if step >= 0:
+                high += step * (size - 1)
+            else:
+                low += step * (size - 1)
+        return low, high
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all elements are equal."""
+        return all(step == 0 for step in self.steps)
+
+
+def affine(graph: Graph, tensor: str) -> Affine | None:
+    """Return what is known of an integer tensor that counts; None for any other."""
+    spec = graph.tensors[tensor]
+    if spec.dtype not in _INTEGERS:
+        return None
+    if tensor in graph.constants:
+        return _constant(graph.constants[tensor])
+    node = graph.producer(tensor)
+    if node is None:
+        return None
+    found = _COMPUTED[node.op](graph, node) if node.op in _COMPUTED else None
+    if found is None:
+        return None
+    steps = zip(found.steps, spec.shape, strict=True)
+    return Affine(found.start, tuple(0 if size == 1 else step for step, size in steps))
+
+
+def truth(graph: Graph, tensor: str) -> bool | None:
+    """Return what every element of a bool tensor is, whatever the inputs; None if not known."""
+    if graph.tensors[tensor].dtype != "bool":
+        return None
+    if tensor in graph.constants:
+        array = graph.constants[tensor]
+        return bool(array.flat[0]) if array.size and (array == array.flat[0]).all() else None
+    node = graph.producer(tensor)
+    if node is None:
+        return None
+    if node.definition.view is not None:
+        return truth(graph, node.inputs[0])
+    if node.op in _ORDERS:
+        return _compare(graph, node)
+    known = [truth(graph, name) for name in node.inputs]
+    match node.op:
+        case "LOGICAL_NOT" | "BITWISE_NOT" if known[0] is not None:
+            return not known[0]
+        case "LOGICAL_AND" | "BITWISE_AND" if len(known) == 2:
+            return False if False in known else True if known == [True, True] else None
+        case "LOGICAL_OR" | "BITWISE_OR" if len(known) == 2:
+            return True if True in known else False if known == [False, False] else None
+    return None
+
+
+def difference(graph: Graph, node: Node) -> Affine | None:
+    """Return the first operand of a comparison minus the second, if both count."""
+    a, b = _operands(graph, node)
+    return None if a is None or b is None else _add(a, b, -1)
+
+
+def _compare(graph: Graph, node: Node) -> bool | None:
+    """Decide a comparison whose operands count, if it comes out the same for all elements."""
+    apart = difference(graph, node)
+    if apart is None:
+        return None
+    order = _ORDERS[node.op]
+    try:
+        low, high = apart.limits(graph.tensors[node.output].shape)
+        if low <= 0 <= high and node.op in ("EQ", "NE"):
+            return order(low, 0) if low == high else None
+        answers = {order(low, 0), order(high, 0)}
+    except UndecidedError:
+        return None
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _constant(array: np.ndarray) -> Affine | None:
+    if not 0 < array.size <= _MAX_CONSTANT:
+        return None
+    start = int(array.flat[0])
+    steps = [
+        int(array[tuple(1 if i == axis else 0 for i in range(array.ndim))]) - start
+        if size > 1
+        else 0
+        for axis, size in enumerate(array.shape)
+    ]
+    expected = np.full(array.shape, start, np.int64)
+    places: tuple[np.ndarray, ...] = np.indices(array.shape, sparse=True)
+    for step, index in zip(steps, places, strict=True):
+        expected = expected + step * index
+    return Affine(start, tuple(steps)) if np.array_equal(array, expected) else None
+
+
+def _operands(graph: Graph, node: Node) -> list[Affine | None]:
+    """Return the operands of an elementwise node, their axes aligned with its output's."""
+    rank = len(graph.tensors[node.output].shape)
+    aligned: list[Affine | None] = []
+    for operand in node.operands():
+        if isinstance(operand, str):
+            found = affine(graph, operand)
+        else:
+            found = Affine(operand, ()) if type(operand) is int else None
+        if found is not None:
+            found = Affine(found.start, (0,) * (rank - len(found.steps)) + found.steps)
+        aligned.append(found)
+    return aligned
+
+
+def _add(a: Affine, b: Affine, sign: int) -> Affine:
+    steps = zip(a.steps, b.steps, strict=True)
+    return Affine(a.start + sign * b.start, tuple(x + sign * y for x, y in steps))
+
+
+def _cast(graph: Graph, node: Node) -> Affine | None:
+    known = truth(graph, node.inputs[0])
+    if known is None:
+        return affine(graph, node.inputs[0])
+    return Affine(int(known), (0,) * len(graph.tensors[node.output].shape))
+
+
+def _cat(graph: Graph, node: Node) -> Affine | None:
+    """Follow parts of which each begins where the one before it would go on."""
+    axis = node.attrs["axis"]
+    parts = [affine(graph, name) for name in node.inputs]
+    sizes = [graph.tensors[name].shape[axis] for name in node.inputs]
+    first = parts[0]
+    if first is None or len(parts) < 2 or parts[1] is None:
+        return None
+    step = parts[1].start - first.start if sizes[0] == 1 else first.steps[axis]
+    start = first.start
+    for part, size in zip(parts, sizes, strict=True):
+        if part is None or part.start != start:
+            return None
+        steps = list(part.steps)
+        if size == 1:
+            steps[axis] = step
+        if steps != [*first.steps[:axis], step, *first.steps[axis + 1 :]]:
+            return None
+        start += step * size
+    return Affine(first.start, (*first.steps[:axis], step, *first.steps[axis + 1 :]))
+
+
+def _cumsum(graph: Graph, node: Node) -> Affine | None:
+    """Follow sums of equal elements."""
+    found, axis = affine(graph, node.inputs[0]), node.attrs["axis"]
+    if found is None or not found.is_uniform:
+        return None
+    steps = [found.start if i == axis else 0 for i in range(len(found.steps))]
+    return Affine(found.start, tuple(steps))
+
+
+def _arange(graph: Graph, node: Node) -> Affine:
+    attrs = node.complete_attrs()
+    return Affine(attrs["start"], (attrs["step"],))
+
+
+def _same(graph: Graph, node: Node) -> Affine | None:
+    return affine(graph, node.inputs[0])
+
+
+def _reshape(graph: Graph, node: Node) -> Affine | None:
+    """Follow a reshape that adds and removes axes of size 1 only."""
+    found = affine(graph, node.inputs[0])
+    before, after = graph.tensors[node.inputs[0]].shape, graph.tensors[node.output].shape
+    if found is None or [n for n in before if n != 1] != [n for n in after if n != 1]:
+        return None
+    left = iter([step for step, size in zip(found.steps, before, strict=True) if size != 1])
+    return Affine(found.start, tuple(0 if size == 1 else next(left) for size in after))
+
+
+def _expand(graph: Graph, node: Node) -> Affine | None:
+    found = affine(graph, node.inputs[0])
+    if found is None:
+        return None
+    rank = len(graph.tensors[node.output].shape)
+    return Affine(found.start, (0,) * (rank - len(found.steps)) + found.steps)
+
+
+def _permute(graph: Graph, node: Node) -> Affine | None:
+    found, axes = affine(graph, node.inputs[0]), permutation(graph, node)
+    if found is None or axes is None:
+        return None
+    return Affine(found.start, tuple(found.steps[axis] for axis in axes))
+
+
+def _slice(graph: Graph, node: Node) -> Affine | None:
+    found, attrs = affine(graph, node.inputs[0]), node.complete_attrs()
+    if found is None:
+        return None
+    axis, steps = attrs["axis"], list(found.steps)
+    start = found.start + steps[axis] * attrs["start"]
+    steps[axis] *= attrs["step"]
+    return Affine(start, tuple(steps))
+
+
+def _sum(graph: Graph, node: Node) -> Affine | None:
+    a, b = _operands(graph, node)
+    return None if a is None or b is None else _add(a, b, -1 if node.op == "SUB" else 1)
+
+
+def _product(graph: Graph, node: Node) -> Affine | None:
+    a, b = _operands(graph, node)
+    if a is None or b is None or not (a.is_uniform or b.is_uniform):
+        return None
+    if not b.is_uniform:
+        a, b = b, a
+    return Affine(a.start * b.start, tuple(step * b.start for step in a.steps))
+
+
+def _gather(graph: Graph, node: Node) -> Affine | None:
+    """Whatever is taken from equal elements is equal to them."""
+    found = affine(graph, node.inputs[0])
+    if found is None or not found.is_uniform:
+        return None
+    return Affine(found.start, (0,) * len(graph.tensors[node.output].shape))
+
+
+_COMPUTED = {
+    "ARANGE": _arange,
+    "COPY": _same,
+    "CAST": _cast,
+    "CAT": _cat,
+    "CUMSUM": _cumsum,
+    "RESHAPE": _reshape,
+    "EXPAND": _expand,
+    "TRANSPOSE": _permute,
+    "PERMUTE": _permute,
+    "SLICE": _slice,
+    "ADD": _sum,
+    "SUB": _sum,
+    "MUL": _product,
+    "GATHER": _gather,
+}

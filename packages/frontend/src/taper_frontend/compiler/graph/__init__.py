@@ -1,0 +1,9 @@
+"""The mutable IR that lowering builds and passes rewrite."""
+
+from __future__ import annotations
+
+from taper_frontend.compiler.graph.evaluate import evaluate
+from taper_frontend.compiler.graph.graph import Graph
+from taper_frontend.compiler.graph.node import Node
+
+__all__ = ["Graph", "Node", "evaluate"]

@@ -1,0 +1,501 @@
+"""The frontend's mutable IR: single-output nodes over named tensors."""
+
+from __future__ import annotations
+
+from itertools import count
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_frontend.compiler.graph.node import Node
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InternalError, OpError
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
+from taper_runtime.plan.plan import TensorSpec
+from taper_runtime.sizes import Size, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Graph:
+    """Nodes connected by named tensors; inputs and constants are tensors, not nodes.
+
+    Every tensor is an input, a constant, or the output of exactly one node. All changes go through
+    methods, which keep the producer and consumer indices current and forget the cached order.
+
+    Attributes
+    ----------
+    sizes : dict of str to tuple of int
+        The size variables, each with its least and its largest value. What the graph says of sizes
+        holds from 1 on; whether it does for 0 is tried when the plan is verified.
+    examples : dict of str to int
+        A typical value of each, for what has to be weighed.
+    inputs : list of str
+    outputs : list of str
+        A name may stand there twice.
+    tensors : dict of str to TensorSpec
+        Type and role (input, constant or intermediate) of every tensor.
+    constants : dict of str to numpy.ndarray
+        C-contiguous values of the tensors of role constant, in the storage type of their dtype.
+    states : dict of str to numpy.ndarray
+        What lives across runs, with its first value: the last of ``inputs``, whose next values are
+        the last of ``outputs``, in the same order.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, tuple[int, int]] | None = None,
+        examples: Mapping[str, int] | None = None,
+    ) -> None:
+        self.sizes = dict(sizes or {})
+        self.examples = dict(examples or {})
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self.tensors: dict[str, TensorSpec] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.states: dict[str, np.ndarray] = {}
+        self._nodes: dict[str, Node] = {}
+        # tensor -> outputs of the nodes that read it (a dict as an ordered set)
+        self._consumers: dict[str, dict[str, None]] = {}
+        self._order: tuple[Node, ...] | None = None
+        self._next_suffix: dict[str, int] = {}
+
+    # -- building ---------------------------------------------------------------------------------
+
+    def add_input(self, name: str, dtype: str, shape: Sequence[int]) -> str:
+        """Add a graph input.
+
+        Returns
+        -------
+        str
+            Its name: ``name``, with a suffix where that was taken.
+        """
+        name = self._add_tensor(name, TensorType(dtype, tuple(shape)), "input")
+        self.inputs.append(name)
+        return name
+
+    def add_constant(self, name: str, array: np.ndarray, dtype: str | None = None) -> str:
+        """Add a constant; the array is kept, not copied, if it is C-contiguous.
+
+        Parameters
+        ----------
+        name : str
+            Wanted name.
+        array : numpy.ndarray
+        dtype : str, optional
+            Needed only where numpy has no such type: bfloat16 is given as its bits in uint16.
+
+        Returns
+        -------
+        str
+            Its name: ``name``, with a suffix where that was taken.
+
+        Raises
+        ------
+        OpError
+            If the array's dtype is not one of Taper's, or not the storage type of ``dtype``.
+        """
+        array = np.asarray(array, order="C")
+        dtype = dtype or array.dtype.name
+        if dtype not in DTYPES or DTYPES[dtype].storage != array.dtype:
+            raise OpError(
+                f"constant {name!r}: no {dtype} stored as {array.dtype}; "
+                f"known dtypes: {', '.join(DTYPES)}"
+            )
+        name = self._add_tensor(name, TensorType(dtype, array.shape), "constant")
+        self.constants[name] = array
+        return name
+
+    def add_node(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        source: str = "",
+    ) -> str:
+        """Add a node; the op's definition infers the type of its output.
+
+        Parameters
+        ----------
+        op : str
+        inputs : sequence of str
+            Existing tensors.
+        attrs : mapping, optional
+        name : str, optional
+            Wanted name of the output; the op's in lower case if not given.
+        source : str, optional
+            The user's source line.
+
+        Returns
+        -------
+        str
+            The name of the output: as wanted, with a suffix where that was taken.
+
+        Raises
+        ------
+        OpError
+            If there is no such op, or it does not allow these inputs or attrs.
+        """
+        attrs = _plain(attrs or {})
+        inferred = self._infer(op, inputs, attrs)
+        output = self._add_tensor(name or op.lower(), inferred, "intermediate")
+        self._nodes[output] = node = Node(op, list(inputs), output, attrs, source)
+        self._link(node)
+        return output
+
+    def set_outputs(self, names: Iterable[str]) -> None:
+        """Make the named tensors the graph's outputs, in this order."""
+        names = list(names)
+        for name in names:
+            self._check_exists(name)
+        self.outputs = names
+        self._order = None
+
+    def unique_name(self, base: str) -> str:
+        """Return ``base``, or ``base_1``, ``base_2``... where that is taken.
+
+        Names that a plan's file keeps for itself get a ``_`` in front.
+        """
+        if base == METADATA_NAME or base.startswith(SAMPLE_PREFIX):
+            base = f"_{base}"
+        if base not in self.tensors:
+            return base
+        suffix = self._next_suffix.get(base, 1)
+        while f"{base}_{suffix}" in self.tensors:
+            suffix += 1
+        self._next_suffix[base] = suffix + 1
+        return f"{base}_{suffix}"
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """Nodes by the name of their output, unordered; see :meth:`order`."""
+        return MappingProxyType(self._nodes)
+
+    def producer(self, tensor: str) -> Node | None:
+        """Return the node that makes ``tensor``; None for inputs and constants."""
+        return self._nodes.get(tensor)
+
+    def consumers(self, tensor: str) -> list[Node]:
+        """Return the nodes that read ``tensor``, each once however often it does."""
+        return [self._nodes[output] for output in self._consumers[tensor]]
+
+    def known(self, size: int) -> int:
+        """Return what ``size`` typically is."""
+        return evaluate(size, self.examples)
+
+    def nbytes(self, tensor: str) -> int:
+        """Return the bytes that ``tensor`` typically has."""
+        return self.known(self.tensors[tensor].nbytes)
+
+    def is_static(self, node: Node) -> bool:
+        """Whether no size that ``node`` reads or makes is for the inputs to decide."""
+        groups = [self.tensors[name].shape for name in (*node.inputs, node.output)]
+        groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
+        return not any(isinstance(size, Size) for group in groups for size in group)
+
+    def is_output(self, tensor: str) -> bool:
+        """Whether ``tensor`` is an output of the graph."""
+        return tensor in self.outputs
+
+    def is_used(self, tensor: str) -> bool:
+        """Whether a node reads ``tensor`` or it is an output of the graph."""
+        return bool(self._consumers[tensor]) or tensor in self.outputs
+
+    def sole_consumer(self, tensor: str) -> Node | None:
+        """Return the one node that sees ``tensor``; None if there are others or it is an output."""
+        consumers = self._consumers[tensor]
+        if len(consumers) != 1 or tensor in self.outputs:
+            return None
+        return self._nodes[next(iter(consumers))]
+
+    def order(self) -> list[Node]:
+        """Return the nodes in a topological order: as they were added wherever that is possible.
+
+        Raises
+        ------
+        InternalError
+            If the nodes form a cycle.
+        """
+        if self._order is None:
+            self._order = tuple(self._sorted())
+        return list(self._order)
+
+    def verify(self) -> None:
+        """Raise :class:`InternalError` if the graph breaks a rule; see :mod:`.verify`."""
+        from taper_frontend.compiler.graph.verify import verify
+
+        verify(self)
+
+    def __str__(self) -> str:
+        from taper_frontend.compiler.graph.printer import format_graph
+
+        return format_graph(self)
+
+    # -- changing ---------------------------------------------------------------------------------
+
+    def rewire_input(self, node: Node, index: int, new: str) -> None:
+        """Make ``node`` read ``new`` at position ``index``; the type of its output stays."""
+        inputs = list(node.inputs)
+        inputs[index] = new
+        self._set_definition(node, node.op, inputs, node.attrs)
+
+    def replace_node(
+        self, node: Node, op: str, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Compute the output of ``node`` in another way; its name, type and readers stay.
+
+        Nodes that only the old way needed are removed, so rewrites leave nothing dead behind.
+
+        Raises
+        ------
+        OpError
+            If there is no such op, or it does not allow these inputs or attrs.
+        InternalError
+            If the new way has another type.
+        """
+        old = list(node.inputs)
+        self._set_definition(node, op, list(inputs), _plain(attrs or {}))
+        self.prune(old)
+
+    def bypass(self, node: Node, tensor: str) -> bool:
+        """Let every reader of ``node`` read ``tensor``, of equal type, and remove ``node``.
+
+        The names of graph outputs are the caller's and never change: where ``node`` makes one,
+        ``tensor`` takes over its name, or, if it has to keep its own (an input, a constant, another
+        output), ``node`` becomes a COPY of it.
+
+        Returns
+        -------
+        bool
+            Whether anything changed: False for an output that is that COPY already.
+        """
+        name = node.output
+        self._check_same_type(name, tensor)
+        consumers = self.consumers(name)
+        for consumer in consumers:
+            self._replace_in(consumer, name, tensor)
+        if not self.is_output(name):
+            self.prune([name])
+        elif tensor in self._nodes and not self.is_output(tensor):
+            old = list(node.inputs)
+            self._drop_node(node)
+            self._rename(self._nodes[tensor], name)
+            self.prune(t for t in old if t != tensor)
+        elif node.op == "COPY" and node.inputs == [tensor]:
+            return bool(consumers)
+        else:
+            self.replace_node(node, "COPY", [tensor])
+        return True
+
+    def replace_by_constant(self, node: Node, array: np.ndarray) -> None:
+        """Make the output of ``node`` a constant; an output of the graph becomes a COPY of one."""
+        spec = self.tensors[node.output]
+        if self.is_output(node.output):
+            constant = self.add_constant(f"{node.output}.value", array, spec.dtype)
+            for consumer in self.consumers(node.output):
+                self._replace_in(consumer, node.output, constant)
+            self.replace_node(node, "COPY", [constant])
+            return
+        self._drop_node(node)
+        self.tensors[spec.name] = TensorSpec(spec.name, spec.dtype, spec.shape, "constant")
+        self.constants[spec.name] = np.asarray(array, order="C")
+        self.prune(node.inputs)
+
+    def replace_uses(self, old: str, new: str) -> None:
+        """Let every reader of ``old``, and the graph's outputs, use ``new`` instead."""
+        self._check_same_type(old, new)
+        for consumer in self.consumers(old):
+            self._replace_in(consumer, old, new)
+        self.outputs = [new if name == old else name for name in self.outputs]
+        self._order = None
+
+    def remove_node(self, node: Node) -> None:
+        """Remove a node whose output nothing uses, and that output."""
+        if self.is_used(node.output):
+            raise InternalError(f"node {node.output!r} is to be removed but its output is used")
+        self._drop_node(node)
+        self.remove_tensor(node.output)
+
+    def remove_tensor(self, name: str) -> None:
+        """Remove an unused input or constant, or what a removed node has left."""
+        if self.is_used(name) or name in self._nodes:
+            raise InternalError(f"tensor {name!r} is to be removed but is used or produced")
+        del self.tensors[name], self._consumers[name]
+        self.constants.pop(name, None)
+        if name in self.inputs:
+            self.inputs.remove(name)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give tensors other names, all at once, in place of those that ``names`` maps to them.
+
+        Raises
+        ------
+        InternalError
+            If two tensors would have one name.
+        """
+
+        def new(name: str) -> str:
+            return names.get(name, name)
+
+        if len({new(name) for name in self.tensors}) < len(self.tensors):
+            raise InternalError(f"two tensors would have one name: {dict(names)}")
+        self.tensors = {
+            new(name): spec._replace(name=new(name)) for name, spec in self.tensors.items()
+        }
+        self.constants = {new(name): array for name, array in self.constants.items()}
+        self.states = {new(name): array for name, array in self.states.items()}
+        self.inputs = [new(name) for name in self.inputs]
+        self.outputs = [new(name) for name in self.outputs]
+        self._consumers = {
+            new(name): {new(reader): None for reader in readers}
+            for name, readers in self._consumers.items()
+        }
+        for node in self._nodes.values():
+            node.output, node.inputs = new(node.output), [new(name) for name in node.inputs]
+        self._nodes = {node.output: node for node in self._nodes.values()}
+        self._order = None
+
+    def name_outputs(self, names: Sequence[str]) -> None:
+        """Give the first outputs these names; what has one of them gets another."""
+        renamed = dict(zip(self.outputs, names, strict=False))
+        taken = {*self.tensors, *names}
+        for name in names:
+            if name in self.tensors and name not in renamed:
+                others = (f"{name}_{i}" for i in count(1))
+                renamed[name] = next(other for other in others if other not in taken)
+                taken.add(renamed[name])
+        self.rename(renamed)
+
+    def prune(self, names: Iterable[str]) -> int:
+        """Remove those of the named tensors that nothing uses, and what only they needed.
+
+        Inputs stay: they are the module's signature.
+
+        Returns
+        -------
+        int
+            Nodes and constants removed.
+        """
+        removed = 0
+        stack = list(names)
+        while stack:
+            name = stack.pop()
+            if name not in self.tensors or self.is_used(name) or name in self.inputs:
+                continue
+            removed += 1
+            if (node := self._nodes.get(name)) is not None:
+                stack += node.inputs
+                self.remove_node(node)
+            else:
+                self.remove_tensor(name)
+        return removed
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _check_exists(self, name: str) -> None:
+        if name not in self.tensors:
+            raise InternalError(f"no tensor {name!r} in the graph")
+
+    def _check_same_type(self, old: str, new: str) -> None:
+        if self.tensors[old].type != self.tensors[new].type:
+            raise InternalError(
+                f"{old!r} of {self.tensors[old].type} cannot be replaced by "
+                f"{new!r} of {self.tensors[new].type}"
+            )
+
+    def _infer(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any]) -> TensorType:
+        if op not in REGISTRY:
+            raise OpError(f"no op {op!r} is registered")
+        for name in inputs:
+            self._check_exists(name)
+        return REGISTRY[op].infer_type([self.tensors[name].type for name in inputs], attrs)
+
+    def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:
+        name = self.unique_name(base)
+        self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role)
+        self._consumers[name] = {}
+        return name
+
+    def _link(self, node: Node) -> None:
+        for name in node.inputs:
+            self._consumers[name][node.output] = None
+        self._order = None
+
+    def _unlink(self, node: Node) -> None:
+        for name in node.inputs:
+            self._consumers[name].pop(node.output, None)
+        self._order = None
+
+    def _drop_node(self, node: Node) -> None:
+        if self._nodes.get(node.output) is not node:
+            raise InternalError(f"node {node.output!r} is not in the graph")
+        self._unlink(node)
+        del self._nodes[node.output]
+
+    def _set_definition(
+        self, node: Node, op: str, inputs: list[str], attrs: dict[str, Any]
+    ) -> None:
+        if self._nodes.get(node.output) is not node:
+            raise InternalError(f"node {node.output!r} is not in the graph")
+        inferred = self._infer(op, inputs, attrs)
+        if inferred != self.tensors[node.output].type:
+            raise InternalError(
+                f"{node.output!r} is {self.tensors[node.output].type}, its new definition {op} "
+                f"is {inferred}"
+            )
+        self._unlink(node)
+        node.op, node.inputs, node.attrs = op, inputs, attrs
+        self._link(node)
+
+    def _replace_in(self, consumer: Node, old: str, new: str) -> None:
+        inputs = [new if name == old else name for name in consumer.inputs]
+        self._set_definition(consumer, consumer.op, inputs, consumer.attrs)
+
+    def _rename(self, node: Node, name: str) -> None:
+        """Give the output of ``node`` the name of the tensor whose node was dropped before."""
+        consumers = self.consumers(node.output)
+        old = node.output
+        del self._nodes[old]
+        self._unlink(node)
+        node.output = name
+        self._nodes[name] = node
+        self._link(node)
+        for consumer in consumers:
+            self._replace_in(consumer, old, name)
+        self.remove_tensor(old)
+
+    def _sorted(self) -> Iterable[Node]:
+        """Depth-first over the nodes as they were added, each after its producers."""
+        done: set[str] = set()
+        open_: set[str] = set()
+        for root in self._nodes:
+            stack = [root]
+            while stack:
+                name = stack[-1]
+                if name in done:
+                    stack.pop()
+                    continue
+                node = self._nodes[name]
+                waiting = [t for t in node.inputs if t in self._nodes and t not in done]
+                if not waiting:
+                    stack.pop()
+                    done.add(name)
+                    yield node
+                    continue
+                if name in open_:
+                    raise InternalError(f"the graph has a cycle through {name!r}")
+                open_.add(name)
+                stack += reversed(waiting)
+
+
+def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attrs with their lists frozen: nodes may share them."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in attrs.items()}

@@ -1,0 +1,108 @@
+"""What a valid graph is: the one checker, run after every pass in tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InternalError, OpError
+from taper_runtime.ops import REGISTRY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from taper_frontend.compiler.graph.graph import Graph
+
+
+def verify(graph: Graph) -> None:
+    """Check every rule of a graph.
+
+    Raises
+    ------
+    InternalError
+        Listing everything that breaks the first broken rule.
+    """
+    # each rule relies on those before it
+    for rule in (_tensor_problems, _index_problems, _order_problems, _type_problems):
+        if problems := list(rule(graph)):
+            raise InternalError("invalid graph:\n  " + "\n  ".join(problems))
+
+
+def _tensor_problems(graph: Graph) -> Iterable[str]:
+    """Check that each tensor has one name, one role and one origin."""
+    for name, spec in graph.tensors.items():
+        origins = {
+            "input": graph.inputs.count(name),
+            "constant": int(name in graph.constants),
+            "intermediate": int(name in graph.nodes),
+        }
+        if spec.name != name:
+            yield f"tensor {name!r} calls itself {spec.name!r}"
+        if not name.strip():
+            yield "a tensor has an empty name"
+        if spec.role not in origins:
+            yield f"tensor {name!r} has role {spec.role!r}, which graphs do not have"
+        elif origins[spec.role] != 1 or sum(origins.values()) != 1:
+            yield f"tensor {name!r} of role {spec.role!r} must have one origin, has {origins}"
+    for name in [*graph.inputs, *graph.constants, *graph.nodes, *graph.outputs]:
+        if name not in graph.tensors:
+            yield f"{name!r} is not among the tensors"
+    for name, array in graph.constants.items():
+        if name not in graph.tensors:
+            continue
+        spec = graph.tensors[name]
+        if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
+            yield f"constant {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
+        if not array.flags.c_contiguous:
+            yield f"constant {name!r} is not C-contiguous"
+
+
+def _index_problems(graph: Graph) -> Iterable[str]:
+    """Compare the indices with what the nodes say."""
+    readers: dict[str, set[str]] = {name: set() for name in graph.tensors}
+    for output, node in graph.nodes.items():
+        if node.output != output:
+            yield f"node {node.output!r} is indexed as {output!r}"
+        for name in node.inputs:
+            if name in readers:
+                readers[name].add(output)
+            else:
+                yield f"node {output!r} reads {name!r}, which does not exist"
+    for name, expected in readers.items():
+        indexed = [node.output for node in graph.consumers(name)]
+        if set(indexed) != expected or len(indexed) != len(expected):
+            yield f"{name!r} is read by {sorted(expected)}, its index says {sorted(indexed)}"
+
+
+def _order_problems(graph: Graph) -> Iterable[str]:
+    """Check that every node can come after its producers."""
+    try:
+        order = graph.order()
+    except InternalError as error:
+        yield str(error)
+        return
+    if {node.output for node in order} != graph.nodes.keys() or len(order) != len(graph.nodes):
+        yield "the cached order does not hold each node once"
+    done: set[str] = set()
+    for node in order:
+        late = [t for t in node.inputs if t in graph.nodes and t not in done]
+        if late:
+            yield f"the cached order has node {node.output!r} before its inputs {late}"
+        done.add(node.output)
+
+
+def _type_problems(graph: Graph) -> Iterable[str]:
+    """Check each output against the type its op infers."""
+    for output, node in graph.nodes.items():
+        if node.op not in REGISTRY:
+            yield f"node {output!r}: no op {node.op!r} is registered"
+            continue
+        try:
+            inferred = node.definition.infer_type(
+                [graph.tensors[name].type for name in node.inputs], node.attrs
+            )
+        except OpError as error:
+            yield f"node {output!r}: {error}"
+            continue
+        if inferred != graph.tensors[output].type:
+            yield f"node {output!r} is {graph.tensors[output].type}, {node.op} infers {inferred}"

@@ -1,0 +1,108 @@
+"""Memory-aware topological order."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from taper_runtime.ops import REGISTRY
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+def memory_order(graph: Graph) -> list[Node]:
+    """An order of the nodes that keeps few bytes live.
+
+    Kahn's algorithm; of the ready nodes, the one that frees most and allocates least goes first. A
+    node's score only rises while it waits (an input's other readers run and leave it the last), so
+    a fresh entry is pushed whenever that happens and outdated ones are dropped when they surface.
+    Greedy is no optimum: the graph's own order is kept where its peak is lower.
+    """
+    own = graph.order()
+    greedy = _greedy(graph, own)
+    return greedy if peak_bytes(graph, greedy) < peak_bytes(graph, own) else own
+
+
+def peak_bytes(graph: Graph, order: list[Node]) -> int:
+    """Most bytes of intermediates live at once when nodes run in this order."""
+    roots = _view_roots(graph, order)
+    readers = _reader_counts(graph, order, roots)
+    live = peak = 0
+    for node in order:
+        if roots[node.output] == node.output:
+            live += graph.nbytes(node.output)
+            peak = max(peak, live)
+        for root in {roots[name] for name in node.inputs}:
+            readers[root] -= 1
+            if readers[root] == 0 and graph.producer(root) is not None:
+                live -= graph.nbytes(root)
+    return peak
+
+
+def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
+    position = {node.output: i for i, node in enumerate(own)}
+    roots = _view_roots(graph, own)
+    members: dict[str, list[str]] = {}
+    for name, root in roots.items():
+        members.setdefault(root, []).append(name)
+    readers = _reader_counts(graph, own, roots)
+    waiting = {
+        node.output: len({n for n in node.inputs if graph.producer(n) is not None}) for node in own
+    }
+
+    def score(node: Node) -> int:
+        """Bytes allocated minus freed: smaller is better."""
+        is_view = roots[node.output] != node.output
+        allocated = 0 if is_view else graph.nbytes(node.output)
+        freed = 0
+        for root in {roots[name] for name in node.inputs}:
+            if readers[root] == 1 and graph.producer(root) is not None:
+                freed += graph.nbytes(root)
+        # Computing in place means the two never stand side by side, not even during the node.
+        inplace = allocated if freed and REGISTRY[node.op].inplace else 0
+        return allocated - freed - inplace
+
+    heap: list[tuple[int, int]] = []
+    for node in own:
+        if waiting[node.output] == 0:
+            heapq.heappush(heap, (score(node), position[node.output]))
+    order: list[Node] = []
+    done: set[str] = set()
+    while heap:
+        cost, at = heapq.heappop(heap)
+        node = own[at]
+        if node.output in done or cost != score(node):
+            continue  # outdated: a fresher entry is in the heap
+        done.add(node.output)
+        order.append(node)
+        for consumer in graph.consumers(node.output):
+            waiting[consumer.output] -= 1
+            if waiting[consumer.output] == 0:
+                heapq.heappush(heap, (score(consumer), position[consumer.output]))
+        for root in {roots[name] for name in node.inputs}:
+            readers[root] -= 1
+            if readers[root] == 1:
+                for name in members[root]:
+                    for consumer in graph.consumers(name):
+                        if waiting[consumer.output] == 0 and consumer.output not in done:
+                            heapq.heappush(heap, (score(consumer), position[consumer.output]))
+    return order
+
+
+def _view_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
+    """For each tensor the one whose memory a chain of view ops reads."""
+    roots = {name: name for name in graph.tensors}
+    for node in order:
+        if REGISTRY[node.op].view is not None:
+            roots[node.output] = roots[node.inputs[0]]
+    return roots
+
+
+def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:
+    """How many nodes read each root; a graph output counts as one that never comes."""
+    readers = Counter(root for node in order for root in {roots[name] for name in node.inputs})
+    readers.update(roots[name] for name in graph.outputs)
+    return readers

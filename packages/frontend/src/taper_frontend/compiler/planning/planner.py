@@ -1,0 +1,161 @@
+"""Graph to Plan: fix the order, share memory, lay out the arena, freeze."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_frontend.compiler.planning.arena import Interval, lay_out, lower_bound
+from taper_frontend.compiler.planning.order import memory_order
+from taper_frontend.compiler.planning.sharing import Sharing
+from taper_runtime.executor import _native
+from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.plan.validate import validate
+from taper_runtime.sizes import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+def make_plan(
+    graph: Graph,
+    *,
+    samples: Mapping[str, np.ndarray] | None = None,
+    input_tree: Any = None,
+    output_tree: Any = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Plan a graph's execution.
+
+    Parameters
+    ----------
+    graph : Graph
+        Every graph output is produced by a node and stands once in ``graph.outputs``.
+    samples, input_tree, output_tree, metadata
+        Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
+        lower_bound, weights) and "fallbacks" (nodes without a native kernel), both at the graph's
+        example sizes.
+
+    Returns
+    -------
+    Plan
+        Valid by :func:`taper_runtime.plan.validate.validate`.
+    """
+    order = memory_order(graph)
+    sharing = Sharing(graph, order)
+    roots, root_intervals = _root_intervals(graph, sharing, order)
+    kernels = {node.output: _prepare(graph, sharing, node) for node in sharing.executed}
+    scratch_intervals = {
+        node.output: Interval(step, step, kernel.scratch_bytes)
+        for step, node in enumerate(order)
+        if (kernel := kernels.get(node.output)) is not None and kernel.scratch_bytes
+    }
+    intervals = [*root_intervals, *scratch_intervals.values()]
+    offsets, arena_bytes = lay_out(intervals)
+    memory: dict[str, Any] = {
+        "arena": arena_bytes,
+        "intermediates": sum(
+            graph.nbytes(node.output)
+            for node in sharing.executed
+            if not graph.is_output(node.output)
+        ),
+        "lower_bound": lower_bound(intervals),
+        "weights": sum(array.nbytes for array in graph.constants.values()),
+    }
+    arena: dict[str, int] = {}
+    scratch: dict[str, tuple[int, int]] = {}
+    if graph.sizes:  # each run's sizes decide
+        memory["sizes"] = dict(graph.examples)
+        arena_bytes = 0
+    else:
+        arena = dict(zip(roots, offsets, strict=False))
+        places = zip(scratch_intervals.items(), offsets[len(roots) :], strict=True)
+        scratch = {name: (offset, interval.nbytes) for (name, interval), offset in places}
+    fallbacks = [
+        {"node": node.output, "op": node.op, "source": node.source}
+        for node in sharing.executed
+        if kernels[node.output] is None
+    ]
+    plan = Plan(
+        nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
+        tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
+        placements={name: sharing.placement(name, arena) for name in graph.tensors},
+        inputs=tuple(graph.inputs[: len(graph.inputs) - len(graph.states)]),
+        outputs=tuple(graph.outputs[: len(graph.outputs) - len(graph.states)]),
+        constants={
+            name: np.ascontiguousarray(array).reshape(array.shape)
+            for name, array in {**graph.constants, **graph.states}.items()
+        },
+        arena_bytes=arena_bytes,
+        samples=dict(samples or {}),
+        input_tree=input_tree,
+        output_tree=output_tree,
+        metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
+        sizes=graph.sizes,
+        states=dict(zip(graph.states, graph.outputs[-len(graph.states) :], strict=True))
+        if graph.states
+        else {},
+    )
+    validate(plan)
+    return plan
+
+
+def _root_intervals(
+    graph: Graph, sharing: Sharing, order: Sequence[Node]
+) -> tuple[list[str], list[Interval]]:
+    """Arena roots, and from which step to which each is needed; a view reads what it views."""
+    birth: dict[str, int] = {}
+    death: dict[str, int] = {}
+    for step, node in enumerate(order):
+        for name in (node.output, *node.inputs):
+            group = sharing.group[name]
+            if not group.bound:
+                birth.setdefault(group.root, step)
+                death[group.root] = step
+    return list(birth), [
+        Interval(birth[root], death[root], graph.known(sharing.group[root].nbytes))
+        for root in birth
+    ]
+
+
+def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode | None:
+    """Prepare a node at the graph's example sizes."""
+
+    def known(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(known, value))
+        return graph.known(value) if isinstance(value, Size) else value
+
+    op = REGISTRY[node.op]
+    operands = [
+        (graph.tensors[name].dtype, known(graph.tensors[name].shape), known(strides))
+        for name in (*node.inputs, node.output)
+        for _, strides in (sharing.inside[name],)
+    ]
+    attrs = {name: known(value) for name, value in op.complete(node.attrs).items()}
+    return _native.prepare(op, attrs, operands[:-1], operands[-1])
+
+
+def _freeze(node: Node, scratch: tuple[int, int]) -> PlanNode:
+    defaults = {name: attr.default for name, attr in REGISTRY[node.op].attrs.items()}
+    complete = REGISTRY[node.op].complete(node.attrs)
+    attrs = {name: value for name, value in complete.items() if not _same(value, defaults[name])}
+    return PlanNode(node.op, tuple(node.inputs), node.output, attrs, scratch, node.source)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Equal and of one type: 0, 0.0 and False are different attrs."""
+    return type(value) is type(default) and bool(value == default)
+
+
+def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
+    if graph.is_output(spec.name):
+        return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
+    if spec.name in graph.states:
+        return TensorSpec(spec.name, spec.dtype, spec.shape, "state")
+    return spec

@@ -1,0 +1,1 @@
+"""The language that rewrites of a graph are written in."""

@@ -1,0 +1,1 @@
+"""One form for what can be written in several ways."""

@@ -1,0 +1,1 @@
+"""Permutations and reshapes stand where they cost least."""

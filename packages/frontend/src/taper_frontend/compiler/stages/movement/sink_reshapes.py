@@ -1,0 +1,93 @@
+"""Moving RESHAPE out from between a result and what is done to each of its elements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.elementwise import is_elementwise
+from taper_frontend.compiler.analysis.product import is_plain_product
+from taper_frontend.compiler.analysis.strides import is_free_reshape
+from taper_frontend.compiler.rules.pattern import rewrite
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.opdef import Shape
+
+
+def sink_reshapes(graph: Graph) -> bool:
+    """Compute an elementwise op before a RESHAPE that parts it from a product, or is a copy.
+
+    ::
+
+        CONV -> RESHAPE [N,L,C] -> GELU            CONV -> GELU -> RESHAPE [N,L,C]
+        PERMUTE -> RESHAPE (a copy) -> ADD(., y)   PERMUTE -> ADD(., y in its shape) -> RESHAPE
+
+    The op can then become the epilogue, fuse with the elementwise op before, or read the permuted
+    tensor as it lies. Its other operands are scalars, vectors along a last dimension that both
+    shapes have, and tensors that can be had in the other shape without a copy. Each step leaves
+    fewer copies, or as many and less that RESHAPE keeps from fusing: a product counts for two
+    elementwise ops.
+    """
+    return rewrite(graph, _sink)
+
+
+def _sink(graph: Graph, node: Node) -> bool:
+    if not is_elementwise(node):
+        return False
+    after = graph.tensors[node.output].shape
+    for name in node.inputs:
+        reshape = graph.producer(name)
+        if reshape is None or reshape.op != "RESHAPE" or not _gains(graph, reshape, node):
+            continue
+        (source,) = reshape.inputs
+        before = graph.tensors[source].shape
+        inputs = [
+            source if other == name else _reshaped(graph, other, before, after)
+            for other in node.inputs
+        ]
+        wanted = f"{node.output}.before"
+        result = graph.add_node(node.op, inputs, node.attrs, name=wanted, source=node.source)
+        graph.replace_node(node, "RESHAPE", [result], {"shape": after})
+        return True
+    return False
+
+
+def _gains(graph: Graph, reshape: Node, node: Node) -> bool:
+    """Whether ``node`` can be computed before a RESHAPE that it reads, and should be."""
+    (source,) = reshape.inputs
+    before, after = (graph.tensors[t].shape for t in (source, node.output))
+    if (
+        graph.tensors[reshape.output].shape != after
+        or graph.sole_consumer(reshape.output) is not node
+    ):
+        return False
+    others = [name for name in node.inputs if name != reshape.output]
+    if not all(_fits(graph, name, before, after) for name in others):
+        return False
+    if not is_free_reshape(graph, source, after):
+        return True
+    parted = [name for name in others if graph.tensors[name].shape == after]
+    loss = sum(_worth_fusing(graph, name, node) for name in parted)
+    return _worth_fusing(graph, source, reshape) > loss
+
+
+def _worth_fusing(graph: Graph, tensor: str, reader: Node) -> int:
+    """Return what it is worth that what makes ``tensor`` can take in the one node that reads it."""
+    producer = graph.producer(tensor)
+    if producer is None or graph.sole_consumer(tensor) is not reader:
+        return 0
+    return 2 if is_plain_product(producer) else int(is_elementwise(producer))
+
+
+def _fits(graph: Graph, tensor: str, before: Shape, after: Shape) -> bool:
+    """Whether the tensor can be an operand before the RESHAPE too."""
+    shape = graph.tensors[tensor].shape
+    vector = after[-1:] if before[-1:] == after[-1:] else ()
+    return shape in ((), vector) or (shape == after and is_free_reshape(graph, tensor, before))
+
+
+def _reshaped(graph: Graph, tensor: str, before: Shape, after: Shape) -> str:
+    if graph.tensors[tensor].shape != after:
+        return tensor
+    return graph.add_node("RESHAPE", [tensor], {"shape": before}, name=f"{tensor}.view")

@@ -1,0 +1,1 @@
+"""Groups of nodes become the one op that they compute."""

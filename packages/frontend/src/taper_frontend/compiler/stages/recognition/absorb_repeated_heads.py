@@ -1,0 +1,62 @@
+"""Key and value heads repeated for grouped-query attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.rules.pattern import rewrite
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.opdef import Shape
+
+
+def absorb_repeated_heads(graph: Graph) -> bool:
+    """Let ATTENTION read each key and value head for its whole group of query heads.
+
+    ::
+
+        k: [B, Hkv, L, D]                          ATTENTION(q, k, v)   k, v: [B, Hkv, L, D]
+          -> RESHAPE [B, Hkv, 1, L, D]
+          -> EXPAND  [B, Hkv, G, L, D]
+          -> RESHAPE [B, Hkv * G, L, D]
+        v likewise; ATTENTION(q, ., .)
+
+    Both must be repeated, and equally.
+    """
+    return rewrite(graph, _absorb)
+
+
+def _absorb(graph: Graph, node: Node) -> bool:
+    if node.op != "ATTENTION":
+        return False
+    q, k, v, *mask = node.inputs
+    k_heads, v_heads = _heads_before_repeat(graph, k), _heads_before_repeat(graph, v)
+    if k_heads is None or v_heads is None:
+        return False
+    (k_source, shape), (v_source, v_shape) = k_heads, v_heads
+    if shape[1] != v_shape[1]:
+        return False
+    k = graph.add_node("RESHAPE", [k_source], {"shape": shape}, source=node.source)
+    v = graph.add_node("RESHAPE", [v_source], {"shape": v_shape}, source=node.source)
+    graph.replace_node(node, "ATTENTION", [q, k, v, *mask], node.attrs)
+    return True
+
+
+def _heads_before_repeat(graph: Graph, tensor: str) -> tuple[str, Shape] | None:
+    """Return the tensor whose heads ``tensor`` repeats, with its rank 4 shape, if it does."""
+    flat = graph.producer(tensor)
+    if flat is None or flat.op != "RESHAPE":
+        return None
+    repeated = graph.producer(flat.inputs[0])
+    if repeated is None or repeated.op != "EXPAND":
+        return None
+    source = repeated.inputs[0]
+    before, after = graph.tensors[source].shape, graph.tensors[repeated.output].shape
+    if len(before) != 5 or before != (*after[:2], 1, *after[3:]):
+        return None
+    batch, heads, group, *rest = after
+    if graph.tensors[tensor].shape != (batch, heads * group, *rest):
+        return None
+    return source, (batch, heads, *rest)

@@ -1,0 +1,166 @@
+"""Attention written as MATMUL, SOFTMAX and MATMUL."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_frontend.compiler.analysis.permutation import permutation_op
+from taper_frontend.compiler.analysis.product import is_plain_matmul
+from taper_frontend.compiler.rules.pattern import rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+#: What is done to the scores: its kind (SCALE, before all others; ADD, KEEP, DROP), its factor,
+#: addend or condition, and the number that masked scores get.
+_Step = tuple[str, str, float]
+
+#: Where masked scores are set to this or less, it stands for -inf: beside any other score their
+#: weight is exactly 0. -1e9 is what many models use.
+VANISHING = -1e9
+
+#: What is added to masked scores instead: beside it a score vanishes in float32 and float64 alike,
+#: so a row with every key masked attends to all alike, as where scores are set to one number.
+_SWALLOWING = -1e30
+
+
+def recognize_attention(graph: Graph) -> bool:
+    """Make one ATTENTION of scores, softmax and the weighted sum.
+
+    ::
+
+        MATMUL(q, k, transpose_b, alpha)                   ATTENTION(q, k, v, mask, scale=alpha)
+          [-> MUL(., factor of each head)]
+          [-> ADD(., mask) | WHERE(keep, ., -inf) | WHERE(drop, -inf, .)] ...
+          -> SOFTMAX(last axis) -> MATMUL(., v)
+
+    What masks the scores becomes the mask: a bool condition where masked scores are -inf, else a
+    float to add (many models use a low number for -inf). A row with every key masked is NaN, as
+    softmax gives it. A number that scales the scores is in alpha already, and bmm has its batch
+    dimensions back (absorb_into_matmul, hoist_reshapes); factors of the heads scale q.
+    """
+    return rewrite(graph, _attention)
+
+
+def _attention(graph: Graph, node: Node) -> bool:
+    if not is_plain_matmul(node) or node.attrs.get("alpha", 1.0) != 1.0:
+        return False
+    weights, v = node.inputs
+    softmax = graph.producer(weights)
+    if softmax is None or softmax.op != "SOFTMAX" or graph.sole_consumer(weights) is not node:
+        return False
+    rank = len(graph.tensors[weights].shape)
+    if softmax.attrs["axis"] != rank - 1 or softmax.attrs.get("log") or rank not in (3, 4):
+        return False
+    for scores, steps in _find_scores(graph, softmax.inputs[0], softmax):
+        q, k = scores.inputs
+        operands = [graph.tensors[x] for x in (q, k, v)]
+        if {(x.dtype, len(x.shape)) for x in operands} != {("float32", rank)}:
+            continue
+        if len({x.shape[:-2] for x in operands}) != 1:  # the product would broadcast
+            continue
+        if not scores.attrs.get("transpose_b"):
+            k = _transposed(graph, k, node.source)
+        if node.attrs.get("transpose_b"):
+            v = _transposed(graph, v, node.source)
+        if steps and steps[0][0] == "SCALE":
+            q = graph.add_node("MUL", [q, steps.pop(0)[1]], source=scores.source)
+        mask = _mask(graph, steps, node.source)
+        inputs = [q, k, v] if mask is None else [q, k, v, mask]
+        attrs = {"scale": scores.attrs.get("alpha", 1.0), "safe_softmax": False}
+        graph.replace_node(node, "ATTENTION", inputs, attrs)
+        return True
+    return False
+
+
+def _find_scores(graph: Graph, tensor: str, reader: Node) -> Iterator[tuple[Node, list[_Step]]]:
+    """Yield each MATMUL that ``tensor`` is a masking of, with the steps from it to ``tensor``."""
+    node = graph.producer(tensor)
+    if node is None or graph.sole_consumer(tensor) is not reader:
+        return
+    if is_plain_matmul(node):
+        yield node, []
+        return
+    if node.op == "MUL" and len(node.inputs) == 2:
+        yield from _scaled_products(graph, node)
+    for scores, step in _masking_steps(node):
+        if graph.tensors[scores].type == graph.tensors[tensor].type:
+            for found, steps in _find_scores(graph, scores, node):
+                yield found, [*steps, step]
+
+
+def _scaled_products(graph: Graph, node: Node) -> Iterator[tuple[Node, list[_Step]]]:
+    """Yield the MATMUL that ``node`` multiplies by a constant of each head, and that as a step."""
+    for scores, factor in (node.inputs, node.inputs[::-1]):
+        product = graph.producer(scores)
+        if (
+            is_plain_matmul(product)
+            and factor in graph.constants
+            and graph.tensors[factor].shape[-2:] == (1, 1)
+            and graph.sole_consumer(scores) is node
+            and graph.tensors[scores].type == graph.tensors[node.output].type
+        ):
+            yield product, [("SCALE", factor, 0.0)]
+
+
+def _masking_steps(node: Node) -> Iterator[tuple[str, _Step]]:
+    """Yield how ``node`` can be read as a masking: the scores it masks, and the step."""
+    match node.op, node.operands():
+        case "ADD", [str(a), str(b)]:
+            yield a, ("ADD", b, 0.0)
+            yield b, ("ADD", a, 0.0)
+        case "WHERE", [str(keep), str(scores), float(fill)] if fill <= VANISHING:
+            yield scores, ("KEEP", keep, fill)
+        case "WHERE", [str(drop), float(fill), str(scores)] if fill <= VANISHING:
+            yield scores, ("DROP", drop, fill)
+
+
+def _mask(graph: Graph, steps: list[_Step], source: str) -> str | None:
+    """Join masking steps, innermost first, into one mask, bool or float; None if there are none."""
+
+    def emit(op: str, *inputs: str, **attrs: object) -> str:
+        return graph.add_node(op, inputs, attrs, name="mask", source=source)
+
+    def addend(mask: str) -> str:
+        """Return ``mask`` as what is added to the scores."""
+        if graph.tensors[mask].dtype != "bool":
+            return mask
+        return emit("WHERE", mask, zero(), scalar=-math.inf, scalar_index=2)
+
+    def zero() -> str:
+        return graph.add_constant("mask.zero", np.zeros((), np.float32))
+
+    def negated(mask: str) -> str:
+        node = graph.producer(mask)
+        if node is not None and node.op in ("LOGICAL_NOT", "BITWISE_NOT"):
+            return node.inputs[0]
+        return emit("LOGICAL_NOT", mask)
+
+    mask: str | None = None
+    for kind, other, fill in steps:
+        if kind == "ADD":
+            mask = other if mask is None else emit("ADD", addend(mask), other)
+            continue
+        keep = other if kind == "KEEP" else negated(other)
+        if fill != -math.inf:
+            kept = zero() if mask is None else addend(mask)
+            mask = emit("WHERE", keep, kept, scalar=min(fill, _SWALLOWING), scalar_index=2)
+        elif mask is None:
+            mask = keep
+        elif graph.tensors[mask].dtype == "bool":
+            mask = emit("LOGICAL_AND", mask, keep)
+        else:
+            mask = emit("WHERE", keep, mask, scalar=fill, scalar_index=2)
+    return mask
+
+
+def _transposed(graph: Graph, tensor: str, source: str) -> str:
+    rank = len(graph.tensors[tensor].shape)
+    op, attrs = permutation_op([*range(rank - 2), rank - 1, rank - 2])
+    return graph.add_node(op, [tensor], attrs, source=source)

@@ -1,0 +1,1 @@
+"""What is computed together, and in which pieces."""

@@ -1,0 +1,90 @@
+"""Elementwise nodes that become one tile program."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.elementwise import (
+    external_inputs,
+    instruction_count,
+    is_fusable,
+    tile_program,
+)
+from taper_runtime.ops.map import MAX_INPUTS, MAX_INSTRUCTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+def fuse_elementwise(graph: Graph) -> bool:
+    """Join elementwise chains and DAGs with one result into MAP nodes.
+
+    ::
+
+        x -> MUL(., w) -> t -> TANH -> ADD(., t) -> y     x, w -> MAP [MUL, TANH, ADD] -> y
+
+    A value moves into the program only if nothing outside reads it and it is no output: nothing is
+    computed twice. It is then computed at the size of the result, so a smaller one moves only if
+    the tile loop computes it once all the same: one element in all, or one per row of the result.
+    """
+    position = {node.output: index for index, node in enumerate(graph.order())}
+    changed = False
+    for node in reversed(graph.order()):
+        if graph.producer(node.output) is not node or not is_fusable(graph, node):
+            continue
+        group = _grow(graph, node, position)
+        if len(group) == 1:
+            continue
+        group.sort(key=lambda member: position[member.output])
+        program = tile_program(group)
+        graph.replace_node(node, "MAP", program.inputs, program.attrs)
+        changed = True
+    return changed
+
+
+def _grow(graph: Graph, root: Node, position: Mapping[str, int]) -> list[Node]:
+    """Return ``root`` and the producers that can move into its program.
+
+    They are met latest first, so all readers of a value have been decided on before it is.
+    """
+    group = [root]
+    members = {root.output}
+    instructions = instruction_count(root)
+    waiting: list[tuple[int, str]] = []
+
+    def meet(node: Node) -> None:
+        for name in node.inputs:
+            if name in position:
+                heapq.heappush(waiting, (-position[name], name))
+
+    meet(root)
+    while waiting:
+        _, name = heapq.heappop(waiting)
+        node = graph.producer(name)
+        if node is None or name in members or not is_fusable(graph, node):
+            continue
+        if graph.is_output(name) or any(c.output not in members for c in graph.consumers(name)):
+            continue
+        if (
+            not _computed_once(graph, name, root.output)
+            or instructions + instruction_count(node) > MAX_INSTRUCTIONS
+            or len(external_inputs([*group, node])) > MAX_INPUTS
+        ):
+            continue
+        group.append(node)
+        members.add(name)
+        instructions += instruction_count(node)
+        meet(node)
+    return group
+
+
+def _computed_once(graph: Graph, name: str, result: str) -> bool:
+    """Whether a program with this result computes each element of ``name`` once."""
+    value, whole = graph.tensors[name], graph.tensors[result]
+    if value.type.size in (1, whole.type.size):
+        return True
+    return value.shape[-1:] == (1,) and value.type.size * whole.shape[-1] == whole.type.size

@@ -1,0 +1,1 @@
+"""Constants take the form in which products read them."""

@@ -1,0 +1,106 @@
+"""What a MATMUL can do on the way: read a transposed operand, scale the product."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.permutation import permutation, swaps
+from taper_frontend.compiler.analysis.product import is_plain_matmul
+from taper_frontend.compiler.rules.pattern import rewrite
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+_VIEWS = frozenset({"RESHAPE", "TRANSPOSE", "PERMUTE", "EXPAND", "SLICE"})
+
+
+def absorb_into_matmul(graph: Graph) -> bool:
+    """Absorb a transposed second operand and scalar factors into MATMUL's attrs.
+
+    ::
+
+        b -> TRANSPOSE of the last two     MATMUL(a, b, transpose_b=True)
+          -> MATMUL(a, .)
+        MUL(MATMUL(a, b), 0.5)             MATMUL(a, b, alpha=0.5)
+        MATMUL(MUL(a, 0.5), b)             MATMUL(a, b, alpha=0.5)
+
+    A weight that lies ``[in, out]`` stays so: packing reads either layout. A transpose is absorbed
+    even where others read it too, since the product then reads what lies in memory; a factor only
+    where nothing else sees the factored value.
+    """
+    return rewrite(graph, _absorb_transpose, _absorb_output_factor, _absorb_input_factor)
+
+
+def _absorb_transpose(graph: Graph, node: Node) -> bool:
+    if not is_plain_matmul(node):
+        return False
+    producer = graph.producer(node.inputs[1])
+    if producer is None or len(graph.tensors[producer.output].shape) < 2:
+        return False
+    axes = permutation(graph, producer)
+    if axes is None:
+        return False
+    attrs = dict(node.attrs)
+    if swaps(axes, -2, -1):
+        attrs["transpose_b"] = not attrs.get("transpose_b", False)
+        graph.replace_node(node, "MATMUL", [node.inputs[0], producer.inputs[0]], attrs)
+        return True
+    return False
+
+
+def _scaled(node: Node, factor: float) -> dict[str, object] | None:
+    """Return the attrs of MATMUL ``node`` with alpha times ``factor``; None if no usable number."""
+    alpha = node.attrs.get("alpha", 1.0) * factor
+    return node.attrs | {"alpha": alpha} if math.isfinite(alpha) else None
+
+
+def _factor(graph: Graph, node: Node) -> float | None:
+    """Return the number ``node`` multiplies its one input by, None if that is not what it does."""
+    if node.attrs.get("scalar_index", -1) < 0 or graph.tensors[node.output].dtype != "float32":
+        return None
+    if node.op == "MUL":
+        return float(node.attrs["scalar"])
+    if node.op == "DIV" and node.attrs["scalar_index"] == 1 and node.attrs["scalar"] != 0:
+        return 1.0 / float(node.attrs["scalar"])
+    return None
+
+
+def _absorb_output_factor(graph: Graph, node: Node) -> bool:
+    factor = _factor(graph, node)
+    if factor is None:
+        return False
+    product = graph.producer(node.inputs[0])
+    if not is_plain_matmul(product) or graph.sole_consumer(node.inputs[0]) is not node:
+        return False
+    attrs = _scaled(product, factor)
+    if attrs is None:
+        return False
+    graph.replace_node(node, "MATMUL", product.inputs, attrs)
+    return True
+
+
+def _absorb_input_factor(graph: Graph, node: Node) -> bool:
+    """Take a factor through views: they only say where its values lie."""
+    if not is_plain_matmul(node):
+        return False
+    for name in dict.fromkeys(node.inputs):
+        reader, producer = node, graph.producer(name)
+        while (
+            producer is not None
+            and graph.sole_consumer(producer.output) is reader
+            and reader.inputs.count(producer.output) == 1
+        ):
+            factor = _factor(graph, producer)
+            if factor is not None:
+                attrs = _scaled(node, factor)
+                if attrs is None:
+                    break
+                graph.bypass(producer, producer.inputs[0])
+                graph.replace_node(node, "MATMUL", node.inputs, attrs)
+                return True
+            if producer.op not in _VIEWS:
+                break
+            reader, producer = producer, graph.producer(producer.inputs[0])
+    return False

@@ -1,0 +1,67 @@
+"""Borders that a window can imagine."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.permutation import permutation, permutation_op
+from taper_frontend.compiler.rules.pattern import rewrite
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+#: What an op with windows finds beyond its input.
+_BORDER = {"CONV": 0.0, "AVG_POOL": 0.0, "MAX_POOL": -math.inf}
+
+
+def absorb_padding(graph: Graph) -> bool:
+    """Let an op with windows pad by itself what it reads.
+
+    ::
+
+        CONV(CAT(zeros, x, zeros), w)      CONV(x, w, padding)
+        AVG_POOL(CAT(x, zeros))            AVG_POOL(x, padding, counted)
+        MAX_POOL(CAT(-inf, x))             MAX_POOL(x, padding)
+
+    A permutation may stand between.
+    """
+    return rewrite(graph, _absorb)
+
+
+def _absorb(graph: Graph, node: Node) -> bool:
+    border = _BORDER.get(node.op)
+    if border is None:
+        return False
+    cat = graph.producer(node.inputs[0])
+    axes = None if cat is None else permutation(graph, cat)
+    if cat is not None and axes is not None:
+        cat = graph.producer(cat.inputs[0])
+    if cat is None or cat.op != "CAT":
+        return False
+    axis = cat.attrs["axis"] if axes is None else axes.index(cat.attrs["axis"])
+    parts = [name for name in cat.inputs if not _is_filled_with(graph, name, border)]
+    if len(parts) != 1 or not 1 <= axis <= len(node.attrs["kernel"]):
+        return False
+    (x,) = parts
+    at = cat.inputs.index(x)
+    sizes = [graph.tensors[name].shape[cat.attrs["axis"]] for name in cat.inputs]
+    attrs = dict(node.attrs)
+    for attr in ("padding", "counted"):
+        if attr in attrs:
+            widths = list(attrs[attr])
+            widths[2 * axis - 2] += sum(sizes[:at])
+            widths[2 * axis - 1] += sum(sizes[at + 1 :])
+            attrs[attr] = tuple(widths)
+    if axes is not None:
+        op, moved = permutation_op(axes)
+        x = graph.add_node(op, [x], moved, name=f"{x}.moved", source=cat.source)
+    graph.replace_node(node, node.op, [x, *node.inputs[1:]], attrs)
+    return True
+
+
+def _is_filled_with(graph: Graph, tensor: str, value: float) -> bool:
+    producer = graph.producer(tensor)
+    source = producer.inputs[0] if producer is not None and producer.op == "EXPAND" else tensor
+    return source in graph.constants and bool((graph.constants[source] == value).all())

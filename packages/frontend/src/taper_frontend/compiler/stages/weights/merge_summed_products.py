@@ -1,0 +1,197 @@
+"""Branches that are linear in one tensor, and added up: one product."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from taper_frontend.compiler.analysis.product import has_own_weight, is_plain_product
+from taper_frontend.compiler.rules.pattern import rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+def merge_summed_products(graph: Graph) -> bool:
+    """Add up weights instead of products of one tensor, as RepVGG and MobileOne are trained.
+
+    ::
+
+        CONV(x, w, kernel=3) + b + CONV(x, v, kernel=1) + c + x * s
+        CONV(x, w + [0 v 0] + [0 diag(s) 0], kernel=3) + (b + c)
+
+    Taps have to lie where taps of the largest kernel do. A MATMUL is a convolution of one tap.
+    """
+    return rewrite(graph, _merge)
+
+
+class _Filter(NamedTuple):
+    """A convolution of x, by its weight [*kernel, C / groups, O]; attrs but for the padding."""
+
+    x: str
+    weight: np.ndarray
+    low: tuple[int, ...]  # padding before, for each dim
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+class _Sum(NamedTuple):
+    """What a tree of additions and subtractions adds up: tensors, each so many times; a number."""
+
+    times: dict[str, int]
+    number: float
+
+
+def _merge(graph: Graph, node: Node) -> bool:
+    reader = graph.sole_consumer(node.output)
+    if not _is_sum(graph, node) or (reader is not None and _is_sum(graph, reader)):
+        return False  # of a tree, the last node's business
+    total = _summed(graph, node)
+    filters = {name: found for name in total.times if (found := _filter(graph, name)) is not None}
+    for name, into in sorted(filters.items(), key=lambda item: -item[1].weight.size):
+        alike = {
+            other: (found, places)
+            for other in total.times
+            if graph.tensors[other].type == graph.tensors[name].type
+            and (found := filters.get(other) or _scaling(graph, other, into)) is not None
+            and (places := _places(found, into)) is not None
+        }
+        if len(alike) > 1:
+            weight = np.zeros_like(into.weight)
+            for other, (found, places) in alike.items():
+                weight[places] += total.times[other] * found.weight
+            _replace(graph, node, total, name, alike.keys(), weight)
+            return True
+    return False
+
+
+def _is_sum(graph: Graph, node: Node) -> bool:
+    return node.op in ("ADD", "SUB") and graph.tensors[node.output].dtype == "float32"
+
+
+def _summed(graph: Graph, node: Node) -> _Sum:
+    """Return the sum that ``node`` is the last step of."""
+    times: dict[str, int] = {}
+    number = 0.0
+    pending = [(node, 1)]
+    while pending:
+        step, sign = pending.pop()
+        for operand, own in zip(step.operands(), (1, 1 if step.op == "ADD" else -1), strict=True):
+            if not isinstance(operand, str):
+                number += sign * own * operand
+                continue
+            before = graph.producer(operand)
+            if (
+                before is not None
+                and _is_sum(graph, before)
+                and graph.sole_consumer(operand) is step
+                and step.inputs.count(operand) == 1
+            ):
+                pending.append((before, sign * own))
+            else:
+                times[operand] = times.get(operand, 0) + sign * own
+    return _Sum(times, number)
+
+
+def _filter(graph: Graph, leaf: str) -> _Filter | None:
+    """Return the convolution that makes ``leaf``, if nothing else needs it or its weight."""
+    node = graph.producer(leaf)
+    if not is_plain_product(node) or node.op == "CONV_TRANSPOSE" or node.attrs.get("alpha", 1) != 1:
+        return None
+    if graph.sole_consumer(leaf) is None or not has_own_weight(graph, node):
+        return None
+    x, name = node.inputs
+    weight = graph.constants[name]
+    if node.op == "CONV":
+        attrs = node.complete_attrs()
+        low = attrs["padding"][::2]
+        return _Filter(x, weight, low, attrs["stride"], attrs["dilation"], attrs["groups"])
+    dims = len(graph.tensors[x].shape) - 2
+    if dims < 0:
+        return None
+    matrix = weight.T if node.attrs.get("transpose_b") else weight
+    ones = (1,) * dims
+    return _Filter(x, matrix.reshape(*ones, *matrix.shape), (0,) * dims, ones, ones, 1)
+
+
+def _places(filter_: _Filter, into: _Filter) -> tuple[slice, ...] | None:
+    """Return where the taps of ``filter_`` are among those of ``into``; None if they are not."""
+    if (filter_.x, filter_.stride, filter_.groups) != (into.x, into.stride, into.groups):
+        return None
+    if filter_.weight.shape[-2:] != into.weight.shape[-2:]:
+        return None
+    places = []
+    for d, (taps, room) in enumerate(
+        zip(filter_.weight.shape[:-2], into.weight.shape, strict=False)
+    ):
+        first, rest = divmod(into.low[d] - filter_.low[d], into.dilation[d])
+        if rest or first < 0 or first + taps > room:
+            return None
+        if taps > 1 and filter_.dilation[d] != into.dilation[d]:
+            return None
+        places.append(slice(first, first + taps))
+    return tuple(places)
+
+
+def _scaling(graph: Graph, leaf: str, into: _Filter) -> _Filter | None:
+    """Return ``leaf`` as a convolution of one tap, if it is x or x times a factor per channel."""
+    channels, outputs = into.weight.shape[-2] * into.groups, into.weight.shape[-1]
+    factors = np.ones(channels, np.float32)
+    node = graph.producer(leaf)
+    if leaf != into.x:
+        if node is None or node.op != "MUL" or len(node.inputs) != 2:
+            return None
+        if graph.sole_consumer(leaf) is None:
+            return None
+        constant = next((name for name in node.inputs if name in graph.constants), None)
+        if constant is None or into.x not in node.inputs:
+            return None
+        values = graph.constants[constant]
+        if values.size not in (1, values.shape[-1] if values.shape else 1):
+            return None
+        factors = factors * values.reshape(-1)
+    if channels != outputs or factors.shape != (channels,):
+        return None
+    dims = len(into.low)
+    weight = np.zeros((into.weight.shape[-2], outputs), np.float32)
+    weight[np.arange(outputs) % len(weight), np.arange(outputs)] = factors
+    ones = (1,) * dims
+    return _Filter(
+        into.x, weight.reshape(*ones, *weight.shape), (0,) * dims, ones, ones, into.groups
+    )
+
+
+def _replace(
+    graph: Graph,
+    node: Node,
+    total: _Sum,
+    name: str,
+    alike: Collection[str],
+    weight: np.ndarray,
+) -> None:
+    """Compute the sum with the product ``name`` by ``weight`` in place of all that are alike."""
+    product = graph.nodes[name]
+    attrs = {key: value for key, value in product.attrs.items() if key != "transpose_b"}
+    if product.op == "MATMUL":
+        weight = weight.reshape(weight.shape[-2:])
+    x, old = product.inputs
+    inputs = [x, graph.add_constant(f"{old}.summed", weight)]
+    rest = {other: times for other, times in total.times.items() if other not in alike}
+    biases = [other for other in rest if other in graph.constants]
+    bias = sum((rest.pop(other) * graph.constants[other] for other in biases), total.number)
+    last = graph.add_node(product.op, inputs, attrs, source=product.source)
+    if np.any(bias):
+        constant = graph.add_constant(f"{old}.bias", np.asarray(bias, np.float32))
+        last = graph.add_node("ADD", [last, constant], source=node.source)
+    for other, times in rest.items():
+        for _ in range(abs(times)):
+            op = "ADD" if times > 0 else "SUB"
+            last = graph.add_node(op, [last, other], source=node.source)
+    made = graph.nodes[last]
+    graph.replace_node(node, made.op, made.inputs, made.attrs)
+    graph.prune([last])

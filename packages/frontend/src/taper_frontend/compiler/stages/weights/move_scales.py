@@ -1,0 +1,48 @@
+"""Factors per channel that a run decides: squeeze and excite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.rules.pattern import rewrite
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+def move_scales(graph: Graph) -> bool:
+    """Multiply the packed weight of a product instead of its input, where that is larger.
+
+    ::
+
+        MATMUL(MUL(x, s), w, columns)      x: [1, H, W, K], s: [1, 1, 1, K], w: [P, K, 16]
+        MATMUL(x, MUL(w, RESHAPE(s, [K, 1])), columns)
+
+    Constant factors are the business of ``fold_scales``.
+    """
+    return rewrite(graph, _move)
+
+
+def _move(graph: Graph, node: Node) -> bool:
+    if node.op != "MATMUL" or not node.attrs.get("columns"):
+        return False
+    scaled, weight, *extras = node.inputs
+    mul = graph.producer(scaled)
+    if mul is None or mul.op != "MUL" or len(mul.inputs) != 2 or not graph.is_static(mul):
+        return False
+    if graph.sole_consumer(scaled) is not node or scaled in extras:
+        return False
+    product, packed = graph.tensors[scaled].type, graph.tensors[weight].type
+    if packed.dtype != "float32" or product.size <= packed.size:
+        return False
+    k = product.shape[-1]
+    for x, scale in (mul.inputs, mul.inputs[::-1]):
+        spec = graph.tensors[scale]
+        per_channel = spec.shape[-1:] == (k,) and spec.type.size == k
+        if per_channel and scale not in graph.constants and graph.tensors[x].type == product:
+            column = graph.add_node("RESHAPE", [scale], {"shape": (k, 1)}, source=mul.source)
+            weight = graph.add_node("MUL", [weight, column], source=mul.source)
+            graph.replace_node(node, "MATMUL", [x, weight, *extras], node.attrs)
+            return True
+    return False

@@ -1,0 +1,273 @@
+"""Why a model cannot be exported, all of it at once, and what would run slowly if it can."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._ops import HigherOrderOperator
+
+from taper_frontend.arguments import check_model
+from taper_frontend.attempts import attempt
+from taper_frontend.capture import Model, capture
+from taper_frontend.compiler.planning import make_plan
+from taper_frontend.compiler.stages import PIPELINE, run_pipeline
+from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
+from taper_frontend.dims import Axis, settle
+from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
+from taper_frontend.lowering.lower import survey
+from taper_frontend.lowering.source import without_module
+from taper_frontend.names import input_names
+from taper_frontend.notes import Note, of_plan
+from taper_frontend.request import make_request
+from taper_runtime.executor.compiled import BYTES_PER_NS, FLOPS_PER_NS
+from taper_runtime.executor.executor import definition
+from taper_runtime.plan.binding import instantiate
+from taper_runtime.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+#: What a user can do about each category of break.
+HINTS = {
+    "op": "write it with supported ops, or add a handler (docs/adding-an-op.md)",
+    "dtype": "convert to a supported dtype before this line, or keep this part out of the model",
+    "dynamic shape": "give the Dim a narrower range, or take it out of dynamic_shapes",
+    "mutation": "return the new value instead of writing to the argument",
+    "control flow": "compute both branches and choose with torch.where, or export them apart",
+    "data-dependent": "keep shapes fixed: a mask or torch.where instead of a selection",
+}
+
+
+class Break(NamedTuple):
+    """One reason why a model cannot be exported.
+
+    Attributes
+    ----------
+    category : str
+        One of :data:`taper_frontend.errors.CATEGORIES`.
+    op : str
+    reason : str
+    nodes : int
+        How many it holds for.
+    sources : list of str
+        The lines of the user's model, each once; the first is where it comes first.
+    hint : str
+        What the user can do.
+    """
+
+    category: str
+    op: str
+    reason: str
+    nodes: int
+    sources: list[str]
+    hint: str
+
+
+class Fallback(NamedTuple):
+    """An op that numpy would compute.
+
+    Attributes
+    ----------
+    op : str
+    nodes : int
+    share : float
+        Of the time that all nodes are estimated to take, from the work their ops say they do.
+    sources : list of str
+    """
+
+    op: str
+    nodes: int
+    share: float
+    sources: list[str]
+
+
+class Explanation(NamedTuple):
+    """What stands between a model and a fast plan. ``str`` of it is a report.
+
+    Attributes
+    ----------
+    nodes : int
+        ATen calls in the captured model; 0 where torch could not capture it.
+    supported : int
+        Those that can be exported.
+    breaks : list of Break
+        By category, the most frequent first; empty if the model can be exported.
+    fallbacks : list of Fallback
+        The slowest first.
+    warnings : list of str
+        What :func:`taper_frontend.export` would warn of beside fallbacks.
+    """
+
+    nodes: int
+    supported: int
+    breaks: list[Break]
+    fallbacks: list[Fallback]
+    warnings: list[str]
+
+    @property
+    def score(self) -> float:
+        """Share of the nodes that can be exported, 0 to 1."""
+        return self.supported / self.nodes if self.nodes else 0.0
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Nodes that break the export, by category."""
+        counts: Counter[str] = Counter()
+        for each in self.breaks:
+            counts[each.category] += each.nodes
+        return dict(counts)
+
+    def __str__(self) -> str:
+        lines = [f"{self.supported} of {self.nodes} nodes can be exported ({self.score:.1%})"]
+        if not self.nodes:
+            lines = ["torch cannot capture the model, so its nodes are not known"]
+        for category, count in self.categories.items():
+            lines += ["", f"{category}: {counted(count, 'node')}"]
+            for each in (each for each in self.breaks if each.category == category):
+                lines.append(f"  {each.nodes} x {each.op}: {each.reason}")
+                lines += [f"      at {source}" for source in each.sources]
+                lines.append(f"      hint: {each.hint}")
+        if self.fallbacks:
+            share = sum(fallback.share for fallback in self.fallbacks)
+            lines += ["", f"computed by numpy, about {share:.1%} of the time:"]
+            for fallback in self.fallbacks:
+                lines.append(f"  {fallback.nodes} x {fallback.op}: {fallback.share:.1%}")
+                lines += [f"      at {source}" for source in fallback.sources]
+        elif not self.breaks:
+            lines.append("every node has a native kernel")
+        lines += [line for warning in self.warnings for line in ("", f"warning: {warning}")]
+        return "\n".join(lines)
+
+
+def explain(
+    module: Model,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+) -> Explanation:
+    """Say what of a model cannot be exported and why, and what would run without a native kernel.
+
+    Nothing is raised for a model that cannot be exported: that is what the result says. Where there
+    are breaks, the rest of the model is planned as far as it goes.
+
+    Parameters
+    ----------
+    module, args, kwargs, dynamic_shapes, dynamic_axes
+        As :func:`taper_frontend.export` takes them.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    ExportError
+        If the arguments are not those of the model, or the model is none.
+    """
+    check_model(module)
+    request = None
+    if isinstance(module, torch.nn.Module):
+        request = make_request(module, args, kwargs, None, dynamic_shapes, dynamic_axes)
+    try:
+        if request is None:
+            return _explain(capture(module, dynamic_shapes=dynamic_shapes))
+        notes = request.notes
+        return attempt(request, lambda tried: _explain(tried.program, tried.axes, notes))
+    except CaptureError as error:
+        node = UnsupportedNode("torch.export", error.category, error.reason, error.source)
+    except ExportError as error:
+        node = UnsupportedNode("torch.export", "dynamic shape", str(error), "")
+    return Explanation(0, 0, _breaks([node]), [], [])
+
+
+def _explain(
+    program: ExportedProgram, axes: Sequence[Axis] = (), notes: Sequence[Note] = ()
+) -> Explanation:
+    """Explain a captured program."""
+    inputs = input_names(program)
+    dims = settle(program, inputs, axes)
+    surveyed = survey(program, dims.names, ranged=dims.ranged)
+    graph = surveyed.graph
+    weights = sum(array.nbytes for array in graph.constants.values())
+    total = sum(_is_call(node) for node in program.graph.nodes)
+    calls = {str(node.target) for node in program.graph.nodes if _is_call(node)}
+    refused = [node for node in surveyed.refused if node.op in calls]
+    nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count too
+    run_pipeline(graph, [*PIPELINE, materialize_outputs])
+    plan = make_plan(graph)
+    found = [*notes, *dims.notes, *of_plan(plan, weights)]
+    return Explanation(
+        nodes,
+        nodes - len(surveyed.refused),
+        _breaks(surveyed.refused),
+        _fallbacks(plan),
+        [note.text for note in found if note.kind != "numpy"],
+    )
+
+
+def _is_call(node: torch.fx.Node) -> bool:
+    """Whether a node computes something: no result picked, no size, no check."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    if isinstance(node.target, HigherOrderOperator):
+        return True
+    return isinstance(node.meta.get("val"), torch.Tensor | list | tuple)
+
+
+def _breaks(refused: list[UnsupportedNode]) -> list[Break]:
+    """Join what is refused for one reason."""
+    groups: dict[tuple[str, str, str], list[UnsupportedNode]] = {}
+    for node in refused:
+        groups.setdefault((node.category, node.op, node.reason), []).append(node)
+    weight = Counter(node.category for node in refused)
+    breaks = [
+        Break(category, op, reason, len(nodes), _sources(n.source for n in nodes), HINTS[category])
+        for (category, op, reason), nodes in groups.items()
+    ]
+    return sorted(breaks, key=lambda each: (-weight[each.category], each.category, -each.nodes))
+
+
+def _sources(sources: Any) -> list[str]:
+    """Return each line once, whichever modules call it."""
+    return list(dict.fromkeys(without_module(source) for source in sources if source))
+
+
+def _fallbacks(plan: Plan) -> list[Fallback]:
+    """Nodes without a native kernel, by op, with their share of the estimated time."""
+    sizes = plan.metadata["memory"].get("sizes", {})
+    without = {fallback["node"] for fallback in plan.metadata["fallbacks"]}
+    plan = instantiate(plan, sizes)
+    executed = [node for node in plan.nodes if plan.is_executed(node)]
+    times = {node.output: _estimate(plan, node) for node in executed}
+    total = sum(times.values()) or 1.0
+    by_op: dict[str, list[PlanNode]] = {}
+    for node in executed:
+        if node.output in without:
+            by_op.setdefault(node.op, []).append(node)
+    found = [
+        Fallback(
+            op,
+            len(nodes),
+            sum(times[node.output] for node in nodes) / total,
+            _sources(node.source for node in nodes),
+        )
+        for op, nodes in by_op.items()
+    ]
+    return sorted(found, key=lambda each: -each.share)
+
+
+def _estimate(plan: Plan, node: PlanNode) -> float:
+    """Nanoseconds, roughly, from the work the op says it does."""
+    op, attrs = definition(node)
+    inputs = [plan.tensors[name].type for name in node.inputs]
+    cost = op.cost(inputs, plan.tensors[node.output].type, attrs)
+    return max(cost.flops / FLOPS_PER_NS, cost.bytes / BYTES_PER_NS)

@@ -1,0 +1,328 @@
+"""The frontend's one entry point: a module in, a verified plan out."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from taper_frontend.attempts import Attempt, attempt, check_range
+from taper_frontend.capture import Model, capture, opened
+from taper_frontend.compiler.planning import make_plan
+from taper_frontend.compiler.stages import PIPELINE, Pass, run_pipeline
+from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
+from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
+from taper_frontend.errors import ExportError
+from taper_frontend.lowering import lower
+from taper_frontend.lowering.context import to_numpy
+from taper_frontend.lowering.trees import flat_leaves, tensor_leaves
+from taper_frontend.names import check_names, input_names, output_names
+from taper_frontend.notes import Note, of_plan, warn
+from taper_frontend.request import Request, make_request
+from taper_frontend.verify import Reference, VerificationError, verify_plan
+from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.plan.binding import bind_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.lowering.lower import Lowered
+    from taper_runtime.plan.plan import Plan
+
+
+#: What an export does, in order. Some come again where the first capture is of no use.
+STEPS = ("capture", "lower", "optimize", "plan", "verify")
+
+
+def export(
+    module: Model,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+    passes: Sequence[Pass] = PIPELINE,
+    verify: bool = True,
+    progress: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> Plan:
+    """Export a model to a plan.
+
+    Parameters
+    ----------
+    module : torch.nn.Module, ExportedProgram, str or os.PathLike
+        A module is captured in the mode it is in: call ``eval()`` first. A path is that of a
+        ``.pt2`` file.
+    args, kwargs
+        Example arguments, nested as the module takes them. Values that are not tensors become part
+        of the plan. A program or file carries its own.
+    input_names, output_names : sequence of str, optional
+        One name for each tensor among the arguments, or the results, in order. The default is the
+        path to it: the argument's name, keys, fields and positions, joined by dots; see
+        :mod:`taper_frontend.names`.
+    dynamic_shapes
+        As ``torch.export.export`` takes them, or with strings in place of ``Dim``: ``({0: "batch",
+        1: "length"},)``. Dimensions named here vary from run to run; those of one name are one
+        size. A ``Dim`` has to vary over its whole range; a string or ``Dim.AUTO`` as far as the
+        model allows.
+    dynamic_axes : mapping of str to mapping or sequence, optional
+        The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
+        {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. Outputs may stand there too;
+        their shapes follow from the model.
+    passes : sequence of callables, optional
+        The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
+        :data:`taper_frontend.compiler.stages.PIPELINE`; ``()`` exports the graph as lowered.
+    verify : bool
+        Run the plan beside the module, on the example arguments and on random ones like them.
+    progress : bool
+        Show the steps on the terminal.
+    metadata : mapping of str to str, optional
+        Texts of yours to keep in the plan: labels, an alphabet, a version. A session's
+        ``get_modelmeta().custom_metadata_map`` has them.
+
+    Returns
+    -------
+    Plan
+        Its metadata holds the export report: nodes after each pass, memory, fallbacks, error, and
+        ``warnings``: a kind and a text each.
+
+    Raises
+    ------
+    UnsupportedOpError
+        Listing every node that cannot be exported, with its reason and source line.
+    ExportError
+        If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
+        ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
+        the module's, or ``metadata`` is not text.
+
+    Warns
+    -----
+    ExportWarning
+        What a user should know of a plan that is otherwise right; see
+        :data:`taper_frontend.notes.KINDS`.
+    """
+    if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
+        raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
+    options = Options(input_names, output_names, passes)
+    with _steps(progress) as step:
+        step("capture")
+        model = opened(module)
+        if isinstance(model, torch.nn.Module):
+            request = make_request(model, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
+            plan = attempt(
+                request,
+                lambda tried: _compile(tried, request, options, step, verify or tried.doubled),
+            )
+        elif dynamic_axes is not None:
+            raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
+        else:
+            program = capture(model, dynamic_shapes=dynamic_shapes)
+            plan = compile_program(program, options=options, step=step)
+            if verify:
+                step("verify")
+                plan = verify_plan(plan, Reference(model, program))
+        check_axes(dynamic_axes or {}, plan)
+    warn([Note(**note) for note in plan.metadata["warnings"]])
+    return plan._replace(metadata={**plan.metadata, "user": dict(metadata)}) if metadata else plan
+
+
+class Options(NamedTuple):
+    """What is asked of a plan.
+
+    Attributes
+    ----------
+    input_names, output_names, passes
+        As :func:`export` takes them.
+    trusting : bool
+        Whether sizes start where torch says, and not below.
+    """
+
+    input_names: Sequence[str] | None = None
+    output_names: Sequence[str] | None = None
+    passes: Sequence[Pass] = PIPELINE
+    trusting: bool = False
+
+
+def compile_program(
+    program: ExportedProgram,
+    axes: Sequence[Axis] = (),
+    notes: Sequence[Note] = (),
+    *,
+    options: Options | None = None,
+    step: Callable[[str], None] = lambda name: None,
+) -> Plan:
+    """Make a plan of a program that :func:`taper_frontend.capture.capture` gave.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+    axes : sequence of Axis
+        The dimensions that were to vary.
+    notes : sequence of Note
+        What is known already that a user should know.
+    options : Options, optional
+    step : callable
+        Gets the name of each step before it runs.
+    """
+    options = options or Options()
+    inputs = _input_names(program, options.input_names)
+    dims = settle(program, inputs, axes)
+    step("lower")
+    lowered = lower(
+        program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
+    )
+    graph = lowered.graph
+    weights = sum(array.nbytes for array in (*graph.constants.values(), *graph.states.values()))
+    step("optimize")
+    nodes_lowered = len(graph.nodes)
+    # the last is the planner's condition, whatever the pipeline
+    records = run_pipeline(graph, [*options.passes, materialize_outputs])
+    graph.name_outputs(_output_names(program, lowered, options.output_names))
+    step("plan")
+    report = {
+        "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
+        "nodes_lowered": nodes_lowered,
+        "passes": [
+            {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
+        ],
+    }
+    try:
+        plan = make_plan(
+            graph,
+            samples=_samples(program, graph),
+            input_tree=lowered.input_tree,
+            output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
+            metadata=report,
+        )
+    except PlanFormatError as error:
+        if not graph.sizes:
+            raise
+        raise ExportError(
+            f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
+            "may be"
+        ) from error
+    found = [
+        *notes,
+        *dims.notes,
+        *of_ranges(lowered, program, axes, dims.names),
+        *of_plan(plan, weights),
+    ]
+    return plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
+
+
+def _compile(
+    tried: Attempt,
+    request: Request,
+    options: Options,
+    step: Callable[[str], None],
+    verify: bool,
+) -> Plan:
+    """Make a plan of what has been captured of a module, and check that it is about its request."""
+
+    def make(options: Options) -> Plan:
+        program = tried.program
+        plan = compile_program(program, tried.axes, request.notes, options=options, step=step)
+        _check_example(plan)
+        if not verify:
+            return plan
+        step("verify")
+        return verify_plan(plan, Reference(request.module, program))
+
+    try:
+        plan = make(options)
+    except VerificationError:
+        if not tried.axes:
+            raise
+        # the program may be another for sizes of 1, which torch takes for a case of its own
+        plan = make(options._replace(trusting=True))
+    if tried.hinted:
+        check_range(plan, request.axes)
+    return plan
+
+
+def _check_example(plan: Plan) -> None:
+    """Check that a plan takes the example: another may have been captured."""
+    try:
+        bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+    except InputError as error:
+        raise ExportError(f"the plan does not take the example: {error}") from error
+
+
+def _input_names(program: ExportedProgram, given: Sequence[str] | None) -> dict[str, str]:
+    """Return the placeholder of each argument -> the name of the input."""
+    names = input_names(program)
+    if given is None:
+        return names
+    tensors = [node.name for node in tensor_inputs(program)]
+    check_names("input_names", given, [names[name] for name in tensors])
+    return names | dict(zip(tensors, given, strict=True))
+
+
+def _output_names(
+    program: ExportedProgram, lowered: Lowered, given: Sequence[str] | None
+) -> list[str]:
+    """Return the names of the outputs."""
+    inputs = lowered.graph.inputs
+    leaves = flat_leaves(lowered.output_tree)
+    names = output_names(program.call_spec.out_spec, inputs)
+    names = [name for name, (kind, _) in zip(names, leaves, strict=True) if kind == "tensor"]
+    if given is None:
+        return names
+    check_names("output_names", given, names)
+    if clash := set(given) & set(inputs):
+        raise ExportError(
+            f"output_names: expected names that no input and no state has, got {min(clash)!r}"
+        )
+    return list(given)
+
+
+def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
+    """Example inputs by name, from what the program was captured with."""
+    if program.example_inputs is None:
+        return {}
+    tensors = tensor_leaves(program.example_inputs)
+    return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=False)}
+
+
+def _rename_leaves(tree: Any, names: Iterator[str]) -> Any:
+    """The output tree with its tensors' final names: a pass may have put another there."""
+    kind, value = tree
+    if kind == "tensor":
+        return [kind, next(names)]
+    if kind == "dict":
+        return [kind, [[key, _rename_leaves(child, names)] for key, child in value]]
+    if kind in ("list", "tuple"):
+        return [kind, [_rename_leaves(child, names) for child in value]]
+    return tree
+
+
+def _version() -> str:
+    from taper_frontend import __version__
+
+    return __version__
+
+
+@contextmanager
+def _steps(show: bool) -> Iterator[Callable[[str], None]]:
+    """Give a function that is told which of :data:`STEPS` begins; a bar shows it if ``show``."""
+    if not show:
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    # the stream as it is now: what torch writes to it is dropped
+    with Progress(console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("export", total=len(STEPS))
+
+        def step(name: str) -> None:
+            bar.update(task, description=f"export: {name}", completed=STEPS.index(name))
+
+        yield step

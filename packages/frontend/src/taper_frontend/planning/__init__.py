@@ -1,5 +1,0 @@
-"""Graph to plan: order, memory sharing, arena offsets."""
-
-from taper_frontend.planning.planner import make_plan
-
-__all__ = ["make_plan"]

@@ -1,0 +1,190 @@
+"""Constant matrices are packed, once each, from either layout."""
+
+import numpy as np
+import pytest
+
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
+from taper_frontend.compiler.stages import pack_weights
+from taper_runtime.ops.conv import pack_weight
+from taper_runtime.ops.convert import cast
+from taper_runtime.ops.matmul import unpack
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 40])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_layouts(columns, transposed):
+    b = Builder()
+    w = b.constant(floats(*((columns, 6) if transposed else (6, columns))), "w")
+    y = b.op("MATMUL", b.input("a", 4, 6), w, transpose_b=transposed, alpha=0.5)
+    graph = check_fires(pack_weights, b.done(y))
+    node = only(graph, "MATMUL")
+    assert node.attrs == {"alpha": 0.5, "columns": columns}
+    assert list(graph.constants) == ["w.packed"]
+    packed = graph.constants["w.packed"]
+    assert packed.shape == (-(-columns // 16), 6, 16)
+    matrix = floats(columns, 6).T if transposed else floats(6, columns)
+    np.testing.assert_array_equal(unpack(packed, columns), matrix)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_halves_stay_halves(dtype, transposed):
+    b = Builder()
+    matrix = cast(floats(*((20, 6) if transposed else (6, 20))), dtype)
+    w = b.op("CAST", b.graph.add_constant("w", matrix, dtype), dtype="float32")
+    graph = b.done(b.op("MATMUL", b.input("a", 4, 6), w, transpose_b=transposed))
+    check_fires(pack_weights, graph)
+    assert op_counts(graph) == {"MATMUL": 1}
+    assert list(graph.constants) == ["w.packed"]
+    assert graph.tensors["w.packed"].dtype == dtype
+    packed = graph.constants["w.packed"]
+    np.testing.assert_array_equal(unpack(packed, 20), matrix.T if transposed else matrix)
+
+
+def test_halves_that_others_read_widened():
+    b = Builder()
+    w = b.op("CAST", b.constant(floats(6, 6).astype(np.float16), "w"), dtype="float32")
+    x = b.op("ADD", b.input("a", 4, 6), b.op("SUM", w, axes=(0,)))
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, w)))
+    assert op_counts(graph)["CAST"] == 1
+    assert list(graph.constants) == ["w", "w.packed"]
+
+
+def test_table_of_halves():
+    b = Builder()
+    table = b.constant(floats(40, 6).astype(np.float16), "table")
+    rows = b.op("EMBEDDING", table, b.input("ids", 3, dtype="int64"))
+    x = b.op("CAST", rows, dtype="float32")
+    widened = b.op("CAST", table, dtype="float32")
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, widened, transpose_b=True)))
+    assert list(graph.constants) == ["table.packed"]
+    assert op_counts(graph) == {"EMBEDDING": 1, "CAST": 1, "MATMUL": 1}
+
+
+def test_epilogue_and_extras_stay():
+    b = Builder()
+    inputs = [b.input("a", 4, 6), b.weight(6, 7), b.input("bias", 7)]
+    graph = b.done(b.op("MATMUL", *inputs, code=("ADD", "RELU"), args=(0, 1, 2)))
+    check_fires(pack_weights, graph)
+    assert only(graph, "MATMUL").inputs == ["a", "w.packed", "bias"]
+
+
+def test_shared_weight_is_packed_once():
+    b = Builder()
+    w = b.weight(6, 6)
+    x = b.input("x", 4, 6)
+    graph = b.done(b.op("MATMUL", b.op("MATMUL", x, w), w))
+    check_fires(pack_weights, graph)
+    assert list(graph.constants) == ["w.packed"]
+
+
+def test_weight_in_both_directions_is_packed_twice():
+    b = Builder()
+    w = b.weight(6, 6)
+    y = b.op("MATMUL", b.op("MATMUL", b.input("x", 4, 6), w), w, transpose_b=True)
+    graph = check_fires(pack_weights, b.done(y))
+    assert list(graph.constants) == ["w.packed", "w.packed_1"]
+
+
+def test_table_that_is_a_weight_too_is_kept_once():
+    b = Builder()
+    table = b.weight(20, 6, name="table")
+    ids = b.input("ids", 3, dtype="int64")
+    x = b.op(
+        "ADD",
+        b.op("EMBEDDING", table, ids),
+        b.op("EMBEDDING", table, b.op("NEG", b.op("NEG", ids))),
+    )
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, table, transpose_b=True)))
+    assert list(graph.constants) == ["table.packed"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_original_that_others_read_stays(transposed):
+    b = Builder()
+    table = b.weight(6, 6, name="table")
+    x = b.op("EMBEDDING", table, b.input("ids", 3, dtype="int64"))
+    if transposed:
+        x = b.op("ADD", x, b.op("SUM", table, axes=(0,)))
+    graph = check_fires(pack_weights, b.done(b.op("MATMUL", x, table, transpose_b=transposed)))
+    assert list(graph.constants) == ["table", "table.packed"]
+
+
+def conv(b, x, weight, op="CONV", **attrs):
+    plain = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    return b.op(op, x, weight, **plain, **attrs)
+
+
+@pytest.mark.parametrize("op", ["CONV", "CONV_TRANSPOSE"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution(op, groups):
+    b = Builder()
+    weight = floats(3, 3, 6 // groups, 20)
+    x = b.input("x", 1, 5, 5, 6)
+    graph = b.done(conv(b, x, b.constant(weight, "w"), op, groups=groups))
+    check_fires(pack_weights, graph)
+    node = only(graph, op)
+    assert node.attrs["columns"] == 20 // groups
+    packed = graph.constants["w.packed"]
+    assert packed.shape == (groups, 2 // groups, 9 * 6 // groups, 16)
+    np.testing.assert_array_equal(packed, pack_weight(weight, groups))
+
+
+def test_convolution_of_one_channel_is_packed():
+    b = Builder()
+    graph = b.done(conv(b, b.input("x", 1, 5, 5, 1), b.weight(3, 3, 1, 1)))
+    check_fires(pack_weights, graph)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_convolution_in_small_groups_stays(width):
+    b = Builder()
+    x, weight = b.input("x", 1, 5, 5, 6 * width), b.weight(3, 3, width, 6 * width)
+    check_keeps(pack_weights, b.done(conv(b, x, weight, groups=6)))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(4, 8), (3, 3), (16, 16)])
+def test_convolution_in_other_groups_is_packed(inputs, outputs):
+    b = Builder()
+    x, weight = b.input("x", 1, 5, 5, 3 * inputs), b.weight(3, 3, inputs, 3 * outputs)
+    check_fires(pack_weights, b.done(conv(b, x, weight, groups=3)))
+
+
+def test_vector_times_matrix():
+    b = Builder()
+    check_fires(pack_weights, b.done(b.op("MATMUL", b.input("a", 6), b.weight(6, 7))))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: b.op("MATMUL", b.input("a", 4, 6), b.input("b", 6, 7)),
+        lambda b: b.op("MATMUL", b.input("a", 2, 4, 6), b.weight(2, 6, 7)),
+        lambda b: b.op("MATMUL", b.input("a", 4, 6), b.weight(6)),
+        lambda b: b.op("MATMUL", b.weight(4, 6), b.input("b", 6, 7)),
+        lambda b: b.op("MATMUL", b.input("a", 4, 6), b.constant(np.zeros((6, 0), np.float32))),
+        lambda b: b.op("MATMUL", b.input("a", 4, 0), b.constant(np.zeros((0, 6), np.float32))),
+        lambda b: b.op("MATMUL", b.input("a", 4, 6, dtype="float64"), b.constant(np.zeros((6, 7)))),
+        lambda b: b.op(
+            "MATMUL",
+            b.input("a", 4, 6),
+            b.op("CAST", b.constant(np.zeros((6, 7))), dtype="float32"),
+        ),
+        lambda b: b.op(
+            "MATMUL",
+            b.input("a", 4, 6),
+            b.op("CAST", b.input("b", 6, 7, dtype="float16"), dtype="float32"),
+        ),
+    ],
+)
+def test_what_has_no_packed_form_stays(make):
+    b = Builder()
+    check_keeps(pack_weights, b.done(make(b)))
+
+
+def test_packed_stays():
+    b = Builder()
+    graph = b.done(b.op("MATMUL", b.input("a", 4, 6), b.weight(6, 7)))
+    check_fires(pack_weights, graph)
+    check_keeps(pack_weights, graph)
+    assert op_counts(graph) == {"MATMUL": 1}

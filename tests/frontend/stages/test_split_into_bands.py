@@ -1,0 +1,184 @@
+"""Chains over large images are computed a band at a time."""
+
+import numpy as np
+import pytest
+import torch
+
+import taper_frontend
+from graph_checks import Builder, check_fires, check_keeps, floats, op_counts, shrink_cache
+from taper_frontend.compiler.stages import PIPELINE, split_into_bands
+from taper_runtime import InferenceSession
+from taper_runtime.ops.winograd import transform_weight
+from taper_runtime.sizes import variable
+
+PLAIN = {"has_weight": False, "has_bias": False}
+
+
+@pytest.fixture(autouse=True)
+def small_cache(monkeypatch):
+    shrink_cache(monkeypatch, 8 << 10)
+
+
+def conv(b, x, weight, *extras, size=3, stride=1, dilation=1, padding=1, **attrs):
+    plain = {"kernel": (size,) * 2, "stride": (stride,) * 2, "dilation": (dilation,) * 2}
+    return b.op("CONV", x, weight, *extras, **plain, padding=(padding,) * 4, **attrs)
+
+
+def depthwise(b, x, channels, **attrs):
+    return conv(b, x, b.weight(attrs.get("size", 3), attrs.get("size", 3), 1, channels),
+                groups=channels, **attrs)  # fmt: skip
+
+
+def inverted(b, x, channels, wide, **attrs):
+    """Expand, filter, project."""
+    y = b.op("RELU", b.op("MATMUL", x, b.weight(channels, wide)))
+    return b.op("MATMUL", depthwise(b, y, wide, **attrs), b.weight(wide, channels))
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [{}, {"stride": 2}, {"size": 5, "padding": 2}, {"dilation": 2, "padding": 2}, {"padding": 0}],
+)
+def test_chain_around_a_window(attrs):
+    b = Builder()
+    x = b.input("x", 1, 24, 5, 4)
+    graph = check_fires(split_into_bands, b.done(inverted(b, x, 4, 24, **attrs)))
+    counts = op_counts(graph)
+    assert counts["CAT"] == 1
+    assert counts["CONV"] == counts["RELU"] == counts["MATMUL"] // 2 > 1
+    rows = [
+        graph.tensors[node.output].shape[1] for node in graph.nodes.values() if node.op == "RELU"
+    ]
+    assert max(rows) < 24
+
+
+def test_every_other_tensor_with_rows_is_cut():
+    b = Builder()
+    x, bias = b.input("x", 1, 16, 8, 4), b.input("bias", 4)
+    column, row = b.input("column", 16, 1, 1), b.input("row", 1, 1, 8, 4)
+    y = b.op("MUL", inverted(b, x, 4, 24), column)
+    y = b.op("ADD", b.op("ADD", b.op("ADD", y, bias), row), x)
+    check_fires(split_into_bands, b.done(y))
+
+
+def test_epilogue_operands_are_cut():
+    b = Builder()
+    x = b.input("x", 1, 16, 8, 4)
+    y = b.op("MATMUL", x, b.weight(4, 24))
+    y = depthwise(b, y, 24)
+    code = {"code": ("ADD", "ADD"), "args": (0, 1, 3, 2)}
+    y = b.op("MATMUL", y, b.weight(24, 4), b.input("bias", 4), x, **code)
+    check_fires(split_into_bands, b.done(y))
+
+
+@pytest.mark.parametrize(("images", "cats"), [(2, 3), (6, 7)])
+def test_images_are_cut_into_bands(images, cats):
+    b = Builder()
+    graph = b.done(inverted(b, b.input("x", images, 12, 8, 4), 4, 24))
+    assert op_counts(check_fires(split_into_bands, graph))["CAT"] == cats
+
+
+def test_small_images_are_bands():
+    b = Builder()
+    graph = b.done(inverted(b, b.input("x", 12, 3, 4, 4), 4, 24))
+    assert op_counts(check_fires(split_into_bands, graph))["CAT"] == 1
+
+
+def test_norms_and_pools():
+    b = Builder()
+    x = b.input("x", 1, 40, 8, 8)
+    window = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1)}
+    y = b.op("LAYER_NORM", depthwise(b, x, 8), b.input("w", 8), b.input("v", 8), dims=1, eps=1e-5)
+    y = b.op("MAX_POOL", b.op("EXP", y), **window, dilation=(1, 1))
+    y = b.op("AVG_POOL", b.op("NEG", y), **window, counted=(1, 1, 1, 1))
+    graph = check_fires(split_into_bands, b.done(y))
+    assert op_counts(graph)["CAT"] == 1
+
+
+def test_winograd():
+    b = Builder()
+    x = b.op("EXP", b.input("x", 1, 60, 12, 4))
+    weight = b.constant(transform_weight(floats(3, 3, 4, 16) / 6, 2))
+    tiles = {"padding": (1, 1, 1, 1), "columns": 16, "tile": 2}
+    graph = check_fires(split_into_bands, b.done(b.op("CONV_WINOGRAD", x, weight, **tiles)))
+    assert op_counts(graph)["CAT"] == 1
+
+
+def test_chain_is_cut_where_a_tensor_is_small():
+    b = Builder()
+    x = inverted(b, b.input("x", 1, 16, 8, 4), 4, 24)
+    graph = check_fires(split_into_bands, b.done(inverted(b, x, 4, 24)))
+    assert op_counts(graph)["CAT"] == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: inverted(b, b.input("x", 1, 4, 4, 4), 4, 8),  # it fits
+        lambda b: b.op("MATMUL", b.input("x", 1, 40, 8, 8), b.weight(8, 24)),  # no chain
+        lambda b: depthwise(  # each band would need all of it
+            b, b.op("EXP", b.input("x", 1, 15, 9, 24)), 24, size=13, padding=6
+        ),
+        lambda b: inverted(b, b.input("x", 1, 1, 200, 4), 4, 24),  # one row
+        lambda b: inverted(b, b.input("x", 0, 15, 9, 4), 4, 24),
+        lambda b: b.op(  # the weight is no weight
+            "MATMUL", b.op("EXP", b.input("x", 4, 32, 32)), b.input("w", 4, 32, 32)
+        ),
+        lambda b: b.op("SOFTMAX", b.op("EXP", b.input("x", 1, 40, 40)), axis=1),
+        lambda b: b.op(
+            "LAYER_NORM", b.op("EXP", b.input("x", 1, 40, 40)), dims=2, eps=0.1, **PLAIN
+        ),
+    ],
+)
+def test_what_is_left_alone(make):
+    b = Builder()
+    check_keeps(split_into_bands, b.done(make(b)))
+
+
+def test_tensor_with_other_readers_ends_a_chain():
+    b = Builder()
+    y = b.op("MATMUL", b.input("x", 1, 16, 8, 4), b.weight(4, 24))
+    check_keeps(split_into_bands, b.done(depthwise(b, y, 24), b.op("EXP", y)))
+    b = Builder()
+    y = b.op("MATMUL", b.input("x", 1, 16, 8, 4), b.weight(4, 24))
+    check_keeps(split_into_bands, b.done(y, depthwise(b, y, 24)))
+
+
+def test_sizes_that_vary_are_left_alone():
+    b = Builder()
+    b.graph.sizes, b.graph.examples = {"n": (1, 64)}, {"n": 16}
+    check_keeps(
+        split_into_bands, b.done(inverted(b, b.input("x", 1, variable("n", 1, 64), 8, 4), 4, 24))
+    )
+
+
+def test_heavy_weights_are_not_read_for_every_band():
+    b = Builder()
+    x = b.input("x", 1, 16, 2, 64)
+    y = b.op("MATMUL", b.op("EXP", x), b.weight(64, 64))
+    check_keeps(split_into_bands, b.done(b.op("MATMUL", y, b.weight(64, 64, seed=2))))
+
+
+def test_exported_model_has_the_same_bits_and_a_smaller_arena():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.expand = torch.nn.Conv2d(8, 48, 1)
+            self.filter = torch.nn.Conv2d(48, 48, 3, padding=1, groups=48)
+            self.project = torch.nn.Conv2d(48, 8, 1)
+
+        def forward(self, x):
+            return x + self.project(torch.relu(self.filter(torch.relu(self.expand(x)))))
+
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(2, 8, 40, 6)
+    plans = [
+        taper_frontend.export(net, (x,), passes=passes)
+        for passes in (PIPELINE, [p for p in PIPELINE if p is not split_into_bands])
+    ]
+    bands, whole = (InferenceSession(plan).run(None, {"x": x.numpy()})[0] for plan in plans)
+    np.testing.assert_array_equal(bands, whole)
+    joined = [node for node in plans[0].nodes if node.op == "CAT"]
+    assert joined
+    assert not any(map(plans[0].is_executed, joined))
+    assert plans[0].arena_bytes < plans[1].arena_bytes

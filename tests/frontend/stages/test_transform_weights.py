@@ -1,0 +1,110 @@
+"""3x3 convolutions take Winograd's form where it is faster."""
+
+import numpy as np
+import pytest
+import torch
+
+import taper_frontend
+from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
+from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.stages import PIPELINE, transform_weights
+from taper_runtime import InferenceSession
+from taper_runtime.ops.winograd import POINTS, transform_weight, transforms
+from taper_runtime.sizes import variable
+
+
+def conv(b, x, weight, size=3, stride=1, dilation=1, **attrs):
+    plain = {"kernel": (size,) * 2, "stride": (stride,) * 2, "dilation": (dilation,) * 2}
+    return b.op("CONV", x, weight, **plain, padding=(1, 1, 1, 1), **attrs)
+
+
+@pytest.mark.parametrize(("size", "channels", "tile"), [(56, 64, 4), (28, 128, 4), (14, 256, 2)])
+def test_tile_follows_from_the_shape(size, channels, tile):
+    b = Builder()
+    weight = floats(3, 3, channels, channels, seed=1) / np.float32(3 * channels**0.5)
+    x = b.input("x", 1, size, size, channels)
+    graph = b.done(conv(b, x, b.constant(weight, "w")))
+    check_fires(transform_weights, graph)
+    node = only(graph, "CONV_WINOGRAD")
+    assert node.attrs == {"padding": (1, 1, 1, 1), "columns": channels, "tile": tile}
+    assert list(graph.constants) == [f"w.tiles{tile}"]
+    np.testing.assert_array_equal(graph.constants[f"w.tiles{tile}"], transform_weight(weight, tile))
+
+
+def test_epilogue_and_extras_stay():
+    b = Builder()
+    inputs = [b.input("x", 1, 28, 28, 32), b.weight(3, 3, 32, 32), b.input("bias", 32)]
+    plain = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (0, 0, 0, 0)}
+    graph = b.done(b.op("CONV", *inputs, **plain, code=("ADD", "RELU"), args=(0, 1, 2)))
+    check_fires(transform_weights, graph)
+    node = only(graph, "CONV_WINOGRAD")
+    assert node.inputs == ["x", "w.tiles4", "bias"]
+    assert node.attrs["code"] == ("ADD", "RELU")
+
+
+def test_shared_weight_is_transformed_once():
+    b = Builder()
+    w = b.weight(3, 3, 32, 32)
+    graph = b.done(conv(b, conv(b, b.input("x", 1, 28, 28, 32), w), w))
+    check_fires(transform_weights, graph)
+    assert op_counts(graph) == {"CONV_WINOGRAD": 2}
+    assert list(graph.constants) == ["w.tiles4"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: conv(b, b.input("x", 1, 28, 28, 32), b.weight(3, 3, 32, 32), stride=2),
+        lambda b: conv(b, b.input("x", 1, 28, 28, 32), b.weight(3, 3, 32, 32), dilation=2),
+        lambda b: conv(b, b.input("x", 1, 28, 28, 32), b.weight(5, 5, 32, 32), size=5),
+        lambda b: conv(b, b.input("x", 1, 28, 28, 32), b.weight(3, 3, 16, 32), groups=2),
+        lambda b: conv(b, b.input("x", 1, 28, 28, 32), b.input("w", 3, 3, 32, 32)),
+        # A weight to read for four pixels; the first layer of an image.
+        lambda b: conv(b, b.input("x", 1, 2, 2, 256), b.weight(3, 3, 256, 256)),
+        lambda b: conv(b, b.input("x", 1, 64, 64, 3), b.weight(3, 3, 3, 32)),
+    ],
+)
+def test_direct_sums_stay(make):
+    b = Builder()
+    check_keeps(transform_weights, b.done(make(b)))
+
+
+def test_sizes_that_vary_are_weighed_by_example():
+    for height, expected in ((2, "CONV"), (56, "CONV_WINOGRAD")):
+        b = Builder()
+        b.graph = Graph(sizes={"h": (1, 100)}, examples={"h": height})
+        x = b.input("x", 1, variable("h", 1, 100), 2, 256)
+        graph = b.done(conv(b, x, b.weight(3, 3, 256, 256)))
+        transform_weights(graph)
+        graph.verify()
+        assert op_counts(graph) == {expected: 1}
+
+
+@pytest.mark.parametrize("tile", POINTS)
+def test_transforms_make_a_convolution(tile):
+    m = transforms(tile)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal(tile + 2), rng.standard_normal(3)
+    got = m.output @ ((m.weight @ w) * (m.x @ x))
+    np.testing.assert_allclose(got, np.correlate(x, w), rtol=1e-12)
+    for matrix in (m.x, m.output):  # the kernels compute with these
+        np.testing.assert_array_equal(matrix, matrix.astype(np.float32))
+
+
+def test_pipeline_without_it_sums_directly():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(32, 40, 3, padding=1), torch.nn.ReLU()).eval()
+    x = torch.randn(2, 32, 27, 30)
+    with torch.no_grad():
+        want = module.double()(x.double()).numpy()
+    module.float()
+    errors = {}
+    for op, passes in (
+        ("CONV_WINOGRAD", PIPELINE),
+        ("CONV", [p for p in PIPELINE if p is not transform_weights]),
+    ):
+        plan = taper_frontend.export(module, (x,), passes=passes)
+        assert op in {node.op for node in plan.nodes}
+        (got,) = InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
+        errors[op] = np.linalg.norm(got - want) / np.linalg.norm(want)
+    assert errors["CONV_WINOGRAD"] < 10 * errors["CONV"] < 1e-5
