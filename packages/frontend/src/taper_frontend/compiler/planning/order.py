@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -27,19 +28,12 @@ def memory_order(graph: Graph) -> list[Node]:
 
 
 def peak_bytes(graph: Graph, order: list[Node]) -> int:
-    """Most bytes of intermediates live at once when nodes run in this order."""
+    """Return the most bytes of intermediates live at once when nodes run in this order."""
     roots = _view_roots(graph, order)
-    readers = _reader_counts(graph, order, roots)
-    live = peak = 0
-    for node in order:
-        if roots[node.output] == node.output:
-            live += graph.nbytes(node.output)
-            peak = max(peak, live)
-        for root in {roots[name] for name in node.inputs}:
-            readers[root] -= 1
-            if readers[root] == 0 and graph.producer(root) is not None:
-                live -= graph.nbytes(root)
-    return peak
+    made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
+    lives = lifetimes(order, made, outputs=graph.outputs)
+    blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
+    return max(live_bytes(blocks, len(order) + 1))
 
 
 def _greedy(graph: Graph, own: list[Node]) -> list[Node]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides
+from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.plan import Placement
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Sharing:
         self.group: dict[str, Group] = {}
         self.inside: dict[str, tuple[int, Shape]] = {}
         self.executed: list[Node] = []
-        self._last_use = _last_uses(graph, order)
+        self._last_read = last_reads(order, graph.outputs)
         self._places: dict[str, tuple[str, int]] = {}
         wholes = set() if graph.sizes else _place_parts(graph, order, self._places)
         for name in (*graph.inputs, *graph.constants):
@@ -172,7 +173,7 @@ class Sharing:
                 group.writable
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
                 and Placement("", 0, strides).is_contiguous(self.graph.tensors[source].shape)
-                and all(self._last_use[member] <= step for member in group.members)
+                and all(self._last_read[member] <= step for member in group.members)
                 and self._reads_only(node, source)
                 and self._may_join(output, group, offset)
             ):
@@ -226,14 +227,3 @@ def _computed(graph: Graph, name: str) -> str | None:
         if node.op != "RESHAPE":
             return None if node.definition.view is not None else name
         name = node.inputs[0]
-
-
-def _last_uses(graph: Graph, order: list[Node]) -> dict[str, int]:
-    """Last step that reads each tensor: -1 for none, past the end for graph outputs."""
-    last = dict.fromkeys(graph.tensors, -1)
-    for step, node in enumerate(order):
-        for name in node.inputs:
-            last[name] = step
-    for name in graph.outputs:
-        last[name] = len(order)
-    return last
