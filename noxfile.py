@@ -233,7 +233,8 @@ def bench_check(session: nox.Session) -> None:
 def peers(session: nox.Session) -> None:
     """Taper beside other engines, into docs/results/benchmarks.md.
 
-    `-- --models mlp --threads 2 --quick` times a few and only prints. torch.compile needs a C++ compiler.
+    `-- --models mlp --threads 2 --quick` times a few and only prints. torch.compile needs a C++
+    compiler.
     """
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino", *NEWCOMERS_NEED)
     session.install("--no-deps", *NEWCOMERS)
