@@ -81,6 +81,8 @@ class Rule:
 
     def __call__(self, graph: Graph, node: Node) -> bool:
         """Apply the rule at ``node`` if it matches there; say whether it did."""
+        if not self.pattern.may_match(graph, node.output):
+            return False
         for match in matches(graph, node, self.pattern):
             if self.where is not None and not self.where(match):
                 continue
@@ -142,10 +144,13 @@ def _rewrite(graph: Graph, steps: Callable[[str], Iterable[Step]]) -> bool:
     changed = False
     for node in graph.order():
         # a step may have removed this node, or nodes further down the list
-        while graph.producer(node.output) is node and any(
-            _applies(step, graph, node) for step in steps(node.op)
-        ):
-            changed = True
+        while graph.producer(node.output) is node:
+            for step in steps(node.op):
+                if _applies(step, graph, node):
+                    changed = True
+                    break
+            else:
+                break
     return changed
 
 

@@ -103,6 +103,10 @@ class Pattern:
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         raise NotImplementedError
 
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        """Return False only if ``operand`` cannot be this piece: most are ruled out by that."""
+        return True
+
     def roots(self) -> frozenset[str] | None:
         """Return the ops whose nodes this piece can be; None if any."""
         return None
@@ -117,17 +121,22 @@ class _Tensor(Pattern):
     dtype: str | None
     where: Callable[[TensorSpec], bool] | None
 
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return isinstance(operand, str) and self.dtype in (None, graph.tensors[operand].dtype)
+
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
-        if not isinstance(operand, str):
-            return
-        spec = found.graph.tensors[operand]
-        if self.dtype in (None, spec.dtype) and (self.where is None or self.where(spec)):
+        if self.may_match(found.graph, operand) and (
+            self.where is None or self.where(found.graph.tensors[operand])
+        ):
             yield found
 
 
 @dataclass(frozen=True, eq=False)
 class _Constant(Pattern):
     value: float | None
+
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return operand in graph.constants
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         array = found.graph.constants.get(operand) if isinstance(operand, str) else None
@@ -141,8 +150,14 @@ class Number(Pattern):
 
     value: float | None
 
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        """Compare the numbers."""
+        if isinstance(operand, str):
+            return False
+        return self.value is None or _equal(operand, self.value)
+
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
-        if not isinstance(operand, str) and (self.value is None or _equal(operand, self.value)):
+        if self.may_match(found.graph, operand):
             yield found
 
 
@@ -155,6 +170,9 @@ class _Attr(Pattern):
 @dataclass(frozen=True, eq=False)
 class _Either(Pattern):
     choices: tuple[Pattern, ...]
+
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return any(choice.may_match(graph, operand) for choice in self.choices)
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         for choice in self.choices:
@@ -177,6 +195,9 @@ class _Either(Pattern):
 class _Shared(Pattern):
     part: Pattern
 
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return self.part.may_match(graph, operand)
+
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         for extended in self.part.match(operand, found):
             yield Match(found.graph, found.node, extended.bound, found.inner)
@@ -195,6 +216,24 @@ class Op(Pattern):
     names: frozenset[str]
     operands: tuple[Pattern, ...]
     attrs: Mapping[str, Any]
+
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        """Look at the op of the node, and at those of the nodes it reads."""
+        node = graph.producer(operand) if isinstance(operand, str) else None
+        if node is None or node.op not in self.names:
+            return False
+        if not self.operands:
+            return True
+        operands = node.operands()
+        if len(operands) != len(self.operands):
+            return False
+        return self._may_read(graph, operands) or (
+            node.op in COMMUTATIVE and self._may_read(graph, operands[::-1])
+        )
+
+    def _may_read(self, graph: Graph, operands: list[Operand]) -> bool:
+        pairs = zip(self.operands, operands, strict=True)
+        return all(piece.may_match(graph, operand) for piece, operand in pairs)
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         node = found.graph.producer(operand) if isinstance(operand, str) else None
@@ -273,6 +312,10 @@ class _Inverse(Pattern):
 class _Product(Pattern):
     coefficient: float
     factors: tuple[Pattern, ...]
+
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        node = graph.producer(operand) if isinstance(operand, str) else None
+        return node is not None and node.op in _MULTIPLICATIVE
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         node = found.graph.producer(operand) if isinstance(operand, str) else None
