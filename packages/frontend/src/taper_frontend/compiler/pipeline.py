@@ -111,11 +111,14 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
     """
     records: list[PassRecord] = []
     ops = _ops(graph)
+    stage = ""
 
     def run(pass_: Pass) -> bool:
         nonlocal ops
+        graph.listener.enter(stage, _name(pass_))
         before = len(graph.nodes)
         changed = pass_(graph)
+        graph.listener.leave()
         new_ops = _ops(graph) if changed else ops
         names = sorted({*ops, *new_ops} if changed else ())
         ops_changed = {op: new_ops[op] - ops[op] for op in names if new_ops[op] != ops[op]}
@@ -128,7 +131,8 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
                 raise InternalError(f"after {_name(pass_)}: {error}") from error
         return changed
 
-    for pass_ in passes:
+    for number, pass_ in enumerate(passes, 1):
+        stage = f"{number}"
         if isinstance(pass_, Group):
             run_until_stable(graph, pass_.passes, run)
         else:

@@ -164,11 +164,14 @@ def _applies(step: Step, graph: Graph, node: Node) -> bool:
     """
     name, op = node.output, node.op
     try:
-        return step(graph, node)
+        changed = step(graph, node)
     except UndecidedError:
         return False
     except (OpError, InternalError) as error:
         raise InternalError(f"rule {_name(step)!r} at node {name!r} ({op}): {error}") from error
+    if changed:
+        graph.listener.fired(_name(step), name)
+    return changed
 
 
 def _name(step: Step) -> str:
