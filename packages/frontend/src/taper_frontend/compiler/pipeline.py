@@ -72,6 +72,7 @@ def run_until_stable(
     """
     run = run or (lambda pass_: pass_(graph))
     changed = False
+    changing: list[Pass] = []
     since = 0  # runs since the last that changed something
     for _ in range(_MAX_ROUNDS):
         changing = []
