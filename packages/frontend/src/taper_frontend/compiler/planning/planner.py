@@ -13,8 +13,8 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,19 +123,19 @@ def _lower_bound(blocks: Sequence[Block], count: int) -> int:
 
 def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode | None:
     """Prepare a node at the graph's example sizes."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(known, value))
-        return graph.known(value) if isinstance(value, Size) else value
-
     op = REGISTRY[node.op]
     operands = [
-        (graph.tensors[name].dtype, known(graph.tensors[name].shape), known(strides))
+        (
+            graph.tensors[name].dtype,
+            substitute(graph.tensors[name].shape, graph.known),
+            substitute(strides, graph.known),
+        )
         for name in (*node.inputs, node.output)
         for _, strides in (sharing.inside[name],)
     ]
-    attrs = {name: known(value) for name, value in op.complete(node.attrs).items()}
+    attrs = {
+        name: substitute(value, graph.known) for name, value in op.complete(node.attrs).items()
+    }
     return _native.prepare(op, attrs, operands[:-1], operands[-1])
 
 
