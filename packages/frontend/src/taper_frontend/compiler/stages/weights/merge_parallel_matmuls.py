@@ -47,6 +47,7 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
         paying = [branch for branch in branches if _is_sliced_freely(graph, branch, width)]
         if len(paying) > 1:
             _merge(graph, paying, weights)
+            graph.listener.fired("merge_parallel_matmuls", paying[0].matmul.output)
             changed = True
     return changed
 
