@@ -32,7 +32,7 @@ def peak_bytes(graph: Graph, order: list[Node]) -> int:
     """Return the most bytes of intermediates live at once when nodes run in this order."""
     roots = view_roots(graph, order)
     made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
-    lives = lifetimes(order, made, outputs=graph.outputs)
+    lives = lifetimes(order, made, outputs=graph.writes)
     blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
     return max(live_bytes(blocks, len(order) + 1))
 
@@ -90,5 +90,5 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
 def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:
     """How many nodes read each root; a graph output counts as one that never comes."""
     readers = Counter(root for node in order for root in {roots[name] for name in node.inputs})
-    readers.update(roots[name] for name in graph.outputs)
+    readers.update(roots[name] for name in graph.writes)
     return readers

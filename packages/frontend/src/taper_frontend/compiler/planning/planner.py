@@ -36,7 +36,8 @@ def make_plan(
     Parameters
     ----------
     graph : Graph
-        Every graph output is produced by a node and stands once in ``graph.outputs``.
+        Every output, and next value of a state, is produced by a node and stands once in
+        ``graph.writes``.
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
         lower_bound, weights) and "fallbacks" (nodes without a native kernel), both at the graph's
@@ -82,15 +83,15 @@ def make_plan(
         for node in sharing.executed
         if kernels[node.output] is None
     ]
+    stored = graph.constants | {state.name: state.first for state in graph.states}
     plan = Plan(
         nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
         tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
         placements={name: sharing.placement(name, arena) for name in graph.tensors},
-        inputs=tuple(graph.inputs[: len(graph.inputs) - len(graph.states)]),
-        outputs=tuple(graph.outputs[: len(graph.outputs) - len(graph.states)]),
+        inputs=tuple(graph.inputs),
+        outputs=tuple(graph.outputs),
         constants={
-            name: np.ascontiguousarray(array).reshape(array.shape)
-            for name, array in {**graph.constants, **graph.states}.items()
+            name: np.ascontiguousarray(array).reshape(array.shape) for name, array in stored.items()
         },
         arena_bytes=arena_bytes,
         samples=dict(samples or {}),
@@ -98,9 +99,7 @@ def make_plan(
         output_tree=output_tree,
         metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
         sizes=graph.sizes,
-        states=dict(zip(graph.states, graph.outputs[-len(graph.states) :], strict=True))
-        if graph.states
-        else {},
+        states={state.name: state.next for state in graph.states},
     )
     validate(plan)
     return plan
@@ -154,6 +153,4 @@ def _same(value: Any, default: Any) -> bool:
 def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
     if graph.is_output(spec.name):
         return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
-    if spec.name in graph.states:
-        return TensorSpec(spec.name, spec.dtype, spec.shape, "state")
     return spec

@@ -64,10 +64,10 @@ class Sharing:
         self.group: dict[str, Group] = {}
         self.inside: dict[str, tuple[int, Shape]] = {}
         self.executed: list[Node] = []
-        self._last_read = last_reads(order, graph.outputs)
+        self._last_read = last_reads(order, graph.writes)
         self._places: dict[str, tuple[str, int]] = {}
         wholes = set() if graph.sizes else _place_parts(graph, order, self._places)
-        for name in (*graph.inputs, *graph.constants):
+        for name in (*graph.reads, *graph.constants):
             self._start(name, bound=True, writable=False)
         for step, node in enumerate(order):
             if self._join_view(node):
