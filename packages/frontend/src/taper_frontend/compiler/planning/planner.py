@@ -1,4 +1,4 @@
-"""Graph to Plan: fix the order, share memory, lay out the arena, freeze."""
+"""Make a plan of a graph: fix the order, share memory, lay out the arena, freeze."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def make_plan(
 
 def _arena_blocks(graph: Graph, sharing: Sharing, order: Sequence[Node]) -> dict[str, Block]:
     """Return the memory of each root in the arena, and which steps need it."""
-    roots = {name: group.root for name, group in sharing.group.items() if not group.bound}
+    roots = {name: a.root for name, a in sharing.allocations.items() if not a.external}
     return {
-        root: Block(*life, graph.known(sharing.group[root].nbytes))
+        root: Block(*life, graph.known(sharing.allocations[root].nbytes))
         for root, life in lifetimes(order, roots).items()
     }
 
@@ -130,7 +130,7 @@ def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode
             substitute(strides, graph.known),
         )
         for name in (*node.inputs, node.output)
-        for _, strides in (sharing.inside[name],)
+        for _, strides in (sharing.slices[name],)
     ]
     attrs = {
         name: substitute(value, graph.known) for name, value in op.complete(node.attrs).items()
