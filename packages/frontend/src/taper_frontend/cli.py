@@ -87,9 +87,8 @@ def _export(args: argparse.Namespace) -> Result:
         return _explained(explain(model, inputs, kwargs, **shapes))
     from taper_frontend.exporter import export
 
-    names = {"input_names": args.input_names, "output_names": args.output_names}
-    options = {key: value for key, value in names.items() if value is not None} | shapes
-    options["trace"] = args.trace
+    given = {name: getattr(args, name) for name in ("input_names", "output_names", "trace")}
+    options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():
         # those of the export itself stand in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")

@@ -65,7 +65,10 @@ class Picture {
   // the width is a bar, `mark` one of SIGNS. framesOf() gives what is drawn behind, from the places.
   paint(items, edges, boxOf, framesOf = () => []) {
     const boxes = new Map(items.map((item) => [item, boxOf(item)]));
-    const widthOf = (item) => Math.max(130, 8 * boxes.get(item).title.length + 20);
+    const widthOf = (item) => {
+      const { title, subtitle, mark } = boxes.get(item);
+      return Math.max(130, 8 * title.length + (mark ? 38 : 20), 7 * Math.min(subtitle.length, 30) + 16);
+    };
     Object.assign(this, placeItems(items, edges, widthOf));
     this.lines = edges.map(([from, to]) => {
       const [a, b] = [this.at.get(from), this.at.get(to)];
