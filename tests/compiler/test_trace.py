@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, floats
+from known_rules import drop_casts, fold_exps
 from random_graphs import random_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.pipeline import Group, run_pipeline
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages import PIPELINE
-from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
-from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
 from taper_frontend.compiler.trace import Recorder, trace_path, tracing, writing
 from taper_frontend.errors import ExportError
 from taper_runtime.errors import InternalError
@@ -114,8 +113,8 @@ def steps_of(data):
 
 class TestSteps:
     def test_known_firings(self):
-        data = recorded(small(), [Group(remove_noops, fold_constants)])
-        assert steps_of(data) == [("movement that moves nothing", "cast"), ("fold_constants", "e")]
+        data = recorded(small(), [Group(drop_casts, fold_exps)])
+        assert steps_of(data) == [("drop_cast", "cast"), ("fold_exp", "e")]
         bypass, fold = data["steps"]
         assert bypass["became"] == {"cast": "x"}
         assert told(data, bypass["before"]) == {
@@ -132,13 +131,13 @@ class TestSteps:
         assert told(data, fold["after"]) == {"e": ("float32[3]", "constant")}
 
     def test_every_pass_that_ran_is_told_with_its_steps(self):
-        data = recorded(small(), [Group(remove_noops, fold_constants), remove_noops])
+        data = recorded(small(), [Group(drop_casts, fold_exps), drop_casts])
         assert [(p["stage"], p["name"], p["steps"], p["nodes"]) for p in data["passes"]] == [
-            ("1", "remove_noops", [0, 1], 3),
-            ("1", "fold_constants", [1, 2], 2),
-            ("1", "remove_noops", [2, 2], 2),
-            ("1", "fold_constants", [2, 2], 2),
-            ("2", "remove_noops", [2, 2], 2),
+            ("1", "drop_casts", [0, 1], 3),
+            ("1", "fold_exps", [1, 2], 2),
+            ("1", "drop_casts", [2, 2], 2),
+            ("1", "fold_exps", [2, 2], 2),
+            ("2", "drop_casts", [2, 2], 2),
         ]
 
     def test_changes_that_no_rule_claims_are_a_step_of_their_pass(self):
@@ -167,7 +166,7 @@ class TestSteps:
         b = Builder()
         a = b.op("NEG", b.input("x", 3))
         y = b.op("CAST", a, dtype="float32")
-        data = recorded(b.done(y), [remove_noops])
+        data = recorded(b.done(y), [drop_casts])
         (step,) = data["steps"]
         assert step["became"] == {a: y}
         assert told(data, step["after"]) == {y: ("float32[3]", ("NEG", ["x"], ""))}
@@ -218,18 +217,18 @@ class TestWriting:
         path = tmp_path / "trace.json"
         graph = small()
         with tracing(graph, path, "small"):
-            run_pipeline(graph, [remove_noops])
+            run_pipeline(graph, [drop_casts])
         data = json.loads(path.read_text())
         assert (data["title"], data["error"]) == ("small", "")
-        assert steps_of(data) == [("remove_identity", "cast")]
-        run_pipeline(graph, [fold_constants])
+        assert steps_of(data) == [("drop_cast", "cast")]
+        run_pipeline(graph, [fold_exps])
         assert json.loads(path.read_text()) == data, "the graph is recorded in the context alone"
 
     def test_the_page_holds_what_the_json_holds(self, tmp_path):
         for suffix in ("html", "json"):
             graph = small()
             with tracing(graph, tmp_path / f"trace.{suffix}", "small"):
-                run_pipeline(graph, [Group(remove_noops, fold_constants)])
+                run_pipeline(graph, [Group(drop_casts, fold_exps)])
         data = json.loads((tmp_path / "trace.json").read_text())
         text = (tmp_path / "trace.html").read_text()
         (page,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
@@ -239,8 +238,8 @@ class TestWriting:
         for key in ("sources", "records", "lowered", "passes", "steps"):
             assert sections["Steps"][key] == data[key]
         assert sections["Rules"]["rows"] == [
-            ["remove_identity", 1, -1, 1],
-            ["fold_constants", 1, -1, 2],
+            ["drop_cast", 1, -1, 1],
+            ["fold_exp", 1, -1, 2],
         ]
         assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
@@ -255,10 +254,10 @@ class TestWriting:
                 pytest.raises(InternalError),
                 tracing(graph, tmp_path / f"t.{suffix}"),
             ):
-                run_pipeline(graph, [remove_noops, broken])
+                run_pipeline(graph, [drop_casts, broken])
         data = json.loads((tmp_path / "t.json").read_text())
         assert data["error"] == "InternalError: <b>no</b>"
-        assert steps_of(data) == [("remove_identity", "cast"), ("broken", "")]
+        assert steps_of(data) == [("drop_cast", "cast"), ("broken", "")]
         text = (tmp_path / "t.html").read_text()
         assert "<b>" not in text
         assert "InternalError: \\u003cb\\u003eno" in text

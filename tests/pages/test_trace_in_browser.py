@@ -9,21 +9,20 @@ from selenium.webdriver.common.keys import Keys
 
 from browser import HOSTILE, errors, violations
 from graph_checks import Builder, floats
+from known_rules import cancel_negations, drop_casts, fold_exps
 from taper_frontend.compiler.pipeline import Group, run_pipeline
-from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
-from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
 from taper_frontend.compiler.trace import tracing
 
 #: The steps of the graph below: what fires, where, and how many nodes there are after it.
 STEPS = [
-    ("remove_identity", "cast", 5),
-    ("join_permutations", "back", 3),
-    ("fold_constants", "e", 2),
+    ("drop_cast", "cast", 5),
+    ("negation_of_negation", "back", 3),
+    ("fold_exp", "e", 2),
 ]
 
 
 def traced_graph():
-    """x -> CAST to its type -> NEG, transposed twice; plus EXP of a constant; hostile sources."""
+    """x -> CAST to its type -> SQUARE -> NEG -> NEG; plus EXP of a constant; hostile sources."""
     b = Builder()
     graph = b.graph
     x = b.input("x", 2, 3)
@@ -33,9 +32,9 @@ def traced_graph():
         return graph.add_node(op, inputs, attrs, name=name, source=source)
 
     cast = add("CAST", [x], {"dtype": "float32"}, "cast", "body.first")
-    y = add("NEG", [cast], {}, HOSTILE, "body.first")
-    there = add("TRANSPOSE", [y], {"axis0": 0, "axis1": 1}, "there", "body.second")
-    back = add("TRANSPOSE", [there], {"axis0": 0, "axis1": 1}, "back", "body.second")
+    y = add("SQUARE", [cast], {}, HOSTILE, "body.first")
+    there = add("NEG", [y], {}, "there", "body.second")
+    back = add("NEG", [there], {}, "back", "body.second")
     e = add("EXP", [graph.add_constant("w", floats(3))], {}, "e", "head")
     graph.set_outputs([add("ADD", [back, e], {}, "z", "head")])
     return graph
@@ -46,7 +45,7 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "trace.html"
     graph = traced_graph()
     with tracing(graph, path, f"a graph {HOSTILE}"):
-        run_pipeline(graph, [Group(remove_noops, fold_constants)])
+        run_pipeline(graph, [Group(drop_casts, cancel_negations), fold_exps])
     return path
 
 
@@ -78,11 +77,11 @@ def test_stepping_shows_what_each_rule_changed(browser):
     assert card(browser)[0] == "The graph as lowered"
     press(browser, "Next")
     title, (before, after) = card(browser)
-    assert title == "remove_identity"
+    assert title == "drop_cast"
     assert before[0].startswith("\u2212 cast = CAST(x, dtype=float32)")
-    assert before[1].startswith(f"~ {HOSTILE} = NEG(cast)")
+    assert before[1].startswith(f"~ {HOSTILE} = SQUARE(cast)")
     assert len(after) == 1
-    assert after[0].startswith(f"~ {HOSTILE} = NEG(x)")
+    assert after[0].startswith(f"~ {HOSTILE} = SQUARE(x)")
     marks = browser.find_elements(By.CSS_SELECTOR, ".side li mark")
     assert [mark.text for mark in marks] == ["cast", "x"], "what differs is marked"
     press(browser, "Last")
@@ -125,11 +124,13 @@ def test_the_whole_graph_follows_the_steps(browser):
         shown = browser.find_elements(By.CSS_SELECTOR, ".graph g.node:not(.end):not(.group)")
         assert len(shown) == nodes
     note = browser.find_element(By.CSS_SELECTOR, ".chart + p").text
-    assert note == f"step {len(STEPS)}, fold_constants e: {STEPS[-1][2]} nodes"
+    assert note == f"step {len(STEPS)}, fold_exp e: {STEPS[-1][2]} nodes"
     press(browser, "First")
     press(browser, "Next")
     changed = browser.find_elements(By.CSS_SELECTOR, ".graph g.node.changed")
-    assert [node.get_attribute("aria-label") for node in changed] == ["changed: NEG float32[2,3]"]
+    assert [node.get_attribute("aria-label") for node in changed] == [
+        "changed: SQUARE float32[2,3]"
+    ]
 
 
 def test_search_finds_steps_by_what_they_changed(browser):
@@ -137,9 +138,9 @@ def test_search_finds_steps_by_what_they_changed(browser):
     search.send_keys("exp")
     assert browser.find_element(By.CSS_SELECTOR, "[role=status]").text.startswith("1 steps")
     search.send_keys(Keys.ENTER)
-    assert card(browser)[0] == "fold_constants"
+    assert card(browser)[0] == "fold_exp"
     options = browser.find_elements(By.CSS_SELECTOR, "select.steps option")
-    assert [option.text.split()[:3] for option in options] == [["3", "fold_constants", "e"]]
+    assert [option.text.split()[:3] for option in options] == [["3", "fold_exp", "e"]]
 
 
 def test_a_tensor_is_followed_through_its_replacement(browser):
@@ -149,7 +150,7 @@ def test_a_tensor_is_followed_through_its_replacement(browser):
     assert history.find_element(By.TAG_NAME, "h4").text == "cast"
     lines = [item.text for item in history.find_elements(By.TAG_NAME, "li")]
     assert lines[0].startswith("as lowered cast = CAST(x")
-    assert "step 1 remove_identity removed cast; its readers read x" in " ".join(lines)
+    assert "step 1 drop_cast removed cast; its readers read x" in " ".join(lines)
     assert "It is in the final graph." in history.text, "as x"
 
 
@@ -158,9 +159,9 @@ def test_a_tensor_is_followed_by_name_to_the_step_that_folded_it(browser):
     search.send_keys("e" + Keys.TAB)
     items = browser.find_elements(By.CSS_SELECTOR, ".history li")
     assert items[0].text.startswith("as lowered e = EXP(w)")
-    assert "fold_constants changed it" in items[1].text
+    assert "fold_exp changed it" in items[1].text
     items[1].find_element(By.TAG_NAME, "button").click()
-    assert card(browser)[0] == "fold_constants"
+    assert card(browser)[0] == "fold_exp"
     search.clear()
     search.send_keys("nothing of that name" + Keys.TAB)
     assert "No tensor is called" in browser.find_element(By.CSS_SELECTOR, ".history").text
@@ -168,9 +169,9 @@ def test_a_tensor_is_followed_by_name_to_the_step_that_folded_it(browser):
 
 def test_the_tables_lead_to_steps(browser):
     table = browser.find_element(By.CSS_SELECTOR, "table[aria-label='Rules']")
-    row = table.find_element(By.XPATH, ".//tr[td[text()='fold_constants']]")
+    row = table.find_element(By.XPATH, ".//tr[td[text()='fold_exp']]")
     row.find_element(By.TAG_NAME, "button").click()
-    assert card(browser)[0] == "fold_constants"
+    assert card(browser)[0] == "fold_exp"
 
 
 def test_the_address_names_a_step(page, browser):
