@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from taper_runtime.ops.map import EPILOGUE, MAX_EXTRAS, evaluate_epilogue, infer_epilogue
-from taper_runtime.ops.matmul import PANEL, pack, unpack
+from taper_runtime.ops.matmul import PANEL, pack, unpack, whole_panels
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.rules import check_dtype, check_same_dtype, fail
 from taper_runtime.ops.window import check_spatial, gather_windows, window_sizes
@@ -117,11 +117,18 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Products of the points of each tile; pixels and sums go through scratch, by whole vectors."""
     tile = attrs["tile"]
     batch, *sizes, columns = output.shape
-    products = batch * tiles(tuple(sizes), tile) * (tile + 2) ** 2 * inputs[0].shape[-1] * columns
-    flops = 2 * products + output.size * len(attrs["code"])
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
+    channels, lanes = inputs[0].shape[-1], whole_panels(columns)
+    points = batch * tiles(tuple(sizes), tile) * (tile + 2) ** 2
+    return Cost(
+        2 * points * channels * columns + output.size * len(attrs["code"]),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=2 * points * channels * (lanes - columns),
+        sums=points * lanes,
+        scratch=4 * points * (whole_panels(channels) + lanes),
+    )
 
 
 def _samples() -> Iterator[Sample]:
