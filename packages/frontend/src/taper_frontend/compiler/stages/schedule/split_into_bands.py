@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from taper_frontend.compiler.analysis.cost import node_cost
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
-from taper_runtime.machine.cost import Place, beyond_cache, cache_bytes, shared_ns
+from taper_runtime.machine.cost import Place, cache_bytes, shared_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,7 @@ def split_into_bands(graph: Graph) -> bool:
         for part in _segments(graph, chain):
             if part.bands:
                 _split(graph, part)
+                graph.listener.fired("split_into_bands", part.nodes[-1].output)
                 changed = True
     return changed
 
@@ -220,7 +221,7 @@ def _weights(graph: Graph, nodes: Sequence[Node], bands: int) -> float:
     """Time of reading the weights for every band but the first, where they do not stay."""
     names = {name for node in nodes for name in node.inputs if name in graph.constants}
     nbytes = sum(graph.tensors[name].nbytes for name in names)
-    return (bands - 1) * shared_ns(beyond_cache(nbytes))
+    return (bands - 1) * shared_ns(nbytes) if nbytes > cache_bytes() // 2 else 0.0
 
 
 # -- the rewrite -----------------------------------------------------------------------------------
