@@ -96,7 +96,7 @@ def test_every_op_has_a_cost(op):
         assert all(type(amount) is int and amount >= 0 for amount in work)
         estimate = cost(op, types, output, attrs)
         assert TYPICAL.node_ns <= estimate < math.inf
-        assert estimate >= cost(op, types, output, attrs, limits=bare) >= work.flops / 150 / 4
+        assert estimate >= cost(op, types, output, attrs, limits=bare) >= work.flops / 160 / 4
 
 
 def test_a_thread_for_every_480_kflop_or_80_kb():

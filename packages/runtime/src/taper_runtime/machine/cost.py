@@ -103,13 +103,13 @@ def beyond_cache(nbytes: float) -> float:
 def threads_worth(work: Cost) -> int:
     """Return how many threads a node keeps busy; 0 for a small one.
 
-    That is the longer of arithmetic and traffic, all of it beyond the cache, since other cores
-    have written or will read it, in units of what pays for a thread. Sizes may be expressions: the
-    arithmetic is in integers.
+    That is the longer of arithmetic and traffic, in units of what pays for a thread. All operands
+    are copied beyond the cache, since other cores have written or will read them. Sizes may be
+    expressions: the arithmetic is in integers.
     """
     limits = machine.TYPICAL
     flops = round(limits.flops * limits.worker_ns)
-    nbytes = round(limits.memory[-2].read * limits.worker_ns)
+    nbytes = round(limits.memory[-2].copy * limits.worker_ns)
     return largest(work.flops // flops, work.bytes // nbytes)
 
 

@@ -80,29 +80,30 @@ class Limits(NamedTuple):
 TYPICAL = Limits(
     isa="avx512",
     threads=1,
-    # Large matrix products reach 85% of the peak: of 174 on the Xeon 150, of 118 on the EPYC 100.
-    # The faster machine counts, since there traffic is the larger part of the time.
-    flops=150.0,
-    # 85% of 595 on the Xeon. The ratio to float32 is what a choice between dtypes rests on.
-    int8=500.0,
+    # Matrix products reach up to 92% of the peak, which is 174 on the Xeon and 118 on the EPYC. The
+    # faster machine counts: there traffic is the larger part of the time.
+    flops=160.0,
+    # 92% of 595 on the Xeon. Its ratio to float32 is what a choice between dtypes rests on.
+    int8=550.0,
     memory=(
         # A core's own cache: 1 MiB on the EPYC, 2 on the Xeon. Bands of 1 MiB gave the fastest
         # MobileNetV2, those of 0.5 lost 3% to rows computed twice, those of 2 half of the gain.
         # Of its rates, the Xeon's, no decision makes use: what is in it costs nothing.
         Memory("L2", 1 << 20, 119.0, 77.0),
-        # 25.6 read and 26.4 copied on the Xeon. The EPYC has 100 while its other cores are idle.
-        Memory("L3", 32 << 20, 25.0, 25.0),
-        # The mean of 12.3 read and 10.5 copied on the Xeon; the EPYC has 18 to 27.
-        Memory("DRAM", 0, 11.4, 11.4),
+        # 25.6 read and 26.4 copied on the Xeon; the EPYC has 100 while its other cores are idle.
+        # A node that waits for its operands reads four fifths of that.
+        Memory("L3", 32 << 20, 20.0, 80 / 3),
+        # 12.3 read and 10.5 copied on the Xeon, 18 to 27 on the EPYC.
+        Memory("DRAM", 0, 12.0, 10.5),
     ),
     # Fitted, as the next two, to whole models in alternating runs. A product of K = 64 loses a
     # ninth of its time to the stores of its tiles and to the start of the next ones.
     sum_steps=8,
-    # Winograd's transforms load, add and store a byte in the time of a copy in L3, about.
-    scratch_ns=1 / 30,
+    # Winograd's transforms load, add and store a byte in about the time that a copy in L3 takes.
+    scratch_ns=1 / 32,
     # An empty step takes 0.04 us. The rest is what a node loses where it begins and ends: cold
     # weights, the last of its tasks.
     node_ns=1000.0,
-    # Two threads meet twice around a node. So one more is worth 480 kflop, or 80 kB of traffic.
-    worker_ns=3200,
+    # Two threads meet twice around a node. So one more is worth 480 kflop, or 80 kB copied.
+    worker_ns=3000,
 )
