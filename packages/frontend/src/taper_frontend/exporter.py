@@ -194,7 +194,8 @@ def compile_program(
         program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
     )
     graph = lowered.graph
-    weights = sum(array.nbytes for array in (*graph.constants.values(), *graph.states.values()))
+    stored = [*graph.constants.values(), *(state.first for state in graph.states)]
+    weights = sum(array.nbytes for array in stored)
     step("optimize")
     nodes_lowered = len(graph.nodes)
     # the last is the planner's condition, whatever the pipeline
@@ -286,7 +287,7 @@ def _output_names(
     program: ExportedProgram, lowered: Lowered, given: Sequence[str] | None
 ) -> list[str]:
     """Return the names of the outputs."""
-    inputs = lowered.graph.inputs
+    inputs = lowered.graph.reads
     leaves = flat_leaves(lowered.output_tree)
     names = output_names(program.call_spec.out_spec, inputs)
     names = [name for name, (kind, _) in zip(names, leaves, strict=True) if kind == "tensor"]

@@ -45,9 +45,9 @@ class Recorder(Listener):
         self._running = False  # the last of the passes
         self._touched: dict[str, None] = {}  # an ordered set
         self._became: dict[str, str] = {}
-        names = [*graph.inputs, *graph.constants, *(node.output for node in graph.order())]
+        names = [*graph.reads, *graph.constants, *(node.output for node in graph.order())]
         self._known = {name: self._record(name) for name in names}
-        self._ends = (list(graph.inputs), list(graph.outputs))
+        self._ends = (graph.reads, graph.writes)
         self._lowered = {
             "inputs": self._ends[0],
             "outputs": self._ends[1],
@@ -101,7 +101,7 @@ class Recorder(Listener):
                 before[name] = self._known.pop(name)
             if new is not None:
                 after[name] = self._known[name] = new
-        ends = (list(self._graph.inputs), list(self._graph.outputs))
+        ends = (self._graph.reads, self._graph.writes)
         became, self._touched, self._became = self._became, {}, {}
         if not before and not after and ends == self._ends:
             return
