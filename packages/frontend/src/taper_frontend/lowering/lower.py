@@ -21,8 +21,8 @@ from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
 from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
-from taper_frontend.lowering.sizes import SizeError, Sizes
 from taper_frontend.lowering.source import source_line
+from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_runtime.errors import InternalError, OpError

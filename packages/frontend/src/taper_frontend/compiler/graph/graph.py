@@ -17,7 +17,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
 from taper_runtime.plan.plan import TensorSpec
-from taper_runtime.sizes import Size, evaluate
+from taper_runtime.sizes import Size, size_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -216,7 +216,7 @@ class Graph:
 
     def known(self, size: int) -> int:
         """Return what ``size`` typically is."""
-        return evaluate(size, self.examples)
+        return size_at(size, self.examples)
 
     def nbytes(self, tensor: str) -> int:
         """Return the bytes that ``tensor`` typically has."""

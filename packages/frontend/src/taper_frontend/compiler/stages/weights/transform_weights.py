@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.ops.matmul import PANEL
 from taper_runtime.ops.winograd import POINTS, tiles, transform_weight
-from taper_runtime.sizes import evaluate
+from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -75,7 +75,7 @@ def _is_eligible(graph: Graph, node: Node) -> bool:
 def _fastest(graph: Graph, node: Node) -> int:
     """The tile size with the least estimated time; 0: direct sums."""
     batch, *sizes, outputs = (
-        evaluate(size, graph.examples) for size in graph.tensors[node.output].shape
+        size_at(size, graph.examples) for size in graph.tensors[node.output].shape
     )
     channels = graph.tensors[node.inputs[0]].shape[-1]
     columns = _lanes(outputs)
