@@ -179,7 +179,8 @@ def compile_program(
         program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
     )
     graph = lowered.graph
-    weights = sum(array.nbytes for array in (*graph.constants.values(), *graph.states.values()))
+    weights = sum(constant.nbytes for constant in graph.constants.values())
+    weights += sum(array.nbytes for array in graph.states.values())
     step("optimize")
     nodes_lowered = len(graph.nodes)
     # the last is the planner's condition, whatever the pipeline

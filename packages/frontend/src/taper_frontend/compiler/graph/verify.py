@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
 
@@ -47,14 +46,9 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
     for name in [*graph.inputs, *graph.constants, *graph.nodes, *graph.outputs]:
         if name not in graph.tensors:
             yield f"{name!r} is not among the tensors"
-    for name, array in graph.constants.items():
-        if name not in graph.tensors:
-            continue
-        spec = graph.tensors[name]
-        if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
-            yield f"constant {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
-        if not array.flags.c_contiguous:
-            yield f"constant {name!r} is not C-contiguous"
+    for name, constant in graph.constants.items():
+        if name in graph.tensors and constant.type != graph.tensors[name].type:
+            yield f"constant {name!r} is {graph.tensors[name].type}, its recipe {constant.type}"
 
 
 def _index_problems(graph: Graph) -> Iterable[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from taper_frontend.compiler.planning.arena import Interval, lay_out, lower_bound
 from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.planning.sharing import Sharing
+from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
@@ -17,6 +16,8 @@ from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import numpy as np
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
@@ -65,7 +66,7 @@ def make_plan(
             if not graph.is_output(node.output)
         ),
         "lower_bound": lower_bound(intervals),
-        "weights": sum(array.nbytes for array in graph.constants.values()),
+        "weights": sum(constant.nbytes for constant in graph.constants.values()),
     }
     arena: dict[str, int] = {}
     scratch: dict[str, tuple[int, int]] = {}
@@ -88,8 +89,8 @@ def make_plan(
         inputs=tuple(graph.inputs[: len(graph.inputs) - len(graph.states)]),
         outputs=tuple(graph.outputs[: len(graph.outputs) - len(graph.states)]),
         constants={
-            name: np.ascontiguousarray(array).reshape(array.shape)
-            for name, array in {**graph.constants, **graph.states}.items()
+            **spool(graph.constants),
+            **graph.states,
         },
         arena_bytes=arena_bytes,
         samples=dict(samples or {}),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.rules.pattern import COMMUTATIVE, rewrite
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_MAX_HASHED = 1 << 20  # bytes; larger constants are equal only if they are the same memory
+_MAX_HASHED = 1 << 20  # bytes; larger constants are equal only if they are computed alike
 
 
 def eliminate_common_subexpressions(graph: Graph) -> bool:
@@ -60,9 +59,6 @@ def _merge_constants(graph: Graph) -> bool:
 
 
 def _constant_key(graph: Graph, name: str) -> Hashable:
-    array: Any = graph.constants[name]
-    if array.nbytes <= _MAX_HASHED:
-        identity: Hashable = hashlib.sha256(array.tobytes()).digest()
-    else:
-        identity = array.ctypes.data
-    return graph.tensors[name].type, identity
+    constant = graph.constants[name]
+    small = constant.nbytes <= _MAX_HASHED
+    return constant.type, constant.digest if small else constant.identity

@@ -169,11 +169,13 @@ def _expand_later(graph: Graph, node: Node) -> bool:
 
 
 def _select_all(graph: Graph, node: Node) -> bool:
-    if node.op != "INDEX_SELECT" or node.inputs[1] not in graph.constants:
+    if node.op != "INDEX_SELECT":
         return False
     x, index = node.inputs
-    size = graph.tensors[x].shape[node.attrs["axis"]]
-    if not is_static(size) or not np.array_equal(graph.constants[index].ravel(), np.arange(size)):
+    size, places = graph.tensors[x].shape[node.attrs["axis"]], graph.value(index)
+    if places is None or not is_static(size):
+        return False
+    if not np.array_equal(places.ravel(), np.arange(size)):
         return False
     graph.replace_node(node, "RESHAPE", [x], {"shape": graph.tensors[node.output].shape})
     return True

@@ -67,12 +67,13 @@ def _inline_scalar(graph: Graph, node: Node) -> bool:
     if node.op not in MICROOPS or len(node.inputs) < 2 or node.attrs.get("scalar_index", -1) >= 0:
         return False
     for index, name in enumerate(node.inputs):
-        if name not in graph.constants or graph.constants[name].size != 1:
+        value = graph.value(name) if graph.tensors[name].type.size == 1 else None
+        if value is None:
             continue
         if node.op == "WHERE" and index == 0:
             continue
         others = node.inputs[:index] + node.inputs[index + 1 :]
-        with_scalar = {"scalar": graph.constants[name].item(), "scalar_index": index}
+        with_scalar = {"scalar": value.item(), "scalar_index": index}
         types = [graph.tensors[t].type for t in others]
         try:
             inferred = node.definition.infer_type(types, with_scalar)
@@ -115,8 +116,8 @@ def _drop_neutral_mask(graph: Graph, node: Node) -> bool:
     if neutral is None or len(node.inputs) != 2 or graph.tensors[node.output].dtype != "bool":
         return False
     for x, mask in (node.inputs, node.inputs[::-1]):
-        is_bool = graph.tensors[x].dtype == "bool"
-        if is_bool and mask in graph.constants and (graph.constants[mask] == neutral).all():
+        known = graph.value(mask) if graph.tensors[x].dtype == "bool" else None
+        if known is not None and (known == neutral).all():
             graph.replace_node(node, "EXPAND", [x], {"shape": graph.tensors[node.output].shape})
             return True
     return False
