@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.rules.pattern import COMMUTATIVE, rewrite
+from taper_frontend.compiler.rules.engine import rewrite
+from taper_frontend.compiler.rules.pattern import COMMUTATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

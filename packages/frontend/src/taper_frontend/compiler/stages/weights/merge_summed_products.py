@@ -16,7 +16,7 @@ from taper_frontend.compiler.graph.constants import (
     transposed,
     visible,
 )
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 from taper_runtime.ops.rules import replace
 
 if TYPE_CHECKING:
