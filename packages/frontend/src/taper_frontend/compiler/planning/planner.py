@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.order import memory_order
+from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.executor import _native
@@ -12,6 +13,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.plan.recipes import KEY
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.validate import validate
 
@@ -42,7 +44,7 @@ def make_plan(
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
         lower_bound, weights) and "fallbacks" (nodes without a native kernel), both at the graph's
-        example sizes.
+        example sizes, and "recipes" (see :mod:`taper_runtime.plan.recipes`).
 
     Returns
     -------
@@ -98,7 +100,12 @@ def make_plan(
         samples=dict(samples or {}),
         input_tree=input_tree,
         output_tree=output_tree,
-        metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
+        metadata={
+            **(metadata or {}),
+            "memory": memory,
+            "fallbacks": fallbacks,
+            KEY: written_recipes(graph.constants),
+        },
         sizes=graph.sizes,
         states={state.name: state.next for state in graph.states},
     )
@@ -110,7 +117,7 @@ def _arena_blocks(graph: Graph, sharing: Sharing, order: Sequence[Node]) -> dict
     """Return the memory of each root in the arena, and which steps need it."""
     roots = {name: a.root for name, a in sharing.allocations.items() if not a.external}
     return {
-        root: Block(*life, graph.known(sharing.allocations[root].nbytes))
+        root: Block(*life, graph.typical(sharing.allocations[root].nbytes))
         for root, life in lifetimes(order, roots).items()
     }
 
@@ -127,14 +134,14 @@ def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode
     operands = [
         (
             graph.tensors[name].dtype,
-            substitute(graph.tensors[name].shape, graph.known),
-            substitute(strides, graph.known),
+            substitute(graph.tensors[name].shape, graph.typical),
+            substitute(strides, graph.typical),
         )
         for name in (*node.inputs, node.output)
         for _, strides in (sharing.slices[name],)
     ]
     attrs = {
-        name: substitute(value, graph.known) for name, value in op.complete(node.attrs).items()
+        name: substitute(value, graph.typical) for name, value in op.complete(node.attrs).items()
     }
     return _native.prepare(op, attrs, operands[:-1], operands[-1])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.graph.constants import Parameter
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.rules.pattern import COMMUTATIVE
 
@@ -54,8 +56,13 @@ def _merge_constants(graph: Graph) -> bool:
         if (first := seen.setdefault(_constant_key(graph, name), name)) != name
     ]
     for name, first in merged:
+        kept, other = graph.constants[first], graph.constants[name]
+        if isinstance(kept, Parameter) and isinstance(other, Parameter):
+            names = tuple(dict.fromkeys(kept.names + other.names))
+            graph.constants[first] = replace(kept, names=names)
         graph.replace_uses(name, first)
         graph.remove_tensor(name)
+        graph.listener.fired("merge_constants", name)
     return bool(merged)
 
 
