@@ -23,9 +23,14 @@ from taper_frontend.compiler.stages.canonical.eliminate_common_subexpressions im
 )
 from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
+from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
 from taper_frontend.errors import ExportError
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.recipes import recipe_text
+
+#: Of a convolution of one tap.
+WINDOW = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
 
 
 class Source:
@@ -149,3 +154,31 @@ def test_a_pipeline_does_not_read_large_weights():
     plan = make_plan(graph)
     assert [source.reads for source in sources] == [1, 1, 1]
     assert sum(node.op == "MATMUL" for node in plan.nodes) <= 2
+
+
+def test_a_plan_tells_what_became_of_each_parameter():
+    b = Builder()
+    x = b.input("x", 2, 5, 5, 3)
+    kernel, gain = Source(floats(1, 1, 3, 8), "conv.weight"), Source(floats(8), "bn.weight")
+    w = b.graph.add_constant("conv.weight", kernel.parameter)
+    conv = b.op("CONV", x, w, **WINDOW)
+    scaled = b.op("MUL", conv, b.graph.add_constant("bn.weight", gain.parameter))
+    graph = b.done(b.op("ADD", scaled, b.constant(floats(8), "shift")))
+    assert fold_scales(graph)
+    plan = make_plan(graph)
+    assert plan.made_from("conv.weight") == plan.made_from("bn.weight") == ("conv.weight.scaled",)
+    assert list(plan.recipes) == ["conv.weight.scaled"]  # nothing to tell of a literal
+    assert recipe_text(plan.recipes["conv.weight.scaled"]) == "MUL(conv.weight, bn.weight)"
+
+
+def test_parameters_of_equal_value_are_one_constant_with_both_names():
+    b = Builder()
+    x = b.input("x", 4)
+    names = [
+        b.graph.add_constant(name, Source(np.zeros(4, np.float32), name).parameter)
+        for name in ("a.bias", "b.bias")
+    ]
+    graph = b.done(*(b.op(op, x, name) for op, name in zip(("ADD", "SUB"), names, strict=True)))
+    assert eliminate_common_subexpressions(graph)
+    plan = make_plan(graph)
+    assert plan.made_from("a.bias") == plan.made_from("b.bias") == ("a.bias",)

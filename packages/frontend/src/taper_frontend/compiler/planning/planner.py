@@ -13,7 +13,6 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
-from taper_runtime.plan.recipes import KEY
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.validate import validate
 
@@ -104,7 +103,7 @@ def make_plan(
             **(metadata or {}),
             "memory": memory,
             "fallbacks": fallbacks,
-            KEY: written_recipes(graph.constants),
+            **written_recipes(graph.constants),
         },
         sizes=graph.sizes,
         states={state.name: state.next for state in graph.states},

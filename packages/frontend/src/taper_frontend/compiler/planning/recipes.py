@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
-from taper_runtime.plan.recipes import LITERAL, PARAMETER
+from taper_runtime.plan.recipes import KEY, LITERAL, PARAMETER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,16 +13,18 @@ if TYPE_CHECKING:
 _FEW = 8  # elements of a literal whose values are written
 
 
-def written_recipes(constants: Mapping[str, Constant]) -> dict[str, list[Any]]:
-    """Return, as plain data, how those constants are made that a parameter has a part in.
+def written_recipes(constants: Mapping[str, Constant]) -> dict[str, dict[str, list[Any]]]:
+    """Return metadata that tells how those constants are made that a parameter has a part in.
 
-    The form is that of :class:`taper_runtime.plan.recipes.Step`.
+    That is plain data in the form of :class:`taper_runtime.plan.recipes.Step`; nothing where there
+    is no such constant.
     """
-    return {
+    recipes = {
         name: _written(constant)
         for name, constant in sorted(constants.items())
         if not constant.is_literal
     }
+    return {KEY: recipes} if recipes else {}
 
 
 def _written(constant: Constant) -> list[Any]:
