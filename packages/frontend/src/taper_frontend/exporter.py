@@ -194,8 +194,8 @@ def compile_program(
         program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
     )
     graph = lowered.graph
-    stored = [*graph.constants.values(), *(state.first for state in graph.states)]
-    weights = sum(array.nbytes for array in stored)
+    weights = sum(constant.nbytes for constant in graph.constants.values())
+    weights += sum(state.first.nbytes for state in graph.states)
     step("optimize")
     nodes_lowered = len(graph.nodes)
     with tracing(graph, options.trace, options.title):
