@@ -88,10 +88,13 @@ class Survey(NamedTuple):
     graph : Graph
         That part. What is refused stands in it as inputs, what nothing reads as outputs.
     refused : list of UnsupportedNode
+    symbols : dict of sympy.Symbol to size
+        As of :class:`Lowered`.
     """
 
     graph: Graph
     refused: list[UnsupportedNode]
+    symbols: dict[sympy.Symbol, int]
 
 
 class _Poison:
@@ -154,7 +157,7 @@ def survey(
     graph = walk.graph
     walk.set_next_values()
     graph.set_outputs(name for name in graph.nodes if not graph.is_used(name))
-    return Survey(graph, walk.refused)
+    return Survey(graph, walk.refused, walk.sizes.symbols)
 
 
 def _walk(
