@@ -150,10 +150,18 @@ def test_a_tensor_is_followed_through_its_replacement(browser):
     ).click()
     history = browser.find_element(By.CSS_SELECTOR, ".history")
     assert history.find_element(By.TAG_NAME, "h4").text == "cast"
-    lines = [item.text for item in history.find_elements(By.TAG_NAME, "li")]
-    assert lines[0].startswith("as lowered cast = CAST(x")
-    assert "step 1 drop_cast removed cast; its readers read x" in " ".join(lines)
+    lines = [" ".join(item.text.split()) for item in history.find_elements(By.TAG_NAME, "li")]
+    assert lines == [
+        "as lowered cast = CAST(x, dtype=float32) float32[2,3]",
+        "step 1 drop_cast removed cast; its readers read x",
+    ]
     assert "It is in the final graph." in history.text, "as x"
+    history.find_element(By.XPATH, ".//li[2]//*[@role='button'][text()='x']").click()
+    lines = [" ".join(item.text.split()) for item in history.find_elements(By.TAG_NAME, "li")]
+    assert lines == [
+        "as lowered x = input float32[2,3]",
+        "step 1 drop_cast put it in the place of cast",
+    ]
 
 
 def test_a_tensor_is_followed_by_name_to_the_step_that_folded_it(browser):
@@ -167,6 +175,23 @@ def test_a_tensor_is_followed_by_name_to_the_step_that_folded_it(browser):
     search.clear()
     search.send_keys("nothing of that name" + Keys.TAB)
     assert "No tensor is called" in browser.find_element(By.CSS_SELECTOR, ".history").text
+
+
+def test_what_a_step_made_is_shown_in_the_whole_graph(browser):
+    press(browser, "Next")
+    press(browser, "Close modules")
+    press(browser, "Show in the whole graph")
+    (selected,) = browser.find_elements(By.CSS_SELECTOR, ".graph g.node.selected")
+    assert selected.get_attribute("aria-label") == "changed: SQUARE float32[2,3]"
+    details = browser.find_element(By.CSS_SELECTOR, ".details").text
+    assert HOSTILE in details
+    assert "body.first" in details
+
+
+def test_nothing_is_loaded_from_anywhere(browser):
+    press(browser, "Next")
+    entries = "return performance.getEntriesByType('resource').map(({ name }) => name)"
+    assert browser.execute_script(entries) == []
 
 
 def test_the_tables_lead_to_steps(browser):

@@ -175,20 +175,29 @@ class HistoryView {
     this.show();
   }
 
-  // The tensor under all the names that it had, and what those that read it read later.
-  family() {
-    const family = [];
-    for (let life = this.life; life; life = life.replaced.find((old) => old.died === life.born)) {
-      if (family.includes(life)) break;
-      family.unshift(life);
-    }
-    for (let heir = this.life.heir; heir && !family.includes(heir); heir = heir.heir) family.push(heir);
+  // The tensor under all the names that it had.
+  earlier() {
+    const family = [this.life];
+    const before = (life) => life.replaced.find((old) => old.died === life.born);
+    for (let life = before(this.life); life && !family.includes(life); life = before(life)) family.unshift(life);
     return family;
   }
 
+  // What those that read it read later, one after the other.
+  later() {
+    const heirs = [];
+    for (let { heir } = this.life; heir && !heirs.includes(heir); { heir } = heir) heirs.push(heir);
+    return heirs;
+  }
+
   show() {
-    const family = this.family();
+    const [family, heirs] = [this.earlier(), this.later()];
     const entries = family.flatMap((life) => [...this.entries(life), ...this.replacing(life, family)]);
+    let since = this.life.died;
+    for (const heir of heirs) { // of an heir, what happened since
+      entries.push(...this.entries(heir).filter(({ number }) => number > since));
+      since = heir.died;
+    }
     entries.sort((a, b) => a.number - b.number);
     const items = entries.map(({ number, words }) => {
       const here = number === this.recording.position - 1;
@@ -196,7 +205,7 @@ class HistoryView {
       const place = button(where, () => this.go(number + 1), here ? { "aria-current": "step" } : {});
       return make("li", {}, place, " ", ...words);
     });
-    const last = family.at(-1);
+    const last = [this.life, ...heirs].at(-1);
     const end = last.died === null ? "It is in the final graph." : "It is not in the final graph.";
     this.body.replaceChildren(make("h4", {}, this.life.name), make("ol", {}, ...items), make("p", { class: "faint" }, end));
   }
