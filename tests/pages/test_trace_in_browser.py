@@ -6,6 +6,7 @@ Needs Debian's chromium and chromium-driver; run by `nox -s pages`.
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from browser import HOSTILE, errors, violations
 from graph_checks import Builder, floats
@@ -214,3 +215,45 @@ def test_accessibility(browser):
     press(browser, "Next")
     browser.find_element(By.CSS_SELECTOR, ".side li .name").click()
     assert violations(browser) == []
+
+
+@pytest.fixture(scope="module")
+def large_page(tmp_path_factory):
+    """420 nodes in no module; one is dropped, and then all others change in one step."""
+
+    def all_at_once(graph):
+        for node in graph.order():
+            graph.replace_node(node, "SIGMOID", node.inputs)
+        return True
+
+    b = Builder()
+    x = b.op("CAST", b.input("x", 3), dtype="float32")
+    for _ in range(420):
+        x = b.op("TANH", x)
+    graph = b.done(x)
+    path = tmp_path_factory.mktemp("page") / "large.html"
+    with tracing(graph, path, "large"):
+        run_pipeline(graph, [drop_casts, all_at_once])
+    return path
+
+
+def test_large_graphs_and_steps(browser, large_page):
+    browser.get(large_page.as_uri())
+    assert errors(browser) == []
+
+    def count(selector):
+        return browser.execute_script(
+            "return document.querySelectorAll(arguments[0]).length", selector
+        )
+
+    def shown(label):
+        return count(f".graph g.node[aria-label*='{label} float32']")
+
+    assert shown("TANH") == 420
+    press(browser, "Last")
+    assert browser.find_element(By.CSS_SELECTOR, ".step h3").text == "all_at_once"
+    assert count(".side li.changed") == 2 * 420
+    assert count(".side .picture") == 0
+    assert "420 tensors: too many to draw" in browser.find_element(By.CSS_SELECTOR, ".step").text
+    WebDriverWait(browser, 30).until(lambda _: shown("changed: SIGMOID") == 420)
+    assert shown("TANH") == 0

@@ -3,6 +3,7 @@
 
 const MOST_DRAWN = 24; // nodes of a step; more are listed only
 const MOST_AROUND = 16; // of the tensors around them
+const MOST_AT_ONCE = 400; // boxes of the whole graph; more are drawn when the reader rests
 
 function showAttr(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
@@ -348,9 +349,16 @@ class TraceView {
     this.list.value = String(at);
     this.chart.mark(at);
     this.chart.tell(at);
-    this.graph.update(graphNodes(this.recording, at === 0 ? new Map() : marksOf(this.recording.steps[at - 1])));
+    clearTimeout(this.waiting);
+    if (this.graph.picture.shapes.size <= MOST_AT_ONCE) this.updateGraph();
+    else this.waiting = setTimeout(() => this.updateGraph(), 300);
     if (this.history.life) this.history.show();
     if (at > 0) history.replaceState(null, "", `#step-${at}`);
+  }
+
+  updateGraph() {
+    const at = this.recording.position;
+    this.graph.update(graphNodes(this.recording, at === 0 ? new Map() : marksOf(this.recording.steps[at - 1])));
   }
 
   // A button that shows where the graph has what a step made.
@@ -359,6 +367,7 @@ class TraceView {
     const name = names.find((each) => (this.recording.record(each) || {}).op);
     if (name === undefined) return [];
     const show = () => {
+      this.updateGraph();
       this.graph.selectNamed(name);
       this.graph.element.scrollIntoView({ block: "center" });
     };
