@@ -86,8 +86,8 @@ def of_arguments(names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> 
 
 def stored_bytes(graph: Graph) -> int:
     """Return the bytes of the constants and of the states' first values."""
-    stored = [*graph.constants.values(), *(state.first for state in graph.states)]
-    return sum(array.nbytes for array in stored)
+    constants = sum(constant.nbytes for constant in graph.constants.values())
+    return constants + sum(state.first.nbytes for state in graph.states)
 
 
 def of_plan(plan: Plan, weights: int) -> list[Note]:

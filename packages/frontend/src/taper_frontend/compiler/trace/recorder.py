@@ -163,8 +163,9 @@ class Recorder(Listener):
         node = graph.producer(name)
         if node is None:
             record["role"] = spec.role
-            array = graph.constants.get(name)
-            if array is not None and array.size <= _MAX_VALUES and spec.dtype != "bfloat16":
+            few = graph.is_constant(name) and spec.type.size <= _MAX_VALUES
+            array = graph.value(name) if few and spec.dtype != "bfloat16" else None
+            if array is not None:
                 record["value"] = _plain(array.tolist())
         else:
             source = node.source[:_MAX_TEXT]
