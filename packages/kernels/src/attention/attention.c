@@ -9,14 +9,15 @@
 #include "common/tensor.h"
 #include "gemm/dot_f32.inl"
 #include "gemm/gemm_f32.inl"
+#include "attention/kernels.inc"
 #include "isa/isa.h"
 #include "simd/softmax.h"
 
-#include "attention/shape.inl"
-#include "attention/unit.inl"
+#include "attention/attention_shape.inl"
+#include "attention/attention_unit.inl"
 
-#include "attention/few.inl"
-#include "attention/strips.inl"
+#include "attention/few_rows.inl"
+#include "attention/row_tiles.inl"
 
 static void attention_run_unit(attention_unit *u, int64_t unit) {
     const struct attention_state *s = u->s;
@@ -63,6 +64,7 @@ static taper_status f32_attention_run(const taper_call *call, int64_t begin, int
     return TAPER_OK;
 }
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel attention_kernels[] = {
 #include "attention/kernels.inc"
 };

@@ -14,12 +14,11 @@
 
 #include "common/tensor.h"
 #include "gemm/gemm_f32.inl"
+#include "recurrent/kernels.inc"
 #include "isa/isa.h"
 #include "simd/math.h"
 
-#define TAPER_ATTRS_recurrent(A, id) A(id, reverse, BOOL)
 TAPER_DEFINE_ATTRS(recurrent)
-#define TAPER_ATTRS_rnn(A, id) A(id, reverse, BOOL) A(id, activation, STRING)
 TAPER_DEFINE_ATTRS(rnn)
 
 typedef enum recurrent_cell { CELL_LSTM, CELL_GRU, CELL_TANH, CELL_RELU } recurrent_cell;
@@ -326,6 +325,7 @@ static taper_status f32_rnn_run(const taper_call *call, int64_t begin, int64_t e
     return TAPER_OK;
 }
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel recurrent_kernels[] = {
 #include "recurrent/kernels.inc"
 };

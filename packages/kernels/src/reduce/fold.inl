@@ -1,6 +1,6 @@
 /* SUM, MEAN, PROD, AMAX, AMIN, ANY, ALL. */
 
-#include "reduce/plan.inl"
+#include "reduce/reduce_plan.inl"
 
 /* Outputs computed together, and their accumulators: double for float32, int64_t for integers. */
 typedef struct span {

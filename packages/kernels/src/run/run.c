@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "os/os.h"
-#include "run/pool.h"
+#include "run/thread_pool.h"
 
 enum {
     CACHE_LINE = 64,

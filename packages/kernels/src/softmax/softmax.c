@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "common/axis.h"
+#include "softmax/kernels.inc"
 #include "isa/isa.h"
 #include "simd/softmax.h"
 
-#define TAPER_ATTRS_softmax(A, id) A(id, axis, INT) A(id, log, BOOL)
 TAPER_DEFINE_ATTRS(softmax)
 
 enum {
@@ -188,6 +188,7 @@ static taper_status f32_softmax_run(const taper_call *call, int64_t begin, int64
     return TAPER_OK;
 }
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel softmax_kernels[] = {
 #include "softmax/kernels.inc"
 };

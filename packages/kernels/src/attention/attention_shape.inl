@@ -1,8 +1,5 @@
 /* What prepare() finds out about an attention node, and how it cuts it up. */
 
-#define TAPER_ATTRS_attention(A, id)                                                               \
-    A(id, scale, FLOAT)                                                                            \
-    A(id, causal, BOOL) A(id, diagonal, INT) A(id, safe_softmax, BOOL) A(id, transpose_output, BOOL)
 TAPER_DEFINE_ATTRS(attention)
 
 enum {
