@@ -1,6 +1,6 @@
 /*
  * ATTENTION: softmax(scale * q k^T + mask) v by blocks, never with more scores in memory than a
- * strip of rows and a block of keys. Where the keys are more than one block, a row's weighted sum
+ * tile of rows and a block of keys. Where the keys are more than one block, a row's weighted sum
  * is carried from block to block relative to the largest score so far (online softmax).
  */
 #include <math.h>
@@ -30,13 +30,13 @@ static void attention_run_unit(attention_unit *u, int64_t unit) {
         u->max[r] = -INFINITY;
         u->total[r] = 0.0f;
     }
-    (s->few_rows ? few_start : strip_start)(u);
+    (s->few_rows ? few_start : tile_start)(u);
     for (int64_t first = 0; first < s->keys; first += s->block_keys) {
         attention_set_keys(u, first, i64_min(s->block_keys, s->keys - first));
         const int64_t keys = attention_reach(u, u->rows - 1);
         if (keys == 0)
             break;
-        (s->few_rows ? few_block : strip_block)(u, keys);
+        (s->few_rows ? few_block : tile_block)(u, keys);
     }
     attention_write(u);
 }

@@ -53,7 +53,7 @@ static taper_status view_prepare(struct copy_view *v, const taper_call *call, ta
     if (numel > 0) {
         part_plan(part, v);
         part->first_byte = 0;
-        work->tasks = i64_ceil_div(part_end(part), COPY_TASK);
+        work->tasks = i64_ceil_div(part_end(part), TASK_BYTES);
     }
     return TAPER_OK;
 }
@@ -198,7 +198,7 @@ static taper_status any_cat_prepare(const taper_call *call, taper_work *work) {
         part_plan(part, &v);
         part->first_byte = s->n_parts ? part_end(part - 1) : 0;
         s->input[s->n_parts++] = i;
-        work->tasks = i64_ceil_div(part_end(part), COPY_TASK);
+        work->tasks = i64_ceil_div(part_end(part), TASK_BYTES);
     }
     return at == output->shape[axis] ? TAPER_OK : TAPER_UNSUPPORTED;
 }
