@@ -12,9 +12,8 @@ from torch._ops import HigherOrderOperator
 from taper_frontend.arguments import check_model
 from taper_frontend.attempts import attempt
 from taper_frontend.capture import Model, capture
+from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import PIPELINE, run_pipeline
-from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 from taper_frontend.dims import Axis, settle
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
@@ -24,7 +23,7 @@ from taper_frontend.notes import Note, of_plan
 from taper_frontend.request import make_request
 from taper_runtime.executor.executor import definition
 from taper_runtime.machine.cost import Place, cost, shared_ns
-from taper_runtime.plan.binding import instantiate
+from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ def _explain(
     calls = {str(node.target) for node in program.graph.nodes if _is_call(node)}
     refused = [node for node in surveyed.refused if node.op in calls]
     nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count too
-    run_pipeline(graph, [*PIPELINE, materialize_outputs])
+    compile_graph(graph)
     plan = make_plan(graph)
     found = [*notes, *dims.notes, *of_plan(plan, weights)]
     return Explanation(
@@ -245,7 +244,7 @@ def _fallbacks(plan: Plan) -> list[Fallback]:
     """Nodes without a native kernel, by op, with their share of the estimated time."""
     sizes = plan.metadata["memory"].get("sizes", {})
     without = {fallback["node"] for fallback in plan.metadata["fallbacks"]}
-    plan = instantiate(plan, sizes)
+    plan = specialize(plan, sizes)
     executed = [node for node in plan.nodes if plan.is_executed(node)]
     times = {node.output: _estimate(plan, node) for node in executed}
     total = sum(times.values()) or 1.0
