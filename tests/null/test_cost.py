@@ -19,7 +19,7 @@ from taper_runtime.machine.cost import (
 from taper_runtime.machine.limits import TYPICAL, Limits, Memory
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Cost, TensorType
-from taper_runtime.sizes import evaluate, variable
+from taper_runtime.sizes import size_at, variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 
@@ -108,7 +108,7 @@ def test_threads_of_sizes_that_inputs_decide():
     n = variable("n", 1, 1 << 20)
     threads = threads_worth(Cost(1000 * n, 100 * n))
     for value in (1, 479, 480, 1600, 99_999):
-        assert evaluate(threads, {"n": value}) == threads_worth(Cost(1000 * value, 100 * value))
+        assert size_at(threads, {"n": value}) == threads_worth(Cost(1000 * value, 100 * value))
 
 
 def test_levels_of_memory(monkeypatch):
