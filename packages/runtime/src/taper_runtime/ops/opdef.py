@@ -316,6 +316,14 @@ def contiguous_strides(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+def is_contiguous(shape: Shape, strides: Sequence[int]) -> bool:
+    """Whether the elements of ``shape`` lie row-major without gaps."""
+    return all(
+        got == want or size in (0, 1)
+        for size, got, want in zip(shape, strides, contiguous_strides(shape), strict=True)
+    )
+
+
 def plain_strides(shape: Shape, strides: Sequence[int]) -> Shape:
     """Strides in the one form they have.
 

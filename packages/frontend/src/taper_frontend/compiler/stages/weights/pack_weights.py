@@ -58,6 +58,7 @@ def pack_weights(graph: Graph) -> bool:
         changed = True
         if packing.form == ("matrix", True) and weight in graph.constants:
             _look_up_packed(graph, weight, packed[key])
+        graph.listener.fired("pack_weights", node.output)
     return changed
 
 

@@ -54,6 +54,7 @@ def transform_weights(graph: Graph) -> bool:
         attrs = {k: v for k, v in node.attrs.items() if k not in _IMPLIED}
         attrs |= {"columns": graph.tensors[weight].shape[-1], "tile": tile}
         graph.replace_node(node, "CONV_WINOGRAD", [x, transformed[weight, tile], *extras], attrs)
+        graph.listener.fired("transform_weights", node.output)
         changed = True
     return changed
 
