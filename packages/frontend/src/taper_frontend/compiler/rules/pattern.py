@@ -29,12 +29,6 @@ from taper_runtime.sizes import UndecidedError
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import TensorSpec
 
-#: Ops whose two operands may be swapped.
-COMMUTATIVE = frozenset(
-    {"ADD", "MUL", "MAXIMUM", "MINIMUM", "EQ", "NE"}
-    | {f"{kind}_{name}" for kind in ("LOGICAL", "BITWISE") for name in ("AND", "OR", "XOR")}
-)
-
 _REL_TOL = 1e-6  # between a number in a formula and the number a user wrote, perhaps in float32
 
 
@@ -118,7 +112,7 @@ class _Op(Pattern):
         if self.operands and len(self.operands) != len(operands):
             return
         yield from _match_all(graph, self.operands, operands, found)
-        if node.op in COMMUTATIVE:
+        if node.definition.commutes:
             yield from _match_all(graph, self.operands, operands[::-1], found)
 
 
