@@ -318,8 +318,6 @@ def test_cost_counts_what_is_written(op):
         types = types_of(sample.inputs)
         output = op.infer_type(types, sample.attrs)
         cost = op.cost(types, output, op.complete(sample.attrs))
-        assert type(cost.flops) is int
-        assert cost.flops >= 0
         assert cost.bytes >= output.size * DTYPES[output.dtype].size
 
 

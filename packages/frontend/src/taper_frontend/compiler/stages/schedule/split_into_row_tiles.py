@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_frontend.compiler.analysis import estimate
+from taper_frontend.compiler.analysis.cost import node_cost
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
+from taper_runtime.machine.cost import Place, cache_bytes, shared_ns
 from taper_runtime.ops.region import Same, Window
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def split_into_row_tiles(graph: Graph) -> bool:
         for segment in _segments(graph, chain):
             if segment.tiles:
                 _split(graph, segment)
+                graph.listener.fired("split_into_row_tiles", segment.links[-1].node.output)
                 changed = True
     return changed
 
@@ -153,11 +155,10 @@ def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
     """Return the fewest tiles that fit cache; None where that is impossible or pointless."""
     last = graph.tensors[links[-1].node.output]
     # A large tensor is written to memory and read again, by this segment's last node and the next.
-    live_across = estimate.memory_ns(2 * last.nbytes) if last.nbytes > estimate.CACHE else 0.0
+    live_across = 2 * shared_ns(last.nbytes) if last.nbytes > cache_bytes() else 0.0
     if len(links) == 1:
-        time = estimate.NODE_NS + estimate.work_ns(graph, links[0].node) + live_across
-        return _Segment(links, (), time)
-    if all(graph.tensors[link.node.output].nbytes <= estimate.CACHE for link in links[:-1]):
+        return _Segment(links, (), node_cost(graph, links[0].node, Place(waited=live_across)))
+    if all(graph.tensors[link.node.output].nbytes <= cache_bytes() for link in links[:-1]):
         return None
     images, rows = last.shape[:2]
     for count in range(2, _MOST + 1):
@@ -172,7 +173,7 @@ def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
             for part in _shares(rows, per_image if groups == images else 1)
         ]
         peak = max(_peak(graph, links, tile) for tile in tiles)
-        if peak <= estimate.CACHE and len(tiles) <= _MOST:
+        if peak <= cache_bytes() and len(tiles) <= _MOST:
             time = sum(_tile_time(graph, links, tile) for tile in tiles)
             time += _weights(graph, links, len(tiles))
             return _Segment(links, tiles, time + live_across)
@@ -214,8 +215,7 @@ def _peak(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
 
 def _tile_time(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
     return sum(
-        estimate.NODE_NS
-        + estimate.work_ns(graph, link.node) * _share(graph.tensors[link.node.output].shape, made)
+        node_cost(graph, link.node, Place(_share(graph.tensors[link.node.output].shape, made)))
         for link, (_, made) in zip(links, _spans(links, tile), strict=True)
     )
 
@@ -224,7 +224,7 @@ def _weights(graph: Graph, links: Sequence[_Link], tiles: int) -> float:
     """Return the time of reading the weights for every tile but the first, if they do not stay."""
     names = {name for link in links for name in link.node.inputs if name in graph.constants}
     nbytes = sum(graph.tensors[name].nbytes for name in names)
-    return (tiles - 1) * estimate.memory_ns(nbytes) if nbytes > estimate.CACHE // 2 else 0.0
+    return (tiles - 1) * shared_ns(nbytes) if nbytes > cache_bytes() // 2 else 0.0
 
 
 # -- the rewrite -----------------------------------------------------------------------------------
