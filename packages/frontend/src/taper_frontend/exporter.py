@@ -10,9 +10,9 @@ import torch
 
 from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
+from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import PIPELINE, Pass, run_pipeline
-from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
+from taper_frontend.compiler.stages import PIPELINE, Pass
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
@@ -198,9 +198,8 @@ def compile_program(
     weights = sum(array.nbytes for array in stored)
     step("optimize")
     nodes_lowered = len(graph.nodes)
-    # the last is the planner's condition, whatever the pipeline
     with tracing(graph, options.trace, options.title):
-        records = run_pipeline(graph, [*options.passes, materialize_outputs])
+        records = compile_graph(graph, options.passes)
         graph.name_outputs(_output_names(program, lowered, options.output_names))
         graph.listener.fired("name_outputs", "")
     step("plan")

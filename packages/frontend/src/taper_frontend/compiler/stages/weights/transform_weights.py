@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.machine.cost import Place, cost, memory_ns
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.winograd import POINTS, transform_weight, weight_shape
-from taper_runtime.sizes import evaluate
+from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +88,7 @@ def _fastest(graph: Graph, node: Node) -> int:
 def _example(graph: Graph, name: str) -> TensorType:
     """The type of a tensor for the example's sizes."""
     tensor = graph.tensors[name]
-    sizes = tuple(evaluate(size, graph.examples) for size in tensor.shape)
+    sizes = tuple(size_at(size, graph.examples) for size in tensor.shape)
     return tensor.type._replace(shape=sizes)
 
 
