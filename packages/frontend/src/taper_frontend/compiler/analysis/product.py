@@ -37,7 +37,7 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
     producer = graph.producer(weight)
     if node.op == "MATMUL" and producer is not None and _decodes(graph, producer):
         weight = producer.inputs[0]
-    return weight if weight in graph.constants else None
+    return weight if graph.is_constant(weight) else None
 
 
 def _decodes(graph: Graph, node: Node) -> bool:
@@ -52,7 +52,7 @@ def has_own_weight(graph: Graph, node: Node) -> bool:
     """
     weight = node.inputs[1]
     return (
-        weight in graph.constants
+        graph.is_constant(weight)
         and graph.tensors[weight].dtype == "float32"
         and graph.sole_consumer(weight) is node
         and (node.op != "MATMUL" or len(graph.tensors[weight].shape) == 2)

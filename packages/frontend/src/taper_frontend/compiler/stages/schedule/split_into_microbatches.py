@@ -127,7 +127,7 @@ def _node_ns(graph: Graph, batch: Batch, node: Node, count: int) -> float:
     cut = batch.cut_inputs(node)
     moved = sum(beyond_cache(graph.tensors[t].nbytes / count) for t in (*cut, node.output))
     shared = sum(
-        graph.tensors[name].nbytes for name in set(node.inputs) - cut if name in graph.constants
+        graph.tensors[name].nbytes for name in set(node.inputs) - cut if graph.is_constant(name)
     )
     # Weights are fetched ahead, and waited for only where there is little to do with them.
     place = Place(1 / count, streamed=shared_ns(shared), waited=shared_ns(moved))

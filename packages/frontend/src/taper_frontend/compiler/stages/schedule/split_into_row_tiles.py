@@ -222,7 +222,7 @@ def _tile_time(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
 
 def _weights(graph: Graph, links: Sequence[_Link], tiles: int) -> float:
     """Return the time of reading the weights for every tile but the first, if they do not stay."""
-    names = {name for link in links for name in link.node.inputs if name in graph.constants}
+    names = {name for link in links for name in link.node.inputs if graph.is_constant(name)}
     nbytes = sum(graph.tensors[name].nbytes for name in names)
     return (tiles - 1) * shared_ns(nbytes) if nbytes > cache_bytes() // 2 else 0.0
 
