@@ -13,8 +13,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.matmul import PANEL, pack, unpack
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
-from taper_runtime.sizes import evaluate as size_at
-from taper_runtime.sizes import variable
+from taper_runtime.sizes import size_at, variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

@@ -10,9 +10,9 @@ import torch
 
 from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
+from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import PIPELINE, Pass, run_pipeline
-from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
+from taper_frontend.compiler.stages import PIPELINE, Pass
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
@@ -20,7 +20,7 @@ from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.lowering.trees import flat_leaves, tensor_leaves
 from taper_frontend.names import check_names, input_names, output_names
-from taper_frontend.notes import Note, of_plan, warn
+from taper_frontend.notes import Note, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
@@ -194,13 +194,11 @@ def compile_program(
         program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
     )
     graph = lowered.graph
-    stored = [*graph.constants.values(), *(state.first for state in graph.states)]
-    weights = sum(array.nbytes for array in stored)
+    weights = stored_bytes(graph)
     step("optimize")
     nodes_lowered = len(graph.nodes)
-    # the last is the planner's condition, whatever the pipeline
     with tracing(graph, options.trace, options.title):
-        records = run_pipeline(graph, [*options.passes, materialize_outputs])
+        records = compile_graph(graph, options.passes)
         graph.name_outputs(_output_names(program, lowered, options.output_names))
         graph.listener.fired("name_outputs", "")
     step("plan")

@@ -1,12 +1,12 @@
-"""From an exported program to a graph: one handler call per ATen node."""
+"""Lower an exported program to a graph: one handler call per ATen node."""
 
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.export.graph_signature import (
     ConstantArgument,
     CustomObjArgument,
@@ -15,22 +15,24 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
-from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
+from taper_frontend.lowering.context import Lowering, Refusal, as_numpy, to_numpy
 from taper_frontend.lowering.fraction import lower_fraction
-from taper_frontend.lowering.registry import HANDLERS
-from taper_frontend.lowering.sizes import DTYPE_NAMES, SizeError, Sizes, refused_type
+from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
 from taper_frontend.lowering.source import source_line
-from taper_frontend.lowering.trees import Tree, describe_tree, tensor_leaves, value_leaf
+from taper_frontend.lowering.symbols import SizeError, Sizes
+from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
+from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_runtime.errors import InternalError, OpError
+from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import UndecidedError, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     import sympy
     from torch.export import ExportedProgram
@@ -44,8 +46,6 @@ TRAINING = "training"
 
 #: Where a result lies is no matter of a plan.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
-
-_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl", "switch"})
 
 #: A refusal of tensors of these dtypes is not for their dtype.
 _ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
@@ -88,10 +88,13 @@ class Survey(NamedTuple):
     graph : Graph
         That part. What is refused stands in it as inputs, what nothing reads as outputs.
     refused : list of UnsupportedNode
+    symbols : dict of sympy.Symbol to size
+        As of :class:`Lowered`.
     """
 
     graph: Graph
     refused: list[UnsupportedNode]
+    symbols: dict[sympy.Symbol, int]
 
 
 class _Poison:
@@ -154,7 +157,7 @@ def survey(
     graph = walk.graph
     walk.set_next_values()
     graph.set_outputs(name for name in graph.nodes if not graph.is_used(name))
-    return Survey(graph, walk.refused)
+    return Survey(graph, walk.refused, walk.sizes.symbols)
 
 
 def _walk(
@@ -192,6 +195,11 @@ class _Walk:
         self.values: dict[str, Any] = {}
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
+        # the same memory -> names in the state dict
+        self.names: dict[tuple[Any, ...], list[str]] = {}
+        for name, tensor in program.state_dict.items():
+            if not refused_type(tensor) and tensor.numel():
+                self.names.setdefault(_memory(tensor), []).append(name)
         # state -> FX node of its next value
         self.states: dict[str, str] = {}
         # buffer that the module writes to -> FX node of its next value
@@ -332,15 +340,16 @@ class _Walk:
         if reason := refused_type(tensor):
             self._refuse(f"{spec.kind.name.lower().replace('_', ' ')} {name!r}", "dtype", reason)
             return _POISON
-        key = (
-            tensor.untyped_storage().data_ptr(),
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-        )
+        key = _memory(tensor)
         if key not in self.tied or not tensor.numel():
-            self.tied[key] = add_tensor(self.graph, name, tensor)
+            dtype, value = DTYPE_NAMES[tensor.dtype], partial(as_numpy, tensor)
+            recipe: Constant
+            if spec.kind == InputKind.CONSTANT_TENSOR:
+                recipe = literal(value(), dtype)
+            else:
+                names = dict.fromkeys([name, *self.names.get(key, ())])
+                recipe = Parameter(TensorType(dtype, tuple(tensor.shape)), tuple(names), value)
+            self.tied[key] = self.graph.add_constant(name, recipe)
         return self.tied[key]
 
     # -- nodes ------------------------------------------------------------------------------------
@@ -352,13 +361,17 @@ class _Walk:
         try:
             self.context.begin(node, self.sizes.types(node), source_line(node))
             arguments = self._arguments(node)
-            handler = _find_handler(node)
+            handler = find_handler(node)
             value = node.meta.get("val")
-            if isinstance(value, torch.SymInt) and not _unbacked(node):
+            if isinstance(value, torch.SymInt) and not unbacked_sizes(node):
                 return self.sizes.size(value)
-            if isinstance(value, torch.SymFloat) and not _unbacked(node) and _tensors(node.users):
+            if (
+                isinstance(value, torch.SymFloat)
+                and not unbacked_sizes(node)
+                and tensors_of(node.users)
+            ):
                 return lower_fraction(self.context, self.sizes, value.node.expr)
-            if handler is None or _holds_poison(arguments) or _unbacked(node):
+            if handler is None or _holds_poison(arguments) or unbacked_sizes(node):
                 return _POISON
             return self._call(handler, arguments, node)
         except Refusal as refusal:
@@ -369,7 +382,7 @@ class _Walk:
         except SizeError as error:
             category, reason = "dynamic shape", str(error)
         except OpError as error:
-            dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}
+            dtypes = {value.dtype for value in tensors_of([node, *node.all_input_nodes])}
             category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
         except TypeError as error:
             if not self.sizes.ranges:
@@ -445,78 +458,10 @@ class _Walk:
         self.refused.append(UnsupportedNode(op, category, reason, source))
 
 
-def needed(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that results are made of, in order, and those that draw random numbers.
-
-    The others only assert something: a plan's inputs have one type, and a plan cannot raise a
-    model's own errors. Numbers that nobody reads are drawn too, or the next would be others.
-    """
-    wanted = {node for node in nodes if node.op == "output" or draws(node)}
-    for node in reversed(list(nodes)):
-        if node in wanted and _is_check(node):
-            wanted.remove(node)
-        elif node in wanted:
-            wanted.update(node.all_input_nodes)
-    return [node for node in nodes if node in wanted]
-
-
-def draws(node: Node) -> bool:
-    """Whether the node draws random numbers, or would in training mode."""
-    target = node.target
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _is_check(node: Node) -> bool:
-    """Whether the node is torch.linalg's check of its results, or the token that it passes on."""
-    source = node.args[0] if node.target is operator.getitem else node
-    return (
-        isinstance(source, torch.fx.Node)
-        and str(source.target) == "with_effects"
-        and source.args[1] is torch.ops.aten._linalg_check_errors.default
-    )
-
-
-def _find_handler(node: Node) -> Handler | None:
-    """Return the handler of a node, None where what it computes has been refused at its root.
-
-    Raises
-    ------
-    Refusal
-        If the node is of a kind that is not supported.
-    """
-    target = node.target
-    if isinstance(target, HigherOrderOperator):
-        flow = str(target) in _CONTROL_FLOW
-        mutates = str(target).startswith("auto_functionalized")
-        category = "control flow" if flow else "mutation" if mutates else "op"
-        raise Refusal("only straight-line programs of ATen ops are supported", category)
-    if str(target) == "aten._local_scalar_dense.default":
-        raise Refusal("a number is read out of a tensor", "data-dependent")
-    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
-        return None
-    known = set[object]().union(*(_unbacked(source) for source in node.all_input_nodes))
-    if _unbacked(node) - known:
-        raise Refusal("the shape of the result depends on values", "data-dependent")
-    for value in _tensors([node]):
-        if reason := refused_type(value):
-            raise Refusal(reason, "dtype")
-    if (handler := HANDLERS.get(str(target))) is not None:
-        return handler
-    if draws(node):
-        reason = "it draws random numbers of a kind that no handler lowers; docs/random-numbers.md"
-        raise Refusal(reason, "op")
-    raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
-
-
-def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
-    """Return the tensors that the nodes compute, as torch describes them."""
-    return tensor_leaves([node.meta.get("val") for node in nodes])
-
-
-def _unbacked(node: Node) -> set[Any]:
-    """Return the sizes in what the node computes that only values decide."""
-    value = node.meta.get("val")
-    return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what is equal for tensors that are one: tied parameters."""
+    storage = tensor.untyped_storage().data_ptr()
+    return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _holds_poison(args: Any) -> bool:

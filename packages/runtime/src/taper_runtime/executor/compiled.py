@@ -1,4 +1,4 @@
-"""The executor for serving: every pointer resolved once, one call into C per run."""
+"""Run plans for serving: every pointer resolved once, one call into C per run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor is, and the one the session uses by name."""
+"""Define what an executor is."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ function formula(name, record, other, link) {
 
 // The nodes of a graph view, at the position of the recording.
 function graphNodes(recording, marks) {
-  const end = (name, id, role, inputs) => ({
-    id, title: name, subtitle: role, kind: "end", group: [], inputs,
-    facts: [["role", role]], mark: inputs.length ? "" : marks.get(name),
+  const end = (id, title, role, inputs) => ({
+    id, title, subtitle: role, kind: "end", group: [], inputs, facts: [["role", role]],
+    mark: inputs.length ? "" : marks.get(id),
   });
-  const isInput = (name) => recording.record(name).role === "input";
-  const nodes = [...recording.tensors.keys()].filter(isInput).map((name) => end(name, name, "input", []));
+  const { inputs, outputs } = recording;
+  const nodes = inputs.map((name) => end(name, name, recording.record(name).role, []));
   let module = "";
   for (const name of recording.order()) {
     const record = recording.record(name);
@@ -50,7 +50,12 @@ function graphNodes(recording, marks) {
       group: module ? module.split(".") : [], facts, mark: marks.get(name),
     });
   }
-  return [...nodes, ...recording.outputs.map((name) => end(name, `${name} (output)`, "output", [name]))];
+  const states = inputs.filter((name) => recording.record(name).role === "state");
+  const roles = outputs.map((_, at) => {
+    const state = states[at - (outputs.length - states.length)];
+    return state === undefined ? "output" : `next value of ${state}`;
+  });
+  return [...nodes, ...outputs.map((name, at) => end(`${name} (${roles[at]})`, name, roles[at], [name]))];
 }
 
 // A picture of the marked tensors and of what is around them, at the position of the recording.
@@ -58,7 +63,10 @@ function drawAround(recording, marks, label, select) {
   const shown = new Set([...marks.keys()].filter((name) => recording.tensors.has(name)));
   const around = new Set();
   for (const name of shown) {
-    for (const input of recording.record(name).inputs || []) if (!shown.has(input)) around.add(input);
+    for (const input of recording.record(name).inputs || []) {
+      const isConstant = recording.record(input).role === "constant"; // the list has them
+      if (!shown.has(input) && !isConstant) around.add(input);
+    }
   }
   for (const name of recording.tensors.keys()) {
     const inputs = recording.record(name).inputs || [];
@@ -240,7 +248,11 @@ class TraceView {
     this.recording = new Recording(section);
     this.count = this.recording.steps.length;
     this.matches = null; // numbers of the steps that the search has found
-    this.link = (name) => button(name, () => this.follow(name), { class: "name" });
+    this.link = (name) => { // no button element: long names wrap as text does
+      const link = make("span", { class: "name", role: "button", tabindex: "0" }, name);
+      press(link, () => this.follow(name));
+      return link;
+    };
     this.history = new HistoryView(this.recording, this.link, (position) => this.go(position));
     this.card = make("div", { class: "step", "aria-live": "polite", tabindex: "0", role: "group", "aria-label": "The step" });
     this.chart = this.makeChart();

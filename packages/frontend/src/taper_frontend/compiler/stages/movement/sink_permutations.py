@@ -88,7 +88,8 @@ def _reordered(graph: Graph, node: Node, found: Mapping[int, tuple[str, Axes]]) 
     What else has to be read in that layout is permuted back where that is free, or where the
     permutation of the result is undone at once.
     """
-    for index in sorted(found, key=lambda i: -graph.known(graph.tensors[node.inputs[i]].type.size)):
+    sizes = {i: graph.typical(graph.tensors[node.inputs[i]].type.size) for i in found}
+    for index in sorted(found, key=sizes.__getitem__, reverse=True):
         axes = found[index][1]
         moved = reorder(graph, node, index, axes)
         if moved is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.machine.cost import Place, cost, memory_ns
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.winograd import POINTS, transform_weight, weight_shape
-from taper_runtime.sizes import evaluate
+from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def transform_weights(graph: Graph) -> bool:
             continue
         x, weight, *extras = node.inputs
         if (weight, tile) not in transformed:
-            array = transform_weight(graph.constants[weight], tile)
+            array = transform_weight(graph.constants[weight].value(), tile)
             transformed[weight, tile] = graph.add_constant(f"{weight}.tiles{tile}", array)
         attrs = {k: v for k, v in node.attrs.items() if k not in _IMPLIED}
         attrs |= {"columns": graph.tensors[weight].shape[-1], "tile": tile}
@@ -64,7 +64,7 @@ def _is_eligible(graph: Graph, node: Node) -> bool:
         and tuple(node.attrs["stride"]) == tuple(node.attrs["dilation"]) == (1, 1)
         and weight is not None
         and weight.dtype == "float32"
-        and weight.size > 0
+        and weight.type.size > 0
     )
 
 
@@ -88,7 +88,7 @@ def _fastest(graph: Graph, node: Node) -> int:
 def _example(graph: Graph, name: str) -> TensorType:
     """The type of a tensor for the example's sizes."""
     tensor = graph.tensors[name]
-    sizes = tuple(evaluate(size, graph.examples) for size in tensor.shape)
+    sizes = tuple(size_at(size, graph.examples) for size in tensor.shape)
     return tensor.type._replace(shape=sizes)
 
 
