@@ -1,4 +1,4 @@
-"""Several copies in a row that only change the order of rows."""
+"""Merge several copies in a row that only pick rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from taper_runtime.ops.opdef import TensorType
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-
-_MOVES = frozenset({"FLIP", "PERMUTE", "RESHAPE", "SLICE", "TRANSPOSE", "INDEX_SELECT"})
 
 _MIN_ROW = 16  # elements; of shorter rows a copy costs more than what it saves
 _MAX_ELEMENTS = 1 << 24  # of a tensor whose every element is followed
@@ -78,7 +76,13 @@ def _merge(graph: Graph, node: Node) -> bool:
 
 
 def _is_move(graph: Graph, node: Node) -> bool:
-    return node.op in _MOVES and all(graph.value(name) is not None for name in node.inputs[1:])
+    """Whether ``node`` only picks elements of its first input, each known at export."""
+    return (
+        (node.definition.view is not None or node.op == "INDEX_SELECT")
+        and all(name in graph.constants for name in node.inputs[1:])
+        and graph.is_static(node)
+        and graph.tensors[node.output].type.size <= _MAX_ELEMENTS
+    )
 
 
 def _is_copy(graph: Graph, node: Node) -> bool:
