@@ -76,13 +76,18 @@ def _merge(graph: Graph, node: Node) -> bool:
 
 
 def _is_move(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` only picks elements of its first input, each known at export."""
-    return (
-        (node.definition.view is not None or node.op == "INDEX_SELECT")
-        and all(name in graph.constants for name in node.inputs[1:])
-        and graph.is_static(node)
-        and graph.tensors[node.output].type.size <= _MAX_ELEMENTS
-    )
+    """Whether ``node`` only picks elements of its first input, each known at export.
+
+    A view that repeats elements would tear apart the rows that move together.
+    """
+    if not graph.is_static(node):
+        return False
+    if node.op == "INDEX_SELECT":
+        return node.inputs[1] in graph.constants
+    if node.definition.view is None:
+        return False
+    before, after = (graph.tensors[name].type.size for name in (node.inputs[0], node.output))
+    return after <= before
 
 
 def _is_copy(graph: Graph, node: Node) -> bool:
