@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import ALIGNMENT, MAX_TENSOR_BYTES, counted_bytes
-from taper_runtime.plan.plan import Placement, Plan, TensorSpec
+from taper_runtime.plan.plan import Placement, Plan
 from taper_runtime.sizes import UNBOUNDED, Size, affine, evaluate, variables
 
 if TYPE_CHECKING:
@@ -88,10 +88,7 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
             return evaluate(value, values)
         return tuple(map(known, value)) if type(value) is tuple else value
 
-    tensors = {
-        name: TensorSpec(name, spec.dtype, known(spec.shape), spec.role)
-        for name, spec in plan.tensors.items()
-    }
+    tensors = {name: spec._replace(shape=known(spec.shape)) for name, spec in plan.tensors.items()}
     for spec in tensors.values():
         if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
             raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
@@ -102,7 +99,7 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
         if placement.root == name and tensors[name].role == "intermediate":
             offset = end
             end += -(-tensors[name].nbytes // ALIGNMENT) * ALIGNMENT
-        shape = tensors[name].shape
+        shape = tensors[name].storage.shape
         strides = plain_strides(shape, known(placement.strides))
         if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
             offset, strides = 0, contiguous_strides(shape)

@@ -59,7 +59,8 @@ def fail(field: str, expected: str, got: object) -> NoReturn:
 
 def counted_bytes(tensor: TensorType) -> int:
     """Bytes of a tensor, a zero dim counted as one: what :data:`MAX_TENSOR_BYTES` limits."""
-    return DTYPES[tensor.dtype].size * math.prod(largest(size, 1) for size in tensor.shape)
+    dtype, shape, _ = tensor.storage
+    return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.formats import PLAIN
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def _format_node(graph: Graph, node: Node) -> str:
 
 
 def _type(spec: TensorSpec) -> str:
-    return f"{spec.dtype}[{','.join(map(str, spec.shape))}]"
+    text = f"{spec.dtype}[{','.join(map(str, spec.shape))}]"
+    return text if spec.format == PLAIN else f"{text} {spec.format}"
 
 
 def _value(value: Any) -> str:

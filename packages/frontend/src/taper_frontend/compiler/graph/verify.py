@@ -51,7 +51,8 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
         if name not in graph.tensors:
             continue
         spec = graph.tensors[name]
-        if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
+        dtype, shape, _ = spec.storage
+        if array.shape != shape or array.dtype != DTYPES[dtype].storage:
             yield f"constant {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
         if not array.flags.c_contiguous:
             yield f"constant {name!r} is not C-contiguous"

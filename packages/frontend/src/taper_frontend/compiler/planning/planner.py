@@ -11,7 +11,7 @@ from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.plan.plan import Plan, PlanNode
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import Size
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.plan.plan import TensorSpec
 
 
 def make_plan(
@@ -132,11 +133,10 @@ def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode
         return graph.known(value) if isinstance(value, Size) else value
 
     op = REGISTRY[node.op]
-    operands = [
-        (graph.tensors[name].dtype, known(graph.tensors[name].shape), known(strides))
-        for name in (*node.inputs, node.output)
-        for _, strides in (sharing.inside[name],)
-    ]
+    operands = []
+    for name in (*node.inputs, node.output):
+        type_, (_, strides) = graph.tensors[name].type, sharing.inside[name]
+        operands.append((type_._replace(shape=known(type_.shape)), known(strides)))
     attrs = {name: known(value) for name, value in op.complete(node.attrs).items()}
     return _native.prepare(op, attrs, operands[:-1], operands[-1])
 
@@ -155,7 +155,7 @@ def _same(value: Any, default: Any) -> bool:
 
 def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
     if graph.is_output(spec.name):
-        return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
+        return spec._replace(role="output")
     if spec.name in graph.states:
-        return TensorSpec(spec.name, spec.dtype, spec.shape, "state")
+        return spec._replace(role="state")
     return spec

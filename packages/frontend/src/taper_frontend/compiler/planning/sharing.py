@@ -86,7 +86,7 @@ class Sharing:
     def _start(self, name: str, *, bound: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]
         self.group[name] = Group(name, spec.nbytes, bound, writable, [name])
-        self.inside[name] = (0, contiguous_strides(spec.shape))
+        self.inside[name] = (0, contiguous_strides(spec.storage.shape))
 
     def _join(self, name: str, group: Group, offset: int, strides: Shape) -> None:
         group.members.append(name)

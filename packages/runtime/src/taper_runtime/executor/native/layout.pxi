@@ -174,8 +174,11 @@ cdef class Layout:
     cdef tuple _numpy_node(self, Step step):
         """(op, attrs, operands) of a step, all sizes known, operands as Frame.array takes them."""
         operands = [
-            (*self._place(kind, index, offset), dtype, self._known(shape), self._known(strides))
-            for kind, index, offset, dtype, shape, strides in step.operands
+            (
+                *self._place(kind, index, offset),
+                type_._replace(shape=self._known(type_.shape)), self._known(strides),
+            )
+            for kind, index, offset, type_, strides in step.operands
         ]
         return step.op, {name: self._known(value) for name, value in step.attrs.items()}, operands
 
