@@ -231,9 +231,10 @@ def bench_check(session: nox.Session) -> None:
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """Taper beside other engines, into docs/benchmarks.md; `-- --models mlp --threads 2 --quick`.
+    """Taper beside other engines, into docs/results/benchmarks.md.
 
-    torch.compile needs a C++ compiler.
+    `-- --models mlp --threads 2 --quick` times a few and only prints. torch.compile needs a C++
+    compiler.
     """
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino", *NEWCOMERS_NEED)
     session.install("--no-deps", *NEWCOMERS)
@@ -242,21 +243,21 @@ def peers(session: nox.Session) -> None:
 
 @nox.session
 def memory(session: nox.Session) -> None:
-    """Memory, files and start beside peers, into docs/benchmarks.md; `-- --quick` only prints."""
+    """Memory, files and start beside peers, into docs/results; `-- --quick` only prints."""
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
     session.run("python", "-m", "peers.memory", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def ablation(session: nox.Session) -> None:
-    """What each part of Taper is worth, into docs/benchmarks.md; `-- --quick` only prints."""
+    """What each part of Taper is worth, into docs/results; `-- --quick` only prints."""
     measuring(session)
     session.run("python", "-m", "peers.ablation", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def scaling(session: nox.Session) -> None:
-    """Time and memory as work grows, plotted into docs/images; `-- --quick` only prints."""
+    """Time and memory as work grows, plotted into docs/results; `-- --quick` only prints."""
     measuring(session, "matplotlib")
     session.run("python", "-m", "peers.scaling", *session.posargs, env=ONE_THREAD)
 
@@ -271,20 +272,20 @@ def measuring(session: nox.Session, *more: str) -> None:
 
 @nox.session
 def opinfo(session: nox.Session) -> None:
-    """PyTorch's own samples of every op, exported and run; writes docs/op-coverage.md.
+    """PyTorch's own samples of every op, exported and run; writes docs/results/op-coverage.md.
 
     `nox -s opinfo -- --samples 4` takes at most so many of an op and dtype.
     """
     session.install(*TORCH, "expecttest", "rich")
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    options = session.posargs or ["--write", "docs/op-coverage.md"]
+    options = session.posargs or ["--write", "docs/results/op-coverage.md"]
     session.run("python", "opinfo/report.py", *options, env=ONE_THREAD)
 
 
 @nox.session
 def models(session: nox.Session) -> None:
-    """Every architecture of zoo/, exported and run without torch; writes docs/models.md.
+    """Every architecture of zoo/, exported and run without torch; writes docs/results/models.md.
 
     `nox -s models -- --only audio GPT2LMHeadModel` prints what became of some.
     """
@@ -292,7 +293,7 @@ def models(session: nox.Session) -> None:
     session.install("--no-deps", *NEWCOMERS)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    options = session.posargs or ["--write", "docs/models.md"]
+    options = session.posargs or ["--write", "docs/results/models.md"]
     session.run("python", "-m", "zoo.report", *options)
 
 

@@ -1,8 +1,8 @@
 """What each part of Taper is worth: `nox -s ablation`.
 
 The same models, computed with one part more in each row, on one thread. The error is the relative
-L2 difference to torch in float64. The tables go to docs/benchmarks.md; a quick run only prints
-them.
+L2 difference to torch in float64. The tables go to docs/results/benchmarks.md; a quick run prints
+them and writes nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 On one thread all engines share this process and take turns run by run. On more, each has a process
 of its own. Every result is compared with torch's before anything is timed. The tables go to
-docs/benchmarks.md; a quick run only prints them.
+docs/results/benchmarks.md; a quick run only prints them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a process needs until its first result, beside other engines: `nox -s memory`.
 
 Each engine runs its own file, weights included, in a process that does not load torch, on one
-thread; the processes take turns. The table goes to docs/benchmarks.md; a quick run only prints it.
+thread; the processes take turns. The table goes to docs/results/benchmarks.md; a quick run prints
+it and writes nothing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import taper_runtime
 from taper_runtime.executor import _native
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "results" / "benchmarks.md"
 
 
 def describe_setting(command: str, *engines: str) -> str:

@@ -2,8 +2,8 @@
 
 One encoder layer of MiniLM's width, on one thread: sequence lengths at batch 1, batches at length
 128. The exponent between two sizes is the slope in the logarithmic plot: 1 where time grows with
-the tokens, 2 where with their pairs. Writes a plot into docs/images and a table into
-docs/benchmarks.md; a quick run only prints.
+the tokens, 2 where with their pairs. Writes a plot into docs/results/images and a table into
+docs/results/benchmarks.md; a quick run only prints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Architectures people use, small and with seeded weights, and a report on all of them.
 
-`nox -s models` exports each, runs it without torch and writes docs/models.md. The tests of whole
-models take theirs from here.
+`nox -s models` exports each, runs it without torch and writes docs/results/models.md. The tests of
+whole models take theirs from here.
 """
 
 from zoo.audio import AUDIO

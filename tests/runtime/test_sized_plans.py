@@ -9,7 +9,6 @@ import pytest
 import taper_runtime
 from sized_plans import B, S, expected, sized_arrays, sized_plan
 from taper_runtime.errors import InputError
-from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
@@ -244,19 +243,6 @@ def test_views_that_are_too_large_are_refused(executor):
             opened.run(None, {"x": np.ones(size, np.float32)})
     (y,) = opened.run(None, {"x": np.ones(1, np.float32)})
     assert y == 1
-
-
-def test_layouts_lay_tensors_apart():
-    """Offsets of one layout: none overlap where both are needed."""
-    births, deaths, sizes = [0, 0, 1, 2, 2, 3], [1, 3, 2, 4, 2, 4], [64, 128, 256, 64, 0, 192]
-    offsets, total = _native.lay_out(births, deaths, sizes)
-    blocks = list(zip(births, deaths, offsets, sizes, strict=True))
-    for i, (birth, death, at, size) in enumerate(blocks):
-        assert at % 64 == 0
-        assert at + size <= total
-        for birth2, death2, at2, size2 in blocks[:i]:
-            if birth <= death2 and birth2 <= death:
-                assert at + size <= at2 or at2 + size2 <= at
 
 
 def test_kernel_names_follow_the_last_run():

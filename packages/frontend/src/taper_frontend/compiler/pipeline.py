@@ -102,10 +102,13 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
         If a pass breaks the graph (with ``verify``), or a group never settles.
     """
     records: list[PassRecord] = []
+    stage = ""
 
     def run(pass_: Pass) -> bool:
+        graph.listener.enter(stage, _name(pass_))
         ops, before = _ops(graph), len(graph.nodes)
         changed = pass_(graph)
+        graph.listener.leave()
         difference = _ops(graph)
         difference.subtract(ops)
         ops_changed = {op: count for op, count in sorted(difference.items()) if count}
@@ -117,7 +120,8 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
                 raise InternalError(f"after {_name(pass_)}: {error}") from error
         return changed
 
-    for pass_ in passes:
+    for number, pass_ in enumerate(passes, 1):
+        stage = f"{number}"
         if isinstance(pass_, Group):
             run_until_stable(graph, pass_.passes, run)
         else:

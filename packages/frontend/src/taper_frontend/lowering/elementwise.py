@@ -4,46 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.registry import HANDLERS, lowers
+from taper_runtime.ops.elementwise import MICROOPS
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
     from taper_frontend.lowering.registry import Handler
-
-#: ATen name of a unary op, overload ``default`` -> op, computed in the dtype of the result.
-_UNARY = {
-    "abs": "ABS",
-    "acos": "ACOS",
-    "acosh": "ACOSH",
-    "asin": "ASIN",
-    "asinh": "ASINH",
-    "atan": "ATAN",
-    "atanh": "ATANH",
-    "bitwise_not": "BITWISE_NOT",
-    "cos": "COS",
-    "cosh": "COSH",
-    "erf": "ERF",
-    "exp": "EXP",
-    "expm1": "EXPM1",
-    "hardsigmoid": "HARDSIGMOID",
-    "hardswish": "HARDSWISH",
-    "log": "LOG",
-    "log10": "LOG10",
-    "log1p": "LOG1P",
-    "log2": "LOG2",
-    "mish": "MISH",
-    "neg": "NEG",
-    "reciprocal": "RECIPROCAL",
-    "relu": "RELU",
-    "rsqrt": "RSQRT",
-    "sigmoid": "SIGMOID",
-    "silu": "SILU",
-    "sin": "SIN",
-    "sinh": "SINH",
-    "sqrt": "SQRT",
-    "tan": "TAN",
-    "tanh": "TANH",
-}
 
 #: Unary ops that leave integers as they are.
 _ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND", "trunc": "TRUNC"}
@@ -115,8 +81,6 @@ def _logical(op: str) -> Handler:
     return lambda ctx, *operands: ctx.apply(op, *operands, dtype="bool")
 
 
-for _aten, _op in _UNARY.items():
-    lowers(f"aten.{_aten}.default")(_unary(_op))
 for _aten, _op in _ROUNDING.items():
     lowers(f"aten.{_aten}.default")(_rounding(_op))
 for _aten, _op in _PREDICATES.items():
@@ -276,3 +240,10 @@ def copy(ctx: Lowering, x: str, src: str) -> str:
 def identity(ctx: Lowering, x: str) -> str:
     """Return ``x``: tensors are values, so a copy of one is the same."""
     return x
+
+
+# A unary op that needs no more than this has ATen's name, in upper case.
+for _op, _micro in MICROOPS.items():
+    _target = f"aten.{_op.lower()}.default"
+    if _micro.arity == 1 and _target not in HANDLERS:
+        lowers(_target)(_unary(_op))

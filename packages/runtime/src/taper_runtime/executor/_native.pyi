@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from taper_runtime.ops.opdef import OpDef, TensorType
+from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.plan import TensorSpec
 
 #: dtype, shape, strides in elements
@@ -45,9 +46,7 @@ class PreparedNode:
 def prepare(
     op: OpDef, attrs: Mapping[str, Any], inputs: Sequence[Type], output: Type
 ) -> PreparedNode | None: ...
-def lay_out(
-    births: Sequence[int], deaths: Sequence[int], sizes: Sequence[int]
-) -> tuple[list[int], int]: ...
+def assign_offsets(blocks: Sequence[Block]) -> tuple[list[int], int]: ...
 
 class Program:
     def __init__(
@@ -55,7 +54,8 @@ class Program:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         constants: Sequence[np.ndarray],
-        roots: Sequence[tuple[int, int, int, int]],
+        blocks: Sequence[Block],
+        offsets: Sequence[int],
         arena_bytes: int,
         workers: int,
         sizes: Sequence[str],

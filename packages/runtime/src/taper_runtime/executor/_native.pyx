@@ -9,7 +9,7 @@ thread pool in that; its parts lie in ``native/``, each read after those it buil
 - ``library``: what the kernel library tells: ISA levels, kernels, the machine's limits.
 - ``node``: :class:`PreparedNode`, one node that a kernel accepted. Shapes and attrs are fixed; data
   pointers are not part of it.
-- ``arena``: :func:`lay_out`, offsets of blocks that are needed at different steps.
+- ``arena``: :func:`assign_offsets`, offsets of blocks that are needed at different steps.
 - ``sizes``: ``SizeCode``, all sizes of a program evaluated at once.
 - ``step``: ``Step``, a node of a plan and where its operands lie, whatever the sizes are.
 - ``layout``: ``Layout``, a program for one set of sizes: the table evaluated, nodes prepared, the

@@ -9,6 +9,7 @@ from taper_runtime.executor.executor import Executor, definition, node_cost, ope
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
+from taper_runtime.plan.liveness import Block, lifetimes
 from taper_runtime.plan.validate import instance
 from taper_runtime.sizes import largest, nonempty
 
@@ -47,8 +48,8 @@ class CompiledExecutor(Executor):
         outputs = list(dict.fromkeys(plan.writes))
         bound = {name: i for i, name in enumerate((*plan.reads, *outputs))}
         nodes = [node for node in plan.nodes if plan.is_executed(node)]
-        roots = arena_roots(plan, nodes)
-        index = {name: i for i, name in enumerate(roots)}
+        blocks = arena_blocks(plan, nodes)
+        index = {name: i for i, name in enumerate(blocks)}
         variables = list(plan.sizes)
 
         def bind(arrays: Sequence[np.ndarray]) -> list[int]:
@@ -72,7 +73,8 @@ class CompiledExecutor(Executor):
             [plan.tensors[name] for name in plan.reads],
             [plan.tensors[name] for name in outputs],
             [plan.constants[name] for name in constants],
-            list(roots.values()),
+            list(blocks.values()),
+            [plan.placements[root].offset for root in blocks],
             plan.arena_bytes,
             threads,
             variables,
@@ -147,22 +149,16 @@ def _workers_worth(plan: Plan, node: PlanNode) -> int:
     return largest(flops // (FLOPS_PER_NS * _WORTH_NS), nbytes // (BYTES_PER_NS * _WORTH_NS))
 
 
-def arena_roots(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, tuple[int, int, int, int]]:
-    """Return bytes, first and last step of need, and offset of each root in the arena.
-
-    A view is no step: what it reads, its readers read.
-    """
-    birth: dict[str, int] = {}
-    death: dict[str, int] = {}
-    for step, node in enumerate(nodes):
-        for name in (node.output, *node.inputs):
-            root = plan.placements[name].root
-            if plan.tensors[root].role == "intermediate":
-                birth.setdefault(root, step)
-                death[root] = step
+def arena_blocks(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, Block]:
+    """Return the memory of each root in the arena, and when ``nodes``, in order, need it."""
+    roots = {
+        name: root
+        for name, (root, _, _) in plan.placements.items()
+        if plan.tensors[root].role == "intermediate"
+    }
     return {
-        root: (plan.tensors[root].nbytes, birth[root], death[root], plan.placements[root].offset)
-        for root in birth
+        root: Block(*life, plan.tensors[root].nbytes)
+        for root, life in lifetimes(nodes, roots).items()
     }
 
 

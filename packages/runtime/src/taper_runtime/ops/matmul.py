@@ -8,8 +8,15 @@ import numpy as np
 
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.convert import HALVES, cast, to_bfloat16
-from taper_runtime.ops.map import EPILOGUE, MAX_EXTRAS, evaluate_epilogue, infer_epilogue
+from taper_runtime.ops.map import (
+    EPILOGUE,
+    MAX_EXTRAS,
+    epilogue_regions,
+    evaluate_epilogue,
+    infer_epilogue,
+)
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same, all_of, broadcast_region
 from taper_runtime.ops.rules import FLOATS, REALS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
@@ -66,6 +73,20 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
             product = product * a.dtype.type(attrs["alpha"])
         product = np.asarray(product, a.dtype, order="C")
     return evaluate_epilogue(product, inputs[2:], attrs)
+
+
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    a, b = inputs[0].shape, inputs[1].shape
+    rows, columns = len(a) > 1, len(b) > 1
+    batch = output.shape[: len(output.shape) - rows - columns]
+    region_a = (*broadcast_region(a[:-2], batch), *([Same(len(batch))] if rows else []), WHOLE)
+    if not columns:
+        region_b = all_of(b)
+    else:
+        matrix: Region = (WHOLE, Same(len(output.shape) - 1))
+        matrix = matrix[::-1] if attrs["transpose_b"] else matrix
+        region_b = (*broadcast_region(b[:-2], batch), *matrix)
+    return epilogue_regions([region_a, region_b], inputs[2:], output)
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
@@ -142,6 +163,8 @@ MATMUL = OpDef(
         "transpose_b": Attr("bool", False),
         **EPILOGUE,
     },
+    region=_region,
+    weights=(1,),
     strided=(ALL_INPUTS,),
     formatted=(1,),
     cost=_cost,

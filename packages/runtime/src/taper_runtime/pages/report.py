@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.executor.compiled import arena_roots
+from taper_runtime.executor.compiled import arena_blocks
 from taper_runtime.executor.executor import node_cost
 from taper_runtime.pages.viewer import make_page
+from taper_runtime.plan.liveness import live_bytes
 from taper_runtime.profile import least_ns
 from taper_runtime.report import metadata_rows, type_text, verification_lines, weights_bytes
 from taper_runtime.text import counted
@@ -164,23 +165,13 @@ def _time_table(plan: Plan, times: dict[str, tuple[str, float, float]]) -> dict[
 def _memory(plan: Plan) -> dict[str, Any]:
     """Return the bytes of intermediates that are alive at each step."""
     nodes = [node for node in plan.nodes if plan.is_executed(node)]
-    roots = arena_roots(plan, nodes).values()
-    change = [0] * (len(nodes) + 1)
-    for nbytes, birth, death, _ in roots:
-        change[birth] += nbytes
-        change[death + 1] -= nbytes
-    values = []
-    alive = 0
-    for step in range(len(nodes)):
-        alive += change[step]
-        values.append(alive)
     note = (
         f"Bytes of intermediates alive at each step; the line is the arena, {plan.arena_bytes:,}."
     )
     return {
         "kind": "steps",
         "title": "Memory over the run",
-        "values": values,
+        "values": live_bytes(arena_blocks(plan, nodes).values(), len(nodes)),
         "labels": [f"{node.output} = {node.op}" for node in nodes],
         "total": plan.arena_bytes,
         "note": note,

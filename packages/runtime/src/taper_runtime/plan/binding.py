@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
-from taper_runtime.plan.checks import ALIGNMENT, MAX_TENSOR_BYTES, counted_bytes
+from taper_runtime.plan.checks import MAX_TENSOR_BYTES, aligned, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
 from taper_runtime.sizes import UNBOUNDED, Size, affine, evaluate, variables
 
@@ -98,7 +98,7 @@ def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
         offset = known(placement.offset)
         if placement.root == name and tensors[name].role == "intermediate":
             offset = end
-            end += -(-tensors[name].nbytes // ALIGNMENT) * ALIGNMENT
+            end += aligned(tensors[name].nbytes)
         shape = tensors[name].storage.shape
         strides = plain_strides(shape, known(placement.strides))
         if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist

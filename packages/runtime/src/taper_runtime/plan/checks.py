@@ -35,8 +35,13 @@ SAMPLE_PREFIX = "sample/"
 MAX_DEPTH = 100
 
 
+def aligned(nbytes: int) -> int:
+    """Return ``nbytes`` rounded up to a multiple of :data:`ALIGNMENT`."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 def describe(value: object) -> str:
-    """``value`` for an error message: short, printable, never recursive."""
+    """Return ``value`` for an error message: short, printable, never recursive."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, (list, tuple)):

@@ -23,6 +23,7 @@ from taper_runtime.plan.checks import (
     is_size_expression,
     tensor_field,
 )
+from taper_runtime.plan.liveness import lifetimes
 from taper_runtime.sizes import Size, UndecidedError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
     ----------
     plan : Plan
     last_read : mapping of str to int
-        The last step that reads each tensor: -1 for none, beyond the last step for an output.
+        The last step that reads each output of a node, as :func:`.last_reads` tells it.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
             _check_view(plan, node, f"plan.nodes[{step}]")
         mates.append(node.output)
     if not plan.sizes:  # else the arena is laid out when they are known
-        _check_arena(plan, last_read, extents)
+        _check_arena(plan, extents)
 
 
 def _check_placements(plan: Plan) -> dict[str, _Extent]:
@@ -271,23 +272,22 @@ def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
             fail(f"{field}.strides", "expected row-major", placement.strides)
 
 
-def _check_arena(plan: Plan, last_read: Mapping[str, int], extents: Mapping[str, _Extent]) -> None:
+def _check_arena(plan: Plan, extents: Mapping[str, _Extent]) -> None:
     """Check that roots and scratch that are alive at the same step are apart in the arena."""
-    birth: dict[str, int] = {}
-    death: dict[str, int] = {}
-    for step, node in enumerate(plan.nodes):
-        root = plan.placements[node.output].root
-        if plan.tensors[root].role == "intermediate" and extents[root].stop:
-            birth.setdefault(root, step)
-            death[root] = max(death.get(root, 0), step, last_read[node.output])
-    dying: dict[int, list[str]] = {}
-    for name, step in death.items():
-        dying.setdefault(step, []).append(name)
+    roots = {
+        name: root
+        for name, (root, _, _) in plan.placements.items()
+        if plan.tensors[root].role == "intermediate" and extents[root].stop
+    }
+    lives = lifetimes(plan.nodes, roots)
+    dying = defaultdict[int, list[str]](list)
+    for name, life in lives.items():
+        dying[life.death].append(name)
 
     alive: list[tuple[int, int, str]] = []  # start, stop and name of roots: apart, in order
     for step, node in enumerate(plan.nodes):
         name = plan.placements[node.output].root
-        if birth.get(name) == step:
+        if name in lives and lives[name].birth == step:
             start = plan.placements[name].offset
             stop = start + extents[name].stop
             index = _find_gap(alive, start, stop, f"{tensor_field(name)}.offset")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import Shape, TensorType, contiguous_strides
+from taper_runtime.ops.opdef import Shape, TensorType, is_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,11 +73,7 @@ class Placement(NamedTuple):
 
     def is_contiguous(self, shape: Shape) -> bool:
         """Whether the elements of ``shape`` lie row-major without gaps."""
-        expected = contiguous_strides(shape)
-        return all(
-            got == want or size in (0, 1)
-            for size, got, want in zip(shape, self.strides, expected, strict=True)
-        )
+        return is_contiguous(shape, self.strides)
 
 
 class PlanNode(NamedTuple):

@@ -26,6 +26,7 @@ from taper_runtime.plan.checks import (
     is_size,
     tensor_field,
 )
+from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES
 from taper_runtime.sizes import Size, affine, nonempty, variables
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
 #: Roles of the tensors whose values the file has.
 _STORED = ("constant", "state")
-
-_NEVER = -1
-_FOREVER = 2**63
 
 
 def validate(plan: Plan) -> None:
@@ -249,7 +247,6 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
     """Check every node's op, tensors and attrs; return the last step that reads each tensor."""
     tensors = plan.tensors
     types = {name: spec.type for name, spec in tensors.items()}
-    last_read = dict.fromkeys(tensors, _NEVER)
     defined = {
         name for name, spec in tensors.items() if spec.role in ("input", "constant", "state")
     }
@@ -261,7 +258,6 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
         for index, name in enumerate(node.inputs):
             if type(name) is not str or name not in defined:
                 fail(f"{field}.inputs[{index}]", "expected a tensor that has its value", name)
-            last_read[name] = step
         if type(node.output) is not str or node.output not in tensors:
             fail(f"{field}.output", "expected the name of a tensor", node.output)
         if node.output in defined:
@@ -272,12 +268,10 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
             if Size in map(type, values):
                 _check_variables(plan, values, f"{field}.attrs.{key}")
         defined.add(node.output)
-    for name, spec in tensors.items():
+    for name in tensors:
         if name not in defined:
             raise PlanFormatError(tensor_field(name), "expected a node that produces it")
-        if spec.role == "output":
-            last_read[name] = _FOREVER
-    return last_read
+    return last_reads(plan.nodes, [n for n, spec in tensors.items() if spec.role == "output"])
 
 
 def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.graph.node import Node
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
@@ -44,6 +45,8 @@ class Graph:
     states : dict of str to numpy.ndarray
         What lives across runs, with its first value: the last of ``inputs``, whose next values are
         the last of ``outputs``, in the same order.
+    listener : Listener
+        Hears of every change; :class:`taper_frontend.compiler.trace.Recorder` is one.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Graph:
         self.tensors: dict[str, TensorSpec] = {}
         self.constants: dict[str, np.ndarray] = {}
         self.states: dict[str, np.ndarray] = {}
+        self.listener = Listener()
         self._nodes: dict[str, Node] = {}
         # tensor -> outputs of the nodes that read it (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}
@@ -283,6 +287,7 @@ class Graph:
         for consumer in consumers:
             self._replace_in(consumer, name, tensor)
         if not self.is_output(name):
+            self.listener.replaced(name, tensor)
             self.prune([name])
         elif tensor in self._nodes and not self.is_output(tensor):
             old = list(node.inputs)
@@ -312,6 +317,7 @@ class Graph:
     def replace_uses(self, old: str, new: str) -> None:
         """Let every reader of ``old``, and the graph's outputs, use ``new`` instead."""
         self._check_same_type(old, new)
+        self.listener.replaced(old, new)
         for consumer in self.consumers(old):
             self._replace_in(consumer, old, new)
         self.outputs = [new if name == old else name for name in self.outputs]
@@ -328,6 +334,7 @@ class Graph:
         """Remove an unused input or constant, or what a removed node has left."""
         if self.is_used(name) or name in self._nodes:
             raise InternalError(f"tensor {name!r} is to be removed but is used or produced")
+        self.listener.touch(name)
         del self.tensors[name], self._consumers[name]
         self.constants.pop(name, None)
         if name in self.inputs:
@@ -347,6 +354,9 @@ class Graph:
 
         if len({new(name) for name in self.tensors}) < len(self.tensors):
             raise InternalError(f"two tensors would have one name: {dict(names)}")
+        for old in names:
+            self.listener.touch(old, new(old), *map(new, self._consumers[old]))
+            self.listener.replaced(old, new(old))
         self.tensors = {
             new(name): spec._replace(name=new(name)) for name, spec in self.tensors.items()
         }
@@ -422,9 +432,11 @@ class Graph:
         name = self.unique_name(base)
         self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role, type_.format)
         self._consumers[name] = {}
+        self.listener.touch(name)
         return name
 
     def _link(self, node: Node) -> None:
+        self.listener.touch(node.output)
         for name in node.inputs:
             self._consumers[name][node.output] = None
         self._order = None
@@ -437,6 +449,7 @@ class Graph:
     def _drop_node(self, node: Node) -> None:
         if self._nodes.get(node.output) is not node:
             raise InternalError(f"node {node.output!r} is not in the graph")
+        self.listener.touch(node.output)
         self._unlink(node)
         del self._nodes[node.output]
 
@@ -465,6 +478,7 @@ class Graph:
         old = node.output
         del self._nodes[old]
         self._unlink(node)
+        self.listener.replaced(old, name)
         node.output = name
         self._nodes[name] = node
         self._link(node)

@@ -26,7 +26,7 @@ def format_graph(graph: Graph) -> str:
           return y
     """
     tensors = graph.tensors
-    inputs = ", ".join(f"{name}: {_type(tensors[name])}" for name in graph.inputs)
+    inputs = ", ".join(f"{name}: {format_type(tensors[name])}" for name in graph.inputs)
     constant_bytes = sum(array.nbytes for array in graph.constants.values())
     count = len(graph.constants)
     lines = [
@@ -41,11 +41,12 @@ def format_graph(graph: Graph) -> str:
 def _format_node(graph: Graph, node: Node) -> str:
     arguments = [*node.inputs, *(f"{k}={_value(v)}" for k, v in node.attrs.items())]
     line = f"{node.output} = {node.op}({', '.join(arguments)})"
-    line += f" -> {_type(graph.tensors[node.output])}"
+    line += f" -> {format_type(graph.tensors[node.output])}"
     return f"{line}  # {node.source}" if node.source else line
 
 
-def _type(spec: TensorSpec) -> str:
+def format_type(spec: TensorSpec) -> str:
+    """Return ``"float32[2,3]"``, with the format where it is not plain."""
     text = f"{spec.dtype}[{','.join(map(str, spec.shape))}]"
     return text if spec.format == PLAIN else f"{text} {spec.format}"
 

@@ -6,7 +6,9 @@ import heapq
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.analysis.views import view_roots
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -27,24 +29,17 @@ def memory_order(graph: Graph) -> list[Node]:
 
 
 def peak_bytes(graph: Graph, order: list[Node]) -> int:
-    """Most bytes of intermediates live at once when nodes run in this order."""
-    roots = _view_roots(graph, order)
-    readers = _reader_counts(graph, order, roots)
-    live = peak = 0
-    for node in order:
-        if roots[node.output] == node.output:
-            live += graph.nbytes(node.output)
-            peak = max(peak, live)
-        for root in {roots[name] for name in node.inputs}:
-            readers[root] -= 1
-            if readers[root] == 0 and graph.producer(root) is not None:
-                live -= graph.nbytes(root)
-    return peak
+    """Return the most bytes of intermediates live at once when nodes run in this order."""
+    roots = view_roots(graph, order)
+    made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
+    lives = lifetimes(order, made, outputs=graph.outputs)
+    blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
+    return max(live_bytes(blocks, len(order) + 1))
 
 
 def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
     position = {node.output: i for i, node in enumerate(own)}
-    roots = _view_roots(graph, own)
+    roots = view_roots(graph, own)
     members: dict[str, list[str]] = {}
     for name, root in roots.items():
         members.setdefault(root, []).append(name)
@@ -90,15 +85,6 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
                         if waiting[consumer.output] == 0 and consumer.output not in done:
                             heapq.heappush(heap, (score(consumer), position[consumer.output]))
     return order
-
-
-def _view_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
-    """For each tensor the one whose memory a chain of view ops reads."""
-    roots = {name: name for name in graph.tensors}
-    for node in order:
-        if REGISTRY[node.op].view is not None:
-            roots[node.output] = roots[node.inputs[0]]
-    return roots
 
 
 def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.compiler.planning.arena import Interval, lay_out, lower_bound
 from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.checks import aligned
+from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 from taper_runtime.plan.plan import Plan, PlanNode
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import Size
@@ -49,15 +50,15 @@ def make_plan(
     """
     order = memory_order(graph)
     sharing = Sharing(graph, order)
-    roots, root_intervals = _root_intervals(graph, sharing, order)
+    blocks = _arena_blocks(graph, sharing, order)
     kernels = {node.output: _prepare(graph, sharing, node) for node in sharing.executed}
-    scratch_intervals = {
-        node.output: Interval(step, step, kernel.scratch_bytes)
+    scratch_blocks = {
+        node.output: Block(step, step, kernel.scratch_bytes)
         for step, node in enumerate(order)
         if (kernel := kernels.get(node.output)) is not None and kernel.scratch_bytes
     }
-    intervals = [*root_intervals, *scratch_intervals.values()]
-    offsets, arena_bytes = lay_out(intervals)
+    all_blocks = [*blocks.values(), *scratch_blocks.values()]
+    offsets, arena_bytes = _native.assign_offsets(all_blocks)
     memory: dict[str, Any] = {
         "arena": arena_bytes,
         "intermediates": sum(
@@ -65,7 +66,7 @@ def make_plan(
             for node in sharing.executed
             if not graph.is_output(node.output)
         ),
-        "lower_bound": lower_bound(intervals),
+        "lower_bound": _lower_bound(all_blocks, len(order)),
         "weights": sum(array.nbytes for array in graph.constants.values()),
     }
     arena: dict[str, int] = {}
@@ -74,9 +75,9 @@ def make_plan(
         memory["sizes"] = dict(graph.examples)
         arena_bytes = 0
     else:
-        arena = dict(zip(roots, offsets, strict=False))
-        places = zip(scratch_intervals.items(), offsets[len(roots) :], strict=True)
-        scratch = {name: (offset, interval.nbytes) for (name, interval), offset in places}
+        arena = dict(zip(blocks, offsets, strict=False))
+        places = zip(scratch_blocks.items(), offsets[len(blocks) :], strict=True)
+        scratch = {name: (offset, block.nbytes) for (name, block), offset in places}
     fallbacks = [
         {"node": node.output, "op": node.op, "source": node.source}
         for node in sharing.executed
@@ -106,22 +107,19 @@ def make_plan(
     return plan
 
 
-def _root_intervals(
-    graph: Graph, sharing: Sharing, order: Sequence[Node]
-) -> tuple[list[str], list[Interval]]:
-    """Arena roots, and from which step to which each is needed; a view reads what it views."""
-    birth: dict[str, int] = {}
-    death: dict[str, int] = {}
-    for step, node in enumerate(order):
-        for name in (node.output, *node.inputs):
-            group = sharing.group[name]
-            if not group.bound:
-                birth.setdefault(group.root, step)
-                death[group.root] = step
-    return list(birth), [
-        Interval(birth[root], death[root], graph.known(sharing.group[root].nbytes))
-        for root in birth
-    ]
+def _arena_blocks(graph: Graph, sharing: Sharing, order: Sequence[Node]) -> dict[str, Block]:
+    """Return the memory of each root in the arena, and which steps need it."""
+    roots = {name: group.root for name, group in sharing.group.items() if not group.bound}
+    return {
+        root: Block(*life, graph.known(sharing.group[root].nbytes))
+        for root, life in lifetimes(order, roots).items()
+    }
+
+
+def _lower_bound(blocks: Sequence[Block], count: int) -> int:
+    """Return the most bytes that are live at one of ``count`` steps: no arena is smaller."""
+    rounded = (block._replace(nbytes=aligned(block.nbytes)) for block in blocks)
+    return max(live_bytes(rounded, count), default=0)
 
 
 def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode | None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.analysis.views import can_have_strides, view_of
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import Shape, contiguous_strides
+from taper_runtime.ops.opdef import Shape, contiguous_strides, is_contiguous
+from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.plan import Placement
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Sharing:
         self.group: dict[str, Group] = {}
         self.inside: dict[str, tuple[int, Shape]] = {}
         self.executed: list[Node] = []
-        self._last_use = _last_uses(graph, order)
+        self._last_read = last_reads(order, graph.outputs)
         self._places: dict[str, tuple[str, int]] = {}
         wholes = set() if graph.sizes else _place_parts(graph, order, self._places)
         for name in (*graph.inputs, *graph.constants):
@@ -104,23 +106,19 @@ class Sharing:
         return fits and group.writable and not group.bound
 
     def _join_view(self, node: Node) -> bool:
-        rule = REGISTRY[node.op].view
-        if rule is None:
+        if node.definition.view is None:
             return False
         source, output = node.inputs[0], node.output
         base, strides = self.inside[source]
         spec = self.graph.tensors[output]
-        attrs = REGISTRY[node.op].complete(node.attrs)
-        view = rule(self.graph.tensors[source].shape, strides, attrs)
+        view = view_of(self.graph, node, strides)
         if view is None:
             return False
-        itemsize = DTYPES[self.graph.tensors[source].dtype].size
-        offset = base + view.offset * itemsize
-        contiguous = Placement("", 0, view.strides).is_contiguous(spec.shape)
+        offset = base + view.offset * DTYPES[self.graph.tensors[source].dtype].size
         if not self._may_join(output, self.group[source], offset):
             return False
-        if not contiguous and (
-            self.graph.is_output(output) or not self._readable(output, view.strides)
+        if not is_contiguous(spec.shape, view.strides) and not can_have_strides(
+            self.graph, output, view.strides, copies=True
         ):
             return False
         self._join(output, self.group[source], offset, view.strides)
@@ -140,25 +138,6 @@ class Sharing:
         self._join(name, self.group[whole], offset, strides)
         return True
 
-    def _readable(self, name: str, strides: Shape) -> bool:
-        """Whether every consumer of ``name`` can read it with these strides."""
-        shape = self.graph.tensors[name].shape
-        for node in self.graph.consumers(name):
-            op = REGISTRY[node.op]
-            for index, source in enumerate(node.inputs):
-                if source != name or op.takes_strided(index):
-                    continue
-                if op.view is None:
-                    return False
-                view = op.view(shape, strides, op.complete(node.attrs))
-                if view is None or self.graph.is_output(node.output):
-                    return False
-                out_shape = self.graph.tensors[node.output].shape
-                contiguous = Placement("", 0, view.strides).is_contiguous(out_shape)
-                if not contiguous and not self._readable(node.output, view.strides):
-                    return False
-        return True
-
     def _join_inplace(self, node: Node, step: int) -> bool:
         """Compute over an input that nothing reads afterwards, if the op allows it."""
         output = node.output
@@ -171,8 +150,8 @@ class Sharing:
             if (
                 group.writable
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
-                and Placement("", 0, strides).is_contiguous(self.graph.tensors[source].shape)
-                and all(self._last_use[member] <= step for member in group.members)
+                and is_contiguous(self.graph.tensors[source].shape, strides)
+                and all(self._last_read[member] <= step for member in group.members)
                 and self._reads_only(node, source)
                 and self._may_join(output, group, offset)
             ):
@@ -226,14 +205,3 @@ def _computed(graph: Graph, name: str) -> str | None:
         if node.op != "RESHAPE":
             return None if node.definition.view is not None else name
         name = node.inputs[0]
-
-
-def _last_uses(graph: Graph, order: list[Node]) -> dict[str, int]:
-    """Last step that reads each tensor: -1 for none, past the end for graph outputs."""
-    last = dict.fromkeys(graph.tensors, -1)
-    for step, node in enumerate(order):
-        for name in node.inputs:
-            last[name] = step
-    for name in graph.outputs:
-        last[name] = len(order)
-    return last

@@ -308,7 +308,11 @@ def rewrite(graph: Graph, *rules: Rule) -> bool:
 
 def _applies(rule: Rule, graph: Graph, node: Node) -> bool:
     """Try a rule; one that asks what some sizes fulfil and others do not changes nothing."""
+    name = node.output
     try:
-        return rule(graph, node)
+        changed = rule(graph, node)
     except UndecidedError:
         return False
+    if changed:
+        graph.listener.fired(rule.__name__.lstrip("_"), name)
+    return changed

@@ -9,18 +9,16 @@ cdef struct Block:
     int64_t offset
 
 
-def lay_out(births, deaths, sizes):
-    """Offsets of blocks that must not overlap where they are needed at the same step.
+def assign_offsets(blocks):
+    """Return offsets of blocks that do not overlap where they are needed at the same step.
 
     First fit in order of birth, and first fit largest first: neither is better on every graph, so
     both are tried and the smaller kept.
 
     Parameters
     ----------
-    births, deaths : sequence of int
-        The first and the last step at which a block is needed.
-    sizes : sequence of int
-        Bytes, multiples of TAPER_ALIGNMENT.
+    blocks : sequence of (birth, death, nbytes)
+        The first and the last step at which each is needed, and its bytes.
 
     Returns
     -------
@@ -29,20 +27,20 @@ def lay_out(births, deaths, sizes):
     total : int
         Bytes in all.
     """
-    cdef Py_ssize_t count = len(sizes)
-    cdef Buffer blocks = Buffer(count * sizeof(Block))
+    cdef Py_ssize_t count = len(blocks)
+    cdef Buffer memory = Buffer(count * sizeof(Block))
     cdef Buffer placed = Buffer(count * sizeof(Block *))
-    cdef Block *block = <Block *>blocks.data
+    cdef Block *block = <Block *>memory.data
     cdef Py_ssize_t i
-    for i in range(count):
-        block[i].birth, block[i].death, block[i].size = births[i], deaths[i], sizes[i]
-    indices = [i for i in range(count) if block[i].size]
+    by_birth, by_size = [], []
+    for i, (birth, death, nbytes) in enumerate(blocks):
+        block[i].birth, block[i].death, block[i].size = birth, death, _aligned(nbytes)
+        if nbytes:
+            by_birth.append((birth, -block[i].size, i))
+            by_size.append((-block[i].size, birth, i))
     best = None
-    for key in (
-        lambda i: (births[i], -sizes[i]),
-        lambda i: (-sizes[i], births[i]),
-    ):
-        total = _first_fit(block, sorted(indices, key=key), <Block **>placed.data)
+    for order in (sorted(by_birth), sorted(by_size)):
+        total = _first_fit(block, [i for _, _, i in order], <Block **>placed.data)
         if best is None or total < best[1]:
             best = [block[i].offset for i in range(count)], total
     return best

@@ -130,10 +130,8 @@ cdef class Layout:
         cdef int64_t *offset
         cdef Step step
         cdef Py_ssize_t i
-        births = [birth for _, birth, _, _ in program.roots]
-        deaths = [death for _, _, death, _ in program.roots]
-        sizes = [_aligned(self.value(slot)) for slot, _, _, _ in program.roots]
-        offsets = [at for _, _, _, at in program.roots]
+        blocks = [(birth, death, self.value(slot)) for birth, death, slot in program.blocks]
+        offsets = program.offsets
         total = program.arena_bytes
         scratch = []
         for i in range(len(self.native)):
@@ -141,23 +139,21 @@ cdef class Layout:
             need = _aligned(native[i].work.scratch_bytes)
             self.worker_scratch_bytes = max(self.worker_scratch_bytes, <size_t>need)
             if program.dynamic:
-                births.append(self.native[i][0])
-                deaths.append(self.native[i][0])
-                sizes.append(need)
+                blocks.append((self.native[i][0], self.native[i][0], need))
             elif native[i].work.scratch_bytes <= <size_t>step.scratch[1]:
                 scratch.append(step.scratch[0])
             else:  # this machine's kernel wants more than the one that the plan was made with
                 scratch.append(program.arena_bytes)
                 total = max(total, program.arena_bytes + need)
         if program.dynamic:
-            offsets, total = lay_out(births, deaths, sizes)
-            scratch = offsets[len(program.roots):]
+            offsets, total = assign_offsets(blocks)
+            scratch = offsets[len(program.blocks):]
         if total > _MAX_ARENA_BYTES:
             raise InputError(f"the inputs' sizes: the arena would need {total} bytes")
         self.arena_bytes = _aligned(total)
-        self.root_offsets = Buffer(len(program.roots) * sizeof(int64_t))
+        self.root_offsets = Buffer(len(program.blocks) * sizeof(int64_t))
         offset = <int64_t *>self.root_offsets.data
-        for i in range(len(program.roots)):
+        for i in range(len(program.blocks)):
             offset[i] = offsets[i]
         for i in range(len(self.native)):
             native[i].scratch = <void *><uintptr_t>scratch[i]

@@ -23,10 +23,12 @@ cdef class Program:
         The caller's arrays, in order; their bound indices are 0.. and then len(inputs)...
     constants : sequence of numpy.ndarray
         Kept alive; operands of kind CONSTANT point into them.
-    roots : sequence of (nbytes, birth, death, offset)
-        Of the arena: size, first and last step that need it, and where the plan puts it.
+    blocks : sequence of Block
+        The memory of the arena's roots and the steps that need it.
+    offsets : sequence of int
+        Where the plan puts them in the arena; all 0 where it has size variables.
     arena_bytes : int
-        Where the plan lays the arena out; 0 where it has size variables.
+        The bytes of the arena in the plan; 0 where it has size variables.
     workers : int
         Threads a run may use, the caller's among them.
     sizes : sequence of str
@@ -38,7 +40,8 @@ cdef class Program:
     """
 
     cdef list steps           # Step
-    cdef list roots           # (slot of nbytes, birth, death, offset)
+    cdef list blocks          # (birth, death, slot of nbytes) of each root in the arena
+    cdef list offsets         # where a plan without size variables puts them
     cdef object table         # SizeTable
     cdef SizeCode sizes       # what `table` is once all steps are added
     cdef Py_ssize_t n_tensors
@@ -58,7 +61,7 @@ cdef class Program:
     cdef list arenas           # Buffer, free ones
 
     def __init__(
-        self, inputs, outputs, constants, roots, arena_bytes, workers, sizes, bind, empty
+        self, inputs, outputs, constants, blocks, offsets, arena_bytes, workers, sizes, bind, empty
     ):
         active_isa()
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -71,7 +74,8 @@ cdef class Program:
         self.dynamic = bool(sizes)
         self.bind, self.empty = bind, empty
         self.table = SizeTable(sizes)
-        self.roots = [(self.table.slot(size), *rest) for size, *rest in roots]
+        self.blocks = [(birth, death, self.table.slot(size)) for birth, death, size in blocks]
+        self.offsets = list(offsets)
         self.steps, self.layouts, self.arenas = [], {}, []
 
     def add(self, op, attrs, operands, scratch, label, worth):

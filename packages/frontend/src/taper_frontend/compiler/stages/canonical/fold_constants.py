@@ -70,6 +70,7 @@ def fold_constants(graph: Graph) -> bool:
         if _repeats(graph, node) or graph.tensors[name].nbytes > limit:
             continue
         graph.replace_by_constant(node, values[name])
+        graph.listener.fired("fold_constants", name)
         changed = True
     return changed
 

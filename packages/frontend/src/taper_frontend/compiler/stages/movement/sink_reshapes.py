@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import is_plain_product
-from taper_frontend.compiler.analysis.strides import is_free_reshape
+from taper_frontend.compiler.analysis.views import is_free_reshape
 from taper_frontend.compiler.rules.pattern import rewrite
 
 if TYPE_CHECKING:

@@ -42,6 +42,7 @@ def fuse_elementwise(graph: Graph) -> bool:
         group.sort(key=lambda member: position[member.output])
         program = tile_program(group)
         graph.replace_node(node, "MAP", program.inputs, program.attrs)
+        graph.listener.fired("fuse_elementwise", node.output)
         changed = True
     return changed
 

@@ -34,6 +34,7 @@ def fuse_epilogues(graph: Graph) -> bool:
             _, *extras = program.inputs
             inputs = [*node.inputs, *extras]
             graph.replace_node(consumer, node.op, inputs, node.attrs | program.attrs)
+            graph.listener.fired("fuse_epilogues", node.output)
             changed = True
     return changed
 

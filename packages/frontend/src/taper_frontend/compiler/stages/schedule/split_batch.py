@@ -153,6 +153,7 @@ def split_nodes(graph: Graph, batch: Batch, nodes: Sequence[Node], count: int) -
     groups = [_compute(graph, batch, nodes, group) for group in pairwise(ends)]
     for node in reversed(results):
         graph.replace_node(node, "CAT", [made[node.output] for made in groups], {"axis": 0})
+    graph.listener.fired("split_batch", nodes[-1].output)
 
 
 def _compute(

@@ -47,6 +47,7 @@ def split_into_bands(graph: Graph) -> bool:
         for part in _segments(graph, chain):
             if part.bands:
                 _split(graph, part)
+                graph.listener.fired("split_into_bands", part.nodes[-1].output)
                 changed = True
     return changed
 

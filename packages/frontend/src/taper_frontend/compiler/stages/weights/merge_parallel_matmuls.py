@@ -10,13 +10,13 @@ import numpy as np
 
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import constant_weight, is_plain_matmul
+from taper_frontend.compiler.analysis.views import can_have_strides
 from taper_runtime.ops.convert import HALVES
 from taper_runtime.ops.opdef import contiguous_strides
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-    from taper_runtime.ops.opdef import Shape
 
 
 def merge_parallel_matmuls(graph: Graph) -> bool:
@@ -47,6 +47,7 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
         paying = [branch for branch in branches if _is_sliced_freely(graph, branch, width)]
         if len(paying) > 1:
             _merge(graph, paying, weights)
+            graph.listener.fired("merge_parallel_matmuls", paying[0].matmul.output)
             changed = True
     return changed
 
@@ -86,27 +87,10 @@ def _is_sliced_freely(graph: Graph, branch: _Branch, width: int) -> bool:
     """Whether all that reads the branch can read it as columns of a matrix ``width`` wide."""
     output = branch.end.output
     shape = graph.tensors[output].shape
-    if graph.is_output(output) or any(is_elementwise(c) for c in graph.consumers(output)):
+    if any(is_elementwise(consumer) for consumer in graph.consumers(output)):
         return False
-    return _readable(graph, output, contiguous_strides((*shape[:-1], width)))
-
-
-def _readable(graph: Graph, tensor: str, strides: Shape) -> bool:
-    if graph.is_output(tensor):
-        return False
-    for node in graph.consumers(tensor):
-        if node.definition.view is not None:
-            shape = graph.tensors[tensor].shape
-            view = node.definition.view(shape, strides, node.complete_attrs())
-            if view is None or not _readable(graph, node.output, view.strides):
-                return False
-        elif not all(
-            node.definition.takes_strided(index)
-            for index, name in enumerate(node.inputs)
-            if name == tensor
-        ):
-            return False
-    return True
+    strides = contiguous_strides((*shape[:-1], width))
+    return can_have_strides(graph, output, strides, copies=False)
 
 
 def _merge(graph: Graph, branches: list[_Branch], weights: dict[tuple[str, ...], str]) -> None:

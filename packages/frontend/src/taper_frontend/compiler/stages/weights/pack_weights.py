@@ -47,6 +47,7 @@ def pack_weights(graph: Graph) -> bool:
         graph.replace_node(node, node.op, [x, packed[key], *extras], attrs)
         if key[1] == "panels.0":
             _look_up_packed(graph, weight, packed[key])
+        graph.listener.fired("pack_weights", node.output)
         changed = True
     return changed
 

@@ -50,6 +50,7 @@ def transform_weights(graph: Graph) -> bool:
                 "PACK", [weight], {"format": f"winograd.{tile}"}, name=f"{weight}.tiles{tile}"
             )
         graph.replace_node(node, "CONV", [x, transformed[weight, tile], *extras], node.attrs)
+        graph.listener.fired("transform_weights", node.output)
         changed = True
     return changed
 

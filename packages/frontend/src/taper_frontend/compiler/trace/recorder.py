@@ -1,0 +1,174 @@
+"""Record what becomes of a graph, one rule at a time.
+
+The graph tells its recorder which tensors a change touched, and what applies rules says when one
+has fired. Nothing is copied meanwhile: a step is what differs between the touched tensors now and
+as they were recorded before, so a recording grows with what changes and not with the graph.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.compiler.graph.listener import Listener
+from taper_frontend.compiler.graph.printer import format_type
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+
+_MAX_VALUES = 8  # elements of a constant that is shown; a larger one is a name and a type
+_MAX_ITEMS = 64  # of a list among the attrs: tile programs have a few dozen
+_MAX_TEXT = 400  # characters of a source line or a text among the attrs
+
+
+class Recorder(Listener):
+    """Records what happens to a graph from now on, as its listener.
+
+    Parameters
+    ----------
+    graph : Graph
+        As lowered.
+
+    Notes
+    -----
+    :meth:`data` describes the recording's form.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._sources: dict[str, int] = {"": 0}
+        self._records: dict[str, int] = {}  # as JSON -> place among the records
+        self._passes: list[dict[str, Any]] = []
+        self._steps: list[dict[str, Any]] = []
+        self._touched: dict[str, None] = {}  # an ordered set
+        self._became: dict[str, str] = {}
+        names = [*graph.inputs, *graph.constants, *(node.output for node in graph.order())]
+        self._known = {name: self._record(name) for name in names}
+        self._ends = (list(graph.inputs), list(graph.outputs))
+        self._lowered = {
+            "inputs": self._ends[0],
+            "outputs": self._ends[1],
+            "tensors": dict(self._known),
+        }
+        graph.listener = self
+
+    # -- what the graph says ----------------------------------------------------------------------
+
+    def touch(self, *names: str) -> None:
+        """Note that these tensors, or the nodes that make them, were added, changed or removed."""
+        for name in names:
+            self._touched[name] = None
+
+    def replaced(self, old: str, new: str) -> None:
+        """Note that what read the tensor ``old`` reads ``new`` from now on."""
+        self._became[old] = new
+
+    # -- what applies rules says ------------------------------------------------------------------
+
+    def enter(self, stage: str, pass_: str) -> None:
+        """Begin a pass."""
+        self.leave()
+        start = len(self._steps)
+        self._passes.append({"stage": stage, "name": pass_, "steps": [start, start], "nodes": 0})
+
+    def leave(self) -> None:
+        """End the pass; changes that no rule has claimed are a step of the pass itself."""
+        if self._passes:
+            self.fired(self._passes[-1]["name"], "")
+            self._passes[-1]["nodes"] = len(self._graph.nodes)
+
+    def fired(self, rule: str, node: str) -> None:
+        """End a step: all changes since the one before are one application of ``rule``.
+
+        Parameters
+        ----------
+        rule : str
+        node : str
+            The output of the node it was applied at, before it was; empty where there is no one.
+        """
+        before: dict[str, int] = {}
+        after: dict[str, int] = {}
+        for name in self._touched:
+            old = self._known.get(name)
+            new = self._record(name) if name in self._graph.tensors else None
+            if old == new:
+                continue
+            if old is not None:
+                before[name] = self._known.pop(name)
+            if new is not None:
+                after[name] = self._known[name] = new
+        ends = (list(self._graph.inputs), list(self._graph.outputs))
+        became, self._touched, self._became = self._became, {}, {}
+        if not before and not after and ends == self._ends:
+            return
+        if not self._passes:
+            self.enter("", rule)
+        step: dict[str, Any] = {"rule": rule, "node": node, "before": before, "after": after}
+        if became:
+            step["became"] = became
+        for end, old_names, new_names in zip(("inputs", "outputs"), self._ends, ends, strict=True):
+            if old_names != new_names:
+                step[end] = [old_names, new_names]
+        self._ends = ends
+        self._steps.append(step)
+        self._passes[-1]["steps"][1] = len(self._steps)
+
+    # -- the recording ----------------------------------------------------------------------------
+
+    def data(self) -> dict[str, Any]:
+        """Return the recording as plain data that JSON can write.
+
+        Returns
+        -------
+        dict
+            ``sources``: lines of the user's model. ``records``: what a tensor can be: of a node its
+            ``op``, ``inputs``, ``attrs``, ``type`` and ``source`` (a place among the sources); of
+            an input or a constant its ``role`` and ``type``, and of a small constant its
+            ``value``. ``lowered``: ``inputs``, ``outputs`` and ``tensors``, a place among the
+            records by name. ``passes`` in the order they ran: ``stage``, ``name``, ``steps``
+            (first and one past the last) and ``nodes``, how many the graph had after it. ``steps``:
+            ``rule``, ``node`` it was applied at, ``before`` and ``after``: the tensors that it
+            removed or changed as they were, and those that it changed or added as they are.
+            ``became``: tensors whose readers read another now. ``inputs`` and ``outputs``: the
+            names before and after, where they changed.
+        """
+        self.leave()
+        return {
+            "sources": list(self._sources),
+            "records": [json.loads(record) for record in self._records],
+            "lowered": self._lowered,
+            "passes": self._passes,
+            "steps": self._steps,
+        }
+
+    def _record(self, name: str) -> int:
+        """Return the place of what ``name`` is now among the records."""
+        graph = self._graph
+        spec = graph.tensors[name]
+        record: dict[str, Any] = {"type": format_type(spec)}
+        node = graph.producer(name)
+        if node is None:
+            record["role"] = spec.role
+            array = graph.constants.get(name)
+            if array is not None and array.size <= _MAX_VALUES and spec.dtype != "bfloat16":
+                record["value"] = _plain(array.tolist())
+        else:
+            source = node.source[:_MAX_TEXT]
+            record["op"] = node.op
+            record["inputs"] = node.inputs
+            record["attrs"] = {name: _plain(value) for name, value in node.attrs.items()}
+            record["source"] = self._sources.setdefault(source, len(self._sources))
+        return self._records.setdefault(json.dumps(record), len(self._records))
+
+
+def _plain(value: Any) -> Any:
+    """Return an attr as JSON: long lists cut, sizes as text, floats that JSON lacks as text."""
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value[:_MAX_ITEMS]]
+        return items if len(value) <= _MAX_ITEMS else [*items, f"... {len(value)} in all"]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)[:_MAX_TEXT]

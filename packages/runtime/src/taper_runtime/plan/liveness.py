@@ -1,0 +1,98 @@
+"""Find the steps of an execution order between which tensors and their memory are needed.
+
+Planner, executor, plan checker and reports mean the same by it: a tensor is live from the step that
+writes it to the last step that reads it, both included, and memory as long as any tensor in it.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: The last read of a tensor that no step reads.
+NEVER = -1
+
+
+class Step(Protocol):
+    """What an order consists of: nodes of a graph or of a plan."""
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The tensors that it reads."""
+
+    @property
+    def output(self) -> str:
+        """The tensor that it writes."""
+
+
+class Lifetime(NamedTuple):
+    """The first and the last step that need a tensor or its memory, both included."""
+
+    birth: int
+    death: int
+
+
+class Block(NamedTuple):
+    """Bytes of memory that are needed from step ``birth`` to step ``death``, both included."""
+
+    birth: int
+    death: int
+    nbytes: int
+
+
+def last_reads(steps: Sequence[Step], outputs: Iterable[str]) -> dict[str, int]:
+    """Return the last step that reads each tensor.
+
+    ``len(steps)`` stands for the caller, who reads ``outputs`` after the run, and :data:`NEVER` for
+    what a step writes and no step reads. Other tensors that no step reads are not there.
+    """
+    last: dict[str, int] = {}
+    for index, step in enumerate(steps):
+        for name in step.inputs:
+            last[name] = index
+        last[step.output] = NEVER
+    last.update(dict.fromkeys(outputs, len(steps)))
+    return last
+
+
+def lifetimes(
+    steps: Sequence[Step],
+    roots: Mapping[str, str],
+    inputs: Iterable[str] = (),
+    outputs: Iterable[str] = (),
+) -> dict[str, Lifetime]:
+    """Return how long the memory of each root is needed, in the order in which they are born.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        In execution order. Views may be among them or not: their readers read the same root.
+    roots : mapping of str to str
+        The root of each tensor that counts; other tensors are passed over.
+    inputs : iterable of str
+        Tensors that are there before the first step: their roots are born at step -1.
+    outputs : iterable of str
+        Tensors that are read after the last step: their roots die at step ``len(steps)``.
+    """
+    birth = {roots[name]: -1 for name in inputs if name in roots}
+    death = dict(birth)
+    for index, step in enumerate(steps):
+        for name in (step.output, *step.inputs):
+            root = roots.get(name)
+            if root is not None:
+                birth.setdefault(root, index)
+                death[root] = index
+    death.update((roots[name], len(steps)) for name in outputs if name in roots)
+    return {root: Lifetime(birth[root], death[root]) for root in birth}
+
+
+def live_bytes(blocks: Iterable[Block], count: int) -> list[int]:
+    """Return the bytes that are needed at each of the ``count`` steps."""
+    change = [0] * (count + 1)
+    for birth, death, nbytes in blocks:
+        change[birth] += nbytes
+        change[death + 1] -= nbytes
+    return list(accumulate(change[:count]))

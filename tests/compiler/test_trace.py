@@ -1,0 +1,209 @@
+"""The record of what the compiler did: its steps, applied to the lowered graph, give the last."""
+
+import json
+
+import numpy as np
+import pytest
+
+from graph_checks import Builder, floats
+from random_graphs import random_graph
+from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.pipeline import Group, run_pipeline
+from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.stages import PIPELINE
+from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
+from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
+from taper_frontend.compiler.trace import Recorder
+
+
+def listed(graph):
+    """What the graph is, told by its own printing methods, without the recorder's help."""
+    found = {}
+    for name, spec in graph.tensors.items():
+        node = graph.producer(name)
+        shape = ",".join(str(size) for size in spec.shape)
+        what = (node.op, list(node.inputs), node.source) if node else spec.role
+        found[name] = (f"{spec.dtype}[{shape}]", what)
+    return found
+
+
+def told(data, tensors):
+    """The same of tensors as a recording has them."""
+    found = {}
+    for name, place in tensors.items():
+        record = data["records"][place]
+        if "op" in record:
+            what = (record["op"], record["inputs"], data["sources"][record["source"]])
+        else:
+            what = record["role"]
+        found[name] = (record["type"], what)
+    return found
+
+
+def replayed(data):
+    """The tensors after each step, and the outputs after the last."""
+    tensors = dict(data["lowered"]["tensors"])
+    outputs = data["lowered"]["outputs"]
+    yield tensors, outputs
+    for step in data["steps"]:
+        tensors = dict(tensors)
+        for name, place in step["before"].items():
+            assert tensors.pop(name) == place, "a step begins where the one before it ended"
+        assert not tensors.keys() & step["after"].keys()
+        tensors |= step["after"]
+        if "outputs" in step:
+            before, after = step["outputs"]
+            assert before == outputs
+            outputs = after
+        yield tensors, outputs
+
+
+def recorded(graph, passes):
+    recorder = Recorder(graph)
+    run_pipeline(graph, passes)
+    return json.loads(json.dumps(recorder.data()))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_steps_lead_from_the_lowered_graph_to_the_last(seed):
+    graph = random_graph(seed)
+    lowered = listed(graph)
+    recorder = Recorder(graph)
+    run_pipeline(graph, PIPELINE)
+    graph.name_outputs([f"result{i}" for i in range(len(set(graph.outputs)))])
+    data = json.loads(json.dumps(recorder.data()))
+    states = list(replayed(data))
+    assert told(data, states[0][0]) == lowered
+    assert told(data, states[-1][0]) == listed(graph)
+    assert states[-1][1] == graph.outputs
+    assert len(data["steps"]) > 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_step_leaves_a_graph_whose_nodes_read_what_is_there(seed):
+    data = recorded(random_graph(seed), PIPELINE)
+    for tensors, outputs in replayed(data):
+        reads = {
+            name for place in tensors.values() for name in data["records"][place].get("inputs", ())
+        }
+        assert reads <= tensors.keys()
+        assert set(outputs) <= tensors.keys()
+
+
+def small():
+    """x -> CAST (to what it is) -> NEG y; EXP of a constant -> ADD z (output)."""
+    b = Builder()
+    x = b.input("x", 3)
+    cast = b.graph.add_node(
+        "CAST", [x], {"dtype": "float32"}, name="cast", source="m.py:1 in forward"
+    )
+    y = b.graph.add_node("NEG", [cast], name="y", source="m.py:2 in forward")
+    w = b.graph.add_constant("w", floats(3))
+    e = b.graph.add_node("EXP", [w], name="e")
+    b.graph.set_outputs([b.graph.add_node("ADD", [y, e], name="z")])
+    return b.graph
+
+
+def steps_of(data):
+    return [(step["rule"], step["node"]) for step in data["steps"]]
+
+
+class TestSteps:
+    def test_known_firings(self):
+        data = recorded(small(), [Group(remove_noops, fold_constants)])
+        assert steps_of(data) == [("remove_identity", "cast"), ("fold_constants", "e")]
+        bypass, fold = data["steps"]
+        assert bypass["became"] == {"cast": "x"}
+        assert told(data, bypass["before"]) == {
+            "cast": ("float32[3]", ("CAST", ["x"], "m.py:1 in forward")),
+            "y": ("float32[3]", ("NEG", ["cast"], "m.py:2 in forward")),
+        }
+        assert told(data, bypass["after"]) == {
+            "y": ("float32[3]", ("NEG", ["x"], "m.py:2 in forward"))
+        }
+        assert told(data, fold["before"]) == {
+            "e": ("float32[3]", ("EXP", ["w"], "")),
+            "w": ("float32[3]", "constant"),
+        }
+        assert told(data, fold["after"]) == {"e": ("float32[3]", "constant")}
+
+    def test_every_pass_that_ran_is_told_with_its_steps(self):
+        data = recorded(small(), [Group(remove_noops, fold_constants), remove_noops])
+        assert [(p["stage"], p["name"], p["steps"], p["nodes"]) for p in data["passes"]] == [
+            ("1", "remove_noops", [0, 1], 3),
+            ("1", "fold_constants", [1, 2], 2),
+            ("1", "remove_noops", [2, 2], 2),
+            ("1", "fold_constants", [2, 2], 2),
+            ("2", "remove_noops", [2, 2], 2),
+        ]
+
+    def test_changes_that_no_rule_claims_are_a_step_of_their_pass(self):
+        def negate_again(graph):
+            graph.set_outputs([graph.add_node("NEG", [graph.outputs[0]], name="again")])
+            return True
+
+        data = recorded(small(), [negate_again])
+        assert steps_of(data) == [("negate_again", "")]
+        assert data["steps"][0]["outputs"] == [["z"], ["again"]]
+        assert list(data["steps"][0]["after"]) == ["again"]
+
+    def test_changes_outside_of_a_pass_are_steps_too(self):
+        graph = small()
+        recorder = Recorder(graph)
+        graph.rename({"y": "better", "x": "image"})
+        graph.listener.fired("naming", "y")
+        data = recorder.data()
+        (step,) = data["steps"]
+        assert step["became"] == {"y": "better", "x": "image"}
+        assert step["inputs"] == [["x"], ["image"]]
+        assert step["before"].keys() == {"x", "y", "cast", "z"}
+        assert told(data, step["after"])["z"] == ("float32[3]", ("ADD", ["better", "e"], ""))
+
+    def test_a_value_that_takes_over_an_outputs_name_can_be_followed(self):
+        b = Builder()
+        a = b.op("NEG", b.input("x", 3))
+        y = b.op("CAST", a, dtype="float32")
+        data = recorded(b.done(y), [remove_noops])
+        (step,) = data["steps"]
+        assert step["became"] == {a: y}
+        assert told(data, step["after"]) == {y: ("float32[3]", ("NEG", ["x"], ""))}
+
+    def test_a_rule_that_changes_nothing_leaves_no_step(self):
+        graph = small()
+        left = [3]
+
+        def idle(graph, node):
+            left[0] -= 1
+            return left[0] >= 0
+
+        recorder = Recorder(graph)
+        assert rewrite(graph, idle)
+        assert recorder.data()["steps"] == []
+
+
+class TestRecords:
+    def test_only_small_constants_show_their_values(self):
+        graph = Graph()
+        graph.add_constant("few", np.arange(8))
+        graph.add_constant("many", np.arange(9))
+        graph.add_constant("odd", np.array([np.nan, -np.inf], np.float32))
+        data = Recorder(graph).data()
+        records = {n: data["records"][place] for n, place in data["lowered"]["tensors"].items()}
+        assert records["few"] == {"type": "int64[8]", "role": "constant", "value": list(range(8))}
+        assert records["many"] == {"type": "int64[9]", "role": "constant"}
+        assert records["odd"]["value"] == ["nan", "-inf"]
+        json.dumps(data, allow_nan=False)
+
+    def test_long_attrs_are_cut(self):
+        b = Builder()
+        b.done(b.op("EXPAND", b.input("x", 1), shape=(2,) * 100))
+        data = Recorder(b.graph).data()
+        (attrs,) = [r["attrs"] for r in data["records"] if r.get("op")]
+        assert attrs["shape"] == [2] * 64 + ["... 100 in all"]
+
+    def test_a_graph_that_nobody_records_is_the_same(self):
+        graphs = [random_graph(3), random_graph(3)]
+        Recorder(graphs[0])
+        for graph in graphs:
+            run_pipeline(graph, PIPELINE)
+        assert str(graphs[0]) == str(graphs[1])

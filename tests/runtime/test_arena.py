@@ -1,0 +1,67 @@
+"""Offsets in the arena: no overlap in time and bytes, within the bounds."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taper_runtime.executor import _native
+from taper_runtime.plan.checks import ALIGNMENT, aligned
+from taper_runtime.plan.liveness import Block, live_bytes
+
+BLOCKS = st.lists(
+    st.builds(
+        lambda birth, span, nbytes: Block(birth, birth + span, nbytes),
+        st.integers(0, 20),
+        st.integers(0, 8),
+        st.integers(0, 500),
+    ),
+    max_size=25,
+)
+
+
+def lower_bound(blocks):
+    """The most bytes live at once, by definition."""
+    return max(
+        (
+            sum(aligned(b.nbytes) for b in blocks if b.birth <= step <= b.death)
+            for step in range(30)
+        ),
+        default=0,
+    )
+
+
+@settings(deadline=None, derandomize=True)
+@given(BLOCKS)
+def test_live_blocks_never_overlap(blocks):
+    offsets, arena = _native.assign_offsets(blocks)
+    for i, a in enumerate(blocks):
+        assert offsets[i] % ALIGNMENT == 0
+        assert offsets[i] + a.nbytes <= arena or a.nbytes == 0
+        for j, b in enumerate(blocks[:i]):
+            if a.birth <= b.death and b.birth <= a.death and a.nbytes and b.nbytes:
+                apart = offsets[i] + a.nbytes <= offsets[j] or offsets[j] + b.nbytes <= offsets[i]
+                assert apart, (a, b)
+    assert lower_bound(blocks) <= arena <= sum(aligned(block.nbytes) for block in blocks)
+
+
+@settings(deadline=None, derandomize=True)
+@given(BLOCKS)
+def test_live_bytes_count_every_block_at_its_steps(blocks):
+    expected = [sum(b.nbytes for b in blocks if b.birth <= s <= b.death) for s in range(30)]
+    assert live_bytes(blocks, 30) == expected
+
+
+def test_reuses_memory_of_the_dead():
+    chain = [Block(i, i + 1, 100) for i in range(10)]
+    _, arena = _native.assign_offsets(chain)
+    assert arena == lower_bound(chain) == 256
+
+
+def test_keeps_the_smaller_of_two_layouts():
+    """By birth alone the late large block would go above the early small ones."""
+    blocks = [Block(0, 3, 64), Block(0, 1, 64), Block(2, 3, 192), Block(1, 2, 64)]
+    _, arena = _native.assign_offsets(blocks)
+    assert arena <= 64 + 64 + 192
+
+
+def test_nothing_needs_nothing():
+    assert _native.assign_offsets([]) == ([], 0)
