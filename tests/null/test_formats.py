@@ -1,17 +1,22 @@
 """Every format: what it stores, that decoding undoes encoding, and how strictly names are read."""
 
 import itertools
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from op_samples import array_of
+from plan_files import PlanFile, assert_same_plan
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError
+from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.format.reader import load, loads
 from taper_runtime.formats import FAMILIES, PLAIN, Family, Format, decode, encode, find
 from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.opdef import TensorType, contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 EXAMPLES = [name for family in FAMILIES.values() for name in family.examples]
 
@@ -97,6 +102,61 @@ def test_panels_are_what_the_kernels_read():
 def test_names_are_read_strictly(text):
     with pytest.raises(OpError, match="expected a format"):
         find(text)
+
+
+def packed_file():
+    """The file of x @ w, w in panels."""
+    type_ = TensorType("float32", (4, 20), "panels.1")
+    array = encode(np.arange(80, dtype=np.float32).reshape(4, 20), type_)
+    tensors = [
+        TensorSpec("x", "float32", (2, 4), "input"),
+        TensorSpec("w", *type_[:2], "constant", type_.format),
+        TensorSpec("y", "float32", (2, 20), "output"),
+    ]
+    plan = Plan(
+        nodes=(PlanNode("MATMUL", ("x", "w"), "y"),),
+        tensors={spec.name: spec for spec in tensors},
+        placements={
+            spec.name: Placement(spec.name, 0, contiguous_strides(spec.storage.shape))
+            for spec in tensors
+        },
+        inputs=("x",),
+        outputs=("y",),
+        constants={"w": array},
+        arena_bytes=0,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.taper")
+        plan.save(path)
+        assert_same_plan(load(path), plan)
+        return path.read_bytes()
+
+
+@pytest.mark.parametrize(("field", "place", "value"), [
+    ("plan.tensors['w'].shape", "header.w.shape", [2, 16, 4]),
+    ("plan.tensors['w'].shape", "header.w.shape", [128]),
+    ("plan.tensors['w'].dtype", "header.w.dtype", "I32"),
+    ("plan.tensors['w'].shape", "plan.tensors.w.shape", [4, 40]),
+    ("plan.tensors['w'].shape", "plan.tensors.w.shape", [5, 20]),
+    ("plan.tensors['w'].dtype", "plan.tensors.w.dtype", "int32"),
+    ("plan.tensors['w'].format", "plan.tensors.w.shape", [4, 20, 1]),
+    ("plan.tensors['w'].shape", "plan.tensors.w.format", "panels.0"),
+    ("plan.tensors['w'].shape", "plan.tensors.w.format", "grouped_panels.1"),
+    ("plan.tensors['w'].strides", "plan.tensors.w.strides", [20, 1]),
+    ("plan.tensors['w'].strides", "plan.tensors.w.strides", [64, 16, 0]),
+    ("plan.nodes[0].output", "plan.tensors.w.shape", [4, 32]),
+    ("plan.nodes[0]", "plan.nodes.0.inputs", ["w", "w"]),
+])  # fmt: skip
+def test_file_that_contradicts_a_format_is_refused(field, place, value):
+    file = PlanFile(packed_file())
+    part, *keys, last = place.split(".")
+    holder = getattr(file, part)
+    for key in keys:
+        holder = holder[int(key) if key.isdigit() else key]
+    holder[last] = value
+    with pytest.raises(PlanFormatError) as caught:
+        loads(file.pack())
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize("op", REGISTRY.values(), ids=lambda op: op.name)

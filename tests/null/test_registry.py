@@ -305,7 +305,7 @@ def conv(**given):
         ("PACK", [(2, 3)], "panels.0 or panels.1, got 'panels.2'", {"format": "panels.2"}),
         ("PACK", [(2, 3)], "panels.0 or panels.1, got 'panels'", {"format": "panels"}),
         ("PACK", [(2, 3)], "got 'panels.01'", {"format": "panels.01"}),
-        ("PACK", [(2, 3)], "got 'panels.1\\n'", {"format": "panels.1\n"}),
+        ("PACK", [(2, 3)], r"got 'panels.1\\n'", {"format": "panels.1\n"}),
         ("PACK", [(2, 3, 4)], "expected a matrix", {"format": "panels.1"}),
         ("PACK", [(3, 4)], "outputs in 3 groups", {"format": "grouped_panels.3"}),
         ("PACK", [(3, 3, 4)], r"\[3, 3, C, O\]", {"format": "winograd.4"}),
