@@ -2,7 +2,6 @@
 #include "check.h"
 #include "gather/kernels.inc"
 
-CHECK_ATTRS(embedding)
 CHECK_ATTRS(gather)
 
 static const taper_dtype dtypes[] = {TAPER_BOOL, TAPER_INT16, TAPER_FLOAT32, TAPER_INT64};

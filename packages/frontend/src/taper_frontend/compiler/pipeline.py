@@ -51,7 +51,7 @@ class PassRecord:
 def run_until_stable(
     graph: Graph, passes: Sequence[Pass], run: Callable[[Pass], bool] | None = None
 ) -> bool:
-    """Run ``passes`` in order, again and again, until a whole round changes nothing.
+    """Run ``passes`` in order, again and again, until none of them in a row changes anything.
 
     Parameters
     ----------
@@ -71,11 +71,20 @@ def run_until_stable(
         If the passes undo each other's work forever, naming those that still change something.
     """
     run = run or (lambda pass_: pass_(graph))
+    changed = False
     changing: list[Pass] = []
-    for round_ in range(_MAX_ROUNDS):
-        changing = [pass_ for pass_ in passes if run(pass_)]
-        if not changing:
-            return round_ > 0
+    since = 0  # runs since the last that changed something
+    for _ in range(_MAX_ROUNDS):
+        changing = []
+        for pass_ in passes:
+            if since == len(passes):
+                return changed
+            since += 1
+            if run(pass_):
+                changing.append(pass_)
+                changed, since = True, 0
+        if since == len(passes):
+            return changed
     names = ", ".join(_name(pass_) for pass_ in changing)
     raise InternalError(f"passes never settle: after {_MAX_ROUNDS} rounds {names} still change")
 
@@ -102,16 +111,19 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
         If a pass breaks the graph (with ``verify``), or a group never settles.
     """
     records: list[PassRecord] = []
+    ops = _ops(graph)
     stage = ""
 
     def run(pass_: Pass) -> bool:
+        nonlocal ops
         graph.listener.enter(stage, _name(pass_))
-        ops, before = _ops(graph), len(graph.nodes)
+        before = len(graph.nodes)
         changed = pass_(graph)
         graph.listener.leave()
-        difference = _ops(graph)
-        difference.subtract(ops)
-        ops_changed = {op: count for op, count in sorted(difference.items()) if count}
+        new_ops = _ops(graph) if changed else ops
+        names = sorted({*ops, *new_ops} if changed else ())
+        ops_changed = {op: new_ops[op] - ops[op] for op in names if new_ops[op] != ops[op]}
+        ops = new_ops
         records.append(PassRecord(_name(pass_), before, len(graph.nodes), changed, ops_changed))
         if verify:
             try:

@@ -461,8 +461,8 @@ class Graph:
         inferred = self._infer(op, inputs, attrs)
         if inferred != self.tensors[node.output].type:
             raise InternalError(
-                f"{node.output!r} is {self.tensors[node.output].type}, its new definition {op} "
-                f"is {inferred}"
+                f"{node.output!r}: expected {self.tensors[node.output].type} of its new "
+                f"definition, got {inferred} of {op}"
             )
         self._unlink(node)
         node.op, node.inputs, node.attrs = op, inputs, attrs

@@ -47,12 +47,13 @@ class Node:
 
     def complete_attrs(self) -> dict[str, Any]:
         """Attrs with the op's defaults filled in."""
-        return self.definition.complete(self.attrs)
+        # checked when the node was made
+        return {name: attr.default for name, attr in self.definition.attrs.items()} | self.attrs
 
     def operands(self) -> list[Operand]:
         """Return the inputs of an elementwise op with its scalar, if any, where it stands."""
-        attrs = self.complete_attrs()
         operands: list[Operand] = list(self.inputs)
-        if attrs.get("scalar_index", -1) >= 0:
-            operands.insert(attrs["scalar_index"], attrs["scalar"])
+        index = self.attrs.get("scalar_index", -1)
+        if index >= 0:
+            operands.insert(index, self.complete_attrs()["scalar"])
         return operands

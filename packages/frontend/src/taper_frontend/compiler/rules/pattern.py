@@ -1,32 +1,37 @@
-"""Patterns over graphs: what a subgraph computes, written as a formula.
+"""Define the language that rules are written in: what a subgraph computes, as a formula.
 
 A pattern is built from a few pieces and matched against the tensor a node produces::
 
     x = tensor()
     silu = product(x, op("SIGMOID", x))
 
-    if m := find(graph, node, silu):
-        graph.replace_node(node, "SILU", [m[x]])
+    for match in matches(graph, node, silu):
+        print(match[x])
 
 A piece is bound to what it matched, and a piece that stands twice in a formula must match the same
-tensor twice: above both ``x`` are one tensor. ``m[piece]`` is what it was bound to.
+tensor twice: above both ``x`` are one tensor. ``match[piece]`` is what it was bound to.
 
 A match is found only if nothing else needs the values inside it: every tensor between the root and
 the leaves is read by the match alone and is no output of the graph (the sole-consumer rule).
+:func:`shared` lifts that for a part of the formula.
+
+The same pieces build what a match is replaced by (:mod:`.engine`): ``op("SILU", x)``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.graph.graph import Graph
-from taper_frontend.compiler.graph.node import Node, Operand
-from taper_runtime.sizes import UndecidedError
+import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node, Operand
+    from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import TensorSpec
 
 #: Ops whose two operands may be swapped.
@@ -40,86 +45,254 @@ _REL_TOL = 1e-6  # between a number in a formula and the number a user wrote, pe
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What the pieces of a pattern were bound to, and the nodes the match is made of."""
+    """What the pieces of a pattern were bound to.
 
-    bound: Mapping[Pattern, Operand]
-    nodes: frozenset[str]
+    Attributes
+    ----------
+    graph : Graph
+    node : Node
+        The root: the node that the pattern was matched at.
+    bound : mapping of Pattern to tensor name, number or attr value
+    inner : frozenset of str
+        Outputs of the nodes that the match is made of, the root's too, without the shared ones.
+    """
+
+    graph: Graph
+    node: Node
+    bound: Mapping[Pattern, Any]
+    inner: frozenset[str]
 
     def __getitem__(self, piece: Pattern) -> Any:
-        """Return the tensor name, or the number, that ``piece`` was bound to."""
+        """Return the tensor name, the number or the attr value that ``piece`` was bound to."""
         return self.bound[piece]
 
-    def with_nodes(self, *outputs: str) -> Match:
+    def type(self, piece: Pattern) -> TensorType:
+        """Return the type of the tensor that ``piece`` was bound to."""
+        return self.graph.tensors[self.bound[piece]].type
+
+    @property
+    def output(self) -> TensorType:
+        """Type of the root's output."""
+        return self.graph.tensors[self.node.output].type
+
+    def producer(self, piece: Pattern) -> Node:
+        """Return the node that ``piece``, an :func:`op`, was bound to."""
+        return self.graph.nodes[self.bound[piece]]
+
+    def bind(self, piece: Pattern, value: Any) -> Match:
+        """Return the match with one more piece bound."""
+        return Match(self.graph, self.node, {**self.bound, piece: value}, self.inner)
+
+    def with_inner(self, outputs: Iterable[str]) -> Match:
         """Return the match with more nodes in it."""
-        return Match(self.bound, self.nodes.union(outputs))
+        return Match(self.graph, self.node, self.bound, self.inner.union(outputs))
 
 
 class Pattern:
     """A piece of a formula. Compared by identity: each piece is one value."""
 
-    def match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
+    def match(self, operand: Any, found: Match) -> Iterator[Match]:
         """Yield every way ``operand`` can be this piece, given what is ``found`` already."""
         if self in found.bound:
             if found.bound[self] == operand:
                 yield found
             return
-        for extended in self._match(graph, operand, found):
-            yield Match({**extended.bound, self: operand}, extended.nodes)
+        for extended in self._match(operand, found):
+            yield extended.bind(self, operand)
 
-    def _match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         raise NotImplementedError
+
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        """Return False only if ``operand`` cannot be this piece: most are ruled out by that."""
+        return True
+
+    def roots(self) -> frozenset[str] | None:
+        """Return the ops whose nodes this piece can be; None if any."""
+        return None
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Return the pieces this one is made of."""
+        return ()
 
 
 @dataclass(frozen=True, eq=False)
 class _Tensor(Pattern):
+    dtype: str | None
     where: Callable[[TensorSpec], bool] | None
 
-    def _match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
-        if isinstance(operand, str) and (not self.where or self.where(graph.tensors[operand])):
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return isinstance(operand, str) and self.dtype in (None, graph.tensors[operand].dtype)
+
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        if self.may_match(found.graph, operand) and (
+            self.where is None or self.where(found.graph.tensors[operand])
+        ):
             yield found
 
 
 @dataclass(frozen=True, eq=False)
-class _Number(Pattern):
+class _Constant(Pattern):
     value: float | None
 
-    def _match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
-        if not isinstance(operand, str) and (
-            self.value is None or math.isclose(operand, self.value, rel_tol=_REL_TOL)
-        ):
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return operand in graph.constants
+
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        array = found.graph.constants.get(operand) if isinstance(operand, str) else None
+        if array is not None and (self.value is None or (array == self.value).all()):
             yield found
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Pattern):
+    """A number: what :func:`number` gives, or a number that stands in a formula."""
+
+    value: float | None
+
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        """Compare the numbers."""
+        if isinstance(operand, str):
+            return False
+        return self.value is None or _equal(operand, self.value)
+
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        if self.may_match(found.graph, operand):
+            yield found
+
+
+@dataclass(frozen=True, eq=False)
+class _Attr(Pattern):
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        yield found
 
 
 @dataclass(frozen=True, eq=False)
 class _Either(Pattern):
     choices: tuple[Pattern, ...]
 
-    def _match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return any(choice.may_match(graph, operand) for choice in self.choices)
+
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
         for choice in self.choices:
-            yield from choice.match(graph, operand, found)
+            yield from choice.match(operand, found)
+
+    def roots(self) -> frozenset[str] | None:
+        ops: frozenset[str] = frozenset()
+        for choice in self.choices:
+            of_choice = choice.roots()
+            if of_choice is None:
+                return None
+            ops |= of_choice
+        return ops
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.choices
 
 
 @dataclass(frozen=True, eq=False)
-class _Op(Pattern):
-    name: str
+class _Shared(Pattern):
+    part: Pattern
+
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        return self.part.may_match(graph, operand)
+
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        for extended in self.part.match(operand, found):
+            yield Match(found.graph, found.node, extended.bound, found.inner)
+
+    def roots(self) -> frozenset[str] | None:
+        return self.part.roots()
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return (self.part,)
+
+
+@dataclass(frozen=True, eq=False)
+class Op(Pattern):
+    """A node: what :func:`op` gives. As a replacement, the node to make."""
+
+    names: frozenset[str]
     operands: tuple[Pattern, ...]
     attrs: Mapping[str, Any]
 
-    def _match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
+    def may_match(self, graph: Graph, operand: Any) -> bool:
+        """Look at the op of the node, and at those of the nodes it reads."""
         node = graph.producer(operand) if isinstance(operand, str) else None
-        if node is None or node.op != self.name:
-            return
-        if self.attrs:
-            attrs = node.complete_attrs()
-            if any(attrs[name] != value for name, value in self.attrs.items()):
-                return
-        found = found.with_nodes(node.output)
+        if node is None or node.op not in self.names:
+            return False
+        if not self.operands:
+            return True
         operands = node.operands()
-        if self.operands and len(self.operands) != len(operands):
+        if len(operands) != len(self.operands):
+            return False
+        return self._may_read(graph, operands) or (
+            node.op in COMMUTATIVE and self._may_read(graph, operands[::-1])
+        )
+
+    def _may_read(self, graph: Graph, operands: list[Operand]) -> bool:
+        pairs = zip(self.operands, operands, strict=True)
+        return all(piece.may_match(graph, operand) for piece, operand in pairs)
+
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        node = found.graph.producer(operand) if isinstance(operand, str) else None
+        if node is None or node.op not in self.names:
             return
-        yield from _match_all(graph, self.operands, operands, found)
-        if node.op in COMMUTATIVE:
-            yield from _match_all(graph, self.operands, operands[::-1], found)
+        found = found.with_inner((node.output,))
+        if not self.attrs and not self.operands:
+            yield found
+            return
+        for with_attrs in self._match_attrs(node, found) if self.attrs else (found,):
+            if not self.operands:
+                yield with_attrs
+                continue
+            operands = node.operands()
+            if len(self.operands) != len(operands):
+                return
+            yield from _match_all(self.operands, operands, with_attrs)
+            if node.op in COMMUTATIVE:
+                yield from _match_all(self.operands, operands[::-1], with_attrs)
+
+    def _match_attrs(self, node: Node, found: Match) -> Iterator[Match]:
+        attrs = node.complete_attrs()
+        pieces = []
+        for name, value in self.attrs.items():
+            if isinstance(value, Pattern):
+                pieces.append((value, attrs[name]))
+            elif attrs[name] != value:
+                return
+        yield from _match_all([piece for piece, _ in pieces], [value for _, value in pieces], found)
+
+    def roots(self) -> frozenset[str]:
+        """Return the ops."""
+        return self.names
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Return the operands and the pieces among the attrs."""
+        pieces = [value for value in self.attrs.values() if isinstance(value, Pattern)]
+        return (*self.operands, *pieces)
+
+
+@dataclass(frozen=True, eq=False)
+class Like(Pattern):
+    """A node to make: what :func:`like` gives."""
+
+    model: Pattern
+    operands: tuple[Pattern, ...]
+    attrs: Mapping[str, Any]
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Return the model, the operands and the pieces among the attrs."""
+        pieces = [value for value in self.attrs.values() if isinstance(value, Pattern)]
+        return (self.model, *self.operands, *pieces)
+
+
+@dataclass(frozen=True, eq=False)
+class Name(Pattern):
+    """A tensor of the graph, in a replacement that a function gives."""
+
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +301,11 @@ class _Inverse(Pattern):
 
     value: Pattern
 
-    def _match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
-        yield from self.value.match(graph, operand, found)
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        yield from self.value.match(operand, found)
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return (self.value,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,25 +313,24 @@ class _Product(Pattern):
     coefficient: float
     factors: tuple[Pattern, ...]
 
-    def _match(self, graph: Graph, operand: Operand, found: Match) -> Iterator[Match]:
+    def may_match(self, graph: Graph, operand: Any) -> bool:
         node = graph.producer(operand) if isinstance(operand, str) else None
+        return node is not None and node.op in _MULTIPLICATIVE
+
+    def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        node = found.graph.producer(operand) if isinstance(operand, str) else None
         if node is None:
             return
         factors = _Factors()
-        factors.multiply(graph, node)
+        factors.multiply(found.graph, node)
         if len(factors.above) + len(factors.below) == len(self.factors) and math.isclose(
             factors.coefficient, self.coefficient, rel_tol=_REL_TOL
         ):
-            found = found.with_nodes(*factors.nodes)
-            yield from self._assign(graph, self.factors, factors.above, factors.below, found)
+            found = found.with_inner(factors.nodes)
+            yield from self._assign(self.factors, factors.above, factors.below, found)
 
     def _assign(
-        self,
-        graph: Graph,
-        patterns: tuple[Pattern, ...],
-        above: list[str],
-        below: list[str],
-        found: Match,
+        self, patterns: tuple[Pattern, ...], above: list[str], below: list[str], found: Match
     ) -> Iterator[Match]:
         """Try every way to give each pattern a factor of its own."""
         if not patterns:
@@ -167,8 +342,18 @@ class _Product(Pattern):
         for i, factor in enumerate(candidates):
             others = candidates[:i] + candidates[i + 1 :]
             left = (above, others) if is_below else (others, below)
-            for extended in first.match(graph, factor, found):
-                yield from self._assign(graph, rest, *left, extended)
+            for extended in first.match(factor, found):
+                yield from self._assign(rest, *left, extended)
+
+    def roots(self) -> frozenset[str]:
+        return _MULTIPLICATIVE
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.factors
+
+
+#: What a product is written with.
+_MULTIPLICATIVE = frozenset({"MUL", "DIV", "RECIPROCAL", "SQUARE", "POW"})
 
 
 class _Factors:
@@ -220,23 +405,42 @@ class _Factors:
 
 
 def _match_all(
-    graph: Graph, patterns: tuple[Pattern, ...], operands: list[Operand], found: Match
+    patterns: tuple[Pattern, ...] | list[Pattern], operands: list[Any], found: Match
 ) -> Iterator[Match]:
     if not patterns:
         yield found
         return
-    for extended in patterns[0].match(graph, operands[0], found):
-        yield from _match_all(graph, patterns[1:], operands[1:], extended)
+    for extended in patterns[0].match(operands[0], found):
+        yield from _match_all(patterns[1:], operands[1:], extended)
 
 
-def tensor(where: Callable[[TensorSpec], bool] | None = None) -> Pattern:
-    """Match any tensor, or any whose spec satisfies ``where``."""
-    return _Tensor(where)
+def _equal(number: float, value: float) -> bool:
+    """Whether a user's number is ``value``, which float32 may not hold exactly."""
+    if float(np.float32(value)) == value:
+        return number == value
+    return math.isclose(number, value, rel_tol=_REL_TOL)
+
+
+def tensor(
+    dtype: str | None = None, *, where: Callable[[TensorSpec], bool] | None = None
+) -> Pattern:
+    """Match any tensor, or any of a dtype, or any whose spec satisfies ``where``."""
+    return _Tensor(dtype, where)
+
+
+def constant(value: float | None = None) -> Pattern:
+    """Match any constant, or any whose elements all equal ``value``."""
+    return _Constant(value)
 
 
 def number(value: float | None = None) -> Pattern:
-    """Match a number: any, or ``value`` as near as float32 can tell."""
-    return _Number(value)
+    """Match a number: any, or ``value``, as near as float32 can tell where it does not hold it."""
+    return Number(value)
+
+
+def attr() -> Pattern:
+    """Match the value of an attr, whatever it is: ``op("SUM", x, axes=attr())``."""
+    return _Attr()
 
 
 def either(*choices: Pattern) -> Pattern:
@@ -244,12 +448,33 @@ def either(*choices: Pattern) -> Pattern:
     return _Either(choices)
 
 
-def op(name: str, *operands: Pattern | float, **attrs: Any) -> Pattern:
-    """Match a node of op ``name`` with these operands (any, if none are given) and attr values.
+def shared(part: Pattern) -> Pattern:
+    """Match like ``part``, whose values may be outputs and have readers outside the match."""
+    return _Shared(part)
+
+
+def op(name: str | Iterable[str], /, *operands: Pattern | str | float, **attrs: Any) -> Pattern:
+    """Match a node of an op with these operands (any, if none are given) and attr values.
 
     The operands of a commutative op match in either order.
+
+    Parameters
+    ----------
+    name : str or iterable of str
+        The op, or several: the node has one of them.
+    *operands : Pattern, number or str
+        A str, the name of a tensor, can stand in a replacement only.
+    **attrs
+        Plain data, or a piece that is bound to the attr's value. In a replacement also a function
+        of the match.
     """
-    return _Op(name, tuple(_pattern(operand) for operand in operands), attrs)
+    names = frozenset((name,) if isinstance(name, str) else name)
+    return Op(names, tuple(_piece(operand) for operand in operands), attrs)
+
+
+def like(model: Pattern, /, *operands: Pattern | str | float, **attrs: Any) -> Pattern:
+    """Make, in a replacement, a node of the op of ``model`` with its attrs, but for those given."""
+    return Like(model, tuple(_piece(operand) for operand in operands), attrs)
 
 
 def product(*factors: Pattern | float) -> Pattern:
@@ -266,53 +491,18 @@ def inverse(value: Pattern) -> Pattern:
     return _Inverse(value)
 
 
-def _pattern(operand: Pattern | float) -> Pattern:
-    return operand if isinstance(operand, Pattern) else _Number(operand)
+def _piece(operand: Pattern | str | float) -> Pattern:
+    if isinstance(operand, Pattern):
+        return operand
+    return Name(operand) if isinstance(operand, str) else Number(operand)
 
 
-def find(graph: Graph, node: Node, pattern: Pattern) -> Match | None:
-    """Return the first match of ``pattern`` at ``node`` whose inner values nothing else needs."""
-    for match in pattern.match(graph, node.output, Match({}, frozenset())):
-        inner = match.nodes - {node.output}
+def matches(graph: Graph, node: Node, pattern: Pattern) -> Iterator[Match]:
+    """Yield the matches of ``pattern`` at ``node`` whose inner values nothing else needs."""
+    for match in pattern.match(node.output, Match(graph, node, {}, frozenset())):
         if not any(
-            graph.is_output(name) or any(c.output not in match.nodes for c in graph.consumers(name))
-            for name in inner
+            graph.is_output(name) or any(c.output not in match.inner for c in graph.consumers(name))
+            for name in match.inner
+            if name != node.output
         ):
-            return match
-    return None
-
-
-#: Rewrites the graph at one node if it can; says whether it did.
-Rule = Callable[[Graph, Node], bool]
-
-
-def rewrite(graph: Graph, *rules: Rule) -> bool:
-    """Apply rules at each node until none applies to it any more, producers first.
-
-    Every rule must lower something that the others do not raise, or this never ends.
-
-    Returns
-    -------
-    bool
-        Whether anything changed.
-    """
-    changed = False
-    for node in graph.order():
-        # a rewrite may have removed this node, or nodes further down the list
-        while graph.producer(node.output) is node and any(
-            _applies(rule, graph, node) for rule in rules
-        ):
-            changed = True
-    return changed
-
-
-def _applies(rule: Rule, graph: Graph, node: Node) -> bool:
-    """Try a rule; one that asks what some sizes fulfil and others do not changes nothing."""
-    name = node.output
-    try:
-        changed = rule(graph, node)
-    except UndecidedError:
-        return False
-    if changed:
-        graph.listener.fired(rule.__name__.lstrip("_"), name)
-    return changed
+            yield match

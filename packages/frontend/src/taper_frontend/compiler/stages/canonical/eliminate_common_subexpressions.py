@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.rules.pattern import COMMUTATIVE, rewrite
+from taper_frontend.compiler.rules.engine import rewrite
+from taper_frontend.compiler.rules.pattern import COMMUTATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -1,115 +1,97 @@
-"""What positions decide: masks that say nothing, and lookups of one row after the other."""
+"""Evaluate what positions decide for all sizes; folding does that only where sizes are known."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_frontend.compiler.analysis.affine import Affine, affine, truth
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import Replacement, Rule, RuleSet
+from taper_frontend.compiler.rules.pattern import Match, Pattern, op, tensor
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.sizes import UndecidedError
 
-if TYPE_CHECKING:
-    from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.graph.node import Node
+_AND = ("LOGICAL_AND", "BITWISE_AND")
 
-_CONJUNCTIONS = frozenset({"LOGICAL_AND", "BITWISE_AND"})
+_MASK, _BOOL = tensor(), tensor("bool")
 
 
-def simplify_positions(graph: Graph) -> bool:
-    """Evaluate what positions decide for all sizes; folding does that only where sizes are known.
-
-    ::
-
-        ARANGE(s) >= 0                             EXPAND(true)
-        WHERE(EXPAND(true), x, y)                  EXPAND(x)
-        mask & EXPAND(true)                        EXPAND(mask)
-        EMBEDDING(table, ARANGE(2, s + 2))         SLICE(table, 2, s + 2)
-        INDEX_SELECT(x, i * n + j) = all of x      RESHAPE(x)
-
-    A lookup becomes a SLICE only if its places are inside for all sizes.
-    """
-    return rewrite(graph, _settle, _choose, _drop_true, _look_up)
+def _repeat(tensor: Pattern | str, match: Match) -> Replacement:
+    return op("EXPAND", tensor, shape=match.output.shape)
 
 
-def _settle(graph: Graph, node: Node) -> bool:
+def _settle(match: Match) -> Replacement:
     """Replace a bool that is the same everywhere."""
+    graph, node = match.graph, match.node
     if node.definition.view is not None or graph.is_static(node):
-        return False
+        return None
     known = truth(graph, node.output)
     if known is None:
-        return False
-    value = graph.add_constant(f"{node.output}.value", np.array(known))
-    graph.replace_node(node, "EXPAND", [value], {"shape": graph.tensors[node.output].shape})
-    return True
+        return None
+    return _repeat(graph.add_constant(f"{node.output}.value", np.array(known)), match)
 
 
-def _choose(graph: Graph, node: Node) -> bool:
-    operands = node.operands() if node.op == "WHERE" else []
-    known = truth(graph, node.inputs[0]) if operands and operands[0] == node.inputs[0] else None
+def _choose(match: Match) -> Replacement:
+    node = match.node
+    operands = node.operands()
+    known = truth(match.graph, node.inputs[0]) if operands[0] == node.inputs[0] else None
     if known is None:
-        return False
+        return None
     chosen = operands[1 if known else 2]
-    if (
-        not isinstance(chosen, str)
-        or graph.tensors[chosen].dtype != graph.tensors[node.output].dtype
-    ):
-        return False
-    graph.replace_node(node, "EXPAND", [chosen], {"shape": graph.tensors[node.output].shape})
-    return True
+    if not isinstance(chosen, str) or match.graph.tensors[chosen].dtype != match.output.dtype:
+        return None
+    return _repeat(chosen, match)
 
 
-def _drop_true(graph: Graph, node: Node) -> bool:
-    if node.op not in _CONJUNCTIONS:
-        return False
-    if node.attrs.get("scalar") is True and graph.tensors[node.inputs[0]].dtype == "bool":
-        return graph.bypass(node, node.inputs[0])
-    if len(node.inputs) != 2:
-        return False
-    for mask, other in (node.inputs, node.inputs[::-1]):
-        if truth(graph, mask) and graph.tensors[other].dtype == "bool":
-            graph.replace_node(node, "EXPAND", [other], {"shape": graph.tensors[node.output].shape})
-            return True
-    return False
-
-
-def _look_up(graph: Graph, node: Node) -> bool:
+def _look_up(match: Match) -> Replacement:
     """Turn a lookup by positions into a view."""
-    if node.op not in ("EMBEDDING", "INDEX_SELECT"):
-        return False
+    graph, node = match.graph, match.node
     x, index = node.inputs
     axis = node.attrs.get("axis", 0)
     places, size = affine(graph, index), graph.tensors[x].shape[axis]
-    shape, output = graph.tensors[index].shape, graph.tensors[node.output].shape
+    shape, output = graph.tensors[index].shape, match.output.shape
     if places is None:
-        return False
+        return None
     if places == _in_order(shape) and math.prod(shape) == size:
-        graph.replace_node(node, "RESHAPE", [x], {"shape": output})
-        return True
+        return op("RESHAPE", x, shape=output)
     moving = [i for i, step in enumerate(places.steps) if step != 0]
     if len(moving) > 1 or any(places.steps[i] != 1 for i in moving):
-        return False
+        return None
     try:
         low, high = places.limits(shape)
         inside = low >= 0 and high < size
     except UndecidedError:
-        return False
+        return None
     if not inside:
-        return False
-    attrs = {"axis": axis, "start": low, "stop": high + 1}
-    rows = graph.add_node("SLICE", [x], attrs, source=node.source)
+        return None
     before, after = graph.tensors[x].shape[:axis], graph.tensors[x].shape[axis + 1 :]
     kept = [n if i in moving else 1 for i, n in enumerate(shape)]
-    attrs = {"shape": (*before, *kept, *after)}
-    rows = graph.add_node("RESHAPE", [rows], attrs, source=node.source)
-    graph.replace_node(node, "EXPAND", [rows], {"shape": output})
-    return True
+    rows = op("SLICE", x, axis=axis, start=low, stop=high + 1)
+    return _repeat(op("RESHAPE", rows, shape=(*before, *kept, *after)), match)
 
 
 def _in_order(shape: tuple[int, ...]) -> Affine:
     """Return the places 0, 1, 2... in row-major order."""
     steps = zip(contiguous_strides(shape), shape, strict=True)
     return Affine(0, tuple(0 if size == 1 else step for step, size in steps))
+
+
+#: A lookup becomes a SLICE only if its places are inside for all sizes::
+#:
+#:     ARANGE(s) >= 0                             EXPAND(true)
+#:     EMBEDDING(table, ARANGE(2, s + 2))         SLICE(table, 2, s + 2)
+#:     INDEX_SELECT(x, i * n + j) = all of x      RESHAPE(x)
+simplify_positions = RuleSet(
+    "simplify_positions",
+    Rule("mask that is the same everywhere", _BOOL, _settle),
+    Rule("WHERE of such a mask", op("WHERE"), _choose),
+    Rule("x and the number true", op(_AND, _BOOL, True), _BOOL),
+    Rule(
+        "x and a mask that is true",
+        op(_AND, _MASK, _BOOL),
+        lambda match: _repeat(_BOOL, match),
+        where=lambda match: bool(truth(match.graph, match[_MASK])),
+    ),
+    Rule("lookup by positions", op(("EMBEDDING", "INDEX_SELECT")), _look_up),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.permutation import permutation, swaps
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

@@ -9,7 +9,7 @@ import numpy as np
 
 from taper_frontend.compiler.analysis.views import is_free_reshape
 from taper_frontend.compiler.graph.evaluate import evaluate_op
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:

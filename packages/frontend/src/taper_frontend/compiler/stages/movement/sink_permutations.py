@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op
 from taper_frontend.compiler.analysis.product import is_plain_matmul
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

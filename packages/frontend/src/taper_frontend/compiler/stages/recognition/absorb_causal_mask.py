@@ -9,7 +9,7 @@ import numpy as np
 
 from taper_frontend.compiler.analysis.affine import comparison, truth
 from taper_frontend.compiler.graph.evaluate import constant_value
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.recognition.recognize_attention import VANISHING
 from taper_runtime.sizes import is_static
 

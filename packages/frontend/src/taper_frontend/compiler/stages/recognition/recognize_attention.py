@@ -9,7 +9,7 @@ import numpy as np
 
 from taper_frontend.compiler.analysis.permutation import permutation_op
 from taper_frontend.compiler.analysis.product import is_plain_matmul
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,54 +1,40 @@
-"""Softmax written out by hand."""
+"""Recognize softmax written out by hand."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from taper_frontend.compiler.rules.engine import Rule, RuleSet
+from taper_frontend.compiler.rules.pattern import Match, attr, inverse, op, product, tensor
 
-from taper_frontend.compiler.rules.pattern import find, inverse, op, product, rewrite, tensor
-
-if TYPE_CHECKING:
-    from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.graph.node import Node
-    from taper_frontend.compiler.rules.pattern import Pattern
-
-_X = tensor(lambda spec: spec.dtype == "float32")
-_PEAK = op("AMAX", _X, keepdim=True)
-_SHIFTED = op("SUB", _X, _PEAK)
+_X = tensor("float32")
+_AXES = attr()
+_SHIFTED = op("SUB", _X, op("AMAX", _X, axes=_AXES, keepdim=True))
 _EXP = op("EXP", _SHIFTED)
-_TOTAL = op("SUM", _EXP, keepdim=True)
+_TOTAL = op("SUM", _EXP, axes=_AXES, keepdim=True)
 
-#: formula -> SOFTMAX's attr log
-_FORMULAS: tuple[tuple[Pattern, bool], ...] = (
-    (product(_EXP, inverse(_TOTAL)), False),
-    (op("SUB", _SHIFTED, op("LOG", _TOTAL)), True),
+
+def _axis(match: Match) -> int:
+    (axis,) = match[_AXES]
+    return int(axis)
+
+
+def _is_one_axis(match: Match) -> bool:
+    return len(match[_AXES]) == 1
+
+
+#: Only the form that subtracts the maximum is softmax: without it large values overflow, and a
+#: model that overflows has to do so here too.
+recognize_softmax = RuleSet(
+    "recognize_softmax",
+    Rule(
+        "softmax",
+        product(_EXP, inverse(_TOTAL)),
+        op("SOFTMAX", _X, axis=_axis, log=False),
+        where=_is_one_axis,
+    ),
+    Rule(
+        "log of softmax",
+        op("SUB", _SHIFTED, op("LOG", _TOTAL)),
+        op("SOFTMAX", _X, axis=_axis, log=True),
+        where=_is_one_axis,
+    ),
 )
-
-
-def recognize_softmax(graph: Graph) -> bool:
-    """Make SOFTMAX of its formula.
-
-    ::
-
-        e = EXP(x - AMAX(x, axis))         SOFTMAX(x, axis)
-        e / SUM(e, axis)
-
-        z = x - AMAX(x, axis)              SOFTMAX(x, axis, log=True)
-        z - LOG(SUM(EXP(z), axis))
-
-    Only the form that subtracts the maximum is softmax: without it large values overflow, and a
-    model that overflows has to do so here too.
-    """
-    return rewrite(graph, _softmax)
-
-
-def _softmax(graph: Graph, node: Node) -> bool:
-    for formula, log in _FORMULAS:
-        match = find(graph, node, formula)
-        if match is None:
-            continue
-        axes, total_axes = (graph.nodes[match[p]].attrs["axes"] for p in (_PEAK, _TOTAL))
-        if len(axes) != 1 or tuple(axes) != tuple(total_axes):
-            return False
-        graph.replace_node(node, "SOFTMAX", [match[_X]], {"axis": axes[0], "log": log})
-        return True
-    return False

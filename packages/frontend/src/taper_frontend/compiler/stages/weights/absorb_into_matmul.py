@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.permutation import permutation, swaps
 from taper_frontend.compiler.analysis.product import is_plain_matmul
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

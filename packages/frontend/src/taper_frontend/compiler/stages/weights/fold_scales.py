@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.compiler.analysis.product import has_own_weight, is_plain_product
-from taper_frontend.compiler.rules.pattern import rewrite
+from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

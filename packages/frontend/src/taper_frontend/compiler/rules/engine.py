@@ -1,0 +1,257 @@
+"""Apply rules: what a node is replaced by where a pattern matches, tried at every node.
+
+A rule is a line of algebra where that says it all::
+
+    x = tensor()
+    simplify = RuleSet(
+        "simplify",
+        Rule("x * 1", op("MUL", x, 1), x),
+        Rule("x ** 2", op("POW", x, 2), op("SQUARE", x)),
+    )
+
+A :class:`RuleSet` is a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from taper_frontend.compiler.graph.graph import Graph
+from taper_frontend.compiler.graph.node import Node
+from taper_frontend.compiler.rules.pattern import Like, Match, Name, Number, Op, Pattern, matches
+from taper_runtime.errors import InternalError, OpError
+from taper_runtime.sizes import UndecidedError
+
+#: Rewrites the graph at one node if it can; says whether it did.
+Step = Callable[[Graph, Node], bool]
+
+#: What a function of a match gives: a replacement; True if it has changed the graph itself; None or
+#: False if the rule does not apply.
+Replacement = Pattern | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a node is replaced by.
+
+    Attributes
+    ----------
+    name : str
+        Names the rule in traces and errors.
+    pattern : Pattern
+        What the node has to compute.
+    rewrite : Pattern or callable
+        What computes the same. An :func:`.op` or :func:`.like` takes the node's place; its operands
+        are pieces that the pattern binds, numbers, or further nodes to make. For a piece that the
+        pattern binds, all readers of the node read that tensor instead; the rule applies only where
+        it has the node's type. For what is no formula, a function of the :class:`.Match`, which
+        returns one of the above; True if it has changed the graph itself; None or False where the
+        rule does not apply.
+    where : callable, optional
+        A condition on the :class:`.Match`.
+    """
+
+    name: str
+    pattern: Pattern
+    rewrite: Pattern | Callable[[Match], Replacement]
+    where: Callable[[Match], bool] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that a formula is built of pieces that the pattern binds.
+
+        Raises
+        ------
+        ValueError
+            If it is not.
+        """
+        if isinstance(self.rewrite, Pattern):
+            unbound = [*_unbound(self.rewrite, set(_pieces(self.pattern)))]
+            if unbound:
+                raise ValueError(
+                    f"rule {self.name!r}: expected a rewrite of pieces that its pattern binds, "
+                    f"got {unbound[0]}"
+                )
+
+    @property
+    def roots(self) -> frozenset[str] | None:
+        """Ops of the nodes that the rule can apply at; None if any."""
+        return self.pattern.roots()
+
+    def __call__(self, graph: Graph, node: Node) -> bool:
+        """Apply the rule at ``node`` if it matches there; say whether it did."""
+        if not self.pattern.may_match(graph, node.output):
+            return False
+        for match in matches(graph, node, self.pattern):
+            if self.where is not None and not self.where(match):
+                continue
+            made = self.rewrite if isinstance(self.rewrite, Pattern) else self.rewrite(match)
+            if made is True or (isinstance(made, Pattern) and _replace(match, made)):
+                return True
+        return False
+
+
+class RuleSet:
+    """A pass that applies rules until none applies any more.
+
+    Every rule must lower something that the others do not raise, or this never ends. Where several
+    apply at a node the first one does.
+
+    Parameters
+    ----------
+    name : str
+        Name of the pass.
+    *rules : Rule
+    """
+
+    def __init__(self, name: str, *rules: Rule) -> None:
+        self.__name__ = name
+        self.rules = rules
+        self._by_op: dict[str, tuple[Rule, ...]] = {}
+
+    def __repr__(self) -> str:
+        return f"RuleSet({self.__name__!r}, {len(self.rules)} rules)"
+
+    def __call__(self, graph: Graph) -> bool:
+        """Rewrite ``graph``; say whether anything changed."""
+        return _rewrite(graph, self.at)
+
+    def at(self, op: str) -> tuple[Rule, ...]:
+        """Return the rules that may apply at a node of this op, in order."""
+        found = self._by_op.get(op)
+        if found is None:
+            found = tuple(r for r in self.rules if r.roots is None or op in r.roots)
+            self._by_op[op] = found
+        return found
+
+
+def rewrite(graph: Graph, *steps: Step) -> bool:
+    """Apply steps at each node until none applies to it any more, producers first.
+
+    Every step must lower something that the others do not raise, or this never ends.
+
+    Returns
+    -------
+    bool
+        Whether anything changed.
+    """
+    return _rewrite(graph, lambda op: steps)
+
+
+def _rewrite(graph: Graph, steps: Callable[[str], Iterable[Step]]) -> bool:
+    """Apply ``steps``, of a node's op, at each node until none applies to it any more."""
+    changed = False
+    for node in graph.order():
+        # a step may have removed this node, or nodes further down the list
+        while graph.producer(node.output) is node:
+            for step in steps(node.op):
+                if _applies(step, graph, node):
+                    changed = True
+                    break
+            else:
+                break
+    return changed
+
+
+def _applies(step: Step, graph: Graph, node: Node) -> bool:
+    """Try a step; one that asks what some sizes fulfil and others do not changes nothing.
+
+    Raises
+    ------
+    InternalError
+        If it makes a node that the ops do not allow, naming the rule and the node.
+    """
+    name, op = node.output, node.op
+    try:
+        changed = step(graph, node)
+    except UndecidedError:
+        return False
+    except (OpError, InternalError) as error:
+        raise InternalError(f"rule {_name(step)!r} at node {name!r} ({op}): {error}") from error
+    if changed:
+        graph.listener.fired(_name(step), name)
+    return changed
+
+
+def _name(step: Step) -> str:
+    return step.name if isinstance(step, Rule) else getattr(step, "__name__", "").lstrip("_")
+
+
+# -- replacements ----------------------------------------------------------------------------------
+
+
+def _pieces(pattern: Pattern) -> Iterable[Pattern]:
+    """Yield ``pattern`` and all it is made of."""
+    yield pattern
+    for part in pattern.parts():
+        yield from _pieces(part)
+
+
+def _unbound(made: Pattern, bound: set[Pattern]) -> Iterable[str]:
+    """Yield what of a replacement is neither bound nor something to make."""
+    if made in bound:
+        return
+    if isinstance(made, Op) and len(made.names) != 1:
+        yield f"a choice of ops, {', '.join(sorted(made.names))}"
+    elif isinstance(made, Op | Like):
+        for part in made.parts():
+            yield from _unbound(part, bound)
+    elif not isinstance(made, Name) and not (isinstance(made, Number) and made.value is not None):
+        yield f"{type(made).__name__.lstrip('_').lower()}()"
+
+
+def _replace(match: Match, made: Pattern) -> bool:
+    """Put ``made`` in the place of the match's root; say whether the graph has changed."""
+    graph, root = match.graph, match.node
+    if made in match.bound or isinstance(made, Name):
+        tensor = _operand(match, made, [])
+        return graph.tensors[tensor].type == match.output and graph.bypass(root, tensor)
+    added: list[str] = []
+    try:
+        graph.replace_node(root, *_definition(match, made, added))
+    finally:
+        graph.prune(added)
+    return True
+
+
+def _definition(
+    match: Match, made: Pattern, added: list[str]
+) -> tuple[str, list[str], dict[str, Any]]:
+    """Return the op, the inputs and the attrs of a node to make; ``added`` grows by its inputs'."""
+    attrs: dict[str, Any] = {}
+    if isinstance(made, Like):
+        model = match.producer(made.model)
+        op, attrs = model.op, dict(model.attrs)
+    elif isinstance(made, Op):
+        (op,) = made.names
+    else:
+        raise InternalError(f"expected a replacement, got {made}")
+    operands = [_operand(match, operand, added) for operand in made.operands]
+    attrs |= {name: _value(match, value) for name, value in made.attrs.items()}
+    for index, operand in enumerate(operands):
+        if not isinstance(operand, str):
+            attrs |= {"scalar": operand, "scalar_index": index}
+    return op, [operand for operand in operands if isinstance(operand, str)], attrs
+
+
+def _operand(match: Match, made: Pattern, added: list[str]) -> Any:
+    """Return the tensor, or the number, that an operand of a replacement is."""
+    if made in match.bound:
+        return match[made]
+    if isinstance(made, Name):
+        return made.name
+    if isinstance(made, Op | Like):
+        op, inputs, attrs = _definition(match, made, added)
+        added.append(match.graph.add_node(op, inputs, attrs, source=match.node.source))
+        return added[-1]
+    if isinstance(made, Number) and made.value is not None:
+        return made.value
+    raise InternalError(f"expected an operand of a replacement, got {made}")
+
+
+def _value(match: Match, value: Any) -> Any:
+    """Return the value of an attr of a replacement."""
+    if isinstance(value, Pattern):
+        return match[value]
+    return value(match) if callable(value) else value
