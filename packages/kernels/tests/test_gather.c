@@ -245,8 +245,7 @@ static void bad_index(void) {
                 set_index(&index, check_int(0, check_numel(&index) - 1), bad[b]);
                 const bool ok = bad[b] == -1 && op > 0; /* counts from the end */
                 for (int workers = 1; workers <= 2; workers++)
-                    CHECK(check_run(ops[op], NULL, inputs, 2, &y,
-                                    op == 0 ? NULL : &first,
+                    CHECK(check_run(ops[op], NULL, inputs, 2, &y, op == 0 ? NULL : &first,
                                     workers) == (ok ? TAPER_OK : TAPER_BAD_INDEX),
                           "%s with index %lld of 6", ops[op], (long long)bad[b]);
                 check_free(y.data);
@@ -283,8 +282,7 @@ static void refused(void) {
     const taper_tensor floats = random_bytes(TAPER_FLOAT32, 1, one);
     const struct gather_attrs outside = {2};
     taper_tensor inputs[] = {x, floats};
-    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, NULL, 1) == TAPER_UNSUPPORTED,
-          "float index");
+    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, NULL, 1) == TAPER_UNSUPPORTED, "float index");
     CHECK(check_run("EMBEDDING", NULL, inputs, 1, &x, NULL, 1) == TAPER_UNSUPPORTED, "one input");
     inputs[1] = random_index(TAPER_INT64, 1, one, 0, 3);
     CHECK(check_run("INDEX_SELECT", NULL, inputs, 2, &x, &outside, 1) == TAPER_UNSUPPORTED, "axis");

@@ -5,7 +5,6 @@
 #include <math.h>
 
 CHECK_ATTRS(conv)
-CHECK_ATTRS(winograd)
 
 enum { MAX_N = 6, PANEL = 16 };
 
@@ -303,8 +302,7 @@ static void bench_layer(int64_t size, int64_t channels, int64_t outputs) {
                  (long long)l.tile, (long long)size, (long long)channels, (long long)outputs);
         tensors t;
         make(&t, &l);
-        check_bench_op(name, "CONV", NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs,
-                       flops, 0);
+        check_bench_op(name, "CONV", NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs, flops, 0);
         release(&t);
     }
 }

@@ -61,8 +61,7 @@ static bool winograd_shape_of(struct winograd_state *s, const taper_call *call, 
     s->out = output->shape[3];
     s->tile = tile;
     int64_t numel = (tile + 2) * (tile + 2);
-    return s->in > 0 && s->out > 0 &&
-           !__builtin_mul_overflow(numel, s->in, &numel) &&
+    return s->in > 0 && s->out > 0 && !__builtin_mul_overflow(numel, s->in, &numel) &&
            !__builtin_mul_overflow(numel, i64_ceil_div(s->out, GEMM_NR) * GEMM_NR, &numel) &&
            tensor_is(&call->inputs[1], TAPER_FLOAT32, numel);
 }
