@@ -43,7 +43,7 @@ class Graph:
     tensors : dict of str to TensorSpec
         Type and role (input, state, constant or intermediate) of every tensor.
     constants : dict of str to numpy.ndarray
-        C-contiguous values of the tensors of role constant, in the storage type of their dtype.
+        C-contiguous arrays that store the tensors of role constant, as their formats say.
     states : list of State
         What lives across runs.
     listener : Listener
@@ -343,7 +343,7 @@ class Graph:
             self.replace_node(node, "COPY", [constant])
             return
         self._drop_node(node)
-        self.tensors[spec.name] = TensorSpec(spec.name, spec.dtype, spec.shape, "constant")
+        self.tensors[spec.name] = spec._replace(role="constant")
         self.constants[spec.name] = np.asarray(array, order="C")
         self.prune(node.inputs)
 
@@ -467,7 +467,7 @@ class Graph:
 
     def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:
         name = self.unique_name(base)
-        self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role)
+        self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role, type_.format)
         self._consumers[name] = {}
         self.listener.touch(name)
         return name

@@ -65,7 +65,8 @@ def _array_problems(graph: Graph, role: str, name: str, array: np.ndarray) -> It
     if name not in graph.tensors:
         return
     spec = graph.tensors[name]
-    if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
+    dtype, shape, _ = spec.storage
+    if array.shape != shape or array.dtype != DTYPES[dtype].storage:
         yield f"{role} {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
     if not array.flags.c_contiguous:
         yield f"{role} {name!r} is not C-contiguous"
