@@ -21,7 +21,7 @@ from taper_frontend.lowering.source import without_module
 from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan
 from taper_frontend.request import make_request
-from taper_runtime.executor.compiled import BYTES_PER_NS, FLOPS_PER_NS
+from taper_runtime.executor.program import BYTES_PER_NS, FLOPS_PER_NS
 from taper_runtime.executor.executor import definition
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted

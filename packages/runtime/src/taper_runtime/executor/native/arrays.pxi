@@ -24,7 +24,11 @@ cdef void *_input_address(External external, array, list held) except NULL:
     cdef Py_buffer view
     cdef void *data = NULL
     cdef bint good = False
-    if type(array) is np.ndarray and array.dtype is external.storage and array.shape == external.shape:
+    if (
+        type(array) is np.ndarray
+        and array.dtype is external.storage
+        and array.shape == external.shape
+    ):
         PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO)
         data = view.buf
         good = PyBuffer_IsContiguous(&view, b"C") and <uintptr_t>data % view.itemsize == 0

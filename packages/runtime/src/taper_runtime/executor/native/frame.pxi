@@ -85,9 +85,8 @@ cdef class Frame:
                 n += 1
 
     cdef int run_numpy(self, NumpyNode node) except -1:
-        cdef Array operand
         arrays = [self.array(operand) for operand in node.operands]
-        types = [operand.type for operand in node.operands]
+        types = [(<Array>operand).type for operand in node.operands]
         node.op.compute(arrays[:-1], node.attrs, arrays[-1], types)
         return 0
 
@@ -95,11 +94,11 @@ cdef class Frame:
         """The InputError for a step whose kernel failed: the op's own words where it has any."""
         reason = taper_status_string(status).decode()
         cdef NumpyNode node = self.instance.numpy_node(step)
-        cdef Array operand
         if status == TAPER_BAD_INDEX and node.op.check is not None:
             try:
                 values = [
-                    decode(self.array(operand), operand.type) for operand in node.operands[:-1]
+                    decode(self.array(operand), (<Array>operand).type)
+                    for operand in node.operands[:-1]
                 ]
                 node.op.check(values, node.attrs)
             except InputError as error:

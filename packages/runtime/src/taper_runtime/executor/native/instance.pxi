@@ -80,8 +80,7 @@ cdef class Instance:
 
     cdef tuple shapes(self):
         """The shapes of the inputs."""
-        cdef External external
-        return tuple([external.shape for external in self.inputs])
+        return tuple([(<External>external).shape for external in self.inputs])
 
     cdef int64_t value(self, Py_ssize_t slot) noexcept:
         return (<int64_t *>self.values.data)[slot]

@@ -31,7 +31,7 @@ cdef class Program:
     """
 
     cdef list steps           # Step
-    cdef list blocks          # Block of each root in the arena, with the slot of its bytes
+    cdef list blocks          # (birth, death, slot of nbytes) of each root in the arena
     cdef object arena         # Arena
     cdef object table         # SizeTable
     cdef SizeCode sizes       # what `table` is once all steps are added
@@ -61,7 +61,9 @@ cdef class Program:
         self.variables = variables
         self.table = SizeTable(variables.names)
         self.arena = arena
-        self.blocks = [block._replace(nbytes=self.table.slot(block.nbytes)) for block in arena.blocks]
+        self.blocks = [
+            (birth, death, self.table.slot(nbytes)) for birth, death, nbytes in arena.blocks
+        ]
         self.steps, self.instances, self.arenas = [], {}, []
 
     def add(self, op, attrs, operands, scratch, label, worth):

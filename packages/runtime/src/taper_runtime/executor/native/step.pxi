@@ -70,7 +70,7 @@ cdef class Step:
             for size in (value if type(value) is tuple else (value,)):
                 if type(size) is Size:
                     table.slot(size)
-        if not _is_served([operand.type for operand in operands]):
+        if not _is_served([(<Operand>each).type for each in operands]):
             self.candidates = []
             return
         self.candidates = _candidates(
