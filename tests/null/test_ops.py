@@ -300,8 +300,6 @@ def test_cost_counts_what_is_written(op):
         types = sample_types(sample)
         output = op.infer_type(types, sample.attrs)
         cost = op.cost(types, output, op.complete(sample.attrs))
-        assert type(cost.flops) is int
-        assert cost.flops >= 0
         assert cost.bytes >= output.nbytes
 
 

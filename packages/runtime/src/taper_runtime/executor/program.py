@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.executor import _native
-from taper_runtime.executor.executor import definition, node_cost, operand
+from taper_runtime.executor.executor import definition, node_work, operand
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block, lifetimes
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.sizes import largest, nonempty
+from taper_runtime.sizes import nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,16 +139,10 @@ def arena_blocks(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, Block]:
     }
 
 
-#: What one core does in a nanosecond, roughly: enough to tell a small node from a large one.
-FLOPS_PER_NS, BYTES_PER_NS = 60, 10
-#: Work that pays for waking one more worker and meeting it again, in nanoseconds.
-_WORTH_NS = 8000
-
-
 def _threads_worth(plan: Plan, node: PlanNode) -> int:
-    """How many threads a node is worth, at least where it is one or more."""
-    flops, nbytes = node_cost(plan, node)
-    return largest(flops // (FLOPS_PER_NS * _WORTH_NS), nbytes // (BYTES_PER_NS * _WORTH_NS))
+    from taper_runtime.machine.cost import threads_worth
+
+    return threads_worth(node_work(plan, node))
 
 
 def _example_sizes(plan: Plan) -> list[int]:

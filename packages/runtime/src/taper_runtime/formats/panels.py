@@ -18,6 +18,11 @@ from taper_runtime.formats.format import Family, Format, Shape
 PANEL = 16
 
 
+def whole_panels(columns: int) -> int:
+    """Return how many columns kernels compute for a product of ``columns``."""
+    return (columns + PANEL - 1) // PANEL * PANEL
+
+
 def pack(b: np.ndarray) -> np.ndarray:
     """Pack a ``[K, N]`` of any dtype as ``[ceil(N/16), K, 16]``, zero beyond N."""
     k, n = b.shape

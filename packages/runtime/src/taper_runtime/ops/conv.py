@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.formats import winograd
+from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.map import (
     EPILOGUE,
     MAX_EXTRAS,
@@ -126,15 +127,36 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
     x = inputs[0].shape
     taps, groups = math.prod(attrs["kernel"]), attrs["groups"]
     tile = winograd.tile_of(inputs[1].format)
+    if tile is not None:
+        return _winograd_cost(tile, inputs, output, attrs)
     # Each tap of the kernel meets every output pixel of a CONV, every input pixel of the other.
-    pixels = output.size // max(1, output.shape[-1]) if op == "CONV" else math.prod(x[:-1])
-    products = pixels * taps * (x[-1] // groups) * output.shape[-1]
-    if tile is not None:  # of tiles, each of which has as many products as pixels below it
-        batch, *sizes, channels = output.shape
-        count = batch * winograd.tiles(tuple(sizes), tile)
-        products = count * (tile + 2) ** 2 * x[-1] * channels
-    flops = 2 * products + output.size * len(attrs["code"])
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
+    columns = output.shape[-1]
+    lanes = whole_panels(columns) if groups == 1 else columns
+    pixels = output.size // max(1, columns)
+    rows = pixels if op == "CONV" else math.prod(x[:-1])
+    each = 2 * rows * taps * (x[-1] // groups)
+    return Cost(
+        each * columns + output.size * len(attrs["code"]),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=each * (lanes - columns),
+        sums=pixels * lanes,
+    )
+
+
+def _winograd_cost(
+    tile: int, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+) -> Cost:
+    """Products of the points of each tile; pixels and sums go through scratch, by whole vectors."""
+    batch, *sizes, columns = output.shape
+    channels, lanes = inputs[0].shape[-1], whole_panels(columns)
+    points = batch * winograd.tiles(tuple(sizes), tile) * (tile + 2) ** 2
+    return Cost(
+        2 * points * channels * columns + output.size * len(attrs["code"]),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=2 * points * channels * (lanes - columns),
+        sums=points * lanes,
+        scratch=4 * points * (whole_panels(channels) + lanes),
+    )
 
 
 def _attrs(kernel: Sequence[int], **given: Any) -> dict[str, Any]:

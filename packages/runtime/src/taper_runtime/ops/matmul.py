@@ -91,7 +91,7 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     flops = output.size * (2 * inputs[0].shape[-1] + len(attrs["code"]))
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
+    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs), sums=output.size)
 
 
 def _samples() -> Iterator[Sample]:

@@ -133,7 +133,7 @@ cdef class Instance:
             native.workers = <int32_t>min(
                 program.workers,
                 native.work.tasks // max(1, native.work.phases),
-                max(1, self.value(step.worth)),
+                max(1, self.value(step.threads)),
             )
             if segment is None or segment.step is not None:
                 segment = Segment.__new__(Segment)

@@ -66,7 +66,7 @@ cdef class Program:
         ]
         self.steps, self.instances, self.arenas = [], {}, []
 
-    def add(self, op, attrs, operands, scratch, label, worth):
+    def add(self, op, attrs, operands, scratch, label, threads):
         """Append a node.
 
         Parameters
@@ -80,10 +80,10 @@ cdef class Program:
             Where the plan puts it: offset and bytes.
         label : str
             What to call the node in an error.
-        worth : int
-            How many threads it is worth.
+        threads : int
+            How many threads it keeps busy.
         """
-        self.steps.append(Step(self.table, op, attrs, operands, scratch, label, worth))
+        self.steps.append(Step(self.table, op, attrs, operands, scratch, label, threads))
         self.n_tensors += len(operands)
 
     def finish(self, sizes, tensor_bytes):
