@@ -17,7 +17,7 @@ def pack(graph):
 
 
 def unpacked(graph, name):
-    return decode(graph.constants[name], graph.tensors[name].type)
+    return decode(graph.constants[name].value(), graph.tensors[name].type)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 17, 40])
@@ -31,7 +31,7 @@ def test_layouts(columns, transposed):
     assert node.attrs.items() <= {"alpha": 0.5, "transpose_b": False}.items()
     assert list(graph.constants) == ["w.packed"]
     assert graph.tensors["w.packed"].type == ("float32", (6, columns), "panels.1")
-    assert graph.constants["w.packed"].shape == (-(-columns // 16), 6, 16)
+    assert graph.constants["w.packed"].value().shape == (-(-columns // 16), 6, 16)
     matrix = floats(columns, 6).T if transposed else floats(6, columns)
     np.testing.assert_array_equal(unpacked(graph, "w.packed"), matrix)
 
@@ -136,7 +136,8 @@ def test_convolution(op, groups):
     check_fires(pack, graph)
     node = only(graph, op)
     assert graph.tensors[node.inputs[1]].format == f"grouped_panels.{groups}"
-    assert graph.constants["w.packed"].shape == (groups, 2 // groups, 9 * 6 // groups, 16)
+    packed = graph.constants["w.packed"].value()
+    assert packed.shape == (groups, 2 // groups, 9 * 6 // groups, 16)
     np.testing.assert_array_equal(unpacked(graph, "w.packed"), weight)
 
 

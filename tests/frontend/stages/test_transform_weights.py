@@ -41,7 +41,7 @@ def test_tile_follows_from_the_shape(size, channels, tile):
     assert list(graph.constants) == [name] == [f"w.tiles{tile}"]
     type_ = graph.tensors[name].type
     assert type_ == ("float32", weight.shape, f"winograd.{tile}")
-    np.testing.assert_allclose(decode(graph.constants[name], type_), weight, atol=1e-6)
+    np.testing.assert_allclose(decode(graph.constants[name].value(), type_), weight, atol=1e-6)
 
 
 def test_epilogue_and_extras_stay():

@@ -6,8 +6,8 @@
  *
  *   1. describe the node: a taper_call with its input and output tensors (dtype, shape, strides;
  *      data may still be NULL) and its attrs, laid out as the kernel's attr descriptors say;
- *   2. taper_select() walks the candidates of the active ISA level in order of preference and
- *      calls each one's prepare() until one accepts. prepare() looks at shapes only, fills
+ *   2. taper_kernel_next() walks the candidates of the active ISA level in order of preference;
+ *      call each one's prepare() until one accepts. prepare() looks at shapes only, fills
  *      call->state (state_bytes, given by the caller) and says how much work there is: a number of
  *      independent tasks (of a recurrent layer: in phases, one after the other), and scratch bytes
  *      per worker;

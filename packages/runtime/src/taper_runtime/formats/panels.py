@@ -26,10 +26,13 @@ def whole_panels(columns: int) -> int:
 def pack(b: np.ndarray) -> np.ndarray:
     """Pack a ``[K, N]`` of any dtype as ``[ceil(N/16), K, 16]``, zero beyond N."""
     k, n = b.shape
-    count = -(-n // PANEL)
-    padded = np.zeros((k, count * PANEL), b.dtype)
-    padded[:, :n] = b
-    return padded.reshape(k, count, PANEL).transpose(1, 0, 2).copy()
+    whole, rest = divmod(n, PANEL)
+    packed = np.zeros((-(-n // PANEL), k, PANEL), b.dtype)
+    # views of b, so that a large weight is copied once
+    packed[:whole] = b[:, : n - rest].reshape(k, whole, PANEL).transpose(1, 0, 2)
+    if rest:
+        packed[whole, :, :rest] = b[:, n - rest :]
+    return packed
 
 
 def unpack(packed: np.ndarray, columns: int) -> np.ndarray:

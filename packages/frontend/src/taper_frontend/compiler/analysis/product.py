@@ -37,7 +37,7 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
         weight = producer.inputs[0]
         if graph.tensors[weight].dtype not in HALVES:
             return None
-    plain = weight in graph.constants and graph.tensors[weight].format == PLAIN
+    plain = graph.is_constant(weight) and graph.tensors[weight].format == PLAIN
     return weight if plain else None
 
 
@@ -48,7 +48,7 @@ def has_own_weight(graph: Graph, node: Node) -> bool:
     """
     weight = node.inputs[1]
     return (
-        weight in graph.constants
+        graph.is_constant(weight)
         and graph.tensors[weight].dtype == "float32"
         and graph.tensors[weight].format == PLAIN
         and graph.sole_consumer(weight) is node
