@@ -296,12 +296,25 @@ class OpDef(NamedTuple):
     def needs(
         self, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
     ) -> Sequence[Region]:
-        """Return the region of each input; what sizes leave undecided is needed whole."""
+        """Return the region of each input; what sizes leave undecided is needed whole.
+
+        Raises
+        ------
+        OpError
+            If the rule does not give each axis of each input a relation.
+        """
         attrs = self.complete(attrs)
         try:
-            return self.region(inputs, output, attrs)
+            regions = self.region(inputs, output, attrs)
         except UndecidedError:
             return whole(inputs, output, attrs)
+        ranks = [len(t.shape) for t in inputs]
+        if [len(region) for region in regions] != ranks:
+            raise OpError(
+                f"{self.name}.region: expected a relation for each axis of inputs "
+                f"of ranks {ranks}, got {regions}"
+            )
+        return regions
 
     def part(
         self,

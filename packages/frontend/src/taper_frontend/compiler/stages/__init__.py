@@ -32,8 +32,8 @@ from taper_frontend.compiler.stages.recognition.recognize_norms import recognize
 from taper_frontend.compiler.stages.recognition.recognize_softmax import recognize_softmax
 from taper_frontend.compiler.stages.schedule.fuse_elementwise import fuse_elementwise
 from taper_frontend.compiler.stages.schedule.fuse_epilogues import fuse_epilogues
-from taper_frontend.compiler.stages.schedule.split_batch import split_batch
-from taper_frontend.compiler.stages.schedule.split_into_bands import split_into_bands
+from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_into_microbatches
+from taper_frontend.compiler.stages.schedule.split_into_row_tiles import split_into_row_tiles
 from taper_frontend.compiler.stages.weights.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
 from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
@@ -102,9 +102,9 @@ PIPELINE: list[Pass] = [
     transform_weights,  # before the others are packed
     pack_weights,
     fold_packing,  # last to touch weights
-    split_batch,  # after all that looks for neighbours
+    split_into_microbatches,  # after all that looks for neighbours
     move_scales,  # where one image is left, whose factors all rows share
-    split_into_bands,  # of each image
+    split_into_row_tiles,  # of each image
     eliminate_common_subexpressions,  # bands of one tensor for several readers
     eliminate_dead_code,
 ]
