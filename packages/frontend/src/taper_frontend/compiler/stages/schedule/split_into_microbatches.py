@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from taper_frontend.compiler.analysis.batch import Batch
 from taper_frontend.compiler.analysis.cost import node_cost
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.machine.cost import Place, beyond_cache, shared_ns
+from taper_runtime.plan.liveness import lifetimes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,21 +104,19 @@ def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, fl
 
 def _live_across(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[float]:
     """Return the time of moving what lives before each node, and after the last, beyond cache."""
-    owner = {name: name for name in batch.rows}  # the tensor whose memory a view shows
-    last_use: dict[str, int] = {}
-    for step, node in enumerate(order):
-        if node.definition.view is not None and node.inputs[0] in owner and node.output in owner:
-            owner[node.output] = owner[node.inputs[0]]
-        last_use.update((owner[name], step) for name in node.inputs if name in owner)
-    last_use.update((owner[name], len(order)) for name in graph.outputs if name in owner)
-    live = [owner[name] for name in graph.inputs if name in owner]
+    roots = {name: name for name in batch.rows}
+    for node in order:
+        if node.definition.view is not None and node.inputs[0] in roots and node.output in roots:
+            roots[node.output] = roots[node.inputs[0]]
+    lives = lifetimes(order, roots, graph.reads, graph.writes)
+    born = defaultdict[int, list[str]](list)
+    for root, life in lives.items():
+        born[life.birth].append(root)
+    live: list[str] = []
     times = []
     for step in range(len(order) + 1):
-        live = [name for name in live if last_use.get(name, -1) >= step]
-        times.append(sum(shared_ns(beyond_cache(graph.tensors[name].nbytes)) for name in live))
-        live += [
-            node.output for node in order[step : step + 1] if owner.get(node.output) == node.output
-        ]
+        live = [root for root in live + born[step - 1] if lives[root].death >= step]
+        times.append(sum(shared_ns(beyond_cache(graph.tensors[root].nbytes)) for root in live))
     return times
 
 
