@@ -15,7 +15,7 @@ function formula(name, record, other, link) {
   const line = make("span", { class: "formula" }, link(name), " = ");
   if (!record.op) {
     let value = record.value === undefined ? "" : ` ${JSON.stringify(record.value)}`;
-    if (record.ops && record.ops.length) value = ` of ${record.parameters.join(", ")} by ${record.ops.join(", ")}`;
+    if (record.ops && record.ops.length) value = ` from ${record.parameters.join(", ") || "literals"} by ${record.ops.join(", ")}`;
     line.append(word(record.role, !other || other.op), value);
   } else {
     const inputs = record.inputs.map((input, at) => word(link(input), !other || !other.op || other.inputs[at] !== input));
