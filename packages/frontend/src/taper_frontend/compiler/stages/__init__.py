@@ -17,12 +17,14 @@ from taper_frontend.compiler.stages.canonical.fold_constants import fold_constan
 from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
 from taper_frontend.compiler.stages.canonical.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.compiler.stages.canonical.simplify_positions import simplify_positions
-from taper_frontend.compiler.stages.movement.absorb_output_transpose import absorb_output_transpose
 from taper_frontend.compiler.stages.movement.hoist_reshapes import hoist_reshapes
-from taper_frontend.compiler.stages.movement.merge_selections import merge_selections
 from taper_frontend.compiler.stages.movement.mix_in_place import mix_in_place
-from taper_frontend.compiler.stages.movement.read_permuted import read_permuted
-from taper_frontend.compiler.stages.movement.sink_permutations import sink_permutations
+from taper_frontend.compiler.stages.movement.permutations import (
+    absorb_output_transpose,
+    read_permuted,
+    sink_permutations,
+)
+from taper_frontend.compiler.stages.movement.selections import merge_selections
 from taper_frontend.compiler.stages.movement.sink_reshapes import sink_reshapes
 from taper_frontend.compiler.stages.recognition.absorb_causal_mask import absorb_causal_mask
 from taper_frontend.compiler.stages.recognition.absorb_repeated_heads import absorb_repeated_heads
