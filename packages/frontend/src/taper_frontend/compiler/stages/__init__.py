@@ -38,6 +38,7 @@ from taper_frontend.compiler.stages.schedule.split_batch import split_batch
 from taper_frontend.compiler.stages.schedule.split_into_bands import split_into_bands
 from taper_frontend.compiler.stages.weights.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
+from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
 from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
 from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.compiler.stages.weights.merge_summed_products import merge_summed_products
@@ -100,8 +101,9 @@ PIPELINE: list[Pass] = [
     fuse_epilogues,  # what is left beside a product, as one program
     read_permuted,  # what no product has taken
     remove_noops,
-    transform_weights,  # before packing: it packs what it transforms
-    pack_weights,  # last to touch weights
+    transform_weights,  # before the others are packed
+    pack_weights,
+    fold_packing,  # last to touch weights
     split_batch,  # after all that looks for neighbours
     move_scales,  # where one image is left, whose factors all rows share
     split_into_bands,  # of each image

@@ -9,6 +9,7 @@ from taper_frontend.compiler.analysis.product import is_plain_matmul
 from taper_frontend.compiler.analysis.views import is_free_reshape
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.movement.crossing import regroup
+from taper_runtime.formats import PLAIN
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -65,6 +66,8 @@ def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
     """
     if node.definition.view is not None or (node.op == "MATMUL" and not is_plain_matmul(node)):
         return None
+    if any(graph.tensors[name].format != PLAIN for name in node.inputs):
+        return None  # the movement stage is over once weights are packed
     before = graph.tensors[node.output].shape
     kept = min(_common_suffix(before, shape), len(before) - 1, len(shape) - 1)
     lead, new_lead = before[: len(before) - kept], shape[: len(shape) - kept]
