@@ -38,7 +38,8 @@ def crossings(op, sample):
         for axes in orders[:: max(1, len(orders) // 24)]:
             b = Builder()
             names = [
-                b.graph.add_input(f"x{i}", *type_of(array)) for i, array in enumerate(sample.inputs)
+                b.graph.add_input(f"x{i}", type_of(array).dtype, array.shape)
+                for i, array in enumerate(sample.inputs)
             ]
             output = b.graph.add_node(op.name, names, sample.attrs)
             moved = reorder(b.graph, b.graph.nodes[output], index, axes)
@@ -51,6 +52,8 @@ def test_what_crosses_keeps_its_values(op):
     crossed = 0
     for number, sample in enumerate(op.samples()):
         if number > 60 or not sample.inputs or 0 in {x.size for x in sample.inputs}:
+            continue
+        if sample.formats:  # what is packed has no axes to permute
             continue
         expected = op.evaluate(sample.inputs, op.complete(sample.attrs))
         for index, axes, moved in crossings(op, sample):

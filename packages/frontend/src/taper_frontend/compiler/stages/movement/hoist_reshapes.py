@@ -42,8 +42,6 @@ def _hoist(graph: Graph, node: Node) -> bool:
     producer = graph.producer(source)
     if producer is None or graph.sole_consumer(source) is not node:
         return False
-    if any(graph.tensors[name].format != PLAIN for name in producer.inputs):
-        return False  # the movement stage is over once weights are packed
     found = _regrouped(graph, producer, graph.tensors[node.output].shape)
     if found is None:
         return False
@@ -68,6 +66,8 @@ def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
     """
     if node.definition.view is not None or (node.op == "MATMUL" and not is_plain_matmul(node)):
         return None
+    if any(graph.tensors[name].format != PLAIN for name in node.inputs):
+        return None  # the movement stage is over once weights are packed
     before = graph.tensors[node.output].shape
     kept = min(_common_suffix(before, shape), len(before) - 1, len(shape) - 1)
     lead, new_lead = before[: len(before) - kept], shape[: len(shape) - kept]
