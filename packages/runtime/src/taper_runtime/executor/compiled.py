@@ -92,7 +92,9 @@ class CompiledExecutor(Executor):
         program.finish(_example_sizes(plan), [counted_bytes(tensor) for tensor in types])
         if strict_native:
             kernels = program.kernels()
-            refuse([node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None])
+            refuse(
+                plan, [node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None]
+            )
         if len(outputs) == len(plan.writes):
             return cls(program, nodes, None)
         return cls(program, nodes, [outputs.index(name) for name in plan.writes])
