@@ -15,7 +15,7 @@
 TAPER_DEFINE_ATTRS(gather)
 
 /* A task's bytes of output: some microseconds, where handing over a task takes one. */
-enum { GATHER_TASK = 32768, EMBEDDING_PANEL = 16 };
+enum { EMBEDDING_PANEL = 16 }; /* columns in a panel of a packed table, as of a packed matrix */
 
 /* ---- EMBEDDING, INDEX_SELECT ---- */
 
@@ -42,7 +42,7 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     s->outer = tensor_count(x, 0, axis);
     s->count = tensor_numel(index);
     s->row_bytes = row * size;
-    s->rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->row_bytes));
+    s->rows_per_task = i64_max(1, TASK_BYTES / i64_max(1, s->row_bytes));
     if (!tensor_is(call->output, (taper_dtype)x->dtype, s->outer * s->count * row))
         return TAPER_UNSUPPORTED;
     if (s->outer == 0 || row == 0) { /* nothing to copy; the index is checked once */
@@ -136,7 +136,7 @@ static taper_status any_embedding_prepare(const taper_call *call, taper_work *wo
         return TAPER_UNSUPPORTED;
     s->k = weight->shape[1];
     s->rows.count = tensor_numel(index);
-    s->rows.rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->k * s->size));
+    s->rows.rows_per_task = i64_max(1, TASK_BYTES / i64_max(1, s->k * s->size));
     if (!tensor_is(call->output, (taper_dtype)weight->dtype, s->rows.count * s->k))
         return TAPER_UNSUPPORTED;
     work->tasks = i64_ceil_div(s->rows.count, s->rows.rows_per_task);
@@ -207,7 +207,7 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
         return TAPER_UNSUPPORTED;
     s->axis_step = x->rank ? x->strides[axis] * s->size : 0;
     s->elements = tensor_numel(index);
-    s->elements_per_task = GATHER_TASK / s->size;
+    s->elements_per_task = TASK_BYTES / s->size;
     s->cols = 1;
     s->col_step = 0;
     s->rank = 0;
