@@ -183,6 +183,30 @@ def test_numpy_nodes_run_between_native_ones():
             taper_runtime.InferenceSession(plan, options)
 
 
+def test_refused_node_says_which_kernels_there_are():
+    plan = make_plan(
+        [PlanNode("MATMUL", ("a", "w"), "u"), PlanNode("LGAMMA", ("u",), "y")],
+        [
+            tensor("a", "input", (2, 3), "float64"),
+            tensor("w", "constant", (3, 4), "float64"),
+            tensor("u", "intermediate", (2, 4), "float64"),
+            tensor("y", "output", (2, 4), "float64"),
+        ],
+        constants={"w": np.ones((3, 4))},
+    )
+    options = taper_runtime.SessionOptions()
+    options.strict_native = True
+    for executor in ("compiled", "interpreted"):
+        options.executor = executor
+        with pytest.raises(taper_runtime.UnsupportedOpError) as caught:
+            taper_runtime.InferenceSession(plan, options)
+        message = str(caught.value)
+        assert "of float64[2, 3], float64[3, 4] -> float64[2, 4]" in message
+        rows = "float32|float16|bfloat16 in plain|panels.0|panels.1, any dtype... -> float32"
+        assert f"f32_matmul: float32, {rows}" in message
+        assert "kernels of LGAMMA:\n    none" in message
+
+
 def test_index_out_of_range_names_the_node():
     plan = make_plan(
         [PlanNode("EMBEDDING", ("w", "i"), "y")],

@@ -310,7 +310,9 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
         n->work = (taper_work){-1, SIZE_MAX, 1};
         n->call = (taper_call){n->inputs, &n->output, attrs,
                                alloc_aligned(n->kernel->state_bytes, POISON_BYTE), n_inputs};
-        const taper_status status = n->kernel->prepare(&n->call, &n->work);
+        const taper_status status = taper_kernel_takes(n->kernel, &n->call)
+                                        ? n->kernel->prepare(&n->call, &n->work)
+                                        : TAPER_UNSUPPORTED;
         if (status == TAPER_OK) {
             CHECK(n->work.tasks >= 0 && n->work.scratch_bytes != SIZE_MAX,
                   "%s: prepare accepted but did not fill work", n->kernel->name);

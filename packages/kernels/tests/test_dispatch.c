@@ -19,6 +19,8 @@ static void kernel_list(void) {
     size_t n = 0;
     for (const taper_kernel *k; (k = taper_kernel_at(n)) != NULL; n++) {
         CHECK(k->name && *k->name && k->op && *k->op && k->prepare && k->run, "row %zu", n);
+        CHECK(k->n_operands >= 1 && k->n_operands <= TAPER_KERNEL_OPERANDS, "%s: inputs", k->name);
+        CHECK((uint32_t)k->output && k->output >> 32, "%s: output", k->name);
         CHECK(k->state_bytes <= taper_max_state_bytes(), "%s: state_bytes", k->name);
         CHECK(k->attrs_bytes <= taper_max_attrs_bytes(), "%s: attrs_bytes", k->name);
         for (size_t i = 0; i < n; i++)
@@ -26,6 +28,41 @@ static void kernel_list(void) {
     }
     CHECK(n > 0, "%s has no kernels", taper_isa());
     CHECK(!taper_kernel_at(n + 1) && !taper_kernel_at(SIZE_MAX), "past the end");
+}
+
+/* What a row states is what it is asked about. */
+static void takes_what_it_states(void) {
+    const uint64_t plain = (uint64_t)1 << (32 + TAPER_PLAIN);
+    const uint64_t panels = (uint64_t)1 << (32 + TAPER_PANELS_1);
+    const taper_kernel k = {
+        .output = plain | 1u << TAPER_FLOAT32,
+        .inputs = {plain | 1u << TAPER_FLOAT32, panels | 1u << TAPER_FLOAT32 | 1u << TAPER_FLOAT16},
+        .n_operands = 2};
+    taper_tensor inputs[3], output = {.dtype = TAPER_FLOAT32};
+    for (int i = 0; i < 3; i++)
+        inputs[i] = (taper_tensor){.dtype = TAPER_FLOAT32, .format = i ? TAPER_PANELS_1 : 0};
+    const taper_call call = {inputs, &output, NULL, NULL, 3};
+    CHECK(taper_kernel_takes(&k, &call), "as stated");
+    inputs[1].dtype = inputs[2].dtype = TAPER_FLOAT16;
+    CHECK(taper_kernel_takes(&k, &call), "the last stands for all further ones");
+#define REFUSED(field, value)                                                                      \
+    do {                                                                                           \
+        const int32_t was = field;                                                                 \
+        field = value;                                                                             \
+        CHECK(!taper_kernel_takes(&k, &call), #field " = " #value);                                \
+        field = was;                                                                               \
+    } while (0)
+    REFUSED(inputs[0].dtype, TAPER_FLOAT16);
+    REFUSED(inputs[0].format, TAPER_PANELS_1);
+    REFUSED(inputs[1].format, TAPER_PLAIN);
+    REFUSED(inputs[2].format, TAPER_PANELS_0);
+    REFUSED(inputs[2].dtype, TAPER_BFLOAT16);
+    REFUSED(inputs[1].format, TAPER_FORMAT_COUNT);
+    REFUSED(inputs[1].format, -1);
+    REFUSED(inputs[1].dtype, TAPER_DTYPE_COUNT);
+    REFUSED(output.dtype, TAPER_INT64);
+    REFUSED(output.format, TAPER_PANELS_1);
+    CHECK(taper_kernel_takes(&k, &call), "all undone");
 }
 
 /* For every op, taper_kernel_next visits its rows of the list, all of them and in order. */
@@ -136,6 +173,7 @@ int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"levels", levels},
         {"kernel_list", kernel_list},
+        {"takes_what_it_states", takes_what_it_states},
         {"next_walks_in_order", next_walks_in_order},
         {"attrs_inside_struct", attrs_inside_struct},
         {"prepare_survives", prepare_survives},

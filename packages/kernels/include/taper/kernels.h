@@ -6,8 +6,9 @@
  *
  *   1. describe the node: a taper_call with its input and output tensors (dtype, shape, strides;
  *      data may still be NULL) and its attrs, laid out as the kernel's attr descriptors say;
- *   2. taper_kernel_next() walks the candidates of the active ISA level in order of preference;
- *      call each one's prepare() until one accepts. prepare() looks at shapes only, fills
+ *   2. walk the op's kernels of the active ISA level in order of preference (taper_kernel_next),
+ *      and call prepare() of each that takes such tensors (taper_kernel_takes) until one accepts.
+ *      prepare() looks at shapes only, fills
  *      call->state (state_bytes, given by the caller) and says how much work there is: a number of
  *      independent tasks (of a recurrent layer: in phases, one after the other), and scratch bytes
  *      per worker;
@@ -146,9 +147,21 @@ typedef struct taper_work {
     int64_t phases;
 } taper_work;
 
+/* Which tensors may stand at one place: bits 1 << taper_dtype and 1 << (32 + taper_format). */
+typedef uint64_t taper_operand;
+
+enum { TAPER_KERNEL_OPERANDS = 4 };
+
 typedef struct taper_kernel {
     const char *name; /* "f32_matmul": what profiles and messages show */
     const char *op;   /* "MATMUL" */
+    /* What the CPU must have beyond the level ("avx512_vnni"); NULL: nothing. */
+    const char *needs;
+    /* The tensors it takes; the last of `inputs` stands for all further ones. prepare() may refuse
+     * more. */
+    taper_operand output;
+    taper_operand inputs[TAPER_KERNEL_OPERANDS];
+    int32_t n_operands; /* in inputs */
     const taper_attr *attrs;
     size_t n_attrs;
     size_t attrs_bytes;
@@ -171,8 +184,11 @@ const char *taper_isa_available(size_t i);
 
 /* The i-th kernel of the active level, in order of preference; NULL past the end. */
 const taper_kernel *taper_kernel_at(size_t i);
-/* First kernel at or after position *position for op; moves *position past it. NULL when none. */
+/* First kernel at or after position *position for op whose needs this CPU has; moves *position past
+ * it. NULL when none. */
 const taper_kernel *taper_kernel_next(const char *op, size_t *position);
+/* Does the kernel state the dtypes and formats of these tensors? Only then prepare() is asked. */
+bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call);
 
 /* Upper bound of state_bytes and attrs_bytes over all kernels: lets a caller use one buffer for
  * every candidate. */

@@ -82,12 +82,34 @@ const taper_kernel *taper_kernel_at(size_t i) {
     return NULL;
 }
 
+static bool has_needs(const char *needs) {
+    if (!needs)
+        return true;
+    const taper_cpuid id = taper_cpuid_read();
+    return taper_cpu_has(&id, needs);
+}
+
 const taper_kernel *taper_kernel_next(const char *op, size_t *position) {
     const taper_kernel *kernel;
     while ((kernel = taper_kernel_at((*position)++)) != NULL)
-        if (strcmp(kernel->op, op) == 0)
+        if (strcmp(kernel->op, op) == 0 && has_needs(kernel->needs))
             return kernel;
     return NULL;
+}
+
+static bool operand_takes(taper_operand operand, const taper_tensor *t) {
+    return t->dtype >= 0 && t->dtype < TAPER_DTYPE_COUNT && t->format >= 0 &&
+           t->format < TAPER_FORMAT_COUNT && (operand >> t->dtype & 1) != 0 &&
+           (operand >> (32 + t->format) & 1) != 0;
+}
+
+bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {
+    for (int32_t i = 0; i < call->n_inputs; i++) {
+        const int32_t at = i < kernel->n_operands ? i : kernel->n_operands - 1;
+        if (!operand_takes(kernel->inputs[at], &call->inputs[i]))
+            return false;
+    }
+    return operand_takes(kernel->output, call->output);
 }
 
 const taper_probe *taper_probe_find(const char *isa, const char *name) {

@@ -42,19 +42,47 @@ typedef struct taper_family {
     };                                                                                             \
     static const taper_attr id##_attr_list[] = {TAPER_ATTRS_##id(TAPER_DESCRIBE, id)};
 
-/* One row of a table: name, op, attr list id, state struct, and <name>_prepare, <name>_run. */
-#define TAPER_KERNEL(name_, op_, attrs_id, state_type)                                             \
+/* Which tensors a row takes: TENSOR(dtypes), which are plain, and STORED(dtypes, formats). */
+#define D_F32 (1u << TAPER_FLOAT32)
+#define D_F64 (1u << TAPER_FLOAT64)
+#define D_F16 (1u << TAPER_FLOAT16)
+#define D_BF16 (1u << TAPER_BFLOAT16)
+#define D_I64 (1u << TAPER_INT64)
+#define D_I32 (1u << TAPER_INT32)
+#define D_BOOL (1u << TAPER_BOOL)
+#define D_INDEX (D_I64 | D_I32)
+#define D_ANY ((1u << TAPER_DTYPE_COUNT) - 1)
+#define D_REAL (D_ANY & ~(D_F16 | D_BF16 | D_BOOL))
+#define D_NONE 0
+#define S_PLAIN (1u << TAPER_PLAIN)
+#define S_PANELS_0 (1u << TAPER_PANELS_0)
+#define S_PANELS_1 (1u << TAPER_PANELS_1)
+#define S_GROUPED_PANELS (1u << TAPER_GROUPED_PANELS)
+#define S_WINOGRAD_2 (1u << TAPER_WINOGRAD_2)
+#define S_WINOGRAD_4 (1u << TAPER_WINOGRAD_4)
+#define STORED(dtypes, formats) ((taper_operand)(formats) << 32 | (dtypes))
+#define TENSOR(dtypes) STORED(dtypes, S_PLAIN)
+
+#define TAPER_TYPES(output_, ...)                                                                  \
+    .output = output_, .inputs = {__VA_ARGS__},                                                    \
+    .n_operands = sizeof((taper_operand[]){__VA_ARGS__}) / sizeof(taper_operand)
+
+/* One row of a table: name, op, attr list id, state struct, the output's types, those of the first
+ * inputs (the last of which stands for all further ones), and <name>_prepare, <name>_run. */
+#define TAPER_KERNEL(name_, op_, attrs_id, state_type, ...)                                        \
     {.name = #name_,                                                                               \
      .op = op_,                                                                                    \
+     TAPER_TYPES(__VA_ARGS__),                                                                     \
      .attrs = attrs_id##_attr_list,                                                                \
      .n_attrs = sizeof attrs_id##_attr_list / sizeof attrs_id##_attr_list[0],                      \
      .attrs_bytes = sizeof(struct attrs_id##_attrs),                                               \
      .state_bytes = sizeof(state_type),                                                            \
      .prepare = name_##_prepare,                                                                   \
      .run = name_##_run},
-#define TAPER_KERNEL0(name_, op_, state_type)                                                      \
+#define TAPER_KERNEL0(name_, op_, state_type, ...)                                                 \
     {.name = #name_,                                                                               \
      .op = op_,                                                                                    \
+     TAPER_TYPES(__VA_ARGS__),                                                                     \
      .state_bytes = sizeof(state_type),                                                            \
      .prepare = name_##_prepare,                                                                   \
      .run = name_##_run},

@@ -43,7 +43,9 @@ class CompiledExecutor(Executor):
         nodes = executed_nodes(plan)
         if strict_native:
             kernels = program.kernels()
-            refuse([node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None])
+            refuse(
+                plan, [node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None]
+            )
         outputs = list(dict.fromkeys(plan.writes))
         if len(outputs) == len(plan.writes):
             return cls(program, nodes, None)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import UnsupportedOpError
+from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
@@ -79,10 +80,18 @@ def node_work(plan: Plan, node: PlanNode) -> Cost:
     return op.cost(inputs, plan.tensors[node.output].type, attrs)
 
 
-def refuse(nodes: Sequence[PlanNode]) -> None:
-    """Raise for nodes without a native kernel, if there are any."""
-    if nodes:
-        lines = [f"  {n.output} = {n.op}({', '.join(n.inputs)})  {n.source}" for n in nodes]
-        raise UnsupportedOpError(
-            "strict_native=True, but no native kernel serves\n" + "\n".join(lines)
-        )
+def refuse(plan: Plan, nodes: Sequence[PlanNode]) -> None:
+    """Raise for nodes without a native kernel, if there are any; say which kernels there are."""
+    if not nodes:
+        return
+    from taper_runtime.report import type_text
+
+    lines = []
+    for node in nodes:
+        lines.append(f"  {node.output} = {node.op}({', '.join(node.inputs)})  {node.source}")
+        inputs = ", ".join(type_text(plan.tensors[name]) for name in node.inputs)
+        lines.append(f"    of {inputs} -> {type_text(plan.tensors[node.output])}")
+    for op in dict.fromkeys(node.op for node in nodes):
+        signatures = _native.kernel_signatures(op) or ["none"]
+        lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
+    raise UnsupportedOpError("strict_native=True, but no native kernel serves\n" + "\n".join(lines))

@@ -69,7 +69,7 @@ class InterpretedExecutor(Executor):
             if backend is not native_backend:
                 fallbacks.append(node)
         if strict_native:
-            refuse(fallbacks)
+            refuse(plan, fallbacks)
         return cls(plan, steps, strict_native)
 
     def _for_sizes(self, inputs: Sequence[np.ndarray]) -> InterpretedExecutor:

@@ -1,5 +1,5 @@
 """The kernel library's C API, as packages/kernels/include/taper/*.h declares it."""
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 
 cdef extern from "taper/status.h" nogil:
@@ -76,6 +76,9 @@ cdef extern from "taper/kernels.h" nogil:
     ctypedef struct taper_kernel:
         const char *name
         const char *op
+        uint64_t output
+        uint64_t *inputs
+        int32_t n_operands
         const taper_attr *attrs
         size_t n_attrs
         size_t attrs_bytes
@@ -88,6 +91,7 @@ cdef extern from "taper/kernels.h" nogil:
     const char *taper_isa_available(size_t i)
     const taper_kernel *taper_kernel_at(size_t i)
     const taper_kernel *taper_kernel_next(const char *op, size_t *position)
+    bint taper_kernel_takes(const taper_kernel *kernel, const taper_call *call)
     size_t taper_max_state_bytes()
 
 

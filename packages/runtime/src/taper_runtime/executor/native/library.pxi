@@ -1,8 +1,11 @@
 # What the kernel library tells: dtypes, ISA levels, kernels, the machine's limits.
+from libc.stdint cimport int32_t, uint64_t
+
 import os
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, TaperError
+from taper_runtime.formats import PLAIN
 
 
 cdef dict _dtype_codes():
@@ -135,3 +138,38 @@ def list_kernels():
         kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(kernel)))
         i += 1
     return kernels
+
+
+cdef str _operand_text(uint64_t operand):
+    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
+    dtypes = [name for name, code in DTYPE_CODES.items() if operand >> <int>code & 1]
+    formats = [name for name, code in FORMAT_CODES.items() if operand >> (32 + <int>code) & 1]
+    text = "any dtype" if len(dtypes) == len(DTYPE_CODES) else "|".join(dtypes)
+    return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
+
+
+def kernel_signatures(op):
+    """What each kernel of an op takes and gives, in order of preference: which combinations exist.
+
+    Parameters
+    ----------
+    op : str
+
+    Returns
+    -------
+    list of str
+        As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
+    """
+    active_isa()
+    cdef const taper_kernel *kernel
+    cdef bytes name = op.encode()
+    cdef size_t position = 0
+    signatures = []
+    while True:
+        kernel = taper_kernel_next(name, &position)
+        if kernel == NULL:
+            return signatures
+        inputs = [_operand_text(kernel.inputs[i]) for i in range(kernel.n_operands)]
+        signatures.append(
+            f"{kernel.name.decode()}: {', '.join(inputs)}... -> {_operand_text(kernel.output)}"
+        )

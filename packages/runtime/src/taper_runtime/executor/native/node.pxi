@@ -135,6 +135,8 @@ cdef Candidate _select(list candidates, taper_step *step, char *state):
     """Prepare the first candidate that takes the step's tensors; None if there is none."""
     cdef Candidate candidate
     for candidate in candidates:
+        if not taper_kernel_takes(candidate.kernel, &step.call):
+            continue
         memset(state, 0, candidate.kernel.state_bytes)
         step.kernel = candidate.kernel
         step.call.attrs = candidate.attrs.data
