@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
 from taper_runtime.ops.rules import (
     FLOATS,
     check_broadcasts_to,
@@ -88,6 +89,36 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
 
 
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    q, k = inputs[0].shape, inputs[1].shape
+    rank = len(q)
+    # With a diagonal, the keys of a query depend on where it stands among all.
+    query_axis = 1 if attrs["transpose_output"] else rank - 2
+    query = Window(query_axis) if attrs["causal"] else Same(query_axis)
+    heads: tuple[Relation, ...] = ()
+    kv_heads: tuple[Relation, ...] = ()
+    if rank == 4:
+        axis = 2 if attrs["transpose_output"] else 1
+        alike = q[1] == k[1]
+        heads, kv_heads = (
+            (Same(axis) if alike else Window(axis),),
+            (Same(axis) if alike else WHOLE,),
+        )
+    lead: Region = (Same(0), *heads, query)
+    regions = [
+        (*lead, WHOLE),
+        (Same(0), *kv_heads, WHOLE, WHOLE),
+        (Same(0), *kv_heads, WHOLE, Same(rank - 1)),
+    ]
+    for mask in (t.shape for t in inputs[3:]):
+        aligned = zip(
+            mask[:-1], [*q[:-1]][rank - len(mask) :], lead[rank - len(mask) :], strict=True
+        )
+        given = (BROADCAST if size == 1 != full else relation for size, full, relation in aligned)
+        regions.append((*given, WHOLE)[: len(mask)])
+    return regions
+
+
 def _samples() -> Iterator[Sample]:
     rng = np.random.default_rng(2)
 
@@ -147,6 +178,7 @@ ATTENTION = OpDef(
         "safe_softmax": Attr("bool", True),
         "transpose_output": Attr("bool", False),
     },
+    region=_region,
     strided=(ALL_INPUTS,),
     cost=_cost,
 )

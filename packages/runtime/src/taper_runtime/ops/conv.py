@@ -11,11 +11,13 @@ import numpy as np
 from taper_runtime.ops.map import (
     EPILOGUE,
     MAX_EXTRAS,
+    epilogue_regions,
     evaluate_epilogue,
     infer_epilogue,
 )
 from taper_runtime.ops.matmul import PANEL, pack, unpack
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Relation, Same, all_of
 from taper_runtime.ops.rules import REALS, check_dtype, check_same_dtype, fail
 from taper_runtime.ops.window import (
     LIMIT,
@@ -23,6 +25,7 @@ from taper_runtime.ops.window import (
     check_spatial,
     gather_windows,
     window_positions,
+    window_region,
     window_sizes,
 )
 
@@ -127,6 +130,19 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
         product = np.asarray(product.transpose(1, 0, 2), x.dtype, order="C")
     product = product.reshape(x.shape[0], *sizes, groups * matrices.shape[2])
     return evaluate_epilogue(product, inputs[2:], attrs)
+
+
+def _region(
+    op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+) -> list[Region]:
+    x, weight = (t.shape for t in inputs[:2])
+    spatial: Sequence[Relation] = all_of(attrs["kernel"])
+    if op == "CONV":
+        spatial = window_region(attrs)
+    plain = attrs["groups"] == 1 and not attrs["columns"]
+    outputs = Same(len(x) - 1) if plain else WHOLE
+    product = (Same(0), *spatial, WHOLE), (*all_of(weight[:-1]), outputs)
+    return epilogue_regions(product, inputs[2:], output)
 
 
 def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
@@ -263,6 +279,8 @@ def _define(name: str, doc: str, samples: Any, *, native: bool) -> OpDef:
             **EPILOGUE,
         },
         strided=tuple(range(2, 2 + MAX_EXTRAS)),
+        region=partial(_region, name),
+        weights=(1,),
         cost=partial(_cost, name),
         native=native,
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_dtype
 
 if TYPE_CHECKING:
@@ -90,5 +91,7 @@ CAST = OpDef(
     evaluate=lambda inputs, attrs: cast(inputs[0], attrs["dtype"]),
     samples=_samples,
     attrs={"dtype": Attr("string")},
+    region=elementwise,
+    decodes=lambda inputs, output: inputs[0].dtype in HALVES and output.dtype in FLOATS,
     strided=(ALL_INPUTS,),
 )

@@ -17,6 +17,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import functions
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import (
     COMPUTED,
     FLOATS,
@@ -58,6 +59,8 @@ class MicroOp(NamedTuple):
         Those of ``dtypes`` that a kernel is expected to serve.
     low, high : float
         Range of the samples' values.
+    commutes : bool
+        Whether the operands may be swapped.
     """
 
     function: Callable[..., Any]
@@ -69,6 +72,7 @@ class MicroOp(NamedTuple):
     native: tuple[str, ...] = NATIVE
     low: float = -3.0
     high: float = 3.0
+    commutes: bool = False
 
 
 MICROOPS: dict[str, MicroOp] = {
@@ -127,9 +131,9 @@ MICROOPS: dict[str, MicroOp] = {
     "ISNAN": MicroOp(np.isnan, 1, FLOATS, "whether x is NaN", "bool"),
     "ISINF": MicroOp(np.isinf, 1, FLOATS, "whether x is an infinity", "bool"),
     "SQUARE": MicroOp(np.square, 1, REALS, "x * x"),
-    "ADD": MicroOp(np.add, 2, COMPUTED, "a + b; of bools, or"),
+    "ADD": MicroOp(np.add, 2, COMPUTED, "a + b; of bools, or", commutes=True),
     "SUB": MicroOp(np.subtract, 2, REALS, "a - b"),
-    "MUL": MicroOp(np.multiply, 2, COMPUTED, "a * b; of bools, and"),
+    "MUL": MicroOp(np.multiply, 2, COMPUTED, "a * b; of bools, and", commutes=True),
     "DIV": MicroOp(np.divide, 2, FLOATS, "a / b"),
     "FLOOR_DIV": MicroOp(np.floor_divide, 2, REALS, "a / b rounded down; of integers by 0, 0"),
     "TRUNC_DIV": MicroOp(
@@ -143,26 +147,38 @@ MICROOPS: dict[str, MicroOp] = {
         functions.power, 2, REALS, "a ** b; of an integer to a negative power, truncated", low=0.1
     ),
     "MAXIMUM": MicroOp(
-        np.maximum, 2, COMPUTED, "the larger; NaN if one is NaN", native=_NATIVE_REALS
+        np.maximum,
+        2,
+        COMPUTED,
+        "the larger; NaN if one is NaN",
+        native=_NATIVE_REALS,
+        commutes=True,
     ),
     "MINIMUM": MicroOp(
-        np.minimum, 2, COMPUTED, "the smaller; NaN if one is NaN", native=_NATIVE_REALS
+        np.minimum,
+        2,
+        COMPUTED,
+        "the smaller; NaN if one is NaN",
+        native=_NATIVE_REALS,
+        commutes=True,
     ),
     "ATAN2": MicroOp(np.arctan2, 2, FLOATS, "angle of the point (b, a)"),
     "LEAKY_RELU": MicroOp(functions.leaky_relu, 2, FLOATS, "x if x > 0, else slope * x"),
     "ELU": MicroOp(functions.elu, 2, FLOATS, "x if x > 0, else alpha * (exp(x) - 1)", wide=True),
-    "EQ": MicroOp(np.equal, 2, COMPUTED, "a == b", "bool"),
-    "NE": MicroOp(np.not_equal, 2, COMPUTED, "a != b", "bool"),
+    "EQ": MicroOp(np.equal, 2, COMPUTED, "a == b", "bool", commutes=True),
+    "NE": MicroOp(np.not_equal, 2, COMPUTED, "a != b", "bool", commutes=True),
     "LT": MicroOp(np.less, 2, COMPUTED, "a < b", "bool"),
     "LE": MicroOp(np.less_equal, 2, COMPUTED, "a <= b", "bool"),
     "GT": MicroOp(np.greater, 2, COMPUTED, "a > b", "bool"),
     "GE": MicroOp(np.greater_equal, 2, COMPUTED, "a >= b", "bool"),
-    "LOGICAL_AND": MicroOp(np.logical_and, 2, COMPUTED, "a != 0 and b != 0", "bool"),
-    "LOGICAL_OR": MicroOp(np.logical_or, 2, COMPUTED, "a != 0 or b != 0", "bool"),
-    "LOGICAL_XOR": MicroOp(np.logical_xor, 2, COMPUTED, "(a != 0) != (b != 0)", "bool"),
-    "BITWISE_AND": MicroOp(np.bitwise_and, 2, _BITS, "a & b"),
-    "BITWISE_OR": MicroOp(np.bitwise_or, 2, _BITS, "a | b"),
-    "BITWISE_XOR": MicroOp(np.bitwise_xor, 2, _BITS, "a ^ b"),
+    "LOGICAL_AND": MicroOp(np.logical_and, 2, COMPUTED, "a != 0 and b != 0", "bool", commutes=True),
+    "LOGICAL_OR": MicroOp(np.logical_or, 2, COMPUTED, "a != 0 or b != 0", "bool", commutes=True),
+    "LOGICAL_XOR": MicroOp(
+        np.logical_xor, 2, COMPUTED, "(a != 0) != (b != 0)", "bool", commutes=True
+    ),
+    "BITWISE_AND": MicroOp(np.bitwise_and, 2, _BITS, "a & b", commutes=True),
+    "BITWISE_OR": MicroOp(np.bitwise_or, 2, _BITS, "a | b", commutes=True),
+    "BITWISE_XOR": MicroOp(np.bitwise_xor, 2, _BITS, "a ^ b", commutes=True),
     "WHERE": MicroOp(np.where, 3, COMPUTED, "a where the condition holds, else b"),
 }
 
@@ -328,6 +344,8 @@ def _define(op: str, micro: MicroOp) -> OpDef:
         evaluate=partial(_evaluate, op),
         samples=partial(_samples, op),
         attrs=_ATTRS,
+        region=elementwise,
+        commutes=micro.commutes,
         inplace=tuple(range(micro.arity)),
         strided=(ALL_INPUTS,),
     )

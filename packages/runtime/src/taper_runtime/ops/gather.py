@@ -9,6 +9,7 @@ import numpy as np
 
 from taper_runtime.ops.matmul import PANEL, packed_shape
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Relation, Same, Window, all_of
 from taper_runtime.ops.rules import (
     INDICES,
     check_axis,
@@ -97,6 +98,38 @@ def _gather(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.asarray(x[along(index, attrs["axis"])], order="C")
 
 
+def _region_embedding(
+    inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+) -> list[Region]:
+    weight, indices = (len(t.shape) for t in inputs)
+    columns = range(indices, indices + weight - 1)
+    table: Region = (
+        (WHOLE, *map(Same, columns)) if attrs["columns"] == 0 else all_of(inputs[0].shape)
+    )
+    return [table, tuple(map(Same, range(indices)))]
+
+
+def _region_index_select(
+    inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+) -> list[Region]:
+    axis = attrs["axis"]
+    behind = axis + len(inputs[1].shape)  # the axes of the index
+    before = map(Same, range(axis))
+    after = map(Same, range(behind, len(output.shape)))
+    return [(*before, WHOLE, *after), tuple(map(Same, range(axis, behind)))]
+
+
+def _region_gather(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    x, index = (t.shape for t in inputs)
+    # An axis of x may be longer than the index: the rest is not read.
+    region: list[Relation] = [
+        Same(axis) if size == count else Window(axis)
+        for axis, (size, count) in enumerate(zip(x, index, strict=True))
+    ]
+    region[attrs["axis"]] = WHOLE
+    return [tuple(region), tuple(map(Same, range(len(index))))]
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     """Of the table only what is taken is read."""
     return Cost(0, 2 * output.nbytes + sum(index.nbytes for index in inputs[1:]))
@@ -160,6 +193,8 @@ OPS = (
         check=_check_embedding,
         samples=_samples_embedding,
         attrs={"columns": Attr("int", 0)},
+        region=_region_embedding,
+        weights=(0,),
         cost=_cost,
     ),
     OpDef(
@@ -171,7 +206,8 @@ OPS = (
         evaluate=_index_select,
         check=partial(check_places, "INDEX_SELECT"),
         samples=_samples_index_select,
-        attrs={"axis": Attr("int")},
+        attrs={"axis": Attr("int", role="axis")},
+        region=_region_index_select,
         cost=_cost,
     ),
     OpDef(
@@ -183,7 +219,8 @@ OPS = (
         evaluate=_gather,
         check=partial(check_places, "GATHER"),
         samples=_samples_gather,
-        attrs={"axis": Attr("int")},
+        attrs={"axis": Attr("int", role="axis")},
+        region=_region_gather,
         cost=_cost,
     ),
 )

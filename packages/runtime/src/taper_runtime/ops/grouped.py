@@ -9,6 +9,7 @@ import numpy as np
 
 from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same, Window
 from taper_runtime.ops.rules import FLOATS, INDICES, check_dtype, check_same_dtype, fail
 from taper_runtime.sizes import largest, smallest
 
@@ -49,6 +50,11 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return output
 
 
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    # The matrix of a row depends on where it stands among all.
+    return [(Window(0), WHOLE), (WHOLE, WHOLE, Same(1)), (WHOLE,)]
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     """Every row in some group; of b as many matrices as there are rows for."""
     a, b, ends = inputs
@@ -86,6 +92,8 @@ GROUPED_MATMUL = OpDef(
     evaluate=_evaluate,
     check=_check,
     samples=_samples,
+    region=_region,
+    weights=(1,),
     strided=(0, 1),
     cost=_cost,
 )

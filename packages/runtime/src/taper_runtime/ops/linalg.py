@@ -24,6 +24,7 @@ from taper_runtime.ops.opdef import (
     Shape,
     TensorType,
 )
+from taper_runtime.ops.region import matrices, whole
 from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Co
     return Cost(2 * inputs[0].size * inputs[0].shape[-1], moved)
 
 
-define = partial(OpDef, strided=(ALL_INPUTS,), cost=_cubic, native=False)
+define = partial(OpDef, region=matrices, strided=(ALL_INPUTS,), cost=_cubic, native=False)
 _CHECK = {"check": Attr("bool", True)}
 _CHECKS = ({"check": True}, {"check": False})
 
@@ -342,6 +343,7 @@ OPS = (
         doc="Exponentials of matrices.",
         inputs=(1, 1),
         infer=partial(_infer_inverse, "MATRIX_EXP"),
+        region=whole,  # the largest matrix of a batch decides how all are computed
         evaluate=_matrix_exp,
         samples=samples_square,
     ),

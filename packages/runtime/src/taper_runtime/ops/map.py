@@ -9,6 +9,14 @@ import numpy as np
 
 from taper_runtime.ops.elementwise import arity, evaluate_micro, infer_micro
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.region import (
+    Region,
+    Same,
+    Window,
+    broadcast_region,
+    elementwise,
+    output_axes,
+)
 from taper_runtime.ops.rules import broadcast, fail
 
 if TYPE_CHECKING:
@@ -101,6 +109,28 @@ def evaluate_epilogue(
     return evaluate_program([product, *extras], attrs) if attrs["code"] else product
 
 
+def epilogue_regions(
+    product: Sequence[Region], extras: Sequence[TensorType], output: TensorType
+) -> list[Region]:
+    """Regions of what a product reads, then those of its extras.
+
+    These are cut only along axes that the product is cut along.
+    """
+    cut = {axis for region in product for relation in region for axis in output_axes(relation)}
+    regions = [*product]
+    for t in extras:
+        region = broadcast_region(t.shape, output.shape)
+        regions.append(
+            tuple(
+                Window(relation.axis)
+                if isinstance(relation, Same) and relation.axis not in cut
+                else relation
+                for relation in region
+            )
+        )
+    return regions
+
+
 def _instructions(attrs: Attrs) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Each instruction's code and operands."""
     start = 0
@@ -164,6 +194,7 @@ MAP = OpDef(
     evaluate=evaluate_program,
     samples=_samples,
     attrs={"code": Attr("strings"), "args": Attr("ints"), "scalars": Attr("scalars", ())},
+    region=elementwise,
     inplace=tuple(range(MAX_INPUTS)),
     strided=(ALL_INPUTS,),
     cost=_cost,

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.convert import HALVES, cast, to_bfloat16
-from taper_runtime.ops.map import EPILOGUE, MAX_EXTRAS, evaluate_epilogue, infer_epilogue
+from taper_runtime.ops.map import (
+    EPILOGUE,
+    MAX_EXTRAS,
+    epilogue_regions,
+    evaluate_epilogue,
+    infer_epilogue,
+)
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same, all_of, broadcast_region
 from taper_runtime.ops.rules import FLOATS, REALS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
@@ -102,6 +109,22 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return evaluate_epilogue(product, inputs[2:], attrs)
 
 
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    a, b = inputs[0].shape, inputs[1].shape
+    packed = attrs["columns"] > 0
+    rows = len(a) > 1
+    columns = packed or len(b) > 1
+    batch = output.shape[: len(output.shape) - rows - columns]
+    region_a = (*broadcast_region(a[:-2], batch), *([Same(len(batch))] if rows else []), WHOLE)
+    if packed or not columns:
+        region_b = all_of(b)
+    else:
+        matrix: Region = (WHOLE, Same(len(output.shape) - 1))
+        matrix = matrix[::-1] if attrs["transpose_b"] else matrix
+        region_b = (*broadcast_region(b[:-2], batch), *matrix)
+    return epilogue_regions([region_a, region_b], inputs[2:], output)
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     flops = output.size * (2 * inputs[0].shape[-1] + len(attrs["code"]))
     return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
@@ -173,6 +196,8 @@ MATMUL = OpDef(
         "columns": Attr("int", 0),
         **EPILOGUE,
     },
+    region=_region,
+    weights=(1,),
     strided=(ALL_INPUTS,),
     cost=_cost,
 )

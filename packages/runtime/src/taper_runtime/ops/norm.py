@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import along, trailing
 from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, fail
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ OPS = (
         infer=_infer_softmax,
         evaluate=_softmax,
         samples=_samples_softmax,
-        attrs={"axis": Attr("int"), "log": Attr("bool", False)},
+        attrs={"axis": Attr("int", role="axis"), "log": Attr("bool", False)},
+        region=along("axis"),
         inplace=(0,),
         cost=lambda inputs, output, attrs: _cost(5, inputs, output),
     ),
@@ -170,6 +172,8 @@ OPS = (
             "has_weight": Attr("bool", True),
             "has_bias": Attr("bool", True),
         },
+        region=trailing,
+        weights=(1, 2),
         inplace=(0,),
         cost=lambda inputs, output, attrs: _cost(8, inputs, output),
     ),
@@ -181,6 +185,8 @@ OPS = (
         evaluate=_rms_norm,
         samples=_samples_rms_norm,
         attrs={"dims": Attr("int"), "eps": Attr("float")},
+        region=trailing,
+        weights=(1,),
         inplace=(0,),
         cost=lambda inputs, output, attrs: _cost(4, inputs, output),
     ),

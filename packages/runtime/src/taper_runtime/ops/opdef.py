@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
-from taper_runtime.sizes import Size
+from taper_runtime.ops.region import Part, Range, Region, RegionRule, part_of, whole
+from taper_runtime.sizes import Size, UndecidedError
 
 Shape = tuple[int, ...]
 Attrs = Mapping[str, Any]
@@ -81,11 +82,15 @@ class Attr(NamedTuple):
     default : plain data
     sized : bool
         Whether its integers may be size expressions.
+    role : str
+        What its integers mean, if that concerns axes: "axis" for axes of the first input, "shape"
+        for the sizes of the output's.
     """
 
     type: str
     default: Any = REQUIRED
     sized: bool = False
+    role: Literal["", "axis", "shape"] = ""
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is plain data of this attr's type."""
@@ -108,6 +113,7 @@ Infer = Callable[[Sequence[TensorType], Attrs], TensorType]
 Evaluate = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
 ViewRule = Callable[[Shape, Shape, Attrs], View | None]
 Check = Callable[[Sequence[np.ndarray], Attrs], None]
+DecodesRule = Callable[[Sequence[TensorType], TensorType], bool]
 PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
 CostRule = Callable[[Sequence[TensorType], TensorType, Attrs], Cost]
 
@@ -118,6 +124,10 @@ ALL_INPUTS = -1
 def _streaming_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     """One flop per output element; every tensor read or written once."""
     return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs))
+
+
+def _computes(inputs: Sequence[TensorType], output: TensorType) -> bool:
+    return False
 
 
 class OpDef(NamedTuple):
@@ -142,6 +152,18 @@ class OpDef(NamedTuple):
         allow, indices out of range say; ``evaluate`` does so too. What a kernel that meets such a
         value is explained by, and what is left to do where the output is empty.
     attrs : mapping of str to Attr
+    region : callable
+        ``(input types, output type, attrs) -> one region per input``: which part of it a part of
+        the output needs (:mod:`taper_runtime.ops.region`); all of it by default. Batches and images
+        are split, and movements pass the op, as far as this says. It need not catch
+        :class:`UndecidedError`: then all is needed.
+    weights : tuple of int
+        Inputs that hold parameters: where they are constants they may be stored in another form.
+    commutes : bool
+        Whether its two inputs may be swapped.
+    decodes : callable
+        ``(input types, output type) -> bool``: whether it only widens stored values to those that
+        are computed with, exactly. By default no.
     view : callable, optional
         ``(input shape, input strides, attrs) -> View`` of the output inside input 0, or None where
         strides cannot express it. Only ops that move no values have one.
@@ -170,6 +192,10 @@ class OpDef(NamedTuple):
     samples: Callable[[], Iterable[Sample]]
     attrs: Mapping[str, Attr] = NO_ATTRS
     check: Check | None = None
+    region: RegionRule = whole
+    weights: tuple[int, ...] = ()
+    commutes: bool = False
+    decodes: DecodesRule = _computes
     view: ViewRule | None = None
     parts: PartsRule | None = None
     inplace: tuple[int, ...] = ()
@@ -224,6 +250,41 @@ class OpDef(NamedTuple):
         if not low <= len(inputs) <= high:
             raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
         return self.infer(inputs, self.complete(attrs))
+
+    def needs(
+        self, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+    ) -> Sequence[Region]:
+        """Return the region of each input; what sizes leave undecided is needed whole."""
+        attrs = self.complete(attrs)
+        try:
+            return self.region(inputs, output, attrs)
+        except UndecidedError:
+            return whole(inputs, output, attrs)
+
+    def part(
+        self,
+        inputs: Sequence[TensorType],
+        output: TensorType,
+        attrs: Attrs,
+        cuts: Mapping[int, Range],
+    ) -> Part | None:
+        """Return how the op computes a part of its output from parts of its inputs.
+
+        Parameters
+        ----------
+        inputs, output, attrs
+            Of the node as it is.
+        cuts : mapping of int to tuple of int
+            For output axes, the first position wanted and the one behind the last; of other axes
+            all is wanted.
+
+        Returns
+        -------
+        Part or None
+            What is read of each input, and the attrs it takes; None where the op cannot compute
+            such a part by itself.
+        """
+        return part_of(self, inputs, output, attrs, cuts)
 
     def compute(self, inputs: Sequence[np.ndarray], attrs: Attrs, output: np.ndarray) -> None:
         """Fill ``output``, of the inferred type, with what ``evaluate`` gives.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same
 from taper_runtime.ops.rules import FLOATS, REALS, check_dtype, fail
 from taper_runtime.ops.window import (
     LIMIT,
@@ -17,6 +18,7 @@ from taper_runtime.ops.window import (
     check_spatial,
     gather_windows,
     window_positions,
+    window_region,
     window_sizes,
 )
 
@@ -104,6 +106,17 @@ def _adaptive(
         return np.asarray(y, x.dtype, order="C")
 
 
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    return [(Same(0), *window_region(attrs), Same(len(output.shape) - 1))]
+
+
+def _region_adaptive(
+    inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+) -> list[Region]:
+    spatial = (WHOLE for _ in attrs["sizes"])
+    return [(Same(0), *spatial, Same(len(output.shape) - 1))]
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     return Cost(output.size * math.prod(attrs["kernel"]), inputs[0].nbytes + output.nbytes)
 
@@ -189,6 +202,7 @@ OPS = (
         evaluate=_max_pool,
         samples=_samples_max,
         attrs={**_WINDOW, "dilation": Attr("ints")},
+        region=_region,
         cost=_cost,
     ),
     OpDef(
@@ -201,6 +215,7 @@ OPS = (
         evaluate=_avg_pool,
         samples=_samples_avg,
         attrs={**_WINDOW, "counted": Attr("ints"), "divisor": Attr("int", 0)},
+        region=_region,
         cost=_cost,
     ),
     OpDef(
@@ -213,6 +228,7 @@ OPS = (
         evaluate=partial(_adaptive, np.max),
         samples=_samples_adaptive,
         attrs={"sizes": Attr("ints")},
+        region=_region_adaptive,
         cost=_cost_adaptive,
     ),
     OpDef(
@@ -223,6 +239,7 @@ OPS = (
         evaluate=partial(_adaptive, np.mean),
         samples=_samples_adaptive,
         attrs={"sizes": Attr("ints")},
+        region=_region_adaptive,
         cost=_cost_adaptive,
     ),
 )

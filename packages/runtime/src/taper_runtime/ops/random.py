@@ -229,7 +229,7 @@ OPS = (
         infer=_infer,
         evaluate=_evaluate,
         samples=_samples,
-        attrs={"shape": Attr("ints", sized=True), "dtype": Attr("string"), **_ATTRS},
+        attrs={"shape": Attr("ints", sized=True, role="shape"), "dtype": Attr("string"), **_ATTRS},
         native=False,
     ),
     OpDef(

@@ -16,6 +16,7 @@ import numpy as np
 from taper_runtime.ops import functions
 from taper_runtime.ops.matmul import PANEL
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same, all_of
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
@@ -144,6 +145,14 @@ def _rnn(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return result
 
 
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Rows of the batch are apart: axis 1 of the gates, axis 0 of the states before the first."""
+    states = [t for t in inputs[1:] if len(t.shape) == 2]
+    parameters = inputs[1 + len(states) :]
+    rows: list[Region] = [(Same(1), WHOLE) for _ in states]
+    return [(WHOLE, Same(1), WHOLE), *rows, *(all_of(t.shape) for t in parameters)]
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     steps, batch = output.shape[:2]
     weights = sum(t.size for t in inputs[1:] if len(t.shape) == 4)
@@ -197,6 +206,8 @@ OPS = (
         inputs=(4, 5),
         infer=_infer_lstm,
         evaluate=_lstm,
+        region=_region,
+        weights=(3, 4),
         samples=lambda: _samples("LSTM"),
         attrs=_REVERSE,
         cost=_cost,
@@ -209,6 +220,8 @@ OPS = (
         inputs=(4, 4),
         infer=_infer_gru,
         evaluate=_gru,
+        region=_region,
+        weights=(2, 3),
         samples=lambda: _samples("GRU"),
         attrs=_REVERSE,
         cost=_cost,
@@ -220,6 +233,8 @@ OPS = (
         inputs=(3, 3),
         infer=_infer_rnn,
         evaluate=_rnn,
+        region=_region,
+        weights=(2,),
         samples=lambda: _samples("RNN"),
         attrs={**_REVERSE, "activation": Attr("string", "tanh")},
         cost=_cost,

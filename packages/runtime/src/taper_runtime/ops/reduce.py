@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import reducing
 from taper_runtime.ops.rules import (
     COMPUTED,
     FLOATS,
@@ -148,7 +149,7 @@ def _samples_arg() -> Iterator[Sample]:
     yield from _samples_along(("float32",), native, keepdim=True)
 
 
-_ATTRS = {"axes": Attr("ints"), "keepdim": Attr("bool", False)}
+_ATTRS = {"axes": Attr("ints", role="axis"), "keepdim": Attr("bool", False)}
 
 
 def _define(
@@ -196,6 +197,7 @@ def _define(
         evaluate=evaluate,
         samples=partial(_reduction_samples, dtypes, native, of_nothing),
         attrs=_ATTRS,
+        region=reducing("axes"),
         cost=_cost,
     )
 
@@ -209,7 +211,8 @@ def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
         infer=partial(_infer_arg, op),
         evaluate=partial(_arg, function),
         samples=_samples_arg,
-        attrs={"axis": Attr("int"), "keepdim": Attr("bool", False)},
+        attrs={"axis": Attr("int", role="axis"), "keepdim": Attr("bool", False)},
+        region=reducing("axis"),
         cost=_cost,
     )
 
@@ -247,6 +250,7 @@ OPS = (
         evaluate=_var,
         samples=_samples_var,
         attrs={**_ATTRS, "correction": Attr("float", 1.0)},
+        region=reducing("axes"),
         cost=_cost,
     ),
     _define_arg("ARGMAX", "largest", np.argmax),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import along
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
 from taper_runtime.sizes import largest
 
@@ -172,11 +173,12 @@ RESAMPLE = OpDef(
     evaluate=_evaluate,
     samples=_samples,
     attrs={
-        "axis": Attr("int"),
+        "axis": Attr("int", role="axis"),
         "size": Attr("int", sized=True),
         "mode": Attr("string"),
         "align_corners": Attr("bool", False),
         "scale": Attr("float", 0.0),
     },
+    region=along("axis"),
     cost=_cost,
 )

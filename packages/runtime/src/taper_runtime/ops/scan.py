@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.region import along
 from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axis, check_dtype
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _define(op: str, doc: str, function: np.ufunc, dtypes: Sequence[str]) -> OpD
         infer=partial(_infer, op, dtypes),
         evaluate=partial(_accumulate, function),
         samples=partial(_samples, dtypes),
-        attrs={"axis": Attr("int")},
+        attrs={"axis": Attr("int", role="axis")},
+        region=along("axis"),
     )
 
 
@@ -81,7 +83,8 @@ def _define_extreme(op: str, which: str) -> OpDef:
         infer=partial(_infer_places, op),
         evaluate=partial(_extreme, op),
         samples=partial(_samples, COMPUTED),
-        attrs={"axis": Attr("int")},
+        attrs={"axis": Attr("int", role="axis")},
+        region=along("axis"),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from taper_runtime.ops.gather import along, check_along, check_places
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same, Window
 from taper_runtime.ops.rules import COMPUTED, check_dtype, fail
 
 if TYPE_CHECKING:
@@ -46,6 +47,18 @@ def _scatter(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         with np.errstate(all="ignore"):
             _COMBINE[attrs["reduce"]].at(out, places, src)
     return out
+
+
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    x, index = (t.shape for t in inputs[:2])
+    # Along the axis, and where the index is shorter, it means positions in the whole of x.
+    alike = [
+        size == count and axis != attrs["axis"]
+        for axis, (size, count) in enumerate(zip(x, index, strict=True))
+    ]
+    region = tuple(Same(axis) if same else Window(axis) for axis, same in enumerate(alike))
+    part = tuple(Same(axis) if same else WHOLE for axis, same in enumerate(alike))
+    return [region, part, part]
 
 
 def _samples() -> Iterator[Sample]:
@@ -103,6 +116,7 @@ SCATTER = OpDef(
     evaluate=_scatter,
     check=partial(check_places, "SCATTER"),
     samples=_samples,
-    attrs={"axis": Attr("int"), "reduce": Attr("string", "none")},
+    attrs={"axis": Attr("int", role="axis"), "reduce": Attr("string", "none")},
+    region=_region,
     strided=(ALL_INPUTS,),
 )

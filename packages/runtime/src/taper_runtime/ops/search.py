@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same
 from taper_runtime.ops.rules import COMPUTED, REALS, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     for place in np.ndindex(rows.shape[:-1]):
         out[place] = np.searchsorted(rows[place], values[place], side)
     return out
+
+
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    rows, values = (tuple(map(Same, range(len(t.shape)))) for t in inputs)
+    return [(*rows[:-1], WHOLE), values]
 
 
 def _samples() -> Iterator[Sample]:
@@ -57,5 +63,6 @@ SEARCHSORTED = OpDef(
     infer=_infer,
     evaluate=_evaluate,
     samples=_samples,
+    region=_region,
     attrs={"right": Attr("bool", False)},
 )

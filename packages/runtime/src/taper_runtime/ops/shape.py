@@ -21,6 +21,15 @@ from taper_runtime.ops.opdef import (
     contiguous_strides,
     plain_strides,
 )
+from taper_runtime.ops.region import (
+    Region,
+    RegionRule,
+    Relation,
+    Same,
+    Window,
+    elementwise,
+    reshape_region,
+)
 from taper_runtime.ops.rules import (
     MANY,
     broadcast,
@@ -139,6 +148,50 @@ def _view_flip(shape: Shape, strides: Shape, attrs: Attrs) -> View:
     axes = attrs["axes"]
     flipped = [-stride if axis in axes else stride for axis, stride in enumerate(strides)]
     return _view(shape, flipped, sum((shape[axis] - 1) * strides[axis] for axis in axes))
+
+
+# -- regions of the input -----------------------------------------------------------------------
+
+
+def _region_reshape(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    return [reshape_region(inputs[0].shape, output.shape)]
+
+
+def _region_transpose(
+    inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+) -> list[Region]:
+    axes = _swapped(tuple(range(len(output.shape))), attrs)
+    return [tuple(map(Same, axes))]
+
+
+def _region_permute(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    axes = attrs["axes"]
+    return [tuple(Same(axes.index(axis)) for axis in range(len(axes)))]
+
+
+def _region_slice(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    region: list[Relation] = [Same(axis) for axis in range(len(output.shape))]
+    region[attrs["axis"]] = Window(attrs["axis"], attrs["start"], attrs["step"])
+    return [tuple(region)]
+
+
+def _region_flip(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    return [
+        tuple(
+            Window(axis, size - 1, -1) if axis in attrs["axes"] else Same(axis)
+            for axis, size in enumerate(output.shape)
+        )
+    ]
+
+
+def _region_cat(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    joined, start, regions = attrs["axis"], 0, []
+    for t in inputs:
+        region: list[Relation] = [Same(axis) for axis in range(len(t.shape))]
+        region[joined] = Window(joined, -start)
+        regions.append(tuple(region))
+        start += t.shape[joined]
+    return regions
 
 
 def _swapped(values: Shape, attrs: Attrs) -> Shape:
@@ -273,6 +326,7 @@ def _movement(
     attrs: Mapping[str, Attr],
     infer: Callable[[Shape, Attrs], Shape],
     view: ViewRule,
+    region: RegionRule,
     evaluate: Callable[[np.ndarray, Attrs], np.ndarray],
     samples: Callable[[], Iterator[Sample]],
 ) -> OpDef:
@@ -286,6 +340,7 @@ def _movement(
         samples=samples,
         attrs=attrs,
         view=view,
+        region=region,
         strided=(ALL_INPUTS,),
         cost=move_cost,
     )
@@ -295,27 +350,30 @@ OPS = (
     _movement(
         "RESHAPE",
         "The same elements, in row-major order, in another shape.",
-        {"shape": Attr("ints", sized=True)},
+        {"shape": Attr("ints", sized=True, role="shape")},
         _infer_reshape,
         _view_reshape,
+        _region_reshape,
         lambda x, attrs: x.reshape(attrs["shape"]),
         _samples_reshape,
     ),
     _movement(
         "TRANSPOSE",
         "Two axes swapped.",
-        {"axis0": Attr("int"), "axis1": Attr("int")},
+        {"axis0": Attr("int", role="axis"), "axis1": Attr("int", role="axis")},
         _infer_transpose,
         _view_transpose,
+        _region_transpose,
         lambda x, attrs: x.swapaxes(attrs["axis0"], attrs["axis1"]),
         _samples_transpose,
     ),
     _movement(
         "PERMUTE",
         "Axes reordered: axis i of the output is axis axes[i] of x.",
-        {"axes": Attr("ints")},
+        {"axes": Attr("ints", role="axis")},
         _infer_permute,
         _view_permute,
+        _region_permute,
         lambda x, attrs: x.transpose(attrs["axes"]),
         _samples_permute,
     ),
@@ -323,31 +381,34 @@ OPS = (
         "SLICE",
         "Elements start, start + step, ... below stop of one axis.",
         {
-            "axis": Attr("int"),
+            "axis": Attr("int", role="axis"),
             "start": Attr("int", sized=True),
             "stop": Attr("int", sized=True),
             "step": Attr("int", 1),
         },
         _infer_slice,
         _view_slice,
+        _region_slice,
         _slice,
         _samples_slice,
     ),
     _movement(
         "EXPAND",
         "Broadcast to a shape: dims of size 1 repeated, leading dims added.",
-        {"shape": Attr("ints", sized=True)},
+        {"shape": Attr("ints", sized=True, role="shape")},
         _infer_expand,
         _view_expand,
+        elementwise,
         lambda x, attrs: np.broadcast_to(x, attrs["shape"]),
         _samples_expand,
     ),
     _movement(
         "FLIP",
         "Axes reversed.",
-        {"axes": Attr("ints")},
+        {"axes": Attr("ints", role="axis")},
         _infer_flip,
         _view_flip,
+        _region_flip,
         lambda x, attrs: np.flip(x, attrs["axes"]),
         _samples_flip,
     ),
@@ -358,6 +419,7 @@ OPS = (
         infer=lambda inputs, attrs: inputs[0],
         evaluate=lambda inputs, attrs: np.array(inputs[0], order="C"),
         samples=_samples_copy,
+        region=elementwise,
         strided=(ALL_INPUTS,),
         cost=move_cost,
     ),
@@ -368,7 +430,8 @@ OPS = (
         infer=_infer_cat,
         evaluate=_evaluate_cat,
         samples=_samples_cat,
-        attrs={"axis": Attr("int")},
+        attrs={"axis": Attr("int", role="axis")},
+        region=_region_cat,
         parts=_parts_cat,
         strided=(ALL_INPUTS,),
         cost=lambda inputs, output, attrs: move_cost(inputs[:1], output, attrs),

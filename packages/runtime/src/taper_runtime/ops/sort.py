@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.region import along
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
 
 if TYPE_CHECKING:
@@ -64,9 +65,10 @@ ARGSORT = OpDef(
     evaluate=_evaluate,
     samples=_samples,
     attrs={
-        "axis": Attr("int"),
+        "axis": Attr("int", role="axis"),
         "descending": Attr("bool", False),
         "count": Attr("int", -1, sized=True),
     },
+    region=along("axis"),
     strided=(ALL_INPUTS,),
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import FLOATS, INTS, broadcast, check_dtype, check_same_dtype
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ OPS = tuple(
         infer=partial(_infer, op),
         evaluate=partial(_evaluate, op),
         samples=partial(_samples, op),
+        region=elementwise,
+        commutes=op in ("GCD", "HYPOT"),
         strided=(ALL_INPUTS,),
         native=False,
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.ops.region import Window
 from taper_runtime.ops.rules import fail
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ def window_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
             fail(op, "windows within the padded input", [list(spatial), list(kernel)])
         sizes.append(room // stride[d] + 1)
     return tuple(sizes)
+
+
+def window_region(attrs: Attrs) -> list[Window]:
+    """Return what each spatial dim of the output needs of the same dim of x."""
+    dilation = attrs.get("dilation") or (1,) * len(attrs["kernel"])
+    return [
+        Window(
+            axis=1 + d,
+            first=-attrs["padding"][2 * d],
+            stride=attrs["stride"][d],
+            length=dilation[d] * (size - 1) + 1,
+            padding=("padding", 2 * d),
+        )
+        for d, size in enumerate(attrs["kernel"])
+    ]
 
 
 def window_positions(output: Sequence[int], attrs: Attrs) -> list[np.ndarray]:

@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from taper_runtime.ops.map import EPILOGUE, MAX_EXTRAS, evaluate_epilogue, infer_epilogue
+from taper_runtime.ops.map import (
+    EPILOGUE,
+    MAX_EXTRAS,
+    epilogue_regions,
+    evaluate_epilogue,
+    infer_epilogue,
+)
 from taper_runtime.ops.matmul import PANEL, pack, unpack
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same, all_of
 from taper_runtime.ops.rules import check_dtype, check_same_dtype, fail
-from taper_runtime.ops.window import check_spatial, gather_windows, window_sizes
+from taper_runtime.ops.window import check_spatial, gather_windows, window_region, window_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,6 +123,15 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return evaluate_epilogue(y, inputs[2:], attrs)
 
 
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Rows and columns as of a direct sum: what a tile reads beyond them adds up to 0, rounded."""
+    product: list[Region] = [
+        (Same(0), *window_region(_window(attrs)), WHOLE),
+        all_of(inputs[1].shape),
+    ]
+    return epilogue_regions(product, inputs[2:], output)
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     tile = attrs["tile"]
     batch, *sizes, columns = output.shape
@@ -160,6 +176,8 @@ CONV_WINOGRAD = OpDef(
         "tile": Attr("int"),
         **EPILOGUE,
     },
+    region=_region,
+    weights=(1,),
     strided=tuple(range(2, 2 + MAX_EXTRAS)),
     cost=_cost,
 )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from taper_frontend.compiler.analysis.permutation import permutation
 from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
@@ -64,11 +63,11 @@ def affine(graph: Graph, tensor: str) -> Affine | None:
     node = graph.producer(tensor)
     if node is None:
         return None
+    if node.definition.view is not None:
+        found = affine(graph, node.inputs[0])
+        return None if found is None else _viewed(graph, node, found)
     found = _COMPUTED[node.op](graph, node) if node.op in _COMPUTED else None
-    if found is None:
-        return None
-    steps = zip(found.steps, spec.shape, strict=True)
-    return Affine(found.start, tuple(0 if size == 1 else step for step, size in steps))
+    return None if found is None else _plain(found, spec.shape)
 
 
 def truth(graph: Graph, tensor: str) -> bool | None:
@@ -96,17 +95,35 @@ def truth(graph: Graph, tensor: str) -> bool | None:
     return None
 
 
-def difference(graph: Graph, node: Node) -> Affine | None:
-    """Return the first operand of a comparison minus the second, if both count."""
+def comparison(graph: Graph, tensor: str) -> tuple[str, Affine] | None:
+    """Return what ``tensor`` compares with 0, and how, if it compares tensors that count.
+
+    Returns
+    -------
+    tuple of str and Affine, or None
+        An order such as ``"LT"``, and the first operand minus the second.
+    """
+    node = graph.producer(tensor)
+    if node is None:
+        return None
+    if node.definition.view is not None:
+        found = comparison(graph, node.inputs[0])
+        seen = None if found is None else _viewed(graph, node, found[1])
+        return None if found is None or seen is None else (found[0], seen)
+    if node.op not in _ORDERS:
+        return None
     a, b = _operands(graph, node)
-    return None if a is None or b is None else _add(a, b, -1)
+    if a is None or b is None:
+        return None
+    return node.op, _plain(_add(a, b, -1), graph.tensors[tensor].shape)
 
 
 def _compare(graph: Graph, node: Node) -> bool | None:
     """Decide a comparison whose operands count, if it comes out the same for all elements."""
-    apart = difference(graph, node)
-    if apart is None:
+    found = comparison(graph, node.output)
+    if found is None:
         return None
+    _, apart = found
     order = _ORDERS[node.op]
     try:
         low, high = apart.limits(graph.tensors[node.output].shape)
@@ -116,6 +133,27 @@ def _compare(graph: Graph, node: Node) -> bool | None:
     except UndecidedError:
         return None
     return answers.pop() if len(answers) == 1 else None
+
+
+def _plain(found: Affine, shape: Shape) -> Affine:
+    """Return ``found`` in its one form: an axis of size 1 has no step."""
+    steps = zip(found.steps, shape, strict=True)
+    return Affine(found.start, tuple(0 if size == 1 else step for step, size in steps))
+
+
+def _viewed(graph: Graph, node: Node, found: Affine) -> Affine | None:
+    """Return what a view takes of elements that count.
+
+    Their steps are strides: a counting tensor lies in the numbers as a strided one in memory.
+    """
+    view = node.definition.view
+    assert view is not None
+    shape = graph.tensors[node.inputs[0]].shape
+    seen = view(shape, found.steps, node.complete_attrs())
+    if seen is None:
+        return None
+    moved = Affine(found.start + seen.offset, seen.strides)
+    return _plain(moved, graph.tensors[node.output].shape)
 
 
 def _constant(array: np.ndarray) -> Affine | None:
@@ -202,41 +240,6 @@ def _same(graph: Graph, node: Node) -> Affine | None:
     return affine(graph, node.inputs[0])
 
 
-def _reshape(graph: Graph, node: Node) -> Affine | None:
-    """Follow a reshape that adds and removes axes of size 1 only."""
-    found = affine(graph, node.inputs[0])
-    before, after = graph.tensors[node.inputs[0]].shape, graph.tensors[node.output].shape
-    if found is None or [n for n in before if n != 1] != [n for n in after if n != 1]:
-        return None
-    left = iter([step for step, size in zip(found.steps, before, strict=True) if size != 1])
-    return Affine(found.start, tuple(0 if size == 1 else next(left) for size in after))
-
-
-def _expand(graph: Graph, node: Node) -> Affine | None:
-    found = affine(graph, node.inputs[0])
-    if found is None:
-        return None
-    rank = len(graph.tensors[node.output].shape)
-    return Affine(found.start, (0,) * (rank - len(found.steps)) + found.steps)
-
-
-def _permute(graph: Graph, node: Node) -> Affine | None:
-    found, axes = affine(graph, node.inputs[0]), permutation(graph, node)
-    if found is None or axes is None:
-        return None
-    return Affine(found.start, tuple(found.steps[axis] for axis in axes))
-
-
-def _slice(graph: Graph, node: Node) -> Affine | None:
-    found, attrs = affine(graph, node.inputs[0]), node.complete_attrs()
-    if found is None:
-        return None
-    axis, steps = attrs["axis"], list(found.steps)
-    start = found.start + steps[axis] * attrs["start"]
-    steps[axis] *= attrs["step"]
-    return Affine(start, tuple(steps))
-
-
 def _sum(graph: Graph, node: Node) -> Affine | None:
     a, b = _operands(graph, node)
     return None if a is None or b is None else _add(a, b, -1 if node.op == "SUB" else 1)
@@ -265,11 +268,6 @@ _COMPUTED = {
     "CAST": _cast,
     "CAT": _cat,
     "CUMSUM": _cumsum,
-    "RESHAPE": _reshape,
-    "EXPAND": _expand,
-    "TRANSPOSE": _permute,
-    "PERMUTE": _permute,
-    "SLICE": _slice,
     "ADD": _sum,
     "SUB": _sum,
     "MUL": _product,

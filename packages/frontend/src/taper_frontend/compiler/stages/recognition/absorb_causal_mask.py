@@ -1,4 +1,4 @@
-"""Constant masks that only say: attend to what came before."""
+"""Replace causal masks by attention's causal attribute."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_frontend.compiler.analysis.affine import difference, truth
+from taper_frontend.compiler.analysis.affine import comparison, truth
 from taper_frontend.compiler.graph.evaluate import constant_value
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.recognition.recognize_attention import VANISHING
@@ -83,21 +83,18 @@ def _absorb_for_all_sizes(graph: Graph, node: Node) -> bool:
 
 def _compared_diagonal(graph: Graph, mask: str) -> int | None:
     """Return d if ``mask`` says that query i may attend to key j iff j <= i + d."""
-    node = graph.producer(mask)
-    while node is not None and node.op in ("RESHAPE", "EXPAND"):
-        before, after = graph.tensors[node.inputs[0]].shape, graph.tensors[node.output].shape
-        if len(before) < 2 or before[-2:] != after[-2:]:
-            return None
-        node = graph.producer(node.inputs[0])
-    if node is None or node.op not in ("LT", "LE", "GT", "GE"):
+    found = comparison(graph, mask)
+    if found is None:
         return None
-    apart = difference(graph, node)
-    if apart is None or not is_static(apart.start) or len(apart.steps) < 2:
+    order, apart = found
+    if order not in ("LT", "LE", "GT", "GE"):
         return None
-    sign = 1 if node.op in ("LT", "LE") else -1  # keys - queries + start <= 0
+    if not is_static(apart.start) or len(apart.steps) < 2:
+        return None
+    sign = 1 if order in ("LT", "LE") else -1  # keys - queries + start <= 0
     if apart.steps[-2:] != (-sign, sign) or any(step != 0 for step in apart.steps[:-2]):
         return None
-    return -sign * apart.start - (node.op in ("LT", "GT"))
+    return -sign * apart.start - (order in ("LT", "GT"))
 
 
 def _readings(graph: Graph, mask: str) -> Iterator[tuple[str, str | None]]:

@@ -1,0 +1,360 @@
+"""Say which part of each input a part of an op's output needs.
+
+A *region* tells, for each axis of one input, how it is related to the axes of the output: by
+:class:`Same`, :class:`Window`, :class:`Block`, :data:`BROADCAST` or :data:`WHOLE`. An op's rule
+(:attr:`OpDef.region`) returns one region per input. It knows types and attrs alone, whose sizes may
+be expressions. :data:`WHOLE` is right for every axis of every op; each other relation claims that
+less is needed, and :func:`taper_runtime.ops.region_check.check_region` finds a false claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taper_runtime.sizes import UndecidedError
+
+if TYPE_CHECKING:
+    from taper_runtime.ops.opdef import OpDef, TensorType
+
+Shape = tuple[int, ...]
+Attrs = Mapping[str, Any]
+
+#: A range of an axis: its first position and the one behind its last.
+Range = tuple[int, int]
+
+
+class Same(NamedTuple):
+    """Element ``i`` of the output axis needs element ``i`` of the input axis, of the same size.
+
+    Of the elements of a range alone the op computes that range.
+    """
+
+    axis: int
+
+
+class Window(NamedTuple):
+    """Element ``i`` of the output axis needs a run of elements of the input axis.
+
+    Those are ``length`` elements from ``first + i * stride`` on, as far as they exist: what lies
+    outside the input is padding.
+
+    Attributes
+    ----------
+    axis : int
+        Of the output.
+    first, stride, length : int
+        The stride may be negative.
+    padding : tuple of (str, int), optional
+        The attr that pads this axis, and where in it the amounts before and behind stand: with
+        those changed, the op computes a range of its output from the elements that the range
+        needs. None where it cannot, because the result depends on positions in the whole axis.
+    """
+
+    axis: int
+    first: int = 0
+    stride: int = 1
+    length: int = 1
+    padding: tuple[str, int] | None = None
+
+    def needs(self, part: Range) -> Range:
+        """Return the range that elements ``part`` of the output need; it may exceed the input."""
+        ends = [self.first + index * self.stride for index in (part[0], part[1] - 1)]
+        return min(ends), max(ends) + self.length
+
+
+class Block(NamedTuple):
+    """Some axes of the input and some of the output hold the same elements in row-major order.
+
+    Axes of size 1 are in no block. Each axis in ``inputs`` has this relation.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class _Kind(Enum):
+    BROADCAST = "BROADCAST"
+    WHOLE = "WHOLE"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+#: The input has one element along the axis, which every element of the output needs.
+BROADCAST = _Kind.BROADCAST
+#: All elements along the axis are needed: what every element needs, or what no rule describes.
+WHOLE = _Kind.WHOLE
+
+Relation = Same | Window | Block | _Kind
+
+#: One input's relations, one per axis.
+Region = tuple[Relation, ...]
+
+RegionRule = Callable[[Sequence["TensorType"], "TensorType", Attrs], Sequence[Region]]
+
+
+def output_axes(relation: Relation) -> tuple[int, ...]:
+    """Return the output axes that an input axis is related to."""
+    match relation:
+        case Same() | Window():
+            return (relation.axis,)
+        case Block():
+            return relation.outputs
+    return ()
+
+
+# -- rules of families -----------------------------------------------------------------------------
+
+
+def whole(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Need everything: the rule of an op that has none."""
+    return [all_of(t.shape) for t in inputs]
+
+
+def elementwise(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Need one element of each input, which broadcasts to the output as in numpy."""
+    return [broadcast_region(t.shape, output.shape) for t in inputs]
+
+
+def along(name: str) -> RegionRule:
+    """Return the rule of ops that keep each axis, and need the whole of those that an attr names.
+
+    Parameters
+    ----------
+    name : str
+        Of the attr: an axis, or several.
+    """
+
+    def rule(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+        axes = _named(attrs[name])
+        rank = len(inputs[0].shape)
+        return [tuple(WHOLE if axis in axes else Same(axis) for axis in range(rank))]
+
+    return rule
+
+
+def reducing(name: str) -> RegionRule:
+    """Return the rule of reductions over the axes that an attr names, with an attr ``keepdim``."""
+
+    def rule(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+        axes, region, kept = _named(attrs[name]), [], 0
+        for axis in range(len(inputs[0].shape)):
+            region.append(WHOLE if axis in axes else Same(kept))
+            kept += attrs["keepdim"] or axis not in axes
+        return [tuple(region)]
+
+    return rule
+
+
+def trailing(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Need the whole of the last axes, as many as the attr ``dims`` says, and all parameters."""
+    x, *parameters = (t.shape for t in inputs)
+    lead = len(x) - attrs["dims"]
+    region = tuple(Same(axis) if axis < lead else WHOLE for axis in range(len(x)))
+    return [region, *map(all_of, parameters)]
+
+
+def matrices(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Need whole matrices, of batches that broadcast."""
+    rank = max(len(t.shape) for t in inputs) - 2
+    batch = output.shape[:rank]
+    return [(*broadcast_region(t.shape[:-2], batch), WHOLE, WHOLE) for t in inputs]
+
+
+def _named(value: int | Sequence[int]) -> Sequence[int]:
+    return (value,) if isinstance(value, int) else value
+
+
+# -- pieces of rules -------------------------------------------------------------------------------
+
+
+def all_of(shape: Shape) -> Region:
+    """Return the region of an input that is needed whole."""
+    return (WHOLE,) * len(shape)
+
+
+def axis_region(size: int, axis: int, output_size: int) -> Relation:
+    """Return the relation of an axis that broadcasts to an axis of the output."""
+    return BROADCAST if size == 1 and output_size != 1 else Same(axis)
+
+
+def broadcast_region(shape: Shape, output: Shape) -> Region:
+    """Return the region of a tensor that broadcasts to ``output``, aligned at the last axes."""
+    missing = len(output) - len(shape)
+    return tuple(axis_region(size, axis, output[axis]) for axis, size in enumerate(shape, missing))
+
+
+def reshape_region(old: Shape, new: Shape) -> Region:
+    """Pair the axes of two shapes of one tensor in row-major order, in groups as small as can be.
+
+    An axis of size 1 is paired with one where both stand at the same place. Where sizes leave open
+    which axes belong together, the last ones that are equal are paired, the others are one block.
+    """
+    if 0 in old:
+        return all_of(old)
+    region: list[Relation] = [BROADCAST if size == 1 else WHOLE for size in old]
+    i = j = 0
+    while i < len(old) and j < len(new):
+        if old[i] == 1 or new[j] == 1:
+            if old[i] == new[j]:
+                region[i] = Same(j)
+            i, j = i + (old[i] == 1), j + (new[j] == 1)
+            continue
+        try:
+            mine, theirs = _least_block(old, i, new, j)
+        except UndecidedError:
+            mine, theirs = _rest(old, i, new, j, region)
+            _relate(region, mine, theirs)
+            break
+        _relate(region, mine, theirs)
+        i, j = mine[-1] + 1, theirs[-1] + 1
+    return tuple(region)
+
+
+def _least_block(old: Shape, i: int, new: Shape, j: int) -> tuple[list[int], list[int]]:
+    """Return the fewest axes from these on that hold as many elements."""
+    mine, theirs = [i], [j]
+    have, want = old[i], new[j]
+    while have != want:
+        shape, axes = (old, mine) if have < want else (new, theirs)
+        axis = next((axis for axis in range(axes[-1] + 1, len(shape)) if shape[axis] != 1), None)
+        if axis is None:
+            raise UndecidedError("sizes that are equal in no structure")
+        axes.append(axis)
+        if axes is mine:
+            have *= old[axis]
+        else:
+            want *= new[axis]
+    return mine, theirs
+
+
+def _rest(
+    old: Shape, i: int, new: Shape, j: int, region: list[Relation]
+) -> tuple[list[int], list[int]]:
+    """Pair last axes while they are equal; return the others."""
+    mine = [axis for axis in range(i, len(old)) if old[axis] != 1]
+    theirs = [axis for axis in range(j, len(new)) if new[axis] != 1]
+    while mine and theirs and old[mine[-1]] == new[theirs[-1]]:
+        region[mine.pop()] = Same(theirs.pop())
+    return mine, theirs
+
+
+def _relate(region: list[Relation], mine: list[int], theirs: list[int]) -> None:
+    single = len(mine) == len(theirs) == 1
+    for axis in mine:
+        region[axis] = Same(theirs[0]) if single else Block(tuple(mine), tuple(theirs))
+
+
+# -- a part of an op's output ----------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """How an op computes a part of its output.
+
+    Attributes
+    ----------
+    inputs : tuple of tuple of Range
+        For each input and each of its axes, what is read.
+    attrs : dict
+        Those the op then has.
+    """
+
+    inputs: tuple[tuple[Range, ...], ...]
+    attrs: dict[str, Any]
+
+
+def part_of(
+    op: OpDef,
+    inputs: Sequence[TensorType],
+    output: TensorType,
+    attrs: Attrs,
+    cuts: Mapping[int, Range],
+) -> Part | None:
+    """Return how ``op`` itself computes a part of its output from parts of its inputs.
+
+    Parameters
+    ----------
+    op : OpDef
+    inputs, output, attrs
+        Types and attrs of the node.
+    cuts : mapping of int to Range
+        The ranges of output axes that are wanted, none of them empty; of other axes all is.
+
+    Returns
+    -------
+    Part or None
+        None where the op cannot: it needs a whole axis, or positions in it.
+    """
+    try:
+        return _part(op, inputs, output, attrs, cuts)
+    except UndecidedError:
+        return None
+
+
+def _part(
+    op: OpDef,
+    inputs: Sequence[TensorType],
+    output: TensorType,
+    attrs: Attrs,
+    cuts: Mapping[int, Range],
+) -> Part | None:
+    wanted = {axis: cut for axis, cut in cuts.items() if cut != (0, output.shape[axis])}
+    changed, parts = dict(attrs), []
+    related: set[int] = set()
+    for t, region in zip(inputs, op.needs(inputs, output, attrs), strict=True):
+        ranges: list[Range] = [(0, size) for size in t.shape]
+        for axis, relation in enumerate(region):
+            axes = output_axes(relation)
+            if wanted.keys().isdisjoint(axes):
+                continue
+            found = _needed(relation, axis, t.shape, output.shape, wanted)
+            if found is None:
+                return None
+            ranges[axis] = max(0, found[0]), min(t.shape[axis], found[1])
+            if isinstance(relation, Window) and not _pad(relation, found, ranges[axis], changed):
+                return None
+            related.update(axes)
+        parts.append(tuple(ranges))
+    if not wanted.keys() <= related:  # nothing that is read decides the size of such an axis
+        return None
+    for name, attr in op.attrs.items():
+        if attr.role == "shape":
+            sizes = {axis: stop - start for axis, (start, stop) in wanted.items()}
+            changed[name] = tuple(sizes.get(axis, n) for axis, n in enumerate(changed[name]))
+    return Part(tuple(parts), changed)
+
+
+def _needed(
+    relation: Relation, axis: int, shape: Shape, output: Shape, wanted: Mapping[int, Range]
+) -> Range | None:
+    """Return what the wanted part needs along an axis, which may exceed it; None: not a range."""
+    match relation:
+        case Same():
+            return wanted[relation.axis]
+        case Window():
+            return relation.needs(wanted[relation.axis])
+        case Block(inputs, outputs):
+            first, *others = outputs
+            if not wanted.keys().isdisjoint(others):
+                return None
+            if axis != inputs[0]:
+                return 0, shape[axis]
+            # Row-major: elements of whole rows of the first axes of both.
+            step = math.prod(output[other] for other in others)
+            row = math.prod(shape[other] for other in inputs[1:])
+            (start, rest), (stop, more) = (divmod(end * step, row) for end in wanted[first])
+            return None if rest or more else (start, stop)
+    return None
+
+
+def _pad(window: Window, needed: Range, read: Range, attrs: dict[str, Any]) -> bool:
+    """Set the padding of a range of the output; return False where the op cannot pad."""
+    if window.padding is None or read[0] >= read[1]:
+        return False
+    name, at = window.padding
+    around = read[0] - needed[0], needed[1] - read[1]
+    attrs[name] = (*attrs[name][:at], *around, *attrs[name][at + 2 :])
+    return True

@@ -1,0 +1,224 @@
+"""Hold an op's region rule against its evaluator, on the op's samples."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError, OpError
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.region import BROADCAST, Block, Range, Same, Window, output_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from taper_runtime.ops.opdef import Attrs, OpDef, Shape
+    from taper_runtime.ops.region import Region, Relation
+
+_NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
+
+#: Of values computed alone and among others: sums may be taken in another order.
+_RTOL = {"float32": 1e-5, "float64": 1e-12}
+
+
+def check_region(op: OpDef, *, rtol: float = 0.0) -> None:
+    """Check what an op's ``region`` claims, on its samples.
+
+    - *Form*: there is a region for each input, a relation for each axis, and sizes agree.
+    - *Reach*: elements that a claim leaves out are changed; what is said not to need them must
+      keep its bits.
+    - *Parts*: where ``OpDef.part`` says so, the op computes a range of its output from ranges of
+      its inputs, with the type and the values of that range of the whole.
+
+    Parameters
+    ----------
+    op : OpDef
+        Whose samples have axes of several elements: an axis of one proves nothing.
+    rtol : float
+        How far an element may move, relative to the largest one, when what it does not need
+        changes: above 0 for an op that adds and takes away again what it does not need.
+
+    Raises
+    ------
+    OpError
+        On a claim that does not hold; it names op, sample, input, what was expected and got.
+    """
+    for number, sample in enumerate(op.samples()):
+        types = [TensorType(_NAMES[array.dtype], array.shape) for array in sample.inputs]
+        _Check(op, f"sample {number}", sample.inputs, types, sample.attrs, rtol).run()
+
+
+class _Check:
+    """One op on one sample."""
+
+    def __init__(
+        self,
+        op: OpDef,
+        where: str,
+        arrays: Sequence[np.ndarray],
+        types: Sequence[TensorType],
+        attrs: Attrs,
+        rtol: float,
+    ) -> None:
+        self._op, self._where, self._rtol = op, where, rtol
+        self._arrays, self._types, self._attrs = arrays, types, attrs
+        self._output = op.infer_type(types, attrs)
+        self._regions = op.needs(types, self._output, attrs)
+
+    def run(self) -> None:
+        self._check_form()
+        if self._output.size == 0:
+            return
+        result = self._evaluate(self._arrays, self._attrs)
+        for element in _some_elements(self._output.shape):
+            self._check_reach(result, element)
+        for cuts in _some_cuts(self._output.shape):
+            self._check_part(result, cuts)
+
+    def _fail(self, expected: str, got: object) -> NoReturn:
+        raise OpError(f"{self._op.name}, {self._where}: expected {expected}, got {got}")
+
+    def _evaluate(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+        return self._op.evaluate(arrays, self._op.complete(attrs))
+
+    # -- form --------------------------------------------------------------------------------------
+
+    def _check_form(self) -> None:
+        if len(self._regions) != len(self._types):
+            self._fail(f"{len(self._types)} regions, one per input", len(self._regions))
+        for index, (t, region) in enumerate(zip(self._types, self._regions, strict=True)):
+            if len(region) != len(t.shape):
+                self._fail(f"{len(t.shape)} relations for input {index}", region)
+            for axis, relation in enumerate(region):
+                if not self._fits(t.shape, axis, relation):
+                    what = f"axis {axis} of input {index}, {list(t.shape)}, to be related to axes"
+                    self._fail(f"{what} of the output, {list(self._output.shape)}", relation)
+
+    def _fits(self, shape: Shape, axis: int, relation: Relation) -> bool:
+        output = self._output.shape
+        if not all(0 <= other < len(output) for other in output_axes(relation)):
+            return False
+        match relation:
+            case Same():
+                return shape[axis] == output[relation.axis]
+            case Block(inputs, outputs):
+                sizes = [shape[i] for i in inputs], [output[j] for j in outputs]
+                return axis in inputs and math.prod(sizes[0]) == math.prod(sizes[1])
+        return relation is not BROADCAST or shape[axis] == 1
+
+    # -- reach -------------------------------------------------------------------------------------
+
+    def _check_reach(self, result: np.ndarray, element: Shape) -> None:
+        for index, (array, region) in enumerate(zip(self._arrays, self._regions, strict=True)):
+            needed = _needed(region, array.shape, self._output.shape, element)
+            kept = np.zeros(array.shape, np.bool_)
+            kept[tuple(slice(*part) for part in needed)] = True
+            if kept.all():
+                continue
+            changed = [*self._arrays]
+            changed[index] = np.where(kept, array, _other_values(array))
+            try:
+                got = self._evaluate(changed, self._attrs)[element]
+            except InputError:  # values that the op does not allow prove nothing
+                continue
+            if not self._is_kept(result, got, element):
+                what = f"element {list(element)} to need of input {index} no more than the ranges"
+                self._fail(
+                    f"{what} {list(map(list, needed))}, hence {result[element]}",
+                    f"{got} when other elements change",
+                )
+
+    def _is_kept(self, result: np.ndarray, got: np.ndarray, element: Shape) -> bool:
+        if got.tobytes() == result[element].tobytes():
+            return True
+        return bool(abs(got - result[element]) <= self._rtol * np.abs(result).max())
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _check_part(self, result: np.ndarray, cuts: Mapping[int, Range]) -> None:
+        part = self._op.part(self._types, self._output, self._attrs, cuts)
+        if part is None:
+            return
+        arrays = [
+            np.array(array[tuple(slice(*limits) for limits in ranges)], order="C")
+            for array, ranges in zip(self._arrays, part.inputs, strict=True)
+        ]
+        types = [TensorType(t.dtype, a.shape) for t, a in zip(self._types, arrays, strict=True)]
+        want = result[tuple(slice(*cuts.get(axis, (None,))) for axis in range(result.ndim))]
+        ranges = f"ranges {dict(cuts)} of the output's axes to be computed from {part}"
+        try:
+            made = self._op.infer_type(types, part.attrs)
+            got = self._evaluate(arrays, part.attrs)
+        except (InputError, OpError) as error:
+            self._fail(ranges, error)
+        if made != TensorType(self._output.dtype, want.shape):
+            self._fail(f"{ranges}, of shape {list(want.shape)}", made)
+        if not _is_close(got, want, self._rtol):
+            self._fail(f"{ranges}, with the values {want.ravel()[:8]}...", f"{got.ravel()[:8]}...")
+
+
+def _some_elements(shape: Shape) -> Iterator[Shape]:
+    """Yield a few places: the first, the last, and some between."""
+    size = math.prod(shape)
+    for place in sorted({0, size // 3, size // 2, 2 * size // 3, size - 1}):
+        yield tuple(map(int, np.unravel_index(place, shape)))
+
+
+def _some_cuts(shape: Shape) -> Iterator[dict[int, Range]]:
+    """Yield ranges of one axis, then of two neighbours at once."""
+    parts = {
+        axis: [(0, (size + 1) // 2), (size // 2, size), (size // 2, size // 2 + 1)]
+        for axis, size in enumerate(shape)
+        if size > 1
+    }
+    for axis, ranges in parts.items():
+        yield from ({axis: part} for part in ranges)
+    for first, second in itertools.pairwise(parts):
+        yield {first: parts[first][1], second: parts[second][0]}
+
+
+def _needed(region: Region, shape: Shape, output: Shape, element: Shape) -> list[Range]:
+    """Return, per axis of an input, what one element of the output needs."""
+    needed = []
+    for axis, relation in enumerate(region):
+        part = (0, shape[axis])
+        match relation:
+            case Same(other):
+                part = (element[other], element[other] + 1)
+            case Window():
+                at = element[relation.axis]
+                first, stop = relation.needs((at, at + 1))
+                part = (max(0, first), max(0, min(shape[axis], stop)))
+            case Block(inputs, outputs):
+                place = np.ravel_multi_index(
+                    [element[other] for other in outputs], [output[other] for other in outputs]
+                )
+                at = int(np.unravel_index(place, [shape[i] for i in inputs])[inputs.index(axis)])
+                part = (at, at + 1)
+        needed.append(part)
+    return needed
+
+
+def _other_values(array: np.ndarray) -> np.ndarray:
+    """Return values that differ and that an op allows wherever it allows those of ``array``.
+
+    Matrices stay definite, rows sorted, indices in range.
+    """
+    if array.dtype == np.bool_:
+        return ~array
+    if array.dtype.kind != "f":
+        return np.roll(array.ravel(), 1).reshape(array.shape)
+    with np.errstate(all="ignore"):
+        return 2 * array + 1
+
+
+def _is_close(got: np.ndarray, want: np.ndarray, rtol: float) -> bool:
+    if want.dtype.kind != "f":
+        return bool((got == want).all())
+    rtol = max(rtol, _RTOL.get(want.dtype.name, 0.0))
+    finite = np.abs(want[np.isfinite(want)])
+    return np.allclose(got, want, rtol, rtol * float(finite.max(initial=0.0)), equal_nan=True)
