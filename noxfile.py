@@ -302,6 +302,7 @@ def pages(session: nox.Session) -> None:
     """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")
     editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/pages"]))
 
 

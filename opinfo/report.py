@@ -10,7 +10,6 @@ import argparse
 import gc
 import json
 import os
-import sys
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -35,6 +34,8 @@ from judge import (
 )
 from page import page
 from torch.testing._internal.common_methods_invocations import op_db
+
+from taper_runtime.cli.progress import progress
 
 #: OpInfo name -> dtype name -> a verdict per sample.
 Results = dict[str, dict[str, list[Verdict]]]
@@ -83,13 +84,13 @@ def judge_all(
             for first in range(0, len(todo), together):
                 task = (todo[first : first + together], dtype, most)
                 futures[pool.submit(work, *task)] = name(dtype)
-        for done, future in enumerate(as_completed(futures), 1):
-            for op, judged in future.result().items():
-                results[op][futures[future]] = judged
-                file.write(json.dumps([op, futures[future], judged]) + "\n")
-            file.flush()
-            print(f"\r{done} of {len(futures)}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        with progress("ops", len(futures)) as advance:
+            for future in as_completed(futures):
+                for op, judged in future.result().items():
+                    results[op][futures[future]] = judged
+                    file.write(json.dumps([op, futures[future], judged]) + "\n")
+                file.flush()
+                advance()
     return dict(sorted(results.items()))
 
 

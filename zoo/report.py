@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taper_runtime.cli.progress import progress
 from zoo import ALL_GROUPS
 from zoo.page import counts, page
 
@@ -73,7 +74,10 @@ def main() -> None:
     ]
     start = time.monotonic()
     verdicts: dict[str, dict[str, Verdict]] = {group: {} for group, _ in chosen}
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with (
+        progress("models", len(chosen)) as advance,
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
         for (group, name), verdict in zip(
             chosen, pool.map(judge_apart, *zip(*chosen, strict=True)), strict=True
         ):
@@ -81,6 +85,7 @@ def main() -> None:
             fallbacks = ", ".join(sorted(set(verdict.fallbacks)))
             line = f"{name:36} {verdict.verdict:12} {verdict.nodes:5} nodes {verdict.error:.1e}"
             print(line, verdict.cause or fallbacks, flush=True)
+            advance()
     print()
     for row in counts(verdicts):
         print(" ".join(f"{cell:>16}" for cell in row))

@@ -6,6 +6,8 @@ import pytest
 from graph_checks import Builder, assert_same_values, floats, random_inputs
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.graph.evaluate import constant_value
+from taper_frontend.compiler.planning import make_plan
+from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 from taper_runtime.errors import InputError, InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.plan import TensorSpec
@@ -80,6 +82,81 @@ class TestBuilding:
         y = g.add_node("RESHAPE", [x], {"shape": shape})
         shape.append(7)
         assert g.nodes[y].attrs == {"shape": (3, 2)}
+
+
+class TestStates:
+    """A state is read as an input is and given as an output is, and is neither."""
+
+    @staticmethod
+    def counter():
+        g = Graph()
+        x = g.add_input("x", "float32", (2,))
+        state = g.add_state("count", np.zeros(2, np.float32))
+        g.set_outputs([g.add_node("ADD", [x, state], name="y")])
+        return g
+
+    def test_a_state_keeps_its_value_until_it_is_given_another(self):
+        g = self.counter()
+        g.verify()
+        assert (g.inputs, g.reads) == (["x"], ["x", "count"])
+        assert (g.outputs, g.writes) == (["y"], ["y", "count"])
+        g.set_next("count", "y")
+        g.verify()
+        assert g.writes == ["y", "y"]
+
+    def test_a_plan_names_states_whatever_else_is_named(self):
+        """An output that is the next value of a state as well, and names that are wanted twice."""
+        g = self.counter()
+        g.set_next("count", "y")
+        materialize_outputs(g)
+        g.rename({"count": "n", "x": "count"})
+        g.name_outputs(["n"])
+        g.verify()
+        plan = make_plan(g)
+        assert plan.inputs == ("count",)
+        assert plan.outputs == ("n",)
+        ((state, after),) = plan.states.items()
+        assert (plan.tensors[state].role, plan.tensors[after].role) == ("state", "output")
+        np.testing.assert_array_equal(plan.constants[state], np.zeros(2))
+
+    def test_the_next_value_is_not_removed_or_read_over(self):
+        g = self.counter()
+        g.set_next("count", g.add_node("NEG", ["y"], name="z"))
+        g.set_outputs(["y"])
+        assert g.is_used("z")
+        assert g.sole_consumer("z") is None
+        assert g.prune(["z", "count"]) == 0
+        g.bypass(g.nodes["z"], "x")  # the name stays
+        g.verify()
+        assert g.writes == ["y", "z"]
+        g.replace_uses("z", "x")
+        assert g.writes == ["y", "x"]
+
+    def test_evaluation_takes_and_gives_states(self):
+        g = self.counter()
+        g.set_next("count", g.add_node("NEG", ["y"], name="z"))
+        ones = np.ones(2, np.float32)
+        got = evaluate(g, {"x": ones, "count": 2 * ones})
+        np.testing.assert_array_equal(got["y"], 3 * ones)
+        np.testing.assert_array_equal(got["z"], -3 * ones)
+
+    def test_text(self):
+        g = self.counter()
+        g.set_next("count", "y")
+        text = str(g)
+        assert "  state count: float32[2]\n" in text
+        assert "  next count = y\n" in text
+
+    def test_another_type_is_refused(self):
+        g = self.counter()
+        total = g.add_node("SUM", ["y"], {"axes": (0,)})
+        with pytest.raises(InternalError, match="'count'"):
+            g.set_next("count", total)
+        g.states[0].first = np.zeros(3, np.float32)
+        with pytest.raises(InternalError, match="state 'count'"):
+            g.verify()
+        with pytest.raises(OpError, match="state 's': no complex64"):
+            g.add_state("s", np.zeros(2, np.complex64))
 
 
 class TestIndices:

@@ -1,19 +1,22 @@
 """The record of what the compiler did: its steps, applied to the lowered graph, give the last."""
 
+import itertools
 import json
+import re
 
 import numpy as np
 import pytest
 
 from graph_checks import Builder, floats
+from known_rules import drop_casts, fold_exps
 from random_graphs import random_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.pipeline import Group, run_pipeline
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages import PIPELINE
-from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
-from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
-from taper_frontend.compiler.trace import Recorder
+from taper_frontend.compiler.trace import Recorder, trace_path, tracing, writing
+from taper_frontend.errors import ExportError
+from taper_runtime.errors import InternalError
 
 
 def listed(graph):
@@ -33,7 +36,7 @@ def told(data, tensors):
     for name, place in tensors.items():
         record = data["records"][place]
         if "op" in record:
-            what = (record["op"], record["inputs"], data["sources"][record["source"]])
+            what = (record["op"], record["inputs"], data["sources"][record["source"]][0])
         else:
             what = record["role"]
         found[name] = (record["type"], what)
@@ -110,8 +113,8 @@ def steps_of(data):
 
 class TestSteps:
     def test_known_firings(self):
-        data = recorded(small(), [Group(remove_noops, fold_constants)])
-        assert steps_of(data) == [("movement that moves nothing", "cast"), ("fold_constants", "e")]
+        data = recorded(small(), [Group(drop_casts, fold_exps)])
+        assert steps_of(data) == [("drop_cast", "cast"), ("fold_exp", "e")]
         bypass, fold = data["steps"]
         assert bypass["became"] == {"cast": "x"}
         assert told(data, bypass["before"]) == {
@@ -128,13 +131,13 @@ class TestSteps:
         assert told(data, fold["after"]) == {"e": ("float32[3]", "constant")}
 
     def test_every_pass_that_ran_is_told_with_its_steps(self):
-        data = recorded(small(), [Group(remove_noops, fold_constants), remove_noops])
+        data = recorded(small(), [Group(drop_casts, fold_exps), drop_casts])
         assert [(p["stage"], p["name"], p["steps"], p["nodes"]) for p in data["passes"]] == [
-            ("1", "remove_noops", [0, 1], 3),
-            ("1", "fold_constants", [1, 2], 2),
-            ("1", "remove_noops", [2, 2], 2),
-            ("1", "fold_constants", [2, 2], 2),
-            ("2", "remove_noops", [2, 2], 2),
+            ("1", "drop_casts", [0, 1], 3),
+            ("1", "fold_exps", [1, 2], 2),
+            ("1", "drop_casts", [2, 2], 2),
+            ("1", "fold_exps", [2, 2], 2),
+            ("2", "drop_casts", [2, 2], 2),
         ]
 
     def test_changes_that_no_rule_claims_are_a_step_of_their_pass(self):
@@ -163,7 +166,7 @@ class TestSteps:
         b = Builder()
         a = b.op("NEG", b.input("x", 3))
         y = b.op("CAST", a, dtype="float32")
-        data = recorded(b.done(y), [remove_noops])
+        data = recorded(b.done(y), [drop_casts])
         (step,) = data["steps"]
         assert step["became"] == {a: y}
         assert told(data, step["after"]) == {y: ("float32[3]", ("NEG", ["x"], ""))}
@@ -207,3 +210,96 @@ class TestRecords:
         for graph in graphs:
             run_pipeline(graph, PIPELINE)
         assert str(graphs[0]) == str(graphs[1])
+
+
+class TestWriting:
+    def test_json_is_the_recording_with_its_title(self, tmp_path):
+        path = tmp_path / "trace.json"
+        graph = small()
+        with tracing(graph, path, "small"):
+            run_pipeline(graph, [drop_casts])
+        data = json.loads(path.read_text())
+        assert (data["title"], data["error"]) == ("small", "")
+        assert steps_of(data) == [("drop_cast", "cast")]
+        run_pipeline(graph, [fold_exps])
+        assert json.loads(path.read_text()) == data, "the graph is recorded in the context alone"
+
+    def test_the_page_holds_what_the_json_holds(self, tmp_path):
+        for suffix in ("html", "json"):
+            graph = small()
+            with tracing(graph, tmp_path / f"trace.{suffix}", "small"):
+                run_pipeline(graph, [Group(drop_casts, fold_exps)])
+        data = json.loads((tmp_path / "trace.json").read_text())
+        text = (tmp_path / "trace.html").read_text()
+        (page,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+        page = json.loads(page)
+        assert page["subtitle"] == "4 nodes as lowered, 2 after 2 steps of the compiler"
+        sections = {section["title"]: section for section in page["sections"]}
+        for key in ("sources", "records", "lowered", "passes", "steps"):
+            assert sections["Steps"][key] == data[key]
+        assert sections["Rules"]["rows"] == [
+            ["drop_cast", 1, -1, 1],
+            ["fold_exp", 1, -1, 2],
+        ]
+        assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+
+    def test_an_exception_ends_the_trace_and_is_told_in_it(self, tmp_path):
+        def broken(graph):
+            graph.add_node("NEG", ["z"], name="half done")
+            raise InternalError("<b>no</b>")
+
+        for suffix in ("html", "json"):
+            graph = small()
+            with (
+                pytest.raises(InternalError),
+                tracing(graph, tmp_path / f"t.{suffix}"),
+            ):
+                run_pipeline(graph, [drop_casts, broken])
+        data = json.loads((tmp_path / "t.json").read_text())
+        assert data["error"] == "InternalError: <b>no</b>"
+        assert steps_of(data) == [("drop_cast", "cast"), ("broken", "")]
+        text = (tmp_path / "t.html").read_text()
+        assert "<b>" not in text
+        assert "InternalError: \\u003cb\\u003eno" in text
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            ("trace.txt", "expected a path that ends in .html or .json, got '.*trace.txt'"),
+            ("trace", "expected a path that ends in"),
+            ("none/trace.html", "no directory '.*none' to write 'trace.html' to"),
+            ("folder.html", "'.*folder.html' cannot be written"),
+        ],
+    )
+    def test_bad_paths_are_refused_first(self, path, message, tmp_path):
+        (tmp_path / "folder.html").mkdir()
+        with pytest.raises(ExportError, match=f"^trace: {message}"):
+            tracing(small(), tmp_path / path)
+
+
+class TestVariable:
+    @pytest.fixture(autouse=True)
+    def anew(self, monkeypatch):
+        monkeypatch.setattr(writing, "_numbers", itertools.count(1))
+
+    def test_exports_of_a_process_write_beside_each_other(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TAPER_TRACE", str(tmp_path / "out.html"))
+        names = [trace_path(None).name for _ in range(3)]
+        assert names == ["out.html", "out-2.html", "out-3.html"]
+
+    def test_a_path_that_is_given_counts_more(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TAPER_TRACE", str(tmp_path / "out.html"))
+        assert trace_path(str(tmp_path / "mine.json")).name == "mine.json"
+        assert trace_path(None).name == "out.html"
+
+    @pytest.mark.parametrize("value", [None, ""])
+    def test_without_it_nothing_is_traced(self, value, monkeypatch):
+        monkeypatch.delenv("TAPER_TRACE", raising=False)
+        if value is not None:
+            monkeypatch.setenv("TAPER_TRACE", value)
+        assert trace_path(None) is None
+
+    def test_a_bad_one_is_an_error_that_names_it(self, monkeypatch):
+        monkeypatch.setenv("TAPER_TRACE", "out.pdf")
+        with pytest.raises(ExportError, match=r"^TAPER_TRACE: expected .* got 'out.pdf'"):
+            trace_path(None)

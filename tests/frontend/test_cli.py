@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -143,6 +144,7 @@ def test_dynamic_shapes_of_a_function(taper):
         ),
         (["--input-names", "a,b"], {"input_names": ["a", "b"]}),
         (["--output-names", "c"], {"output_names": ["c"]}),
+        (["--trace", "t.html"], {"trace": Path("t.html")}),
     ],
 )
 def test_options_are_those_of_python(options, wanted, taper, monkeypatch):
@@ -156,6 +158,17 @@ def test_options_are_those_of_python(options, wanted, taper, monkeypatch):
     code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", *options)
     assert code == 0, err
     assert seen == [wanted]
+
+
+def test_a_trace_is_of_an_export(taper):
+    options = ["--explain", "--trace", "t.html"]
+    code, _, err = taper("export", "models_of_cli:make", *options)
+    assert code == 1
+    assert "--trace: expected an export" in err
+    code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", "--trace", "t.txt")
+    assert code == 1
+    assert "trace: expected a path that ends in .html or .json, got 't.txt'" in err
+    assert not Path("m.taper").exists()
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,6 @@ def test_samples_of_what_draws(dtype):
     torch.manual_seed(5)
     wanted = module(*tensors)
     (*got, _) = evaluate_graph(graph, [*tensors, torch.from_numpy(new_state(5))])
-    assert graph.inputs[-1] == state
+    assert graph.reads[-1] == state.name
     for name, mine, torchs in zip(labels, got, wanted, strict=True):
         torch.testing.assert_close(mine, torchs, check_stride=False, msg=lambda m, n=name: n + m)

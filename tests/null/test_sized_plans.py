@@ -10,10 +10,11 @@ from plan_files import PlanFile
 from sized_plans import B, S, sized_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format.reader import load, loads
-from taper_runtime.plan.binding import bind_sizes, instantiate
+from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.dims import varying_dims
 from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
-from taper_runtime.plan.validate import instance, validate
+from taper_runtime.plan.specialize import specialize
+from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import UNBOUNDED, variable
 
 
@@ -36,7 +37,7 @@ def test_a_file_gives_the_plan_back(tmp_path):
 
 @pytest.mark.parametrize(("b", "s"), [(2, 2), (1, 32), (8, 2), (8, 32), (3, 7)])
 def test_what_is_valid_for_all_sizes_is_valid_for_each(b, s):
-    plan = instantiate(sized_plan(), {"B": b, "S": s})
+    plan = specialize(sized_plan(), {"B": b, "S": s})
     validate(plan)
     assert plan.tensors["c"].shape == (b, 2 * s, 3)
     assert plan.placements["t"].strides == (6 * s if b > 1 else 3, 1, 3)
@@ -158,7 +159,7 @@ def test_a_size_that_may_be_0(tmp_path):
     assert plan.sizes["B"] == (0, 8)
     assert plan.tensors["x"].shape[0] == B  # proven from 1 on
     values = bind_sizes(plan, {"x": (0, 3, 4), "m": (6,)})
-    empty = instance(plan, values)
+    empty = specialize(plan, values)
     assert empty.tensors["c"].shape == (0, 6, 3)
     assert empty.placements["a"].offset == 0  # at 12 it would begin behind the end of its root
 
@@ -182,16 +183,16 @@ def test_what_holds_for_other_sizes_is_checked_again_for_0():
         sizes={"n": (0, 8)},
     )
     validate(plan)
-    instance(plan, {"n": 1})
+    specialize(plan, {"n": 1})
     with pytest.raises(InputError, match=r"cannot run with n = 0: plan.nodes\[0\]: SLICE"):
-        instance(plan, {"n": 0})
+        specialize(plan, {"n": 0})
 
 
-def test_instances_are_static():
-    plan = instantiate(sized_plan(), {"B": 2, "S": 3})
+def test_specialized_plans_are_static():
+    plan = specialize(sized_plan(), {"B": 2, "S": 3})
     assert not plan.sizes
     np.testing.assert_array_equal(plan.samples["x"], np.ones((2, 3, 4)))
-    assert "x" not in instantiate(sized_plan(), {"B": 3, "S": 3}).samples
+    assert "x" not in specialize(sized_plan(), {"B": 3, "S": 3}).samples
 
 
 def test_dims_that_vary():

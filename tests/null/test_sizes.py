@@ -13,10 +13,10 @@ from taper_runtime.format.expression import MAX_TEXT, parse
 from taper_runtime.sizes import (
     Size,
     UndecidedError,
-    affine,
     bounds,
     evaluate,
     largest,
+    linear,
     smallest,
     variable,
 )
@@ -152,10 +152,10 @@ def test_a_different_structure_is_never_equal():
 
 
 def test_affine():
-    assert affine(2 * B - 3) == ("b", 2, -3)
-    assert affine(B) == ("b", 1, 0)
+    assert linear(2 * B - 3) == ("b", 2, -3)
+    assert linear(B) == ("b", 1, 0)
     for size in (A * B, A + B, B * B, 5, B // 2, None):
-        assert affine(size) is None
+        assert linear(size) is None
 
 
 @pytest.mark.parametrize(

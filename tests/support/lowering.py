@@ -34,10 +34,10 @@ def tensors_in(values):
 
 
 def evaluate_graph(graph, tensors):
-    """Outputs of ``graph``, in order, for inputs in order."""
-    inputs = {name: to_numpy(x) for name, x in zip(graph.inputs, tensors, strict=True)}
+    """Outputs of ``graph``, then its states' next values, for inputs and states in order."""
+    inputs = {name: to_numpy(x) for name, x in zip(graph.reads, tensors, strict=True)}
     results = evaluate(graph, inputs)
-    return [torch.from_numpy(results[name].copy()) for name in graph.outputs]
+    return [torch.from_numpy(results[name].copy()) for name in graph.writes]
 
 
 def check_lowering(model, *args, rtol=None, atol=None, **kwargs):

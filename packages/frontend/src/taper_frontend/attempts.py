@@ -19,7 +19,7 @@ from taper_frontend.capture import capture
 from taper_frontend.dims import Axis, tensor_inputs, torch_shapes
 from taper_frontend.errors import CaptureError, ExportError, FixedSizeError, UnsupportedOpError
 from taper_frontend.refusals import is_about_dims, of_dims
-from taper_runtime.sizes import UNBOUNDED, affine
+from taper_runtime.sizes import UNBOUNDED, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +97,7 @@ def check_range(plan: Plan, axes: Sequence[Axis]) -> None:
         if not isinstance(axis.dim, Dim):
             continue
         size = plan.tensors[plan.inputs[axis.tensor]].shape[axis.axis]
-        known = affine(size)
+        known = linear(size)
         low, high = plan.sizes[known[0]] if known else (0, 0)
         # a Dim without a least size begins where the model does, if the example is in its range
         begins = low <= (axis.dim.min or axis.size)

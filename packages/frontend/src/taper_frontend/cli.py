@@ -64,6 +64,12 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         choices=("float16", "bfloat16", "float32", "float64"),
         help="cast the module and its floating-point arguments first",
     )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE.html | FILE.json",
+        help="write what the compiler did: a page, or the same as JSON",
+    )
     parser.add_argument("--no-verify", action="store_true", help="skip the run beside the module")
     parser.set_defaults(command=_export)
 
@@ -76,11 +82,13 @@ def _export(args: argparse.Namespace) -> Result:
     if args.explain:
         from taper_frontend.explainer import explain
 
+        if args.trace:
+            raise ExportError("--trace: expected an export, and --explain writes nothing")
         return _explained(explain(model, inputs, kwargs, **shapes))
     from taper_frontend.exporter import export
 
-    names = {"input_names": args.input_names, "output_names": args.output_names}
-    options = {key: value for key, value in names.items() if value is not None} | shapes
+    given = {name: getattr(args, name) for name in ("input_names", "output_names", "trace")}
+    options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():
         # those of the export itself stand in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")

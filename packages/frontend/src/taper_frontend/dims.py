@@ -21,7 +21,7 @@ from taper_frontend.guards import (
 )
 from taper_frontend.lowering.trees import argument_placeholders, tensor_leaves
 from taper_frontend.notes import Note
-from taper_runtime.sizes import UNBOUNDED, affine, is_name, is_static
+from taper_runtime.sizes import UNBOUNDED, is_name, is_static, linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -281,7 +281,7 @@ def of_ranges(
         if axis.required or not axis.varies or is_static(size):
             continue
         expr = given.node.expr
-        known = affine(size) if expr.is_symbol else None
+        known = linear(size) if expr.is_symbol else None
         if known is None or (axis.name and names[str(expr)] != axis.name):
             if axis.name:
                 text = f"{axis.where} was to vary as {axis.name!r}, but the model makes it {size}"

@@ -24,7 +24,7 @@ from taper_frontend.notes import Note, of_plan
 from taper_frontend.request import make_request
 from taper_runtime.executor.compiled import BYTES_PER_NS, FLOPS_PER_NS
 from taper_runtime.executor.executor import definition
-from taper_runtime.plan.binding import instantiate
+from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _fallbacks(plan: Plan) -> list[Fallback]:
     """Nodes without a native kernel, by op, with their share of the estimated time."""
     sizes = plan.metadata["memory"].get("sizes", {})
     without = {fallback["node"] for fallback in plan.metadata["fallbacks"]}
-    plan = instantiate(plan, sizes)
+    plan = specialize(plan, sizes)
     executed = [node for node in plan.nodes if plan.is_executed(node)]
     times = {node.output: _estimate(plan, node) for node in executed}
     total = sum(times.values()) or 1.0

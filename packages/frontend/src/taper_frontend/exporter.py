@@ -13,6 +13,7 @@ from taper_frontend.capture import Model, capture, opened
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.stages import PIPELINE, Pass, run_pipeline
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
+from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
@@ -26,7 +27,9 @@ from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.binding import bind_sizes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from torch.export import ExportedProgram
 
@@ -52,6 +55,7 @@ def export(
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
+    trace: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -86,6 +90,10 @@ def export(
     metadata : mapping of str to str, optional
         Texts of yours to keep in the plan: labels, an alphabet, a version. A session's
         ``get_modelmeta().custom_metadata_map`` has them.
+    trace : str or os.PathLike, optional
+        Where to write what the compiler did: a page if it ends in ``.html``, the same as JSON if in
+        ``.json``. The default is what the environment variable ``TAPER_TRACE`` says. Where several
+        captures are tried, it is about the last.
 
     Returns
     -------
@@ -100,7 +108,7 @@ def export(
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
         ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
-        the module's, or ``metadata`` is not text.
+        the module's, or ``metadata`` is not text, or ``trace`` cannot be written.
 
     Warns
     -----
@@ -110,10 +118,11 @@ def export(
     """
     if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
         raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
-    options = Options(input_names, output_names, passes)
+    options = Options(input_names, output_names, passes, trace=trace_path(trace))
     with _steps(progress) as step:
         step("capture")
         model = opened(module)
+        options = options._replace(title=type(model).__name__)
         if isinstance(model, torch.nn.Module):
             request = make_request(model, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
             plan = attempt(
@@ -142,12 +151,18 @@ class Options(NamedTuple):
         As :func:`export` takes them.
     trusting : bool
         Whether sizes start where torch says, and not below.
+    trace : Path, optional
+        Where the trace goes.
+    title : str
+        What the trace calls the model.
     """
 
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     passes: Sequence[Pass] = PIPELINE
     trusting: bool = False
+    trace: Path | None = None
+    title: str = "model"
 
 
 def compile_program(
@@ -179,12 +194,15 @@ def compile_program(
         program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
     )
     graph = lowered.graph
-    weights = sum(array.nbytes for array in (*graph.constants.values(), *graph.states.values()))
+    stored = [*graph.constants.values(), *(state.first for state in graph.states)]
+    weights = sum(array.nbytes for array in stored)
     step("optimize")
     nodes_lowered = len(graph.nodes)
     # the last is the planner's condition, whatever the pipeline
-    records = run_pipeline(graph, [*options.passes, materialize_outputs])
-    graph.name_outputs(_output_names(program, lowered, options.output_names))
+    with tracing(graph, options.trace, options.title):
+        records = run_pipeline(graph, [*options.passes, materialize_outputs])
+        graph.name_outputs(_output_names(program, lowered, options.output_names))
+        graph.listener.fired("name_outputs", "")
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
@@ -269,7 +287,7 @@ def _output_names(
     program: ExportedProgram, lowered: Lowered, given: Sequence[str] | None
 ) -> list[str]:
     """Return the names of the outputs."""
-    inputs = lowered.graph.inputs
+    inputs = lowered.graph.reads
     leaves = flat_leaves(lowered.output_tree)
     names = output_names(program.call_spec.out_spec, inputs)
     names = [name for name, (kind, _) in zip(names, leaves, strict=True) if kind == "tensor"]

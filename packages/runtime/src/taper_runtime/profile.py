@@ -11,7 +11,7 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import node_cost
 from taper_runtime.machine import limits_data
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.validate import instance
+from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def profile_plan(
     ``advance`` is called after each run.
     """
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
-    plan = instance(plan, sizes)
+    plan = specialize(plan, sizes)
     executor = CompiledExecutor.compile(plan, threads=threads)
     arrays = [plan.constants[name] if name in plan.states else feed[name] for name in plan.reads]
     executor.run(arrays)

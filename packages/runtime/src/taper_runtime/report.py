@@ -6,6 +6,7 @@ metadata of a form that no export writes is left out of the text.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Characters of a line of :func:`summarize_plan`, and how many inputs, outputs or sizes it lists.
 _LINE, _LISTED = 100, 2
+
+#: The module in what the frontend's ``source_line`` says of a node.
+_MODULE = re.compile(r" in (?:(?P<module>\S+)\.)?\w+(?:: |$)")
 
 
 def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
@@ -46,6 +50,15 @@ def summarize_plan(plan: Plan) -> str:
             lines[-1] = f"{kind:<7} and {len(found) - _LISTED + 1} more"
     lines = [printable(line) for line in [*lines, f"memory  {describe_memory(plan)}"]]
     return "\n  ".join(line if len(line) <= _LINE else f"{line[:_LINE]}..." for line in lines) + ">"
+
+
+def module_path(source: str) -> str | None:
+    """Return the path of the module that a source line is in, empty for the model's own; or None.
+
+    None where the line is empty, or does not say.
+    """
+    found = _MODULE.search(source)
+    return (found["module"] or "") if found else None
 
 
 def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:

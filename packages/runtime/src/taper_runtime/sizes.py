@@ -270,7 +270,7 @@ def variables(size: int) -> Iterator[Atom]:
                 yield atom
 
 
-def affine(size: int) -> tuple[str, int, int] | None:
+def linear(size: int) -> tuple[str, int, int] | None:
     """Return variable, factor and addend if ``size`` is ``factor * variable + addend``."""
     if not isinstance(size, Size):
         return None

@@ -44,6 +44,8 @@ class Lowering:
         What is being lowered, for what the arguments do not say.
     generator : str or None
         The state of the generator after what has been drawn; None as long as nothing has.
+    generator_state : str or None
+        The state of the graph that holds the generator before the run.
     training : bool
         Whether the module is in training mode.
     """
@@ -54,6 +56,7 @@ class Lowering:
         self.graph = graph
         self.training = training
         self.generator: str | None = None
+        self.generator_state: str | None = None
         self._name = ""
         self._source = ""
         self._outputs: tuple[TensorType | None, ...] = ()
@@ -149,10 +152,8 @@ class Lowering:
         if self.training:
             self.unsupported("it draws random numbers in training mode; call eval() before export")
         if self.generator is None:
-            state = new_state(0)
-            self.generator = self.graph.add_input("generator", state.dtype.name, state.shape)
-            self.graph.states[self.generator] = state
-            self._before = self.generator
+            self.generator = self.graph.add_state("generator", new_state(0))
+            self.generator_state = self._before = self.generator
         attrs = {"law": law, "limit": limit}
         drawn = self.emit("RANDOM", [self.generator], shape=tuple(shape), dtype=dtype, **attrs)
         self.generator = self.emit("RANDOM_NEXT", [self.generator, drawn], **attrs)

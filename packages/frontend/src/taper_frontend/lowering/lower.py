@@ -152,8 +152,8 @@ def survey(
     """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
     walk, _ = _walk(program, names or {}, ranged, False, {})
     graph = walk.graph
-    graph.states.clear()
-    graph.set_outputs(name for name in graph.nodes if not graph.consumers(name))
+    walk.set_next_values()
+    graph.set_outputs(name for name in graph.nodes if not graph.is_used(name))
     return Survey(graph, walk.refused)
 
 
@@ -192,6 +192,8 @@ class _Walk:
         self.values: dict[str, Any] = {}
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
+        # state -> FX node of its next value
+        self.states: dict[str, str] = {}
         # buffer that the module writes to -> FX node of its next value
         self.written = {
             spec.target: spec.arg.name
@@ -204,12 +206,10 @@ class _Walk:
         if self.refused:
             raise UnsupportedOpError(self.refused)
         outputs = [name for kind, name in results if kind == "tensor"]
-        outputs += [self._value(name) for name in self.written.values()]
-        if self.context.generator is not None:
-            outputs.append(self.context.generator)
-        if _holds_poison(outputs):
+        if _holds_poison([*outputs, *map(self._value, self.written.values())]):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(outputs)
+        self.set_next_values()
         spec = self.program.call_spec
         return Lowered(
             self.graph,
@@ -217,6 +217,14 @@ class _Walk:
             describe_tree(spec.out_spec, results),
             self.sizes.symbols,
         )
+
+    def set_next_values(self) -> None:
+        """Give the states their next values, as far as they could be lowered."""
+        for state, name in self.states.items():
+            if (tensor := self._value(name)) is not _POISON:
+                self.graph.set_next(state, tensor)
+        if self.context.generator is not None and self.context.generator_state is not None:
+            self.graph.set_next(self.context.generator_state, self.context.generator)
 
     def lower_nodes(self) -> _Ends:
         """Lower all nodes; return the leaves of the user's inputs and outputs."""
@@ -274,7 +282,7 @@ class _Walk:
         return ["tensor", self.values[arg.name]]
 
     def _bind_states(self) -> None:
-        """Make inputs of the buffers that the module writes to, after the user's."""
+        """Make states of the buffers that the module writes to."""
         buffers = {spec.target: spec for spec in self.constants.values()}
         for target in self.written:
             name = buffers[target].arg.name
@@ -283,10 +291,9 @@ class _Walk:
                 self._refuse(f"buffer {target!r}", "dtype", reason)
                 self.values[name] = _POISON
                 continue
-            array = to_numpy(tensor)
-            state = self.graph.add_input(target, DTYPE_NAMES[tensor.dtype], array.shape)
-            self.graph.states[state] = array
+            state = self.graph.add_state(target, to_numpy(tensor), DTYPE_NAMES[tensor.dtype])
             self.values[name] = state
+            self.states[state] = self.written[target]
 
     def _result(self, spec: OutputSpec) -> Tree | None:
         """Return the leaf of one of the user's outputs."""

@@ -29,7 +29,7 @@ from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UNBOUNDED, affine, largest, nonempty, smallest, variable
+from taper_runtime.sizes import UNBOUNDED, largest, linear, nonempty, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -112,7 +112,7 @@ class Sizes:
         shapes = _example_shapes(program)
         for name, value in inputs:
             for axis, size in enumerate(value.shape):
-                if isinstance(size, torch.SymInt) and (known := affine(self.size(size))):
+                if isinstance(size, torch.SymInt) and (known := linear(self.size(size))):
                     variable_, factor, addend = known
                     if name in shapes:
                         self.examples[variable_] = (shapes[name][axis] - addend) // factor

@@ -10,7 +10,7 @@ from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block, lifetimes
-from taper_runtime.plan.validate import instance
+from taper_runtime.plan.specialize import specialize
 from taper_runtime.sizes import largest, nonempty
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class CompiledExecutor(Executor):
 
         def empty(values: Sequence[int]) -> _native.Program:
             sizes = dict(zip(variables, values, strict=True))
-            return cls.compile(instance(plan, sizes), threads=threads)._program
+            return cls.compile(specialize(plan, sizes), threads=threads)._program
 
         def place(name: str) -> tuple[int, int, int]:
             """(kind, index, byte offset) of a tensor's first element."""

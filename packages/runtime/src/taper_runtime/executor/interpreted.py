@@ -11,7 +11,7 @@ from taper_runtime.executor import _native
 from taper_runtime.executor.executor import Executor, definition, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.plan.plan import Plan, PlanNode
-from taper_runtime.plan.validate import instance
+from taper_runtime.plan.specialize import specialize
 
 #: Computes a node: fills the output array (last) from the inputs.
 Step = Callable[[Sequence[np.ndarray], np.ndarray], None]
@@ -73,7 +73,7 @@ class InterpretedExecutor(Executor):
 
     def _for_sizes(self, inputs: Sequence[np.ndarray]) -> InterpretedExecutor:
         """Return the executor for the sizes of these inputs."""
-        plan = instance(self._plan, bind_inputs(self._plan, inputs))
+        plan = specialize(self._plan, bind_inputs(self._plan, inputs))
         return self.compile(plan, strict_native=self._strict_native)
 
     def run(

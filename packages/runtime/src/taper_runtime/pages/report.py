@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor.compiled import arena_blocks
@@ -10,16 +9,19 @@ from taper_runtime.executor.executor import node_cost
 from taper_runtime.pages.viewer import make_page
 from taper_runtime.plan.liveness import live_bytes
 from taper_runtime.profile import least_ns
-from taper_runtime.report import metadata_rows, type_text, verification_lines, weights_bytes
+from taper_runtime.report import (
+    metadata_rows,
+    module_path,
+    type_text,
+    verification_lines,
+    weights_bytes,
+)
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from taper_runtime.machine import Limits
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
     from taper_runtime.profile import Profile
-
-#: The module in what the frontend's ``source_line`` says of a node.
-_MODULE = re.compile(r" in (?:(?P<module>\S+)\.)?\w+(?:: |$)")
 
 
 def report_page(title: str, profile: Profile, limits: Limits) -> str:
@@ -87,8 +89,8 @@ def _graph(plan: Plan, times: dict[str, tuple[str, float, float]]) -> list[dict[
     module: list[str] = []
     for node in plan.nodes:
         # a node that torch recorded no line for belongs with the one before it
-        found = _MODULE.search(node.source)
-        module = (found["module"] or "").split(".") if found else module
+        path = module_path(node.source)
+        module = module if path is None else path.split(".")
         nodes.append(_node(plan, node, module, times.get(node.output)))
     nodes += [_end(plan.tensors[name], f"{name} (output)", [name]) for name in plan.outputs]
     return nodes

@@ -34,11 +34,21 @@ script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
 </html>
 """
 
+#: The viewer's script, each file using those before it.
+_PARTS = ("dom", "table", "chart", "layers", "picture", "graph", "page")
+
 #: What could end the script element that holds the data, as JSON escapes it.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
-def make_page(title: str, subtitle: str, sections: Sequence[dict[str, Any]]) -> str:
+def make_page(
+    title: str,
+    subtitle: str,
+    sections: Sequence[dict[str, Any]],
+    *,
+    script: str = "",
+    style: str = "",
+) -> str:
     """Return the page as HTML.
 
     Parameters
@@ -49,20 +59,24 @@ def make_page(title: str, subtitle: str, sections: Sequence[dict[str, Any]]) -> 
 
         - ``facts``: ``rows`` of name and value;
         - ``warnings``: ``items``, texts;
-        - ``table``: ``rows``, and ``columns`` of ``name`` and ``kind`` (text, number, bytes, node,
-          bar); a bar is a list of a length and a limit, a node links to the graph;
+        - ``table``: ``rows``, and ``columns`` of ``name`` and ``kind`` (text, number, bytes, bar,
+          node, ...); a bar is a list of a length and a limit, a node links to the graph;
         - ``steps``: ``values`` in bytes with ``labels``, a ``total`` and a ``note``;
         - ``graph``: ``nodes`` in the order of execution, each with ``id``, ``title``, ``subtitle``,
           ``kind``, ``group`` (names of the modules that hold it, the outermost first), ``inputs``
           (names of nodes or other tensors), ``facts`` and ``time``.
+    script, style : str
+        What a page has beyond the viewer: a script may add kinds of sections to ``SECTIONS``, and
+        to ``follow`` kinds of columns that link.
     """
     folder = files("taper_runtime.pages")
-    script = folder.joinpath("viewer.js").read_text("utf-8")
+    parts = [folder.joinpath(f"{part}.js").read_text("utf-8") for part in _PARTS]
+    script = "\n".join([*parts, script, "main();\n"])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = json.dumps({"title": title, "subtitle": subtitle, "sections": list(sections)})
     return _PAGE.format(
         digest=digest,
-        style=folder.joinpath("viewer.css").read_text("utf-8"),
+        style=folder.joinpath("viewer.css").read_text("utf-8") + style,
         data=data.translate(_ESCAPES),
         script=script,
     )

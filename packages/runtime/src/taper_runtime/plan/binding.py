@@ -1,19 +1,17 @@
-"""Size variables get their values: from the shapes of the inputs, for a run or for a whole plan."""
+"""Read the values of the size variables off the shapes of the inputs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taper_runtime.errors import InputError
-from taper_runtime.ops.opdef import contiguous_strides, plain_strides
-from taper_runtime.plan.checks import MAX_TENSOR_BYTES, aligned, counted_bytes
-from taper_runtime.plan.plan import Placement, Plan, TensorSpec
-from taper_runtime.sizes import UNBOUNDED, Size, affine, evaluate, variables
+from taper_runtime.sizes import UNBOUNDED, Size, evaluate, linear, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from taper_runtime.ops.opdef import Shape
+    from taper_runtime.plan.plan import Plan
 
 
 def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -34,9 +32,9 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
     for name, shape in shapes.items():
         spec = plan.tensors[name]
         if len(shape) != len(spec.shape):
-            raise InputError(f"input {name!r}: expected shape {show(spec.shape)}, got {shape}")
+            raise InputError(f"input {name!r}: expected shape {_show(spec.shape)}, got {shape}")
         for axis, (size, got) in enumerate(zip(spec.shape, shape, strict=True)):
-            if (solution := affine(size)) is None:
+            if (solution := linear(size)) is None:
                 checks.append((name, axis, size, got))
                 continue
             variable, factor, addend = solution
@@ -63,67 +61,12 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
                 shape = plan.tensors[name].shape
                 which = f"{wanted} ({size})" if isinstance(size, Size) else f"{wanted}"
                 raise InputError(
-                    f"input {name!r}: expected shape {show(shape)}; dimension {axis} must be "
+                    f"input {name!r}: expected shape {_show(shape)}; dimension {axis} must be "
                     f"{which}, got {got}"
                 )
     return values
 
 
-def instantiate(plan: Plan, values: Mapping[str, int]) -> Plan:
-    """Return the plan for one set of sizes: every size an int, no size variables.
-
-    Its arena gives every root a place of its own, so it is larger than an executor's. Samples that
-    have other sizes are left out.
-
-    Raises
-    ------
-    InputError
-        If a size does not fit 64 bits, or a tensor would be larger than a plan may have.
-    """
-    if not plan.sizes:
-        return plan
-
-    def known(value: Any) -> Any:
-        if isinstance(value, Size):
-            return evaluate(value, values)
-        return tuple(map(known, value)) if type(value) is tuple else value
-
-    tensors = {
-        name: TensorSpec(name, spec.dtype, known(spec.shape), spec.role)
-        for name, spec in plan.tensors.items()
-    }
-    for spec in tensors.values():
-        if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
-            raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
-    placements = {}
-    end = 0
-    for name, placement in plan.placements.items():
-        offset = known(placement.offset)
-        if placement.root == name and tensors[name].role == "intermediate":
-            offset = end
-            end += aligned(tensors[name].nbytes)
-        shape = tensors[name].shape
-        strides = plain_strides(shape, known(placement.strides))
-        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
-            offset, strides = 0, contiguous_strides(shape)
-        placements[name] = Placement(placement.root, offset, strides)
-    nodes = tuple(
-        node._replace(attrs={key: known(value) for key, value in node.attrs.items()})
-        for node in plan.nodes
-    )
-    samples = {
-        name: array for name, array in plan.samples.items() if array.shape == tensors[name].shape
-    }
-    return plan._replace(
-        nodes=nodes,
-        tensors=tensors,
-        placements=placements,
-        arena_bytes=end,
-        samples=samples,
-        sizes={},
-    )
-
-
-def show(shape: Shape) -> str:
+def _show(shape: Shape) -> str:
     """Return a shape as messages show it: variables by name."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

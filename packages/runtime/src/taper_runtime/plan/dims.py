@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_runtime.sizes import UNBOUNDED, affine, bounds, is_static
+from taper_runtime.sizes import UNBOUNDED, bounds, is_static, linear
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
@@ -47,7 +47,7 @@ def varying_dims(plan: Plan) -> list[VaryingDim]:
 
 
 def _varying(plan: Plan, name: str, axis: int, size: int) -> VaryingDim:
-    if (known := affine(size)) is None:
+    if (known := linear(size)) is None:
         return VaryingDim(name, axis, size, *bounds(size), 1)
     variable, factor, addend = known
     low, high = plan.sizes[variable]

@@ -13,7 +13,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
-from taper_runtime.plan.binding import bind_sizes, instantiate
+from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import (
     MAX_ARENA_BYTES,
     METADATA_NAME,
@@ -28,7 +28,7 @@ from taper_runtime.plan.checks import (
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES
-from taper_runtime.sizes import Size, affine, nonempty, variables
+from taper_runtime.sizes import Size, linear, nonempty, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,29 +56,6 @@ def validate(plan: Plan) -> None:
         raise PlanFormatError("plan.sizes", str(error)) from error
 
 
-def instance(plan: Plan, values: Mapping[str, int]) -> Plan:
-    """Return a valid plan for one set of sizes, as :func:`instantiate` makes it.
-
-    Where one is 0 it is checked: what holds for all sizes is proven of those from 1 on.
-
-    Raises
-    ------
-    InputError
-        If it is no valid plan with a size of 0, or what :func:`instantiate` says.
-    """
-    made = instantiate(plan, values)
-    if 0 not in values.values():
-        return made
-    try:
-        validate(made)
-    except PlanFormatError as error:
-        empty = " and ".join(name for name, value in values.items() if value == 0)
-        raise InputError(f"the inputs' sizes: the plan cannot run with {empty} = 0: {error}") from (
-            error
-        )
-    return made
-
-
 def _check_plan(plan: Plan) -> None:
     """Do it; OpError where what follows from sizes is no expression within their limits."""
     if not is_size(plan.arena_bytes) or plan.arena_bytes > MAX_ARENA_BYTES:
@@ -103,7 +80,7 @@ def _check_sizes(plan: Plan) -> None:
     given = set()
     for name in plan.inputs:
         if type(name) is str and name in plan.tensors:
-            solutions = filter(None, map(affine, plan.tensors[name].shape))
+            solutions = filter(None, map(linear, plan.tensors[name].shape))
             given |= {variable for variable, factor, _ in solutions if factor >= 1}
     for name in plan.sizes:
         if name not in given:

@@ -49,7 +49,7 @@ class Batch:
         self._graph = graph
         firsts = {
             name: shape[0]
-            for name in graph.inputs
+            for name in graph.reads
             if (shape := graph.tensors[name].shape)
             and not any(isinstance(size, Size) for size in shape)
             and shape[0] > 1

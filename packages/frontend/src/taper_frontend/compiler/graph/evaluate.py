@@ -24,12 +24,12 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     ----------
     graph : Graph
     inputs : mapping of str to numpy.ndarray
-        One array per graph input, of its dtype and shape.
+        One array per input and state, of its dtype and shape.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        The outputs by name.
+        The outputs, and the states' next values, by name.
 
     Raises
     ------
@@ -38,17 +38,17 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     InternalError
         If an op's evaluator does not give the type the op infers.
     """
-    if inputs.keys() != set(graph.inputs):
-        raise InputError(f"expected inputs {graph.inputs}, got {sorted(inputs)}")
+    if inputs.keys() != set(graph.reads):
+        raise InputError(f"expected inputs {graph.reads}, got {sorted(inputs)}")
     values = dict(graph.constants)
-    for name in graph.inputs:
+    for name in graph.reads:
         _check_type(f"input {name!r}", inputs[name], graph.tensors[name].type, InputError)
         values[name] = inputs[name]
     for node in graph.order():
         types = [graph.tensors[name].type for name in node.inputs]
         arrays = [values[name] for name in node.inputs]
         values[node.output] = evaluate_op(node.op, arrays, types, node.attrs)
-    return {name: values[name] for name in graph.outputs}
+    return {name: values[name] for name in graph.writes}
 
 
 def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""The frontend's mutable IR: single-output nodes over named tensors."""
+"""Hold a model as single-output nodes over named tensors, which rewrites change."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.graph.node import Node
+from taper_frontend.compiler.graph.state import State
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """Nodes connected by named tensors; inputs and constants are tensors, not nodes.
+    """Nodes connected by named tensors; inputs, states and constants are tensors, not nodes.
 
-    Every tensor is an input, a constant, or the output of exactly one node. All changes go through
-    methods, which keep the producer and consumer indices current and forget the cached order.
+    Every tensor is an input, a state, a constant, or the output of exactly one node. All changes go
+    through methods, which keep the producer and consumer indices current and forget the cached
+    order.
 
     Attributes
     ----------
@@ -39,12 +41,11 @@ class Graph:
     outputs : list of str
         A name may stand there twice.
     tensors : dict of str to TensorSpec
-        Type and role (input, constant or intermediate) of every tensor.
+        Type and role (input, state, constant or intermediate) of every tensor.
     constants : dict of str to numpy.ndarray
         C-contiguous values of the tensors of role constant, in the storage type of their dtype.
-    states : dict of str to numpy.ndarray
-        What lives across runs, with its first value: the last of ``inputs``, whose next values are
-        the last of ``outputs``, in the same order.
+    states : list of State
+        What lives across runs.
     listener : Listener
         Hears of every change; :class:`taper_frontend.compiler.trace.Recorder` is one.
     """
@@ -60,7 +61,7 @@ class Graph:
         self.outputs: list[str] = []
         self.tensors: dict[str, TensorSpec] = {}
         self.constants: dict[str, np.ndarray] = {}
-        self.states: dict[str, np.ndarray] = {}
+        self.states: list[State] = []
         self.listener = Listener()
         self._nodes: dict[str, Node] = {}
         # tensor -> outputs of the nodes that read it (a dict as an ordered set)
@@ -81,6 +82,34 @@ class Graph:
         name = self._add_tensor(name, TensorType(dtype, tuple(shape)), "input")
         self.inputs.append(name)
         return name
+
+    def add_state(self, name: str, first: np.ndarray, dtype: str | None = None) -> str:
+        """Add a state, whose value stays what it is until :meth:`set_next` says otherwise.
+
+        Parameters
+        ----------
+        name : str
+            Wanted name.
+        first : numpy.ndarray
+            The value before the first run.
+        dtype : str, optional
+            As :meth:`add_constant` takes it.
+
+        Returns
+        -------
+        str
+            Its name: ``name``, with a suffix where that was taken.
+        """
+        first, type_ = _stored(f"state {name!r}", first, dtype)
+        name = self._add_tensor(name, type_, "state")
+        self.states.append(State(name, first, name))
+        return name
+
+    def set_next(self, name: str, tensor: str) -> None:
+        """Make ``tensor`` the value of the state ``name`` after a run."""
+        self._check_same_type(name, tensor)
+        state = next(state for state in self.states if state.name == name)
+        state.next = tensor
 
     def add_constant(self, name: str, array: np.ndarray, dtype: str | None = None) -> str:
         """Add a constant; the array is kept, not copied, if it is C-contiguous.
@@ -103,14 +132,8 @@ class Graph:
         OpError
             If the array's dtype is not one of Taper's, or not the storage type of ``dtype``.
         """
-        array = np.asarray(array, order="C")
-        dtype = dtype or array.dtype.name
-        if dtype not in DTYPES or DTYPES[dtype].storage != array.dtype:
-            raise OpError(
-                f"constant {name!r}: no {dtype} stored as {array.dtype}; "
-                f"known dtypes: {', '.join(DTYPES)}"
-            )
-        name = self._add_tensor(name, TensorType(dtype, array.shape), "constant")
+        array, type_ = _stored(f"constant {name!r}", array, dtype)
+        name = self._add_tensor(name, type_, "constant")
         self.constants[name] = array
         return name
 
@@ -205,18 +228,28 @@ class Graph:
         groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
         return not any(isinstance(size, Size) for group in groups for size in group)
 
+    @property
+    def reads(self) -> list[str]:
+        """What a run is given: the inputs, then the states."""
+        return [*self.inputs, *(state.name for state in self.states)]
+
+    @property
+    def writes(self) -> list[str]:
+        """What a run gives: the outputs, then the states' next values."""
+        return [*self.outputs, *(state.next for state in self.states)]
+
     def is_output(self, tensor: str) -> bool:
-        """Whether ``tensor`` is an output of the graph."""
-        return tensor in self.outputs
+        """Whether ``tensor`` is an output of the graph or the next value of a state."""
+        return tensor in self.outputs or any(state.next == tensor for state in self.states)
 
     def is_used(self, tensor: str) -> bool:
-        """Whether a node reads ``tensor`` or it is an output of the graph."""
-        return bool(self._consumers[tensor]) or tensor in self.outputs
+        """Whether a node reads ``tensor`` or a run gives it."""
+        return bool(self._consumers[tensor]) or self.is_output(tensor)
 
     def sole_consumer(self, tensor: str) -> Node | None:
         """Return the one node that sees ``tensor``; None if there are others or it is an output."""
         consumers = self._consumers[tensor]
-        if len(consumers) != 1 or tensor in self.outputs:
+        if len(consumers) != 1 or self.is_output(tensor):
             return None
         return self._nodes[next(iter(consumers))]
 
@@ -315,12 +348,14 @@ class Graph:
         self.prune(node.inputs)
 
     def replace_uses(self, old: str, new: str) -> None:
-        """Let every reader of ``old``, and the graph's outputs, use ``new`` instead."""
+        """Let every reader of ``old``, the graph's outputs and its states use ``new`` instead."""
         self._check_same_type(old, new)
         self.listener.replaced(old, new)
         for consumer in self.consumers(old):
             self._replace_in(consumer, old, new)
         self.outputs = [new if name == old else name for name in self.outputs]
+        for state in self.states:
+            state.next = new if state.next == old else state.next
         self._order = None
 
     def remove_node(self, node: Node) -> None:
@@ -332,7 +367,8 @@ class Graph:
 
     def remove_tensor(self, name: str) -> None:
         """Remove an unused input or constant, or what a removed node has left."""
-        if self.is_used(name) or name in self._nodes:
+        spec = self.tensors[name]
+        if self.is_used(name) or name in self._nodes or spec.role == "state":
             raise InternalError(f"tensor {name!r} is to be removed but is used or produced")
         self.listener.touch(name)
         del self.tensors[name], self._consumers[name]
@@ -361,7 +397,8 @@ class Graph:
             new(name): spec._replace(name=new(name)) for name, spec in self.tensors.items()
         }
         self.constants = {new(name): array for name, array in self.constants.items()}
-        self.states = {new(name): array for name, array in self.states.items()}
+        for state in self.states:
+            state.name, state.next = new(state.name), new(state.next)
         self.inputs = [new(name) for name in self.inputs]
         self.outputs = [new(name) for name in self.outputs]
         self._consumers = {
@@ -387,7 +424,7 @@ class Graph:
     def prune(self, names: Iterable[str]) -> int:
         """Remove those of the named tensors that nothing uses, and what only they needed.
 
-        Inputs stay: they are the module's signature.
+        Inputs and states stay: they are the module's signature.
 
         Returns
         -------
@@ -398,7 +435,7 @@ class Graph:
         stack = list(names)
         while stack:
             name = stack.pop()
-            if name not in self.tensors or self.is_used(name) or name in self.inputs:
+            if name not in self.tensors or self.is_used(name) or name in self.reads:
                 continue
             removed += 1
             if (node := self._nodes.get(name)) is not None:
@@ -508,6 +545,17 @@ class Graph:
                     raise InternalError(f"the graph has a cycle through {name!r}")
                 open_.add(name)
                 stack += reversed(waiting)
+
+
+def _stored(what: str, array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, TensorType]:
+    """Return the array C-contiguous, and its type; OpError where it does not store ``dtype``."""
+    array = np.asarray(array, order="C")
+    dtype = dtype or array.dtype.name
+    if dtype not in DTYPES or DTYPES[dtype].storage != array.dtype:
+        raise OpError(
+            f"{what}: no {dtype} stored as {array.dtype}; known dtypes: {', '.join(DTYPES)}"
+        )
+    return array, TensorType(dtype, array.shape)
 
 
 def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:

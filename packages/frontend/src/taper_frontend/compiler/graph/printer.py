@@ -31,7 +31,9 @@ def format_graph(graph: Graph) -> str:
     lines = [
         f"graph({inputs}):",
         f"  {counted(count, 'constant')}, {constant_bytes:,} bytes",
+        *(f"  state {state.name}: {format_type(tensors[state.name])}" for state in graph.states),
         *(f"  {_format_node(graph, node)}" for node in graph.order()),
+        *(f"  next {state.name} = {state.next}" for state in graph.states),
         f"  return {', '.join(graph.outputs)}",
     ]
     return "\n".join(lines)

@@ -11,6 +11,8 @@ from taper_runtime.ops import REGISTRY
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
+
     from taper_frontend.compiler.graph.graph import Graph
 
 
@@ -30,9 +32,11 @@ def verify(graph: Graph) -> None:
 
 def _tensor_problems(graph: Graph) -> Iterable[str]:
     """Check that each tensor has one name, one role and one origin."""
+    states = [state.name for state in graph.states]
     for name, spec in graph.tensors.items():
         origins = {
             "input": graph.inputs.count(name),
+            "state": states.count(name),
             "constant": int(name in graph.constants),
             "intermediate": int(name in graph.nodes),
         }
@@ -44,17 +48,27 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
             yield f"tensor {name!r} has role {spec.role!r}, which graphs do not have"
         elif origins[spec.role] != 1 or sum(origins.values()) != 1:
             yield f"tensor {name!r} of role {spec.role!r} must have one origin, has {origins}"
-    for name in [*graph.inputs, *graph.constants, *graph.nodes, *graph.outputs]:
+    for name in [*graph.reads, *graph.constants, *graph.nodes, *graph.writes]:
         if name not in graph.tensors:
             yield f"{name!r} is not among the tensors"
     for name, array in graph.constants.items():
-        if name not in graph.tensors:
-            continue
-        spec = graph.tensors[name]
-        if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
-            yield f"constant {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
-        if not array.flags.c_contiguous:
-            yield f"constant {name!r} is not C-contiguous"
+        yield from _array_problems(graph, "constant", name, array)
+    for state in graph.states:
+        yield from _array_problems(graph, "state", state.name, state.first)
+        types = [graph.tensors[t].type for t in (state.name, state.next) if t in graph.tensors]
+        if len(set(types)) > 1:
+            yield f"state {state.name!r} is {types[0]}, its next value {state.next!r} {types[1]}"
+
+
+def _array_problems(graph: Graph, role: str, name: str, array: np.ndarray) -> Iterable[str]:
+    """Compare the array of a constant or state with its type."""
+    if name not in graph.tensors:
+        return
+    spec = graph.tensors[name]
+    if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
+        yield f"{role} {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
+    if not array.flags.c_contiguous:
+        yield f"{role} {name!r} is not C-contiguous"
 
 
 def _index_problems(graph: Graph) -> Iterable[str]:

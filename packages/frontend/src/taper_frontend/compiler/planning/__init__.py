@@ -1,4 +1,4 @@
-"""Graph to plan: order, memory sharing, arena offsets."""
+"""Plan the execution of a graph: order, shared memory, offsets in the arena."""
 
 from taper_frontend.compiler.planning.planner import make_plan
 

@@ -1,4 +1,4 @@
-"""Memory-aware topological order."""
+"""Order the nodes of a graph so that few bytes are live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def memory_order(graph: Graph) -> list[Node]:
-    """An order of the nodes that keeps few bytes live.
+    """Return an order of the nodes that keeps few bytes live.
 
     Kahn's algorithm; of the ready nodes, the one that frees most and allocates least goes first. A
     node's score only rises while it waits (an input's other readers run and leave it the last), so
@@ -32,7 +32,7 @@ def peak_bytes(graph: Graph, order: list[Node]) -> int:
     """Return the most bytes of intermediates live at once when nodes run in this order."""
     roots = view_roots(graph, order)
     made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
-    lives = lifetimes(order, made, outputs=graph.outputs)
+    lives = lifetimes(order, made, outputs=graph.writes)
     blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
     return max(live_bytes(blocks, len(order) + 1))
 
@@ -49,7 +49,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
     }
 
     def score(node: Node) -> int:
-        """Bytes allocated minus freed: smaller is better."""
+        """Return the bytes allocated minus those freed: smaller is better."""
         is_view = roots[node.output] != node.output
         allocated = 0 if is_view else graph.nbytes(node.output)
         freed = 0
@@ -88,7 +88,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
 
 
 def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:
-    """How many nodes read each root; a graph output counts as one that never comes."""
+    """Return how many nodes read each root; what a run gives has one more, that never comes."""
     readers = Counter(root for node in order for root in {roots[name] for name in node.inputs})
-    readers.update(roots[name] for name in graph.outputs)
+    readers.update(roots[name] for name in graph.writes)
     return readers

@@ -1,4 +1,4 @@
-"""Graph to Plan: fix the order, share memory, lay out the arena, freeze."""
+"""Make a plan of a graph: fix the order, share memory, lay out the arena, freeze."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,8 @@ def make_plan(
     Parameters
     ----------
     graph : Graph
-        Every graph output is produced by a node and stands once in ``graph.outputs``.
+        Every output, and next value of a state, is produced by a node and stands once in
+        ``graph.writes``.
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
         lower_bound, weights) and "fallbacks" (nodes without a native kernel), both at the graph's
@@ -82,15 +83,15 @@ def make_plan(
         for node in sharing.executed
         if kernels[node.output] is None
     ]
+    stored = graph.constants | {state.name: state.first for state in graph.states}
     plan = Plan(
         nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
         tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
         placements={name: sharing.placement(name, arena) for name in graph.tensors},
-        inputs=tuple(graph.inputs[: len(graph.inputs) - len(graph.states)]),
-        outputs=tuple(graph.outputs[: len(graph.outputs) - len(graph.states)]),
+        inputs=tuple(graph.inputs),
+        outputs=tuple(graph.outputs),
         constants={
-            name: np.ascontiguousarray(array).reshape(array.shape)
-            for name, array in {**graph.constants, **graph.states}.items()
+            name: np.ascontiguousarray(array).reshape(array.shape) for name, array in stored.items()
         },
         arena_bytes=arena_bytes,
         samples=dict(samples or {}),
@@ -98,9 +99,7 @@ def make_plan(
         output_tree=output_tree,
         metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
         sizes=graph.sizes,
-        states=dict(zip(graph.states, graph.outputs[-len(graph.states) :], strict=True))
-        if graph.states
-        else {},
+        states={state.name: state.next for state in graph.states},
     )
     validate(plan)
     return plan
@@ -108,9 +107,9 @@ def make_plan(
 
 def _arena_blocks(graph: Graph, sharing: Sharing, order: Sequence[Node]) -> dict[str, Block]:
     """Return the memory of each root in the arena, and which steps need it."""
-    roots = {name: group.root for name, group in sharing.group.items() if not group.bound}
+    roots = {name: a.root for name, a in sharing.allocations.items() if not a.external}
     return {
-        root: Block(*life, graph.known(sharing.group[root].nbytes))
+        root: Block(*life, graph.known(sharing.allocations[root].nbytes))
         for root, life in lifetimes(order, roots).items()
     }
 
@@ -123,19 +122,19 @@ def _lower_bound(blocks: Sequence[Block], count: int) -> int:
 
 def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode | None:
     """Prepare a node at the graph's example sizes."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(known, value))
-        return graph.known(value) if isinstance(value, Size) else value
-
     op = REGISTRY[node.op]
     operands = [
-        (graph.tensors[name].dtype, known(graph.tensors[name].shape), known(strides))
+        (
+            graph.tensors[name].dtype,
+            substitute(graph.tensors[name].shape, graph.known),
+            substitute(strides, graph.known),
+        )
         for name in (*node.inputs, node.output)
-        for _, strides in (sharing.inside[name],)
+        for _, strides in (sharing.slices[name],)
     ]
-    attrs = {name: known(value) for name, value in op.complete(node.attrs).items()}
+    attrs = {
+        name: substitute(value, graph.known) for name, value in op.complete(node.attrs).items()
+    }
     return _native.prepare(op, attrs, operands[:-1], operands[-1])
 
 
@@ -154,6 +153,4 @@ def _same(value: Any, default: Any) -> bool:
 def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
     if graph.is_output(spec.name):
         return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
-    if spec.name in graph.states:
-        return TensorSpec(spec.name, spec.dtype, spec.shape, "state")
     return spec

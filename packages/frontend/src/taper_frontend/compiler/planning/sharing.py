@@ -1,15 +1,15 @@
-"""Which tensors share memory: views, outputs computed over their inputs, and parts of a whole.
+"""Let tensors share memory: views, results in place of inputs, and the inputs of a concatenation.
 
-Tensors that share are a *group* under one memory root. A group starts with the tensor that is
-computed first; views and in-place results join it. If a graph output joins, the caller's array is
-the group's memory, and the output becomes its root. Tensors that a CAT will put side by side are
-computed side by side, in a group that starts under the name of its output.
+Tensors that share lie in one *allocation*. It starts with the tensor that is computed first; views
+and in-place results join it. If a graph output joins, the caller's array becomes the memory, and
+the output its root. Tensors that a CAT puts side by side are computed as slices of a *concat
+buffer*, an allocation that starts under the name of the CAT's output.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from taper_frontend.compiler.analysis.views import can_have_strides, view_of
 from taper_runtime.dtypes import DTYPES
@@ -24,118 +24,125 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
-    """Tensors under one root.
+class Allocation:
+    """Memory that tensors share.
 
     Attributes
     ----------
     root : str
+        The tensor that owns it.
     nbytes : int
-        Extent of the memory.
-    bound : bool
+    external : bool
         Whether the caller or the file owns the memory: it is not in the arena.
     writable : bool
-        False for graph inputs and constants.
+        False for graph inputs, states and constants.
     members : list of str
+        The tensors in it.
     """
 
     root: str
     nbytes: int
-    bound: bool
+    external: bool
     writable: bool
     members: list[str] = field(default_factory=list)
 
 
+class Slice(NamedTuple):
+    """Where a tensor lies in its allocation: byte offset and strides (elements)."""
+
+    offset: int
+    strides: Shape
+
+
 class Sharing:
-    """Memory groups of a graph whose node order is fixed.
+    """The allocations of a graph whose node order is fixed.
 
     Attributes
     ----------
-    group : dict of str to Group
+    allocations : dict of str to Allocation
         For every tensor.
-    inside : dict of str to tuple
-        Byte offset inside the group and strides (elements), for every tensor.
+    slices : dict of str to Slice
+        For every tensor.
     executed : list of Node
         The order without the nodes that became views.
     """
 
     def __init__(self, graph: Graph, order: list[Node]) -> None:
         self.graph = graph
-        self.group: dict[str, Group] = {}
-        self.inside: dict[str, tuple[int, Shape]] = {}
+        self.allocations: dict[str, Allocation] = {}
+        self.slices: dict[str, Slice] = {}
         self.executed: list[Node] = []
-        self._last_read = last_reads(order, graph.outputs)
-        self._places: dict[str, tuple[str, int]] = {}
-        wholes = set() if graph.sizes else _place_parts(graph, order, self._places)
-        for name in (*graph.inputs, *graph.constants):
-            self._start(name, bound=True, writable=False)
+        self._last_read = last_reads(order, graph.writes)
+        self._in_buffers: dict[str, tuple[str, int]] = {}
+        buffers = set() if graph.sizes else _find_concat_buffers(graph, order, self._in_buffers)
+        for name in (*graph.reads, *graph.constants):
+            self._start(name, external=True, writable=False)
         for step, node in enumerate(order):
             if self._join_view(node):
                 continue
-            placed = self._join_place(node)
-            if node.output in wholes:
-                continue
+            in_buffer = self._join_concat_buffer(node)
+            if node.output in buffers:
+                continue  # its inputs have been computed where they lie in it
             self.executed.append(node)
-            if not placed and not self._join_inplace(node, step):
-                self._start(node.output, bound=graph.is_output(node.output), writable=True)
+            if not in_buffer and not self._join_inplace(node, step):
+                self._start(node.output, external=graph.is_output(node.output), writable=True)
 
     def placement(self, name: str, arena: dict[str, int]) -> Placement:
-        """The tensor's placement, given arena offsets by root."""
-        offset, strides = self.inside[name]
-        root = self.group[name].root
+        """Return the tensor's placement, given the arena's offsets by root."""
+        offset, strides = self.slices[name]
+        root = self.allocations[name].root
         return Placement(root, offset + (arena.get(name, 0) if root == name else 0), strides)
 
-    def _start(self, name: str, *, bound: bool, writable: bool) -> None:
+    def _start(self, name: str, *, external: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]
-        self.group[name] = Group(name, spec.nbytes, bound, writable, [name])
-        self.inside[name] = (0, contiguous_strides(spec.shape))
+        self.allocations[name] = Allocation(name, spec.nbytes, external, writable, [name])
+        self.slices[name] = Slice(0, contiguous_strides(spec.shape))
 
-    def _join(self, name: str, group: Group, offset: int, strides: Shape) -> None:
-        group.members.append(name)
-        self.group[name] = group
-        self.inside[name] = (offset, strides)
+    def _join(self, name: str, allocation: Allocation, offset: int, strides: Shape) -> None:
+        allocation.members.append(name)
+        self.allocations[name] = allocation
+        self.slices[name] = Slice(offset, strides)
         if self.graph.is_output(name):
-            group.root = name
-            group.bound = True
+            allocation.root = name
+            allocation.external = True
 
-    def _may_join(self, name: str, group: Group, offset: int) -> bool:
-        """A graph output joins only memory that can become the caller's array as a whole."""
+    def _may_join(self, name: str, allocation: Allocation, offset: int) -> bool:
+        """Whether it is no graph output, or the memory can become the caller's array as a whole."""
         if not self.graph.is_output(name):
             return True
-        fits = offset == 0 and group.nbytes == self.graph.tensors[name].nbytes
-        return fits and group.writable and not group.bound
+        fits = offset == 0 and allocation.nbytes == self.graph.tensors[name].nbytes
+        return fits and allocation.writable and not allocation.external
 
     def _join_view(self, node: Node) -> bool:
         if node.definition.view is None:
             return False
         source, output = node.inputs[0], node.output
-        base, strides = self.inside[source]
-        spec = self.graph.tensors[output]
+        base, strides = self.slices[source]
         view = view_of(self.graph, node, strides)
         if view is None:
             return False
         offset = base + view.offset * DTYPES[self.graph.tensors[source].dtype].size
-        if not self._may_join(output, self.group[source], offset):
+        if not self._may_join(output, self.allocations[source], offset):
             return False
-        if not is_contiguous(spec.shape, view.strides) and not can_have_strides(
-            self.graph, output, view.strides, copies=True
-        ):
+        if not is_contiguous(
+            self.graph.tensors[output].shape, view.strides
+        ) and not can_have_strides(self.graph, output, view.strides, copies=True):
             return False
-        self._join(output, self.group[source], offset, view.strides)
+        self._join(output, self.allocations[source], offset, view.strides)
         return True
 
-    def _join_place(self, node: Node) -> bool:
-        """Compute what is a part of another tensor where that will lie."""
+    def _join_concat_buffer(self, node: Node) -> bool:
+        """Compute a tensor that is a slice of a concat buffer there."""
         name = node.output
-        if name not in self._places:
+        if name not in self._in_buffers:
             return False
-        whole, offset = self._places[name]
-        if whole not in self.group:
-            bound = self.graph.is_output(whole)
-            nbytes = self.graph.tensors[whole].nbytes
-            self.group[whole] = Group(whole, nbytes, bound, writable=True)
+        buffer, offset = self._in_buffers[name]
+        if buffer not in self.allocations:
+            external = self.graph.is_output(buffer)
+            nbytes = self.graph.tensors[buffer].nbytes
+            self.allocations[buffer] = Allocation(buffer, nbytes, external, writable=True)
         strides = contiguous_strides(self.graph.tensors[name].shape)
-        self._join(name, self.group[whole], offset, strides)
+        self._join(name, self.allocations[buffer], offset, strides)
         return True
 
     def _join_inplace(self, node: Node, step: int) -> bool:
@@ -145,19 +152,18 @@ class Sharing:
             if index >= len(node.inputs):
                 continue
             source = node.inputs[index]
-            group = self.group[source]
-            offset, strides = self.inside[source]
+            allocation = self.allocations[source]
+            offset, strides = self.slices[source]
             if (
-                group.writable
+                allocation.writable
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
                 and is_contiguous(self.graph.tensors[source].shape, strides)
-                and all(self._last_read[member] <= step for member in group.members)
+                and all(self._last_read[member] <= step for member in allocation.members)
                 and self._reads_only(node, source)
-                and self._may_join(output, group, offset)
+                and self._may_join(output, allocation, offset)
             ):
-                self._join(
-                    output, group, offset, contiguous_strides(self.graph.tensors[output].shape)
-                )
+                strides = contiguous_strides(self.graph.tensors[output].shape)
+                self._join(output, allocation, offset, strides)
                 return True
         return False
 
@@ -166,17 +172,21 @@ class Sharing:
 
         Another view of the same memory may be read at other positions than the one just written.
         """
-        group = self.group[source]
-        return all(name == source or self.group[name] is not group for name in node.inputs)
+        allocation = self.allocations[source]
+        return all(
+            name == source or self.allocations[name] is not allocation for name in node.inputs
+        )
 
 
-def _place_parts(graph: Graph, order: list[Node], places: dict[str, tuple[str, int]]) -> set[str]:
-    """Find the tensors whose parts can all be computed where they lie in them; return those.
+def _find_concat_buffers(
+    graph: Graph, order: list[Node], slices: dict[str, tuple[str, int]]
+) -> set[str]:
+    """Return the outputs whose inputs can all be computed where they lie in them.
 
-    ``places`` gains them and their parts: in what whole, at which byte. A whole may be a part of a
-    larger one, which is its parts' whole too.
+    ``slices`` gains them and those inputs: in which concat buffer, at which byte. An output that is
+    a slice of a larger one shares its buffer, with its inputs.
     """
-    wholes = set()
+    concatenated = set()
     for node in reversed(order):
         op = REGISTRY[node.op]
         if op.parts is None:
@@ -184,16 +194,16 @@ def _place_parts(graph: Graph, order: list[Node], places: dict[str, tuple[str, i
         parts = [_computed(graph, name) for name in node.inputs]
         shapes = [graph.tensors[name].shape for name in node.inputs]
         offsets = op.parts(shapes, op.complete(node.attrs))
-        taken = any(name is None or name in places for name in parts)
+        taken = any(name is None or name in slices for name in parts)
         if offsets is None or taken or len(set(parts)) < len(parts):
             continue
-        wholes.add(node.output)
-        whole, base = places.setdefault(node.output, (node.output, 0))
+        concatenated.add(node.output)
+        buffer, base = slices.setdefault(node.output, (node.output, 0))
         size = DTYPES[graph.tensors[node.output].dtype].size
         for name, offset in zip(parts, offsets, strict=True):
             if name:
-                places[name] = (whole, base + offset * size)
-    return wholes
+                slices[name] = (buffer, base + offset * size)
+    return concatenated
 
 
 def _computed(graph: Graph, name: str) -> str | None:

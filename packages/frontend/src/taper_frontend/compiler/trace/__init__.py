@@ -1,7 +1,12 @@
-"""What the compiler did to a graph: every rule that fired, with the nodes before and after it."""
+"""What the compiler did to a graph: every rule that fired, with the nodes before and after it.
+
+>>> with tracing(graph, "trace.html"):
+...     run_pipeline(graph, PIPELINE)
+"""
 
 from __future__ import annotations
 
 from taper_frontend.compiler.trace.recorder import Recorder
+from taper_frontend.compiler.trace.writing import VARIABLE, trace_path, tracing, write_trace
 
-__all__ = ["Recorder"]
+__all__ = ["VARIABLE", "Recorder", "trace_path", "tracing", "write_trace"]

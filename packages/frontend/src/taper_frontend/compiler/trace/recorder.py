@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.graph.printer import format_type
+from taper_runtime.report import module_path
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -41,11 +42,12 @@ class Recorder(Listener):
         self._records: dict[str, int] = {}  # as JSON -> place among the records
         self._passes: list[dict[str, Any]] = []
         self._steps: list[dict[str, Any]] = []
+        self._running = False  # the last of the passes
         self._touched: dict[str, None] = {}  # an ordered set
         self._became: dict[str, str] = {}
-        names = [*graph.inputs, *graph.constants, *(node.output for node in graph.order())]
+        names = [*graph.reads, *graph.constants, *(node.output for node in graph.order())]
         self._known = {name: self._record(name) for name in names}
-        self._ends = (list(graph.inputs), list(graph.outputs))
+        self._ends = (graph.reads, graph.writes)
         self._lowered = {
             "inputs": self._ends[0],
             "outputs": self._ends[1],
@@ -68,15 +70,16 @@ class Recorder(Listener):
 
     def enter(self, stage: str, pass_: str) -> None:
         """Begin a pass."""
-        self.leave()
         start = len(self._steps)
         self._passes.append({"stage": stage, "name": pass_, "steps": [start, start], "nodes": 0})
+        self._running = True
 
     def leave(self) -> None:
         """End the pass; changes that no rule has claimed are a step of the pass itself."""
-        if self._passes:
-            self.fired(self._passes[-1]["name"], "")
-            self._passes[-1]["nodes"] = len(self._graph.nodes)
+        ended = self._passes[-1]
+        self.fired(ended["name"], "")
+        ended["nodes"] = len(self._graph.nodes)
+        self._running = False
 
     def fired(self, rule: str, node: str) -> None:
         """End a step: all changes since the one before are one application of ``rule``.
@@ -98,12 +101,14 @@ class Recorder(Listener):
                 before[name] = self._known.pop(name)
             if new is not None:
                 after[name] = self._known[name] = new
-        ends = (list(self._graph.inputs), list(self._graph.outputs))
+        ends = (self._graph.reads, self._graph.writes)
         became, self._touched, self._became = self._became, {}, {}
         if not before and not after and ends == self._ends:
             return
-        if not self._passes:
+        if not self._running:  # what happens outside of the pipeline is a pass of its own
             self.enter("", rule)
+            self._passes[-1]["nodes"] = len(self._graph.nodes)
+            self._running = False
         step: dict[str, Any] = {"rule": rule, "node": node, "before": before, "after": after}
         if became:
             step["became"] = became
@@ -122,20 +127,27 @@ class Recorder(Listener):
         Returns
         -------
         dict
-            ``sources``: lines of the user's model. ``records``: what a tensor can be: of a node its
-            ``op``, ``inputs``, ``attrs``, ``type`` and ``source`` (a place among the sources); of
-            an input or a constant its ``role`` and ``type``, and of a small constant its
-            ``value``. ``lowered``: ``inputs``, ``outputs`` and ``tensors``, a place among the
-            records by name. ``passes`` in the order they ran: ``stage``, ``name``, ``steps``
-            (first and one past the last) and ``nodes``, how many the graph had after it. ``steps``:
-            ``rule``, ``node`` it was applied at, ``before`` and ``after``: the tensors that it
-            removed or changed as they were, and those that it changed or added as they are.
-            ``became``: tensors whose readers read another now. ``inputs`` and ``outputs``: the
-            names before and after, where they changed.
+            ``sources``: lines of the user's model, each with the path of its module.
+
+            ``records``: what a tensor can be. One of a node has the node's ``op``, ``inputs``,
+            ``attrs``, ``type`` and ``source``, a place among the sources; one of an input or a
+            constant has its ``role`` and ``type``, and of a small constant its ``value``.
+
+            ``lowered``: ``inputs``, ``outputs`` and ``tensors``, a place among the records by name.
+
+            ``passes``, in the order they ran: ``stage``, ``name``, ``steps`` (the first and one
+            past the last) and ``nodes``, how many the graph had after it.
+
+            ``steps``: ``rule``, the ``node`` it was applied at, ``before`` and ``after``: the
+            tensors that it removed or changed as they were, those that it changed or added as they
+            are, places among the records by name. ``became``: tensors whose readers read another
+            now. ``inputs`` and ``outputs``: the names before and after, where they changed.
         """
-        self.leave()
+        if self._running:  # an exception has ended it
+            self.leave()
+        self.fired("", "")
         return {
-            "sources": list(self._sources),
+            "sources": [[source, module_path(source) or ""] for source in self._sources],
             "records": [json.loads(record) for record in self._records],
             "lowered": self._lowered,
             "passes": self._passes,

@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.plan.checks import MAX_ARENA_BYTES
-from taper_runtime.sizes import Size
+from taper_runtime.plan.specialize import substitute
 
 # Bytes the arena may have: what the format allows a static plan.
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
@@ -45,14 +45,12 @@ cdef class Layout:
 
     cdef tuple _concrete(self, spec):
         """(TensorSpec, storage, shape) of a bound tensor."""
-        shape = self._known(spec.shape)
+        shape = substitute(spec.shape, self.number)
         return spec._replace(shape=shape), DTYPES[spec.dtype].storage, shape
 
-    cdef object _known(self, size):
-        """What a size, or several, are here."""
-        if type(size) is tuple:
-            return tuple([self._known(item) for item in size])
-        return self.value(self.program.table.slot(size)) if type(size) is Size else size
+    def number(self, size):
+        """Return what a size expression of the program is here."""
+        return self.value(self.program.table.slot(size))
 
     cdef int _prepare(self) except -1:
         """Prepare every step; those without a kernel go to numpy."""
@@ -77,9 +75,7 @@ cdef class Layout:
             if candidates:
                 self._fill(step, tensor)
                 if step.sized:
-                    candidates = _candidates(
-                        step.op, {name: self._known(value) for name, value in step.attrs.items()}
-                    )
+                    candidates = _candidates(step.op, self._attrs(step))
                 native.call.n_inputs = <int32_t>len(step.operands) - 1
                 native.call.inputs = tensor
                 native.call.output = tensor + native.call.n_inputs
@@ -170,10 +166,17 @@ cdef class Layout:
     cdef tuple _numpy_node(self, Step step):
         """(op, attrs, operands) of a step, all sizes known, operands as Frame.array takes them."""
         operands = [
-            (*self._place(kind, index, offset), dtype, self._known(shape), self._known(strides))
+            (
+                *self._place(kind, index, offset), dtype,
+                substitute(shape, self.number), substitute(strides, self.number),
+            )
             for kind, index, offset, dtype, shape, strides in step.operands
         ]
-        return step.op, {name: self._known(value) for name, value in step.attrs.items()}, operands
+        return step.op, self._attrs(step), operands
+
+    cdef dict _attrs(self, Step step):
+        """The step's attrs, all sizes known."""
+        return {name: substitute(value, self.number) for name, value in step.attrs.items()}
 
     cdef tuple _place(self, int kind, Py_ssize_t index, Py_ssize_t offset):
         """(bound array or -1, address or offset) of an operand's first element."""

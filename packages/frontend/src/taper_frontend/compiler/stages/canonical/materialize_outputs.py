@@ -18,14 +18,16 @@ def materialize_outputs(graph: Graph) -> bool:
 
     The next value of a state has one too.
     """
-    outputs: list[str] = []
+    given: set[str] = set()
     before = len(graph.nodes)
-    given = len(graph.outputs) - len(graph.states)
-    for name in graph.outputs[:given]:
-        made = graph.producer(name) is not None and name not in outputs
-        outputs.append(name if made else graph.add_node("COPY", [name], name=f"{name}.output"))
-    for state, name in zip(graph.states, graph.outputs[given:], strict=True):
-        made = graph.producer(name) is not None and name not in outputs
-        outputs.append(name if made else graph.add_node("COPY", [name], name=f"{state}.next"))
-    graph.set_outputs(outputs)
+
+    def own(name: str, copy: str) -> str:
+        if graph.producer(name) is None or name in given:
+            name = graph.add_node("COPY", [name], name=copy)
+        given.add(name)
+        return name
+
+    graph.set_outputs([own(name, f"{name}.output") for name in graph.outputs])
+    for state in graph.states:
+        graph.set_next(state.name, own(state.next, f"{state.name}.next"))
     return len(graph.nodes) > before

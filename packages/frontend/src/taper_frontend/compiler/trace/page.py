@@ -1,0 +1,99 @@
+"""A trace as one self-contained page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.resources import files
+from typing import Any
+
+from taper_runtime.pages.viewer import make_page
+from taper_runtime.text import counted
+
+#: The page's script beyond the viewer's, each file using those before it.
+_SCRIPTS = ("recording.js", "trace.js")
+
+
+def trace_page(trace: dict[str, Any]) -> str:
+    """Return the page about a trace: :meth:`Recorder.data`, with its ``title`` and ``error``."""
+    lowered, final = _node_counts(trace)
+    subtitle = (
+        f"{counted(lowered, 'node')} as lowered, {final} after "
+        f"{counted(len(trace['steps']), 'step')} of the compiler"
+    )
+    sections = [
+        *(
+            [{"kind": "warnings", "title": "Error", "items": [trace["error"]]}]
+            * bool(trace["error"])
+        ),
+        {"kind": "trace", "title": "Steps", **_recording(trace)},
+        _rules(trace),
+        _passes(trace),
+    ]
+    folder = files("taper_frontend.compiler.trace")
+    return make_page(
+        trace["title"],
+        subtitle,
+        sections,
+        script="\n".join(folder.joinpath(name).read_text("utf-8") for name in _SCRIPTS),
+        style=folder.joinpath("trace.css").read_text("utf-8"),
+    )
+
+
+def _recording(trace: dict[str, Any]) -> dict[str, Any]:
+    return {name: trace[name] for name in ("sources", "records", "lowered", "passes", "steps")}
+
+
+def _node_counts(trace: dict[str, Any]) -> tuple[int, int]:
+    """Return the nodes of the lowered graph and of the last."""
+    lowered = _nodes(trace, trace["lowered"]["tensors"])
+    return lowered, lowered + sum(_growth(trace, step) for step in trace["steps"])
+
+
+def _nodes(trace: dict[str, Any], tensors: dict[str, int]) -> int:
+    return sum("op" in trace["records"][place] for place in tensors.values())
+
+
+def _growth(trace: dict[str, Any], step: dict[str, Any]) -> int:
+    return _nodes(trace, step["after"]) - _nodes(trace, step["before"])
+
+
+def _rules(trace: dict[str, Any]) -> dict[str, Any]:
+    """Return a table of the rules: how often each fired, and first at which step."""
+    fired: Counter[str] = Counter()
+    growth: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for number, step in enumerate(trace["steps"], 1):
+        rule = step["rule"]
+        fired[rule] += 1
+        growth[rule] += _growth(trace, step)
+        first.setdefault(rule, number)
+    columns = [
+        {"name": "rule", "kind": "text"},
+        {"name": "fired", "kind": "number"},
+        {"name": "nodes more or fewer", "kind": "number"},
+        {"name": "first at step", "kind": "step"},
+    ]
+    rows = [[rule, count, growth[rule], first[rule]] for rule, count in fired.most_common()]
+    return {"kind": "table", "title": "Rules", "columns": columns, "rows": rows}
+
+
+def _passes(trace: dict[str, Any]) -> dict[str, Any]:
+    """Return a table of the passes that ran, with those that changed nothing."""
+    columns = [
+        {"name": "stage", "kind": "text"},
+        {"name": "pass", "kind": "text"},
+        {"name": "steps", "kind": "number"},
+        {"name": "nodes after it", "kind": "number"},
+        {"name": "last step", "kind": "step"},
+    ]
+    rows = [
+        [
+            run["stage"],
+            run["name"],
+            run["steps"][1] - run["steps"][0],
+            run["nodes"],
+            run["steps"][1],
+        ]
+        for run in trace["passes"]
+    ]
+    return {"kind": "table", "title": "Passes", "columns": columns, "rows": rows}

@@ -1,0 +1,108 @@
+"""Where a trace goes, and in which form."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.compiler.trace.recorder import Recorder
+from taper_frontend.errors import ExportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from taper_frontend.compiler.graph.graph import Graph
+
+#: The environment variable that says where exports write their traces that are not told.
+VARIABLE = "TAPER_TRACE"
+
+#: Numbers of the exports of this process that are traced for :data:`VARIABLE`.
+_numbers = count(1)
+
+
+def trace_path(given: str | os.PathLike[str] | None) -> Path | None:
+    """Return where the trace of one export goes; None if there is to be none.
+
+    Without a path that is ``given``, the first export of the process takes the one that
+    ``TAPER_TRACE`` names, and the later ones that with ``-2``, ``-3`` before the suffix.
+
+    Raises
+    ------
+    ExportError
+        If nothing can be written there, or the suffix is neither ``.html`` nor ``.json``.
+    """
+    if given is not None:
+        return _checked("trace", Path(given))
+    if not (named := os.environ.get(VARIABLE)):
+        return None
+    path = _checked(VARIABLE, Path(named))
+    number = next(_numbers)
+    return path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+
+
+def _checked(what: str, path: Path) -> Path:
+    if path.suffix not in (".html", ".json"):
+        raise ExportError(f"{what}: expected a path that ends in .html or .json, got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise ExportError(f"{what}: no directory {str(path.parent)!r} to write {path.name!r} to")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ExportError(f"{what}: {str(path)!r} cannot be written")
+    return path
+
+
+def tracing(
+    graph: Graph, path: str | os.PathLike[str] | None, title: str = "graph"
+) -> AbstractContextManager[None]:
+    """Record what happens to ``graph`` in the context, and write it at the end of that.
+
+    What has happened before an exception is written too, and the exception's text with it.
+
+    Parameters
+    ----------
+    graph : Graph
+        As lowered.
+    path : str or os.PathLike, optional
+        ``.html`` for a page, ``.json`` for what :meth:`Recorder.data` describes, with the ``title``
+        and, after an exception, the ``error``. None records nothing.
+    title : str
+        What the graph is called.
+
+    Raises
+    ------
+    ExportError
+        If nothing can be written there.
+    """
+    if path is None:
+        return nullcontext()
+    return _tracing(graph, _checked("trace", Path(path)), title)
+
+
+@contextmanager
+def _tracing(graph: Graph, path: Path, title: str) -> Iterator[None]:
+    listener = graph.listener
+    recorder = Recorder(graph)
+    error = ""
+    try:
+        yield
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        raise
+    finally:
+        graph.listener = listener
+        write_trace({"title": title, "error": error, **recorder.data()}, path)
+
+
+def write_trace(trace: dict[str, Any], path: Path) -> None:
+    """Write a recording with its title and error as a page or as JSON, as the suffix says."""
+    if path.suffix == ".json":
+        text = json.dumps(trace, allow_nan=False, separators=(",", ":"))
+    else:
+        from taper_frontend.compiler.trace.page import trace_page
+
+        text = trace_page(trace)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,94 @@
+"""Make plans for one set of sizes of those for many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.ops.opdef import contiguous_strides, plain_strides
+from taper_runtime.plan.checks import MAX_TENSOR_BYTES, aligned, counted_bytes
+from taper_runtime.plan.plan import Placement, Plan, TensorSpec
+from taper_runtime.plan.validate import validate
+from taper_runtime.sizes import Size, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def substitute(value: Any, number: Callable[[int], int]) -> Any:
+    """Return ``value``, a size, an attr or a tuple of them, with numbers for size expressions.
+
+    ``number`` gives the number that an expression is.
+    """
+    if type(value) is tuple:
+        return tuple([substitute(item, number) for item in value])
+    return number(value) if type(value) is Size else value
+
+
+def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
+    """Return the plan for one set of sizes: every size an int, no size variables.
+
+    Its arena gives every root a place of its own, so it is larger than an executor's. Samples that
+    have other sizes are left out. Where a size is 0 the plan is checked: what holds for all sizes
+    is proven of those from 1 on.
+
+    Raises
+    ------
+    InputError
+        If a size does not fit 64 bits, or a tensor would be larger than a plan may have, or the
+        plan is not valid with a size of 0.
+    """
+    made = _substitute_all(plan, values)
+    if 0 not in values.values():
+        return made
+    try:
+        validate(made)
+    except PlanFormatError as error:
+        empty = " and ".join(name for name, value in values.items() if value == 0)
+        raise InputError(f"the inputs' sizes: the plan cannot run with {empty} = 0: {error}") from (
+            error
+        )
+    return made
+
+
+def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
+    if not plan.sizes:
+        return plan
+
+    def number(size: int) -> int:
+        return evaluate(size, values)
+
+    tensors = {
+        name: TensorSpec(name, spec.dtype, substitute(spec.shape, number), spec.role)
+        for name, spec in plan.tensors.items()
+    }
+    for spec in tensors.values():
+        if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
+            raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
+    placements = {}
+    end = 0
+    for name, placement in plan.placements.items():
+        offset = substitute(placement.offset, number)
+        if placement.root == name and tensors[name].role == "intermediate":
+            offset = end
+            end += aligned(tensors[name].nbytes)
+        shape = tensors[name].shape
+        strides = plain_strides(shape, substitute(placement.strides, number))
+        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
+            offset, strides = 0, contiguous_strides(shape)
+        placements[name] = Placement(placement.root, offset, strides)
+    nodes = tuple(
+        node._replace(attrs={key: substitute(value, number) for key, value in node.attrs.items()})
+        for node in plan.nodes
+    )
+    samples = {
+        name: array for name, array in plan.samples.items() if array.shape == tensors[name].shape
+    }
+    return plan._replace(
+        nodes=nodes,
+        tensors=tensors,
+        placements=placements,
+        arena_bytes=end,
+        samples=samples,
+        sizes={},
+    )
