@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from taper_frontend.compiler.graph.graph import Graph
+from taper_frontend.compiler.graph.listener import Listener
 from taper_runtime.errors import InternalError
 
 #: Rewrites a graph in place; says whether it changed anything.
@@ -24,6 +26,86 @@ class Group:
     def __call__(self, graph: Graph) -> bool:
         """Run the group on ``graph``."""
         return run_until_stable(graph, self.passes)
+
+
+class Form(NamedTuple):
+    """Something that a graph no longer has after a stage.
+
+    Attributes
+    ----------
+    absent : str
+        What, in words: "no ...".
+    found_by : pass
+        It changes a graph that has it, and no other.
+    """
+
+    absent: str
+    found_by: Pass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the pipeline, which is a pass itself, and the form that it leaves a graph in.
+
+    Attributes
+    ----------
+    name : str
+    steps : tuple of passes
+        In order; those of a :class:`Group` until they are stable.
+    form : tuple of Form
+        What the graph no longer has after this stage.
+    keeps : tuple of passes
+        They restore the form of earlier stages: each runs with every group of this one, and all do
+        after the last step.
+    """
+
+    name: str
+    steps: tuple[Pass, ...]
+    form: tuple[Form, ...]
+    keeps: tuple[Pass, ...] = ()
+
+    def passes(self) -> list[Pass]:
+        """Return what the stage runs, in order."""
+        runs: list[Pass] = [
+            Group(*step.passes, *self.keeps) if isinstance(step, Group) else step
+            for step in self.steps
+        ]
+        return [*runs, Group(*self.keeps)] if self.keeps else runs
+
+    def __call__(self, graph: Graph) -> bool:
+        """Run the stage on ``graph``."""
+        return any([pass_(graph) for pass_ in self.passes()])
+
+    def check(self, graph: Graph) -> None:
+        """Check that ``graph`` has the form.
+
+        Raises
+        ------
+        InternalError
+            If it has not, naming the stage, the node, what was expected and what is there.
+        """
+        for absent, found_by in self.form:
+            listener = _First()
+            twin = graph.copy()
+            twin.listener = listener
+            if found_by(twin):
+                name, rule = listener.node or "?", listener.rule or _name(found_by)
+                node = graph.producer(name)
+                raise InternalError(
+                    f"after stage {self.name!r}: node {name!r}"
+                    f"{f' ({node.op})' if node else ''}: expected {absent}, got what "
+                    f"{rule!r} of {_name(found_by)} would change"
+                )
+
+
+class _First(Listener):
+    """Remembers the first rule that is applied."""
+
+    rule = node = ""
+
+    def fired(self, rule: str, node: str) -> None:
+        if not self.rule:
+            self.rule, self.node = rule, node
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +178,9 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
     ----------
     graph : Graph
     passes : sequence of passes
-        A user's own may be among them.
+        Stages, groups and passes; a user's own may be among them.
     verify : bool
-        Check the graph after every pass.
+        Check the graph after every pass, and its form after every :class:`Stage`.
 
     Returns
     -------
@@ -108,7 +190,8 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
     Raises
     ------
     InternalError
-        If a pass breaks the graph (with ``verify``), or a group never settles.
+        If a group never settles; with ``verify``, if a pass breaks the graph, or a stage leaves
+        what its form says is gone.
     """
     records: list[PassRecord] = []
     ops = _ops(graph)
@@ -132,12 +215,22 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
                 raise InternalError(f"after {_name(pass_)}: {error}") from error
         return changed
 
+    def run_all(passes: Sequence[Pass]) -> None:
+        for pass_ in passes:
+            if isinstance(pass_, Group):
+                run_until_stable(graph, pass_.passes, run)
+            else:
+                run(pass_)
+
     for number, pass_ in enumerate(passes, 1):
-        stage = f"{number}"
-        if isinstance(pass_, Group):
-            run_until_stable(graph, pass_.passes, run)
+        if isinstance(pass_, Stage):
+            stage = pass_.name
+            run_all(pass_.passes())
+            if verify:
+                pass_.check(graph)
         else:
-            run(pass_)
+            stage = f"{number}"
+            run_all([pass_])
     return records
 
 

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 _PRODUCTS = frozenset({"MATMUL", "CONV", "CONV_TRANSPOSE"})
 
 
+def has_no_epilogue(node: Node | None) -> TypeGuard[Node]:
+    """Whether ``node`` multiplies by a weight, packed or not, and does nothing else."""
+    return (
+        node is not None
+        and (node.op in _PRODUCTS or node.op == "CONV_WINOGRAD")
+        and not node.attrs.get("code")
+    )
+
+
 def is_plain_product(node: Node | None) -> TypeGuard[Node]:
     """Whether ``node`` multiplies two tensors as they are: nothing packed, no epilogue."""
     return (

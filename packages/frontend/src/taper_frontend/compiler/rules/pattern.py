@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import TensorSpec
 
-#: Ops whose two operands may be swapped.
-COMMUTATIVE = frozenset(
-    {"ADD", "MUL", "MAXIMUM", "MINIMUM", "EQ", "NE"}
-    | {f"{kind}_{name}" for kind in ("LOGICAL", "BITWISE") for name in ("AND", "OR", "XOR")}
-)
-
 _REL_TOL = 1e-6  # between a number in a formula and the number a user wrote, perhaps in float32
 
 
@@ -228,7 +222,7 @@ class Op(Pattern):
         if len(operands) != len(self.operands):
             return False
         return self._may_read(graph, operands) or (
-            node.op in COMMUTATIVE and self._may_read(graph, operands[::-1])
+            node.definition.commutes and self._may_read(graph, operands[::-1])
         )
 
     def _may_read(self, graph: Graph, operands: list[Operand]) -> bool:
@@ -251,7 +245,7 @@ class Op(Pattern):
             if len(self.operands) != len(operands):
                 return
             yield from _match_all(self.operands, operands, with_attrs)
-            if node.op in COMMUTATIVE:
+            if node.definition.commutes:
                 yield from _match_all(self.operands, operands[::-1], with_attrs)
 
     def _match_attrs(self, node: Node, found: Match) -> Iterator[Match]:

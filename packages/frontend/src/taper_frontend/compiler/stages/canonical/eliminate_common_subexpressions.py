@@ -6,7 +6,6 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.rules.engine import rewrite
-from taper_frontend.compiler.rules.pattern import COMMUTATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -41,7 +40,7 @@ def eliminate_common_subexpressions(graph: Graph) -> bool:
 
 def _key(node: Node) -> Hashable:
     inputs = node.inputs
-    if node.op in COMMUTATIVE and len(inputs) == 2:
+    if node.definition.commutes and len(inputs) == 2:
         inputs = sorted(inputs)
     # repr tells 0, 0.0, -0.0 and False apart
     return node.op, tuple(inputs), repr(sorted(node.complete_attrs().items()))

@@ -144,9 +144,23 @@ def _matmul(node: Node, shapes: list[Shape], regroup: _Regrouping) -> list[Shape
     return None
 
 
+def _attention(node: Node, shapes: list[Shape], regroup: _Regrouping) -> list[Shape] | None:
+    """Batch and heads, which a bmm has joined, become two dimensions again."""
+    heads = [shape[:-2] for shape in shapes[:3]]
+    if node.attrs.get("transpose_output") or len(regroup.new_lead) != 2:
+        return None
+    if regroup.kept != 2 or any(lead != regroup.lead for lead in heads):
+        return None
+    mask = [new for shape in shapes[3:] if (new := regroup.broadcast(shape)) is not None]
+    if len(mask) < len(shapes) - 3:
+        return None
+    return [*(regroup.move(shape) for shape in shapes[:3]), *mask]
+
+
 _RULES: Mapping[str, Callable[[Node, list[Shape], _Regrouping], list[Shape] | None]] = {
     "SOFTMAX": _softmax,
     "LAYER_NORM": _norm,
     "RMS_NORM": _norm,
     "MATMUL": _matmul,
+    "ATTENTION": _attention,
 }

@@ -61,10 +61,19 @@ def _sink(graph: Graph, node: Node) -> bool:
 
 
 def _permuted(graph: Graph, tensor: str) -> tuple[str, Axes] | None:
-    """Return what a permutation that makes ``tensor`` reads, and its axes."""
+    """Return what a permutation that makes ``tensor`` reads, and its axes.
+
+    None where it undoes another: the two are to be removed, not to sink one after the other.
+    """
     producer = graph.producer(tensor)
     axes = None if producer is None else permutation(graph, producer)
-    return None if producer is None or axes is None else (producer.inputs[0], axes)
+    if producer is None or axes is None:
+        return None
+    before = graph.producer(producer.inputs[0])
+    first = None if before is None else permutation(graph, before)
+    if first is not None and tuple(first[axis] for axis in axes) == tuple(range(len(axes))):
+        return None
+    return producer.inputs[0], axes
 
 
 # -- operands that broadcast or are joined ---------------------------------------------------------
