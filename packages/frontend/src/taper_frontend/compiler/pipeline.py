@@ -74,7 +74,8 @@ class Stage:
 
     def __call__(self, graph: Graph) -> bool:
         """Run the stage on ``graph``."""
-        return any([pass_(graph) for pass_ in self.passes()])
+        changed = [pass_(graph) for pass_ in self.passes()]
+        return any(changed)
 
     def check(self, graph: Graph) -> None:
         """Check that ``graph`` has the form.
@@ -104,6 +105,7 @@ class _First(Listener):
     rule = node = ""
 
     def fired(self, rule: str, node: str) -> None:
+        """Remember it if it is the first."""
         if not self.rule:
             self.rule, self.node = rule, node
 
@@ -133,7 +135,7 @@ class PassRecord:
 def run_until_stable(
     graph: Graph, passes: Sequence[Pass], run: Callable[[Pass], bool] | None = None
 ) -> bool:
-    """Run ``passes`` in order, again and again, until none of them in a row changes anything.
+    """Run ``passes`` in order, again and again, until none of them has anything to change.
 
     Parameters
     ----------
@@ -152,21 +154,28 @@ def run_until_stable(
     InternalError
         If the passes undo each other's work forever, naming those that still change something.
     """
-    run = run or (lambda pass_: pass_(graph))
+    return _run_until_stable(passes, run or (lambda pass_: pass_(graph)), set())
+
+
+def _run_until_stable(
+    passes: Sequence[Pass], run: Callable[[Pass], bool], settled: set[int]
+) -> bool:
+    """Run passes until all are ``settled``: by id, those that find nothing in the graph."""
     changed = False
     changing: list[Pass] = []
-    since = 0  # runs since the last that changed something
     for _ in range(_MAX_ROUNDS):
         changing = []
         for pass_ in passes:
-            if since == len(passes):
-                return changed
-            since += 1
+            if id(pass_) in settled:
+                continue
             if run(pass_):
                 changing.append(pass_)
-                changed, since = True, 0
-        if since == len(passes):
+                settled.clear()
+            else:
+                settled.add(id(pass_))
+        if not changing:
             return changed
+        changed = True
     names = ", ".join(_name(pass_) for pass_ in changing)
     raise InternalError(f"passes never settle: after {_MAX_ROUNDS} rounds {names} still change")
 
@@ -195,6 +204,7 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
     """
     records: list[PassRecord] = []
     ops = _ops(graph)
+    settled: set[int] = set()
     stage = ""
 
     def run(pass_: Pass) -> bool:
@@ -218,9 +228,9 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
     def run_all(passes: Sequence[Pass]) -> None:
         for pass_ in passes:
             if isinstance(pass_, Group):
-                run_until_stable(graph, pass_.passes, run)
-            else:
-                run(pass_)
+                _run_until_stable(pass_.passes, run, settled)
+            elif run(pass_):
+                settled.clear()
 
     for number, pass_ in enumerate(passes, 1):
         if isinstance(pass_, Stage):

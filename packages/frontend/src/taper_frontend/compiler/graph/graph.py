@@ -278,7 +278,7 @@ class Graph:
         return format_graph(self)
 
     def copy(self) -> Graph:
-        """Return a graph that changes apart from this one; arrays are shared, the listener is not."""
+        """Return a graph of its own, without the listener; arrays are shared."""
         twin = Graph(self.sizes, self.examples)
         twin.inputs, twin.outputs = list(self.inputs), list(self.outputs)
         twin.tensors, twin.constants = dict(self.tensors), dict(self.constants)
