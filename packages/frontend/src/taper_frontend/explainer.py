@@ -12,9 +12,8 @@ from torch._ops import HigherOrderOperator
 from taper_frontend.arguments import check_model
 from taper_frontend.attempts import attempt
 from taper_frontend.capture import Model, capture
+from taper_frontend.compiler import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import PIPELINE, run_pipeline
-from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 from taper_frontend.dims import Axis, settle
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
@@ -202,7 +201,7 @@ def _explain(
     calls = {str(node.target) for node in program.graph.nodes if _is_call(node)}
     refused = [node for node in surveyed.refused if node.op in calls]
     nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count too
-    run_pipeline(graph, [*PIPELINE, materialize_outputs])
+    compile_graph(graph)
     plan = make_plan(graph)
     found = [*notes, *dims.notes, *of_plan(plan, weights)]
     return Explanation(

@@ -10,9 +10,9 @@ import torch
 
 from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
+from taper_frontend.compiler import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import PIPELINE, Pass, run_pipeline
-from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
+from taper_frontend.compiler.stages import STAGES, Pass
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
@@ -51,7 +51,7 @@ def export(
     output_names: Sequence[str] | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
-    passes: Sequence[Pass] = PIPELINE,
+    passes: Sequence[Pass] = STAGES,
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -82,7 +82,8 @@ def export(
         their shapes follow from the model.
     passes : sequence of callables, optional
         The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
-        :data:`taper_frontend.compiler.stages.PIPELINE`; ``()`` exports the graph as lowered.
+        :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is the list
+        of steps; ``()`` exports the graph as lowered.
     verify : bool
         Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
@@ -159,7 +160,7 @@ class Options(NamedTuple):
 
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
-    passes: Sequence[Pass] = PIPELINE
+    passes: Sequence[Pass] = STAGES
     trusting: bool = False
     trace: Path | None = None
     title: str = "model"
@@ -198,9 +199,8 @@ def compile_program(
     weights = sum(array.nbytes for array in stored)
     step("optimize")
     nodes_lowered = len(graph.nodes)
-    # the last is the planner's condition, whatever the pipeline
     with tracing(graph, options.trace, options.title):
-        records = run_pipeline(graph, [*options.passes, materialize_outputs])
+        records = compile_graph(graph, options.passes)
         graph.name_outputs(_output_names(program, lowered, options.output_names))
         graph.listener.fired("name_outputs", "")
     step("plan")
