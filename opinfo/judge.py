@@ -26,7 +26,7 @@ from taper_frontend.errors import ExportError, UnsupportedOpError
 from taper_frontend.exporter import compile_program
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
-from taper_frontend.lowering.lower import needed
+from taper_frontend.lowering.fx_nodes import needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,6 +13,7 @@ import re
 import statistics
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,8 +25,11 @@ from peers.page import command_line, describe_setting, write_section
 from peers.turns import Apart, Here, Refused, paired_ratios, take_turns
 from taper_runtime.errors import TaperError
 from taper_runtime.executor import _native
-from taper_runtime.machine import Limits, describe_limits, measure_limits
+from taper_runtime.machine.measure import describe_limits, measure_limits
 from taper_runtime.profile import least_ns
+
+if TYPE_CHECKING:
+    from taper_runtime.machine.limits import Limits
 
 TOLERANCE = 1e-4  # of the relative L2 difference to torch eager
 REFERENCE = "torch eager"

@@ -14,7 +14,7 @@ NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 #: Ops that keep no images apart, or that no model has enough of to be split.
 WHOLE = {
     "ARANGE", "GATHER", "GROUPED_MATMUL", "GRU", "LSTM", "RNN", "SCATTER", "SEARCHSORTED",
-    "CUMARGMAX", "CUMARGMIN", "LOGCUMSUMEXP", "DIGAMMA", "ERFC", "ERFINV", "GCD", "HYPOT", "I0",
+    "CUMARGMAX", "CUMARGMIN", "LOGCUMSUMEXP", "DIGAMMA", "ERFINV", "GCD", "HYPOT", "I0",
     "LEFT_SHIFT", "LGAMMA", "NEXTAFTER", "RIGHT_SHIFT", "RANDOM", "RANDOM_NEXT",
     "CHOLESKY", "CHOLESKY_INFO", "DET", "EIGH", "INVERSE", "LU", "MATRIX_EXP", "QR", "SLOGDET",
     "SOLVE", "SOLVE_TRIANGULAR", "SVD",

@@ -238,8 +238,8 @@ class TestWriting:
         for key in ("sources", "records", "lowered", "passes", "steps"):
             assert sections["Steps"][key] == data[key]
         assert sections["Rules"]["rows"] == [
-            ["drop_cast", 1, -1, 1],
-            ["fold_exp", 1, -1, 2],
+            ["drop_cast", "drop_casts", 1, -1, 1],
+            ["fold_exp", "fold_exps", 1, -1, 2],
         ]
         assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 

@@ -13,7 +13,8 @@ from zoo.judge import TOLERANCE, largest_error
 import taper_frontend
 import taper_runtime
 from marks import NUMPY
-from taper_frontend.compiler.graph import estimate
+from taper_runtime.machine import limits
+from taper_runtime.machine.limits import TYPICAL
 from taper_runtime.ops import REGISTRY
 from vision_models import MODELS
 
@@ -70,8 +71,9 @@ def test_transformers(name):
 @pytest.mark.parametrize("name", HUGGING_FACE)
 def test_batch_in_groups_of_images(name, monkeypatch):
     pytest.importorskip("transformers")
-    monkeypatch.setattr(estimate, "CACHE", 4 << 10)
-    monkeypatch.setattr(estimate, "NODE_NS", 0.0)
+    near = TYPICAL.memory[0]._replace(size=4 << 10)
+    machine = TYPICAL._replace(memory=(near, *TYPICAL.memory[1:]), node_ns=0.0)
+    monkeypatch.setattr(limits, "TYPICAL", machine)
     module, inputs = VISION[name].build()
     images = torch.randn(5, *inputs["pixel_values"].shape[1:])
     plan = taper_frontend.export(module, kwargs={"pixel_values": images}, verify=False)

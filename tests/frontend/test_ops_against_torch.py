@@ -430,7 +430,6 @@ OTHERS = {
     "LOGCUMSUMEXP": lambda x, a: torch.logcumsumexp(x, a["axis"]),
     "CUMARGMAX": lambda x, a: torch.cummax(x, a["axis"])[1],
     "CUMARGMIN": lambda x, a: torch.cummin(x, a["axis"])[1],
-    "ERFC": lambda x, a: torch.erfc(x),
     "ERFINV": lambda x, a: torch.erfinv(x),
     "LGAMMA": lambda x, a: torch.lgamma(x),
     "DIGAMMA": lambda x, a: torch.digamma(x),

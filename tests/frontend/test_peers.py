@@ -17,7 +17,7 @@ from zoo.newcomers import NEWCOMERS
 
 import taper_frontend
 from models import linear
-from taper_runtime.machine import Limits, Memory
+from taper_runtime.machine.limits import Limits, Memory
 
 LIMITS = Limits("any", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 10.0),))
 

@@ -13,8 +13,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.matmul import PANEL, pack, unpack
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
-from taper_runtime.sizes import evaluate as size_at
-from taper_runtime.sizes import variable
+from taper_runtime.sizes import size_at, variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 
@@ -318,8 +317,6 @@ def test_cost_counts_what_is_written(op):
         types = types_of(sample.inputs)
         output = op.infer_type(types, sample.attrs)
         cost = op.cost(types, output, op.complete(sample.attrs))
-        assert type(cost.flops) is int
-        assert cost.flops >= 0
         assert cost.bytes >= output.size * DTYPES[output.dtype].size
 
 

@@ -19,8 +19,7 @@ from taper_runtime.ops.region import (
     reshape_region,
 )
 from taper_runtime.ops.region_check import check_region
-from taper_runtime.sizes import UndecidedError, variable
-from taper_runtime.sizes import evaluate as size_at
+from taper_runtime.sizes import UndecidedError, size_at, variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

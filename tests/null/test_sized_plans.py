@@ -11,10 +11,10 @@ from sized_plans import B, S, sized_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format.reader import load, loads
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.dims import varying_dims
 from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
+from taper_runtime.plan.varying import varying_dims
 from taper_runtime.sizes import UNBOUNDED, variable
 
 

@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from browser import HOSTILE, errors, open_browser, violations
-from taper_runtime.machine import Limits, Memory
+from taper_runtime.machine.limits import Limits, Memory
 from taper_runtime.pages.report import report_page
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.profile import profile_plan

@@ -145,7 +145,9 @@ def test_search_finds_steps_by_what_they_changed(browser):
 
 def test_a_tensor_is_followed_through_its_replacement(browser):
     press(browser, "Next")
-    browser.find_element(By.XPATH, "//*[@class='side'][1]//li[1]//button[text()='cast']").click()
+    browser.find_element(
+        By.XPATH, "//*[@class='side'][1]//li[1]//*[@role='button'][text()='cast']"
+    ).click()
     history = browser.find_element(By.CSS_SELECTOR, ".history")
     assert history.find_element(By.TAG_NAME, "h4").text == "cast"
     lines = [item.text for item in history.find_elements(By.TAG_NAME, "li")]
@@ -185,5 +187,5 @@ def test_the_address_names_a_step(page, browser):
 def test_accessibility(browser):
     assert violations(browser) == []
     press(browser, "Next")
-    browser.find_element(By.CSS_SELECTOR, ".side li button").click()
+    browser.find_element(By.CSS_SELECTOR, ".side li .name").click()
     assert violations(browser) == []

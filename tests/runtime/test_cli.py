@@ -17,7 +17,7 @@ from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.cli import parser
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.machine import Limits, Memory
+from taper_runtime.machine.limits import Limits, Memory
 from taper_runtime.ops.convert import to_bfloat16
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
@@ -33,7 +33,7 @@ OWN = ("bench", "completion", "inspect", "profile", "report", "run")
 def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "taper_runtime.machine.measure_limits",
+        "taper_runtime.machine.measure.measure_limits",
         lambda levels, threads, advance: [
             LIMITS._replace(isa=isa, threads=n) for isa in levels for n in threads
         ],

@@ -9,10 +9,11 @@ from plan_files import small_plan
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.machine import (
-    Limits,
-    Memory,
+from taper_runtime.machine.cost import traffic_ns
+from taper_runtime.machine.limits import TYPICAL, Limits, Memory
+from taper_runtime.machine.measure import (
     describe_limits,
+    limits_data,
     load_limits,
     measure_limits,
     save_limits,
@@ -64,18 +65,24 @@ def test_limits_keep_their_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("work", "ns"),
+    ("moved", "ns"),
     [
-        ((5000, 0, 100, 100, 500), 50.0),  # arithmetic: 5000 / 100
-        ((0, 0, 400, 400, 5000), 800 / 40),  # a copy inside L1
-        ((0, 0, 400, 0, 5000), 400 / 50),  # read only
-        ((0, 0, 4000, 1000, 5000), 3000 / 10 + 2000 / 8),  # beyond L1
-        ((0, 400, 0, 0, 900), 400 / 50),  # weights of a run that fits L1
-        ((0, 400, 0, 0, 5000), 400 / 10),  # weights that every run evicts
+        ((0, 400, 400, 5000), 800 / 40),  # a copy inside L1
+        ((0, 400, 0, 5000), 400 / 50),  # read only
+        ((0, 4000, 1000, 5000), 3000 / 10 + 2000 / 8),  # beyond L1
+        ((400, 0, 0, 900), 400 / 50),  # weights of a run that fits L1
+        ((400, 0, 0, 5000), 400 / 10),  # weights that every run evicts
     ],
 )
-def test_roofline(work, ns):
-    assert LIMITS.least_ns(*work) == pytest.approx(ns)
+def test_least_traffic(moved, ns):
+    assert traffic_ns(LIMITS, *moved) == pytest.approx(ns)
+
+
+def test_only_what_is_measured_is_written():
+    data = limits_data(TYPICAL)
+    assert Limits(**{**data, "memory": TYPICAL.memory}) == TYPICAL._replace(
+        sum_steps=0, scratch_ns=0.0, node_ns=0.0, worker_ns=0
+    )
 
 
 def test_least_time_of_a_node_counts_weights_apart():
@@ -92,7 +99,7 @@ def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     plan = small_plan()
     gamma = PlanNode("LGAMMA", ("s",), "t")  # has no native kernel
     plan = plan._replace(nodes=(*plan.nodes[:3], gamma, *plan.nodes[4:]))
-    monkeypatch.setattr("taper_runtime.executor.compiled._workers_worth", lambda *a: threads)
+    monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: threads)
     feed = {"x": np.ones((2, 4), np.float32)}
     profile = profile_plan(plan, feed, runs=3, threads=threads)
     assert [node.op for node, _ in profile.steps] == ["MATMUL", "RELU", "LGAMMA", "ADD"]
@@ -129,7 +136,7 @@ def test_spans_name_the_workers(monkeypatch):
         constants={},
         arena_bytes=0,
     )
-    monkeypatch.setattr("taper_runtime.executor.compiled._workers_worth", lambda *a: 2)
+    monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: 2)
     executor = CompiledExecutor.compile(plan, threads=2)
     outputs, spans = executor.profile([np.ones(shapes[n], np.float32) for n in "ab"])
     np.testing.assert_array_equal(outputs[0], 512)

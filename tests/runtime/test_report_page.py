@@ -10,7 +10,7 @@ import pytest
 
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
-from taper_runtime.machine import Limits, Memory
+from taper_runtime.machine.limits import Limits, Memory
 from taper_runtime.pages.report import report_page
 from taper_runtime.pages.viewer import make_page
 from taper_runtime.profile import profile_plan

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.compiler.analysis import estimate
 from taper_frontend.compiler.graph import Graph, evaluate
+from taper_runtime.machine import limits
+from taper_runtime.machine.limits import TYPICAL, Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,9 +70,9 @@ def check_keeps(pass_: Callable[[Graph], bool], graph: Graph) -> Graph:
 
 def shrink_cache(monkeypatch: Any, nbytes: int) -> None:
     """Make passes cut tensors of some kilobytes: memory is slow, and nodes cost nothing."""
-    monkeypatch.setattr(estimate, "CACHE", nbytes)
-    monkeypatch.setattr(estimate, "memory_ns", lambda nbytes: nbytes / 0.1)
-    monkeypatch.setattr(estimate, "NODE_NS", 0.0)
+    sizes = {"L2": nbytes, "L3": 1 << 25, "DRAM": 0}
+    memory = tuple(Memory(name, size, 0.1, 0.1) for name, size in sizes.items())
+    monkeypatch.setattr(limits, "TYPICAL", TYPICAL._replace(memory=memory, node_ns=0.0))
 
 
 def op_counts(graph: Graph) -> dict[str, int]:

@@ -98,6 +98,7 @@ static const struct unary {
     {"ACOSH", acosh, 3, 0, 9},
     {"ATANH", atanh, 3, -1.1f, 1.1f},
     {"ERF", erf, 1.5, -5, 5},
+    {"ERFC", erfc, 3, -5, 9},
     {"SIGMOID", sigmoid, 2.5, -99, 20},
     {"SILU", silu, 3, -20, 20},
     {"GELU", gelu, 32, -3, 9},

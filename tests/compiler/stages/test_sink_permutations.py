@@ -119,14 +119,26 @@ def test_position_of_the_largest(keepdim):
     assert only(graph, "ARGMAX").attrs["axis"] == 3
 
 
-def test_selection_by_a_vector():
+@pytest.mark.parametrize("axis", range(4))
+def test_selection(axis):
     b = Image()
-    index = b.constant(np.array([3, 0, 0]))
-    graph = check_fires(settle, b.back(b.op("INDEX_SELECT", b.first, index, axis=2)))
+    index = b.constant(np.array([1, 0, 0]))
+    graph = check_fires(settle, b.back(b.op("INDEX_SELECT", b.first, index, axis=axis)))
     assert moves(graph) == 0
+
+
+@pytest.mark.parametrize("axis", range(4))
+def test_selection_that_adds_an_axis(axis):
     b = Image()
-    index = b.constant(np.array([[3], [0]]))
-    check_keeps(sink_permutations, b.done(b.op("INDEX_SELECT", b.first, index, axis=2)))
+    y = b.op("INDEX_SELECT", b.first, b.constant(np.array([[1, 0, 0], [0, 1, 1]])), axis=axis)
+    check_keeps(settle, b.done(y))  # there would be more to permute
+
+
+def test_selection_that_adds_an_axis_where_that_is_undone():
+    b = Image()
+    y = b.op("INDEX_SELECT", b.first, b.constant(np.array([[1, 0, 0], [0, 1, 1]])), axis=2)
+    graph = check_fires(settle, b.done(b.op("PERMUTE", y, axes=(0, 2, 3, 4, 1))))
+    assert moves(graph) == 0
 
 
 def test_norm_and_product_over_a_dimension_that_stays():

@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map_only
 from taper_frontend.arguments import check_model
 from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.guards import user_lines
-from taper_frontend.lowering.lower import TRAINING, draws
+from taper_frontend.lowering.fx_nodes import draws
+from taper_frontend.lowering.lower import TRAINING
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.quiet import quiet
 from taper_frontend.recurrent_shapes import recurrent_shapes

@@ -12,7 +12,7 @@ from torch._ops import HigherOrderOperator
 from taper_frontend.arguments import check_model
 from taper_frontend.attempts import attempt
 from taper_frontend.capture import Model, capture
-from taper_frontend.compiler import compile_graph
+from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.dims import Axis, settle
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
@@ -21,8 +21,8 @@ from taper_frontend.lowering.source import without_module
 from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan
 from taper_frontend.request import make_request
-from taper_runtime.executor.compiled import BYTES_PER_NS, FLOPS_PER_NS
 from taper_runtime.executor.executor import definition
+from taper_runtime.machine.cost import Place, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted
 
@@ -265,8 +265,9 @@ def _fallbacks(plan: Plan) -> list[Fallback]:
 
 
 def _estimate(plan: Plan, node: PlanNode) -> float:
-    """Nanoseconds, roughly, from the work the op says it does."""
+    """Return nanoseconds, roughly: what a native kernel would take."""
     op, attrs = definition(node)
     inputs = [plan.tensors[name].type for name in node.inputs]
-    cost = op.cost(inputs, plan.tensors[node.output].type, attrs)
-    return max(cost.flops / FLOPS_PER_NS, cost.bytes / BYTES_PER_NS)
+    output = plan.tensors[node.output].type
+    streamed = shared_ns(op.cost(inputs, output, attrs).bytes)
+    return cost(op, inputs, output, attrs, Place(streamed=streamed))

@@ -10,7 +10,7 @@ import torch
 
 from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
-from taper_frontend.compiler import compile_graph
+from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.stages import STAGES, Pass
 from taper_frontend.compiler.trace import trace_path, tracing

@@ -15,7 +15,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from taper_frontend.lowering.source import describe_line
-from taper_runtime.sizes import evaluate, nonempty, variables
+from taper_runtime.sizes import nonempty, size_at, variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -149,7 +149,7 @@ def decisions(
         points = product(*(_tried(ranges[name], examples[name]) for name in names))
         for values in islice(points, _TRIED):
             sizes = dict(zip(names, values, strict=True))
-            point = {symbol: sympy.Integer(evaluate(symbols[symbol], sizes)) for symbol in free}
+            point = {symbol: sympy.Integer(size_at(symbols[symbol], sizes)) for symbol in free}
             if expr.xreplace(point) is sympy.false:
                 words = {symbol: sympy.Symbol(str(symbols[symbol])) for symbol in free}
                 line = _line(guard.sloc)

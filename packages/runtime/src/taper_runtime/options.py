@@ -204,7 +204,7 @@ class SessionOptions(_Options):
     graph_optimization_level, execution_mode, execution_order
         No effect: a plan is optimized and ordered at export.
     inter_op_num_threads : int
-        No effect: nodes run in the plan's order, each on all threads that it is worth.
+        No effect: nodes run in the plan's order, each on all threads that it keeps busy.
     enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
         No effect: memory is planned at export.
     use_deterministic_compute : bool

@@ -8,8 +8,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import node_cost
-from taper_runtime.machine import limits_data
+from taper_runtime.executor.executor import definition, node_work
+from taper_runtime.machine.cost import Place, cost, traffic_ns
+from taper_runtime.machine.measure import limits_data
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted, printable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.machine import Limits
+    from taper_runtime.machine.limits import Limits
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Per step, per worker: begin and end in nanoseconds; zeros where the worker had no part.
@@ -84,18 +85,25 @@ def _duration(workers: list[tuple[int, int]]) -> float:
 
 
 def least_ns(plan: Plan, limits: Limits) -> list[float]:
-    """Return what :meth:`Limits.least_ns` says of each node that a run executes, in order."""
+    """Return the time below which no code computes each node that a run executes, in order.
+
+    That is its cost with all traffic behind arithmetic, by limits without overheads.
+    """
     bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
     constants = sum(array.nbytes for array in plan.constants.values())
     resident = plan.arena_bytes + bound + constants
     times = []
     for node in filter(plan.is_executed, plan.nodes):
-        flops, moved = node_cost(plan, node)
-        written = min(plan.tensors[node.output].nbytes, moved)
+        op, attrs = definition(node)
+        inputs = [plan.tensors[name].type for name in node.inputs]
+        output = plan.tensors[node.output].type
+        moved = op.cost(inputs, output, attrs).bytes
+        written = min(output.nbytes, moved)
         names = {name for name in node.inputs if plan.placements[name].root in plan.constants}
         constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
         read = moved - written - constant
-        times.append(limits.least_ns(flops, constant, read, written, resident))
+        place = Place(streamed=traffic_ns(limits, constant, read, written, resident))
+        times.append(cost(op, inputs, output, attrs, place, limits))
     return times
 
 
@@ -109,7 +117,7 @@ def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
     nodes = []
     least = least_ns(plan, limits)
     for (node, kernel), ns, floor in zip(profile.steps, profile.ns, least, strict=True):
-        flops, moved = node_cost(plan, node)
+        work = node_work(plan, node)
         nodes.append(
             {
                 "node": node.output,
@@ -117,8 +125,8 @@ def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
                 "kernel": kernel,
                 "us": ns / 1e3,
                 "share": ns / total,
-                "flops": flops,
-                "bytes": moved,
+                "flops": work.flops,
+                "bytes": work.bytes,
                 "roofline": floor / max(ns, 1.0),
                 "source": node.source,
             }
@@ -172,7 +180,8 @@ def node_events(
     for (node, kernel), workers in zip(steps, spans, strict=True):
         args: dict[str, object] = {"kernel": kernel, "source": node.source}
         if not plan.sizes:  # else its work varies
-            args["flops"], args["bytes"] = node_cost(plan, node)
+            work = node_work(plan, node)
+            args["flops"], args["bytes"] = work.flops, work.bytes
         events += [
             {
                 "name": f"{node.output} = {node.op}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.plain import to_json
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.dims import varying_dims
+from taper_runtime.plan.varying import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
 from taper_runtime.text import counted, printable
 

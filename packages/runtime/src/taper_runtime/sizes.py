@@ -280,7 +280,7 @@ def linear(size: int) -> tuple[str, int, int] | None:
     return atoms[0].text, factor, rest[0][1] if rest else 0
 
 
-def evaluate(size: int, values: Mapping[str, int]) -> int:
+def size_at(size: int, values: Mapping[str, int]) -> int:
     """Return the number that ``size`` is for these values of its variables.
 
     Raises
@@ -302,7 +302,7 @@ def evaluate(size: int, values: Mapping[str, int]) -> int:
 def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
     if not atom.function:
         return values[atom.text]
-    a, b = (evaluate(arg, values) for arg in atom.args)
+    a, b = (size_at(arg, values) for arg in atom.args)
     if atom.function == "floordiv":
         if b < 1:  # where a variable is 0
             raise InputError(f"sizes of the inputs: {atom.text} divides by {b}")

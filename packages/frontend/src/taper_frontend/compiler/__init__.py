@@ -4,7 +4,3 @@ Data flows one way: a :class:`~taper_frontend.compiler.graph.Graph`, the ``stage
 the ``planning`` that gives each tensor its place, a plan. ``analysis`` has what several of them ask
 of a graph, ``rules`` the language that rewrites are written in.
 """
-
-from taper_frontend.compiler.compile import compile_graph
-
-__all__ = ["compile_graph"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch._ops import OpOverload
 
-from taper_frontend.lowering.sizes import DTYPE_NAMES
+from taper_frontend.lowering.tensor_types import DTYPE_NAMES
 from taper_runtime.generator import new_state
 from taper_runtime.ops.convert import HALVES
 from taper_runtime.ops.opdef import TensorType

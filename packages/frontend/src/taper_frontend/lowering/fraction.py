@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import sympy
 from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, IntTrueDiv, ToFloat
 
-from taper_frontend.lowering.sizes import SizeError
+from taper_frontend.lowering.symbols import SizeError
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
-    from taper_frontend.lowering.sizes import Sizes
+    from taper_frontend.lowering.symbols import Sizes
 
 #: Class of an expression, or name of a function of one number -> op. torch computes in float64 and
 #: rounds when it meets a tensor, ops in float32.

@@ -1,4 +1,4 @@
-"""From an exported program to a graph: one handler call per ATen node."""
+"""Lower an exported program to a graph: one handler call per ATen node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.export.graph_signature import (
     ConstantArgument,
     CustomObjArgument,
@@ -15,22 +14,22 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
 from taper_frontend.lowering.fraction import lower_fraction
-from taper_frontend.lowering.registry import HANDLERS
-from taper_frontend.lowering.sizes import DTYPE_NAMES, SizeError, Sizes, refused_type
+from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
 from taper_frontend.lowering.source import source_line
-from taper_frontend.lowering.trees import Tree, describe_tree, tensor_leaves, value_leaf
+from taper_frontend.lowering.symbols import SizeError, Sizes
+from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
+from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.sizes import UndecidedError, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     import sympy
     from torch.export import ExportedProgram
@@ -44,8 +43,6 @@ TRAINING = "training"
 
 #: Where a result lies is no matter of a plan.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
-
-_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl", "switch"})
 
 #: A refusal of tensors of these dtypes is not for their dtype.
 _ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
@@ -352,13 +349,17 @@ class _Walk:
         try:
             self.context.begin(node, self.sizes.types(node), source_line(node))
             arguments = self._arguments(node)
-            handler = _find_handler(node)
+            handler = find_handler(node)
             value = node.meta.get("val")
-            if isinstance(value, torch.SymInt) and not _unbacked(node):
+            if isinstance(value, torch.SymInt) and not unbacked_sizes(node):
                 return self.sizes.size(value)
-            if isinstance(value, torch.SymFloat) and not _unbacked(node) and _tensors(node.users):
+            if (
+                isinstance(value, torch.SymFloat)
+                and not unbacked_sizes(node)
+                and tensors_of(node.users)
+            ):
                 return lower_fraction(self.context, self.sizes, value.node.expr)
-            if handler is None or _holds_poison(arguments) or _unbacked(node):
+            if handler is None or _holds_poison(arguments) or unbacked_sizes(node):
                 return _POISON
             return self._call(handler, arguments, node)
         except Refusal as refusal:
@@ -369,7 +370,7 @@ class _Walk:
         except SizeError as error:
             category, reason = "dynamic shape", str(error)
         except OpError as error:
-            dtypes = {value.dtype for value in _tensors([node, *node.all_input_nodes])}
+            dtypes = {value.dtype for value in tensors_of([node, *node.all_input_nodes])}
             category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
         except TypeError as error:
             if not self.sizes.ranges:
@@ -443,80 +444,6 @@ class _Walk:
 
     def _refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
         self.refused.append(UnsupportedNode(op, category, reason, source))
-
-
-def needed(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that results are made of, in order, and those that draw random numbers.
-
-    The others only assert something: a plan's inputs have one type, and a plan cannot raise a
-    model's own errors. Numbers that nobody reads are drawn too, or the next would be others.
-    """
-    wanted = {node for node in nodes if node.op == "output" or draws(node)}
-    for node in reversed(list(nodes)):
-        if node in wanted and _is_check(node):
-            wanted.remove(node)
-        elif node in wanted:
-            wanted.update(node.all_input_nodes)
-    return [node for node in nodes if node in wanted]
-
-
-def draws(node: Node) -> bool:
-    """Whether the node draws random numbers, or would in training mode."""
-    target = node.target
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _is_check(node: Node) -> bool:
-    """Whether the node is torch.linalg's check of its results, or the token that it passes on."""
-    source = node.args[0] if node.target is operator.getitem else node
-    return (
-        isinstance(source, torch.fx.Node)
-        and str(source.target) == "with_effects"
-        and source.args[1] is torch.ops.aten._linalg_check_errors.default
-    )
-
-
-def _find_handler(node: Node) -> Handler | None:
-    """Return the handler of a node, None where what it computes has been refused at its root.
-
-    Raises
-    ------
-    Refusal
-        If the node is of a kind that is not supported.
-    """
-    target = node.target
-    if isinstance(target, HigherOrderOperator):
-        flow = str(target) in _CONTROL_FLOW
-        mutates = str(target).startswith("auto_functionalized")
-        category = "control flow" if flow else "mutation" if mutates else "op"
-        raise Refusal("only straight-line programs of ATen ops are supported", category)
-    if str(target) == "aten._local_scalar_dense.default":
-        raise Refusal("a number is read out of a tensor", "data-dependent")
-    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
-        return None
-    known = set[object]().union(*(_unbacked(source) for source in node.all_input_nodes))
-    if _unbacked(node) - known:
-        raise Refusal("the shape of the result depends on values", "data-dependent")
-    for value in _tensors([node]):
-        if reason := refused_type(value):
-            raise Refusal(reason, "dtype")
-    if (handler := HANDLERS.get(str(target))) is not None:
-        return handler
-    if draws(node):
-        reason = "it draws random numbers of a kind that no handler lowers; docs/random-numbers.md"
-        raise Refusal(reason, "op")
-    raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
-
-
-def _tensors(nodes: Iterable[Node]) -> list[torch.Tensor]:
-    """Return the tensors that the nodes compute, as torch describes them."""
-    return tensor_leaves([node.meta.get("val") for node in nodes])
-
-
-def _unbacked(node: Node) -> set[Any]:
-    """Return the sizes in what the node computes that only values decide."""
-    value = node.meta.get("val")
-    return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
 
 
 def _holds_poison(args: Any) -> bool:

@@ -24,7 +24,6 @@ _SPECIAL = {
     "bitwise_right_shift.Tensor": "RIGHT_SHIFT",
     "bitwise_right_shift.Tensor_Scalar": "RIGHT_SHIFT",
     "digamma.default": "DIGAMMA",
-    "erfc.default": "ERFC",
     "erfinv.default": "ERFINV",
     "gcd.default": "GCD",
     "hypot.default": "HYPOT",

@@ -18,7 +18,7 @@ from taper_runtime.errors import TaperError
 from taper_runtime.options import RunOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.session import InferenceSession
-from taper_runtime.sizes import evaluate, nonempty
+from taper_runtime.sizes import nonempty, size_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -318,4 +318,4 @@ def _example_sizes(plan: Plan) -> dict[str, int]:
 
 def _shapes(plan: Plan, sizes: Mapping[str, int]) -> Shapes:
     """Shapes of the inputs for these values of the size variables."""
-    return [tuple(evaluate(s, sizes) for s in plan.tensors[name].shape) for name in plan.inputs]
+    return [tuple(size_at(s, sizes) for s in plan.tensors[name].shape) for name in plan.inputs]

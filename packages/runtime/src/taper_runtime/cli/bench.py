@@ -53,7 +53,12 @@ def _bench(args: argparse.Namespace) -> Result:
 
 def _bench_machine(args: argparse.Namespace) -> Result:
     from taper_runtime.executor import _native
-    from taper_runtime.machine import describe_limits, limits_data, measure_limits, save_limits
+    from taper_runtime.machine.measure import (
+        describe_limits,
+        limits_data,
+        measure_limits,
+        save_limits,
+    )
 
     levels, threads = _native.available_isas(), range(1, thread_count(args.threads) + 1)
     with progress("machine", len(levels) * len(threads)) as advance:

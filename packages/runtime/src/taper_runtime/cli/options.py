@@ -14,7 +14,7 @@ from taper_runtime.errors import InputError
 from taper_runtime.options import EXECUTORS, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.session import InferenceSession
-from taper_runtime.sizes import evaluate, nonempty
+from taper_runtime.sizes import nonempty, size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +126,7 @@ def make_feed(
 
 def _sample(plan: Plan, name: str, sizes: Mapping[str, int]) -> np.ndarray:
     spec = plan.tensors[name]
-    shape = tuple(evaluate(size, sizes) for size in spec.shape)
+    shape = tuple(size_at(size, sizes) for size in spec.shape)
     sample = plan.samples.get(name)
     if sample is None or not sample.size:
         return np.zeros(shape, DTYPES[spec.dtype].storage)

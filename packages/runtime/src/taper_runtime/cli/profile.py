@@ -20,7 +20,7 @@ from taper_runtime.config import thread_count
 if TYPE_CHECKING:
     import argparse
 
-    from taper_runtime.machine import Limits
+    from taper_runtime.machine.limits import Limits
     from taper_runtime.profile import Profile
 
 
@@ -52,7 +52,7 @@ def measure(args: argparse.Namespace) -> tuple[Profile, Limits, dict[str, int]]:
     """Profile a plan; return also the limits of this machine, and the sizes of the run."""
     from taper_runtime.executor import _native
     from taper_runtime.format.reader import load
-    from taper_runtime.machine import load_limits, measure_limits
+    from taper_runtime.machine.measure import load_limits, measure_limits
     from taper_runtime.profile import profile_plan
 
     plan, isa, threads = load(args.plan), _native.active_isa(), thread_count(args.threads)

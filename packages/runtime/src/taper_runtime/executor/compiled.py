@@ -1,17 +1,17 @@
-"""The executor for serving: every pointer resolved once, one call into C per run."""
+"""Run plans for serving: every pointer resolved once, one call into C per run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor import _native
-from taper_runtime.executor.executor import Executor, definition, node_cost, operand, refuse
+from taper_runtime.executor.executor import Executor, definition, node_work, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block, lifetimes
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.sizes import largest, nonempty
+from taper_runtime.sizes import nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,9 +85,9 @@ class CompiledExecutor(Executor):
             op, attrs = definition(node)
             names = (*node.inputs, node.output)
             operands = [(*place(name), *operand(plan, name)) for name in names]
-            worth = _workers_worth(plan, node) if threads > 1 else 1
+            count = _threads_worth(plan, node) if threads > 1 else 1
             label = f"{node.output} ({node.op})"
-            program.add(op, attrs, operands, node.scratch, label, worth)
+            program.add(op, attrs, operands, node.scratch, label, count)
         types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
         program.finish(_example_sizes(plan), [counted_bytes(tensor) for tensor in types])
         if strict_native:
@@ -137,16 +137,10 @@ class CompiledExecutor(Executor):
         return outputs, spans
 
 
-#: What one core does in a nanosecond, roughly: enough to tell a small node from a large one.
-FLOPS_PER_NS, BYTES_PER_NS = 60, 10
-#: Work that pays for waking one more worker and meeting it again, in nanoseconds.
-_WORTH_NS = 8000
+def _threads_worth(plan: Plan, node: PlanNode) -> int:
+    from taper_runtime.machine.cost import threads_worth
 
-
-def _workers_worth(plan: Plan, node: PlanNode) -> int:
-    """How many threads a node is worth, at least where it is one or more."""
-    flops, nbytes = node_cost(plan, node)
-    return largest(flops // (FLOPS_PER_NS * _WORTH_NS), nbytes // (BYTES_PER_NS * _WORTH_NS))
+    return threads_worth(node_work(plan, node))
 
 
 def arena_blocks(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, Block]:

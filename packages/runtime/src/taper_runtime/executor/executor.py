@@ -1,4 +1,4 @@
-"""What an executor is, and the one the session uses by name."""
+"""Define what an executor is."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
     return op, op.complete(node.attrs)
 
 
-def node_cost(plan: Plan, node: PlanNode) -> Cost:
+def node_work(plan: Plan, node: PlanNode) -> Cost:
     """The node's work, as its op says."""
     op, attrs = definition(node)
     inputs = [plan.tensors[name].type for name in node.inputs]

@@ -1,4 +1,4 @@
-"""What a good input and output array is: the one check both executors make."""
+"""Check the arrays that a run reads and writes, for both executors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_array(spec: TensorSpec, array: object) -> np.ndarray:
-    """``array`` if it is one of the input's dtype; its shape may be any.
+    """Return ``array`` if it is one of the input's dtype; its shape may be any.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
 
 
 def check_input(spec: TensorSpec, array: object) -> np.ndarray:
-    """``array`` as a contiguous, aligned array of the input's dtype and shape.
+    """Return ``array`` as a contiguous, aligned array of the input's dtype and shape.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def check_input(spec: TensorSpec, array: object) -> np.ndarray:
 
 
 def check_output(spec: TensorSpec, array: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """``array`` if a run may write the output into it.
+    """Return ``array`` if a run may write the output into it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The executor for looking inside: a Python loop in which every root has memory of its own."""
+"""Run plans node by node, for looking inside: every root has memory of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All sizes of a program as one computation."""
+"""Compute all sizes of a program at once."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from taper_runtime.ops.map import (
     evaluate_epilogue,
     infer_epilogue,
 )
-from taper_runtime.ops.matmul import PANEL, pack, unpack
+from taper_runtime.ops.matmul import PANEL, pack, unpack, whole_panels
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, all_of
 from taper_runtime.ops.rules import REALS, check_dtype, check_same_dtype, fail
@@ -149,10 +149,17 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
     x = inputs[0].shape
     taps, groups = math.prod(attrs["kernel"]), attrs["groups"]
     # Each tap of the kernel meets every output pixel of a CONV, every input pixel of the other.
-    pixels = output.size // max(1, output.shape[-1]) if op == "CONV" else math.prod(x[:-1])
-    products = pixels * taps * (x[-1] // groups) * output.shape[-1]
-    flops = 2 * products + output.size * len(attrs["code"])
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
+    columns = output.shape[-1]
+    lanes = whole_panels(columns) if groups == 1 else columns
+    pixels = output.size // max(1, columns)
+    rows = pixels if op == "CONV" else math.prod(x[:-1])
+    each = 2 * rows * taps * (x[-1] // groups)
+    return Cost(
+        each * columns + output.size * len(attrs["code"]),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=each * (lanes - columns),
+        sums=pixels * lanes,
+    )
 
 
 def _attrs(kernel: Sequence[int], **given: Any) -> dict[str, Any]:

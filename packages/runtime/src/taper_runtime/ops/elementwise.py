@@ -105,6 +105,7 @@ MICROOPS: dict[str, MicroOp] = {
     "ACOSH": MicroOp(np.arccosh, 1, FLOATS, "acosh(x)", low=1.0, high=9.0),
     "ATANH": MicroOp(np.arctanh, 1, FLOATS, "atanh(x)", low=-0.9, high=0.9),
     "ERF": MicroOp(functions.erf, 1, FLOATS, "erf(x)", wide=True),
+    "ERFC": MicroOp(functions.erfc, 1, FLOATS, "1 - erf(x)", wide=True),
     "SIGMOID": MicroOp(functions.sigmoid, 1, FLOATS, "1 / (1 + exp(-x))", wide=True),
     "RELU": MicroOp(functions.relu, 1, REALS, "max(x, 0)"),
     "GELU": MicroOp(functions.gelu, 1, FLOATS, "x * (1 + erf(x / sqrt(2))) / 2", wide=True),

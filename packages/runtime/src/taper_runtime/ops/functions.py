@@ -24,9 +24,14 @@ def erf(x: Wide) -> Wide:
     return np.asarray(_erf(x), np.float64)
 
 
+def erfc(x: Wide) -> Wide:
+    """Return ``1 - erf(x)`` without cancellation."""
+    return np.asarray(_erfc(x), np.float64)
+
+
 def gelu(x: Wide) -> Wide:
     """``x * (1 + erf(x / sqrt(2))) / 2``, by erfc, which does not cancel where x < 0."""
-    return 0.5 * x * np.asarray(_erfc(-math.sqrt(0.5) * x), np.float64)
+    return 0.5 * x * erfc(-math.sqrt(0.5) * x)
 
 
 def gelu_tanh(x: Wide) -> Wide:

@@ -59,7 +59,11 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     """Every row in some group; of b as many matrices as there are rows for."""
     a, b, ends = inputs
     read = b.nbytes // largest(1, b.shape[0]) * smallest(a.shape[0], b.shape[0])
-    return Cost(2 * output.size * a.shape[1], a.nbytes + read + ends.nbytes + output.nbytes)
+    return Cost(
+        2 * output.size * a.shape[1],
+        a.nbytes + read + ends.nbytes + output.nbytes,
+        sums=output.size,
+    )
 
 
 def _samples() -> Iterator[Sample]:

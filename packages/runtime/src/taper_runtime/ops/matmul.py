@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 PANEL = 16
 
 
+def whole_panels(columns: int) -> int:
+    """Return how many columns kernels compute for a product of ``columns``."""
+    return (columns + PANEL - 1) // PANEL * PANEL
+
+
 def pack(b: np.ndarray) -> np.ndarray:
     """Pack a ``[K, N]`` of any dtype as ``[ceil(N/16), K, 16]``, zero beyond N."""
     k, n = b.shape
@@ -127,7 +132,7 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     flops = output.size * (2 * inputs[0].shape[-1] + len(attrs["code"]))
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
+    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs), sums=output.size)
 
 
 def _samples() -> Iterator[Sample]:

@@ -48,10 +48,26 @@ class View(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Work of one node, for the profiler's roofline and for thread counts."""
+    """Work of one node: what :mod:`taper_runtime.machine.cost` makes a time of.
+
+    Attributes
+    ----------
+    flops : int
+    bytes : int
+        Of operands and result, each read or written once.
+    padding : int
+        Flops beyond ``flops`` on lanes of vectors that hold no column of the result.
+    sums : int
+        Sums of products that are computed in registers and then stored, those lanes' among them.
+    scratch : int
+        Bytes that the op's algorithm writes to scratch and reads there.
+    """
 
     flops: int
     bytes: int
+    padding: int = 0
+    sums: int = 0
+    scratch: int = 0
 
 
 #: attr type name -> does this plain value have it? The names are those of the kernel descriptors.

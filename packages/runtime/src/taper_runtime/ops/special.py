@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from taper_runtime.ops.functions import erfc
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, OpDef, Sample, TensorType
 from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import FLOATS, INTS, broadcast, check_dtype, check_same_dtype
@@ -43,14 +44,6 @@ class Special(NamedTuple):
     low: float = -3.0
     high: float = 3.0
     exact: bool = False
-
-
-_erfc = np.frompyfunc(math.erfc, 1, 1)
-
-
-def erfc(x: Wide) -> Wide:
-    """Return ``1 - erf(x)`` without cancellation."""
-    return np.asarray(_erfc(x), np.float64)
 
 
 def erfinv(x: Wide) -> Wide:
@@ -117,7 +110,6 @@ def right_shift(a: np.ndarray, b: np.ndarray) -> Any:
 
 
 SPECIALS: dict[str, Special] = {
-    "ERFC": Special(erfc, 1, FLOATS, "1 - erf(x)"),
     "ERFINV": Special(erfinv, 1, FLOATS, "the y with erf(y) = x", low=-1.0, high=1.0),
     "LGAMMA": Special(_lgamma, 1, FLOATS, "log |gamma(x)|"),
     "DIGAMMA": Special(digamma, 1, FLOATS, "derivative of log gamma(x)", low=2.0, high=9.0),

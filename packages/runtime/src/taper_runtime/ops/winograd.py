@@ -19,7 +19,7 @@ from taper_runtime.ops.map import (
     evaluate_epilogue,
     infer_epilogue,
 )
-from taper_runtime.ops.matmul import PANEL, pack, unpack
+from taper_runtime.ops.matmul import PANEL, pack, unpack, whole_panels
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, all_of
 from taper_runtime.ops.rules import check_dtype, check_same_dtype, fail
@@ -133,11 +133,18 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Products of the points of each tile; pixels and sums go through scratch, by whole vectors."""
     tile = attrs["tile"]
     batch, *sizes, columns = output.shape
-    products = batch * tiles(tuple(sizes), tile) * (tile + 2) ** 2 * inputs[0].shape[-1] * columns
-    flops = 2 * products + output.size * len(attrs["code"])
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
+    channels, lanes = inputs[0].shape[-1], whole_panels(columns)
+    points = batch * tiles(tuple(sizes), tile) * (tile + 2) ** 2
+    return Cost(
+        2 * points * channels * columns + output.size * len(attrs["code"]),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=2 * points * channels * (lanes - columns),
+        sums=points * lanes,
+        scratch=4 * points * (whole_panels(channels) + lanes),
+    )
 
 
 def _samples() -> Iterator[Sample]:

@@ -90,7 +90,8 @@ class GraphView {
     this.root = groupNodes(nodes);
   }
 
-  // Show the nodes that the graph has now: modules that are open, the selection and the place stay.
+  // Show the nodes that the graph has now: the same modules are open. The selection, or the place
+  // that the reader has moved to, stays in sight; else what is marked comes there.
   update(nodes) {
     const open = new Set(this.groups().filter((group) => group.open).map((group) => group.path));
     this.setNodes(nodes);
@@ -100,7 +101,16 @@ class GraphView {
     if (id) this.describe(this.selected, id);
     this.find(this.search.value);
     this.show();
-    this.picture.look();
+    if (this.selected && this.visible(this.selected) === this.selected) this.picture.centre(this.selected);
+    else if (this.picture.isMoved || id) this.picture.look();
+    else this.showMarked();
+  }
+
+  // Show all, or where the first of what is marked lies.
+  showMarked() {
+    this.picture.fit();
+    const marked = this.nodes.find((node) => node.mark);
+    if (marked) this.picture.centre(this.visible(marked));
   }
 
   // All groups but the root.

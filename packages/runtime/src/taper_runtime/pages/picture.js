@@ -8,6 +8,7 @@ class Picture {
     this.canvas = draw("g");
     this.svg = draw("svg", { class: "picture", role: "group", "aria-label": label }, this.canvas);
     this.box = { x: 0, y: 0, width: 100, height: 100 };
+    this.isMoved = false; // by the reader, since all was shown
     this.shapes = new Map();
     this.listen();
   }
@@ -22,6 +23,7 @@ class Picture {
     this.svg.addEventListener("pointermove", (event) => {
       if (!from) return;
       const to = this.point(event);
+      this.isMoved = true;
       this.box.x += from.x - to.x;
       this.box.y += from.y - to.y;
       this.look();
@@ -40,6 +42,7 @@ class Picture {
   }
 
   zoom(factor, at) {
+    this.isMoved = true;
     const centre = at || { x: this.box.x + this.box.width / 2, y: this.box.y + this.box.height / 2 };
     this.box.x = centre.x - (centre.x - this.box.x) * factor;
     this.box.y = centre.y - (centre.y - this.box.y) * factor;
@@ -49,6 +52,7 @@ class Picture {
   }
 
   fit(highest = 900) {
+    this.isMoved = false;
     this.box = { x: this.area.x - 20, y: this.area.y - 20, width: this.area.width + 40, height: this.area.height + 40 };
     this.box.height = Math.min(this.box.height, highest); // more is unreadable: begin at the top
     this.look();

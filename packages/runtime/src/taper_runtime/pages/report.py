@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor.compiled import arena_blocks
-from taper_runtime.executor.executor import node_cost
+from taper_runtime.executor.executor import node_work
 from taper_runtime.pages.viewer import make_page
 from taper_runtime.plan.liveness import live_bytes
 from taper_runtime.profile import least_ns
@@ -19,7 +19,7 @@ from taper_runtime.report import (
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
-    from taper_runtime.machine import Limits
+    from taper_runtime.machine.limits import Limits
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
     from taper_runtime.profile import Profile
 
@@ -119,11 +119,11 @@ def _node(
         facts.append(["kernel", "none: a view of its input"])
     else:
         kernel, ns, floor = time
-        cost = node_cost(plan, node)
+        work = node_work(plan, node)
         facts += [
             ["kernel", kernel],
             ["time", f"{ns / 1e3:.1f} us, {floor / max(ns, 1.0):.0%} of the machine's limit"],
-            ["work", f"{cost.flops:,} flops, {cost.bytes:,} bytes"],
+            ["work", f"{work.flops:,} flops, {work.bytes:,} bytes"],
         ]
     if node.source:
         facts.append(["source", node.source])

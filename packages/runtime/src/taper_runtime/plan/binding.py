@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import InputError
-from taper_runtime.sizes import UNBOUNDED, Size, evaluate, linear, variables
+from taper_runtime.sizes import UNBOUNDED, Size, linear, size_at, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,13 +50,13 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
                 raise InputError(f"{place}: expected {limits}, got {got}")
             if values.setdefault(variable, value) != value:
                 raise InputError(
-                    f"{place}: expected {evaluate(size, values)}, as {origins[variable]} says "
+                    f"{place}: expected {size_at(size, values)}, as {origins[variable]} says "
                     f"{variable} is {values[variable]}; got {got}"
                 )
             origins.setdefault(variable, f"dimension {axis} of input {name!r}")
     for name, axis, size, got in checks:
         if all(atom.text in values for atom in variables(size)):
-            wanted = evaluate(size, values)
+            wanted = size_at(size, values)
             if wanted != got:
                 shape = plan.tensors[name].shape
                 which = f"{wanted} ({size})" if isinstance(size, Size) else f"{wanted}"

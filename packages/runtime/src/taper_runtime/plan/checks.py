@@ -1,4 +1,4 @@
-"""Limits of a plan, and the checks of single values that its checkers share."""
+"""Limit what a plan may be, and check single values for all of its checkers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def describe(value: object) -> str:
 
 
 def tensor_field(name: object) -> str:
-    """Path of a tensor in a plan file."""
+    """Return the path of a tensor in a plan file."""
     return f"plan.tensors[{name!r}]"
 
 
@@ -63,7 +63,7 @@ def fail(field: str, expected: str, got: object) -> NoReturn:
 
 
 def counted_bytes(tensor: TensorType) -> int:
-    """Bytes of a tensor, a zero dim counted as one: what :data:`MAX_TENSOR_BYTES` limits."""
+    """Return the bytes of a tensor, a zero dim counted as one, for :data:`MAX_TENSOR_BYTES`."""
     return DTYPES[tensor.dtype].size * math.prod(largest(size, 1) for size in tensor.shape)
 
 

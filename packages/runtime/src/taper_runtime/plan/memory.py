@@ -1,4 +1,4 @@
-"""The memory half of the plan checker: where tensors lie, and that nothing live is overwritten.
+"""Check where the tensors of a plan lie, and that nothing live is overwritten.
 
 A root owns its bytes from the first node that writes one of its tensors to the last that reads one.
 So two questions are enough: does a node overwrite, inside one root, what is still read; and do two
@@ -63,18 +63,18 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
     extents = _check_placements(plan)
     written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
     for step, node in enumerate(plan.nodes):
-        mates = written[plan.placements[node.output].root]
+        in_root = written[plan.placements[node.output].root]
         if plan.is_executed(node):
             _check_executed(plan, node, extents, f"plan.nodes[{step}]")
-            mates[:] = [name for name in mates if last_read[name] >= step]
-            for name in mates:
+            in_root[:] = [name for name in in_root if last_read[name] >= step]
+            for name in in_root:
                 if extents[name].overlaps(extents[node.output]) and not (
                     last_read[name] == step and _is_in_place(plan, node, name, extents)
                 ):
                     _fail_overwrite(plan, node, name, last_read[name])
         else:
             _check_view(plan, node, f"plan.nodes[{step}]")
-        mates.append(node.output)
+        in_root.append(node.output)
     if not plan.sizes:  # else the arena is laid out when they are known
         _check_arena(plan, extents)
 
@@ -104,7 +104,7 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             extents[name] = _Extent(0, sizes[name])
         else:
             try:
-                extents[name] = _check_inside(plan, spec, sizes, field)
+                extents[name] = _check_slice(plan, spec, sizes, field)
             except OpError as error:
                 raise PlanFormatError(f"{field}.offset", str(error)) from error
     return extents
@@ -116,22 +116,22 @@ def _check_root(plan: Plan, spec: TensorSpec, nbytes: int, field: str) -> None:
     if spec.role == "intermediate":
         _check_in_arena(plan, offset, nbytes, f"{field}.offset")
     elif offset != 0:
-        fail(f"{field}.offset", f"expected 0, for an {spec.role} is bound", offset)
+        fail(f"{field}.offset", f"expected 0, for an {spec.role} has external memory", offset)
 
 
-def _check_inside(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: str) -> _Extent:
-    """Check a tensor that lies in another's memory; return where."""
+def _check_slice(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: str) -> _Extent:
+    """Check a tensor that is a slice of another's memory; return which."""
     placement = plan.placements[spec.name]
     root = plan.tensors[placement.root]
     itemsize = DTYPES[spec.dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate":
-        fail(f"{field}.root", f"expected itself, for an {spec.role} is bound", root.name)
+        fail(f"{field}.root", f"expected itself, for an {spec.role} has external memory", root.name)
     if placement.offset % itemsize != 0:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
     if itemsize > DTYPES[root.dtype].size:
-        # An array that the caller bound is aligned for its own dtype only.
+        # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
     start = stop = placement.offset
     if sizes[spec.name] != 0:
@@ -232,12 +232,12 @@ def _check_view(plan: Plan, node: PlanNode, field: str) -> None:
     view = op.view(spec.shape, plan.placements[source].strides, op.complete(node.attrs))
     if view is None:
         fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
-    offset = plan.inside(source) + view.offset * DTYPES[spec.dtype].size
-    if plan.inside(name) != offset:
+    offset = plan.offset_in_root(source) + view.offset * DTYPES[spec.dtype].size
+    if plan.offset_in_root(name) != offset:
         fail(
             f"{field}.offset",
             f"expected {offset} in {source!r}'s root",
-            plan.inside(name),
+            plan.offset_in_root(name),
         )
     strides = plan.placements[name].strides
     if strides != tuple(view.strides):
@@ -261,11 +261,11 @@ def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
         )
     for name, shape, offset in zip(node.inputs, shapes, offsets, strict=True):
         field, placement = tensor_field(name), plan.placements[name]
-        expected = plan.inside(node.output) + offset * DTYPES[spec.dtype].size
+        expected = plan.offset_in_root(node.output) + offset * DTYPES[spec.dtype].size
         if placement.root != root:
             fail(f"{field}.root", f"expected that of {node.output!r}, {root!r}", placement.root)
-        if plan.inside(name) != expected:
-            fail(f"{field}.offset", f"expected {expected} in {root!r}", plan.inside(name))
+        if plan.offset_in_root(name) != expected:
+            fail(f"{field}.offset", f"expected {expected} in {root!r}", plan.offset_in_root(name))
         if not placement.is_contiguous(shape):
             fail(f"{field}.strides", "expected row-major", placement.strides)
 

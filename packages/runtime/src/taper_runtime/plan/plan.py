@@ -1,4 +1,4 @@
-"""The plan as data: nodes in execution order, tensors, and where each tensor lies in memory."""
+"""Hold a plan as data: nodes in execution order, tensors, and where each lies in memory."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class TensorSpec(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a tensor lies.
+    """Tell where a tensor lies.
 
-    A tensor is its own root (``root`` is its name) or lies inside another tensor's memory. Roots
-    with role input, output or constant are bound to the caller's arrays or the file; other roots
-    lie in the arena at ``offset``.
+    A tensor is its own root (``root`` is its name) or a slice of another tensor's memory. The
+    memory of roots with role input, output, constant or state is external: it is the caller's or
+    the file's. Other roots lie in the arena at ``offset``.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class Placement(NamedTuple):
         The tensor that owns the memory.
     offset : int
         Bytes: into the arena for an intermediate that is its own root, into the root's memory for
-        a tensor that is not; 0 for a bound root. Where the plan has size variables, the arena is
-        laid out when they are known: its roots have offset 0, and an offset inside a root may be a
-        size expression.
+        a slice of one; 0 for an external root. Where the plan has size variables, the arena is laid
+        out when they are known: its roots have offset 0, and the offset of a slice may be a size
+        expression.
     strides : tuple of int
         Elements; may be size expressions.
     """
@@ -158,15 +158,16 @@ class Plan(NamedTuple):
 
     def is_executed(self, node: PlanNode) -> bool:
         """Whether a run computes this node; False where it is a view of its input or its inputs."""
-        op = REGISTRY[node.op]
+        op, output = REGISTRY[node.op], node.output
         if op.view is None and op.parts is None:
             return True
-        if self.placements[node.output].root != self.placements[node.inputs[0]].root:
+        first = node.inputs[0]
+        if self.placements[output].root != self.placements[first].root:
             return True
-        return op.view is None and self.inside(node.output) != self.inside(node.inputs[0])
+        return op.view is None and self.offset_in_root(output) != self.offset_in_root(first)
 
-    def inside(self, name: str) -> int:
-        """Offset of a tensor in its root, in bytes."""
+    def offset_in_root(self, name: str) -> int:
+        """Return the offset of a tensor in its root, in bytes."""
         placement = self.placements[name]
         return 0 if placement.root == name else placement.offset
 

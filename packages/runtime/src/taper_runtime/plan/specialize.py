@@ -9,7 +9,7 @@ from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, aligned, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size, evaluate
+from taper_runtime.sizes import Size, size_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         return plan
 
     def number(size: int) -> int:
-        return evaluate(size, values)
+        return size_at(size, values)
 
     tensors = {
         name: TensorSpec(name, spec.dtype, substitute(spec.shape, number), spec.role)

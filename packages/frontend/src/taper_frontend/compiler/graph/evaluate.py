@@ -1,4 +1,4 @@
-"""Run a graph in numpy, by the evaluators of its ops: the meaning of a graph."""
+"""Run a graph in numpy, by the evaluators of its ops: what a graph means."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
 from taper_runtime.plan.plan import TensorSpec
-from taper_runtime.sizes import Size, evaluate
+from taper_runtime.sizes import Size, size_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -215,13 +215,13 @@ class Graph:
         """Return the nodes that read ``tensor``, each once however often it does."""
         return [self._nodes[output] for output in self._consumers[tensor]]
 
-    def known(self, size: int) -> int:
-        """Return what ``size`` typically is."""
-        return evaluate(size, self.examples)
+    def typical(self, size: int) -> int:
+        """Return what ``size`` is at the examples of the size variables."""
+        return size_at(size, self.examples)
 
     def nbytes(self, tensor: str) -> int:
-        """Return the bytes that ``tensor`` typically has."""
-        return self.known(self.tensors[tensor].nbytes)
+        """Return the bytes that ``tensor`` has at the examples of the size variables."""
+        return self.typical(self.tensors[tensor].nbytes)
 
     def is_static(self, node: Node) -> bool:
         """Whether no size that ``node`` reads or makes is for the inputs to decide."""

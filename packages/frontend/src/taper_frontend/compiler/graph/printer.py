@@ -1,4 +1,4 @@
-"""Graphs as text."""
+"""Show graphs as text."""
 
 from __future__ import annotations
 

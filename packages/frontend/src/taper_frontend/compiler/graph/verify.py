@@ -1,4 +1,4 @@
-"""What a valid graph is: the one checker, run after every pass in tests."""
+"""Check that a graph is valid; tests do after every pass."""
 
 from __future__ import annotations
 

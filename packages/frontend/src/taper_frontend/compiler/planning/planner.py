@@ -109,7 +109,7 @@ def _arena_blocks(graph: Graph, sharing: Sharing, order: Sequence[Node]) -> dict
     """Return the memory of each root in the arena, and which steps need it."""
     roots = {name: a.root for name, a in sharing.allocations.items() if not a.external}
     return {
-        root: Block(*life, graph.known(sharing.allocations[root].nbytes))
+        root: Block(*life, graph.typical(sharing.allocations[root].nbytes))
         for root, life in lifetimes(order, roots).items()
     }
 
@@ -126,14 +126,14 @@ def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode
     operands = [
         (
             graph.tensors[name].dtype,
-            substitute(graph.tensors[name].shape, graph.known),
-            substitute(strides, graph.known),
+            substitute(graph.tensors[name].shape, graph.typical),
+            substitute(strides, graph.typical),
         )
         for name in (*node.inputs, node.output)
         for _, strides in (sharing.slices[name],)
     ]
     attrs = {
-        name: substitute(value, graph.known) for name, value in op.complete(node.attrs).items()
+        name: substitute(value, graph.typical) for name, value in op.complete(node.attrs).items()
     }
     return _native.prepare(op, attrs, operands[:-1], operands[-1])
 

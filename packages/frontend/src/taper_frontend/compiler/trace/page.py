@@ -58,22 +58,25 @@ def _growth(trace: dict[str, Any], step: dict[str, Any]) -> int:
 
 
 def _rules(trace: dict[str, Any]) -> dict[str, Any]:
-    """Return a table of the rules: how often each fired, and first at which step."""
-    fired: Counter[str] = Counter()
-    growth: Counter[str] = Counter()
-    first: dict[str, int] = {}
-    for number, step in enumerate(trace["steps"], 1):
-        rule = step["rule"]
-        fired[rule] += 1
-        growth[rule] += _growth(trace, step)
-        first.setdefault(rule, number)
+    """Return a table of the rules of each pass: how often they fired, and first at which step."""
+    fired: Counter[tuple[str, str]] = Counter()
+    growth: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], int] = {}
+    for run in trace["passes"]:
+        for number in range(*run["steps"]):
+            step = trace["steps"][number]
+            key = step["rule"], run["name"]
+            fired[key] += 1
+            growth[key] += _growth(trace, step)
+            first.setdefault(key, number + 1)
     columns = [
         {"name": "rule", "kind": "text"},
+        {"name": "pass", "kind": "text"},
         {"name": "fired", "kind": "number"},
         {"name": "nodes more or fewer", "kind": "number"},
         {"name": "first at step", "kind": "step"},
     ]
-    rows = [[rule, count, growth[rule], first[rule]] for rule, count in fired.most_common()]
+    rows = [[*key, count, growth[key], first[key]] for key, count in fired.most_common()]
     return {"kind": "table", "title": "Rules", "columns": columns, "rows": rows}
 
 

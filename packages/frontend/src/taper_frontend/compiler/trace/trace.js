@@ -58,7 +58,10 @@ function drawAround(recording, marks, label, select) {
   const shown = new Set([...marks.keys()].filter((name) => recording.tensors.has(name)));
   const around = new Set();
   for (const name of shown) {
-    for (const input of recording.record(name).inputs || []) if (!shown.has(input)) around.add(input);
+    for (const input of recording.record(name).inputs || []) {
+      const isConstant = recording.record(input).role === "constant"; // the list has them
+      if (!shown.has(input) && !isConstant) around.add(input);
+    }
   }
   for (const name of recording.tensors.keys()) {
     const inputs = recording.record(name).inputs || [];
@@ -240,7 +243,11 @@ class TraceView {
     this.recording = new Recording(section);
     this.count = this.recording.steps.length;
     this.matches = null; // numbers of the steps that the search has found
-    this.link = (name) => button(name, () => this.follow(name), { class: "name" });
+    this.link = (name) => { // no button element: long names wrap as text does
+      const link = make("span", { class: "name", role: "button", tabindex: "0" }, name);
+      press(link, () => this.follow(name));
+      return link;
+    };
     this.history = new HistoryView(this.recording, this.link, (position) => this.go(position));
     this.card = make("div", { class: "step", "aria-live": "polite", tabindex: "0", role: "group", "aria-label": "The step" });
     this.chart = this.makeChart();

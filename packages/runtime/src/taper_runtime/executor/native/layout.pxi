@@ -86,7 +86,7 @@ cdef class Layout:
             native.workers = <int32_t>min(
                 program.workers,
                 native.work.tasks // max(1, native.work.phases),
-                max(1, self.value(step.worth)),
+                max(1, self.value(step.threads)),
             )
             first = len(self.native)
             self.native.append((index, candidate))

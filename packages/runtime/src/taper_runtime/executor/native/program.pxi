@@ -78,7 +78,7 @@ cdef class Program:
         self.offsets = list(offsets)
         self.steps, self.layouts, self.arenas = [], {}, []
 
-    def add(self, op, attrs, operands, scratch, label, worth):
+    def add(self, op, attrs, operands, scratch, label, threads):
         """Append a node.
 
         Parameters
@@ -92,10 +92,10 @@ cdef class Program:
             Where the plan puts it: offset and bytes.
         label : str
             What to call the node in an error.
-        worth : int
-            How many threads it is worth.
+        threads : int
+            How many threads it keeps busy.
         """
-        self.steps.append(Step(self.table, op, attrs, operands, scratch, label, worth))
+        self.steps.append(Step(self.table, op, attrs, operands, scratch, label, threads))
         self.n_tensors += len(operands)
 
     def finish(self, sizes, tensor_bytes):

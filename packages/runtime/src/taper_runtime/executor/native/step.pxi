@@ -22,14 +22,14 @@ cdef class Step:
     cdef list candidates    # empty where no kernel can serve it
     cdef list operands      # (kind, index, offset slot, dtype, shape, strides), the output last
     cdef tuple scratch      # where the plan puts it: offset, bytes
-    cdef int32_t worth      # slot: threads it is worth
+    cdef int32_t threads    # slot: threads it keeps busy
     cdef Buffer slots       # int32 [n_operands][2][TAPER_MAX_RANK]: of shape and strides
     cdef Buffer tensors     # taper_tensor [n_operands]: rank and dtype
 
-    def __cinit__(self, table, op, dict attrs, operands, tuple scratch, label, worth):
+    def __cinit__(self, table, op, dict attrs, operands, tuple scratch, label, threads):
         self.op, self.attrs, self.label = op, attrs, label
         self.scratch = scratch
-        self.worth = table.slot(worth)
+        self.threads = table.slot(threads)
         self.operands = [
             (kind, index, table.slot(offset), dtype, shape, strides)
             for kind, index, offset, dtype, shape, strides in operands

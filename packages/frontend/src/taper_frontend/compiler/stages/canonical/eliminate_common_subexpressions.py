@@ -56,6 +56,7 @@ def _merge_constants(graph: Graph) -> bool:
     for name, first in merged:
         graph.replace_uses(name, first)
         graph.remove_tensor(name)
+        graph.listener.fired("merge_constants", name)
     return bool(merged)
 
 

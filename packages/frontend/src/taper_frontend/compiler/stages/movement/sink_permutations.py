@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op
-from taper_frontend.compiler.analysis.product import is_plain_matmul
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_frontend.compiler.stages.movement.crossing import (
+    inverse,
+    keeps_order,
+    padded,
+    permuted,
+    reorder,
+)
+from taper_runtime.ops.region import WHOLE, Block, Same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.stages.movement.crossing import Axes
     from taper_runtime.ops.opdef import Shape
-
-Axes = tuple[int, ...]
 
 
 def sink_permutations(graph: Graph) -> bool:
@@ -40,17 +45,15 @@ def sink_permutations(graph: Graph) -> bool:
     return rewrite(graph, _sink)
 
 
-class _Moved(NamedTuple):
-    """An op in the layout of its permuted input: what it reads, and how its output is permuted."""
-
-    inputs: list[str]
-    attrs: Mapping[str, Any]
-    axes: Axes
-
-
 def _sink(graph: Graph, node: Node) -> bool:
-    rule = _elementwise if is_elementwise(node) else _RULES.get(node.op)
-    moved = rule(graph, node) if rule is not None else None
+    found = {
+        index: found
+        for index, name in enumerate(node.inputs)
+        if (found := _permuted(graph, name)) is not None
+    }
+    if not found or permutation(graph, node) is not None:
+        return False
+    moved = _reshape(graph, node) if node.op == "RESHAPE" else _reordered(graph, node, found)
     if moved is None:
         return False
     name = f"{node.output}.moved"
@@ -60,57 +63,47 @@ def _sink(graph: Graph, node: Node) -> bool:
     return True
 
 
+class _Moved(NamedTuple):
+    """An op in the layout of its permuted input: what it reads, and how its output is permuted."""
+
+    inputs: list[str]
+    attrs: Mapping[str, Any]
+    axes: Axes
+
+
 def _permuted(graph: Graph, tensor: str) -> tuple[str, Axes] | None:
-    """Return what a permutation that makes ``tensor`` reads, and its axes.
+    """Return what permutations that make ``tensor`` read, and the axes of all in one."""
+    source, axes = tensor, tuple(range(len(graph.tensors[tensor].shape)))
+    while (node := graph.producer(source)) and (first := permutation(graph, node)) is not None:
+        source, axes = node.inputs[0], permuted(first, axes)
+    return None if axes == tuple(range(len(axes))) else (source, axes)
 
-    None where it undoes another: the two are to be removed, not to sink one after the other.
+
+# -- any op ----------------------------------------------------------------------------------------
+
+
+def _reordered(graph: Graph, node: Node, found: Mapping[int, tuple[str, Axes]]) -> _Moved | None:
+    """Return ``node`` in the layout of its largest permuted input.
+
+    What else has to be read in that layout is permuted back where that is free, or where the
+    permutation of the result is undone at once.
     """
-    producer = graph.producer(tensor)
-    axes = None if producer is None else permutation(graph, producer)
-    if producer is None or axes is None:
-        return None
-    before = graph.producer(producer.inputs[0])
-    first = None if before is None else permutation(graph, before)
-    if first is not None and tuple(first[axis] for axis in axes) == tuple(range(len(axes))):
-        return None
-    return producer.inputs[0], axes
-
-
-# -- operands that broadcast or are joined ---------------------------------------------------------
-
-
-def _elementwise(graph: Graph, node: Node) -> _Moved | None:
-    operands = _alike(graph, node, full_rank=False)
-    return None if operands is None else _Moved(operands[0], node.attrs, operands[1])
-
-
-def _cat(graph: Graph, node: Node) -> _Moved | None:
-    operands = _alike(graph, node, full_rank=True)
-    if operands is None:
-        return None
-    inputs, axes = operands
-    return _Moved(inputs, {"axis": axes[node.attrs["axis"]]}, axes)
-
-
-def _alike(graph: Graph, node: Node, *, full_rank: bool) -> tuple[list[str], Axes] | None:
-    """Return the inputs before a permutation of all of them, and that permutation.
-
-    It is that of the largest input that has one; the others are permuted back where that is free,
-    or where the permutation of the result is undone at once.
-    """
-    rank = len(graph.tensors[node.output].shape)
-    candidates = [
-        (graph.tensors[name].type.size, found[1])
-        for name in node.inputs
-        if len(graph.tensors[name].shape) == rank and (found := _permuted(graph, name)) is not None
-    ]
-    if not candidates:
-        return None
-    axes = max(candidates, key=lambda candidate: candidate[0])[1]
-    free = [_is_free(graph, name, axes) for name in node.inputs]
-    if not all(free) and not _is_undone(graph, node.output, axes, by=all):
-        return None
-    return [_before(graph, name, axes, full_rank=full_rank) for name in node.inputs], axes
+    sizes = {i: graph.typical(graph.tensors[node.inputs[i]].type.size) for i in found}
+    for index in sorted(found, key=sizes.__getitem__, reverse=True):
+        axes = found[index][1]
+        moved = reorder(graph, node, index, axes)
+        if moved is None:
+            continue
+        pairs = list(zip(node.inputs, moved.follows, strict=True))
+        # an op that adds axes makes much of little, which is cheaper to permute
+        free = len(moved.axes) <= len(axes) and all(
+            _is_free(graph, name, axes) for name, follows in pairs if follows
+        )
+        if not free and not _is_undone(graph, node.output, moved.axes, by=all):
+            return None
+        inputs = [_before(graph, node, name, axes) if follows else name for name, follows in pairs]
+        return _Moved(inputs, moved.attrs, moved.axes)
+    return None
 
 
 def _is_free(graph: Graph, tensor: str, axes: Axes) -> bool:
@@ -120,31 +113,30 @@ def _is_free(graph: Graph, tensor: str, axes: Axes) -> bool:
         (found is not None and found[1] == axes)
         or tensor in graph.constants
         or _is_filled(graph, tensor)
-        or _keeps_order(_padded(graph, tensor, axes), _inverse(axes))
+        or keeps_order(_padded(graph, tensor, axes), inverse(axes))
     )
 
 
-def _before(graph: Graph, tensor: str, axes: Axes, *, full_rank: bool) -> str:
+def _before(graph: Graph, node: Node, tensor: str, axes: Axes) -> str:
     """Return the tensor that ``tensor`` (of fewer dimensions, perhaps) is a permutation of."""
     found = _permuted(graph, tensor)
     if found is not None and found[1] == axes:
         return found[0]
-    shape, back = _padded(graph, tensor, axes), _inverse(axes)
-    moved = tuple(shape[axis] for axis in back)
+    shape, back = _padded(graph, tensor, axes), inverse(axes)
+    moved = permuted(shape, back)
     if _is_filled(graph, tensor):
         (source,) = graph.nodes[tensor].inputs
         return _added(graph, tensor, "EXPAND", source, {"shape": moved})
-    if _keeps_order(shape, back):
+    if keeps_order(shape, back):
         # a vector of parameters stays one; what is computed keeps its rank, and its epilogue
-        while not full_rank and tensor in graph.constants and moved[:1] == (1,):
+        while is_elementwise(node) and tensor in graph.constants and moved[:1] == (1,):
             moved = moved[1:]
         return _reshaped(graph, tensor, moved)
-    return _reordered(graph, _reshaped(graph, tensor, shape), back)
+    return _reordered_tensor(graph, _reshaped(graph, tensor, shape), back)
 
 
 def _padded(graph: Graph, tensor: str, axes: Axes) -> Shape:
-    shape = graph.tensors[tensor].shape
-    return (1,) * (len(axes) - len(shape)) + shape
+    return padded(graph.tensors[tensor].shape, len(axes))
 
 
 def _is_filled(graph: Graph, tensor: str) -> bool:
@@ -168,10 +160,9 @@ def _is_undone(graph: Graph, tensor: str, axes: Axes, *, by: Callable[[list[bool
         undone += [False] * graph.is_output(name)
         for reader in graph.consumers(name):
             then = permutation(graph, reader)
-            same_rank = len(graph.tensors[reader.output].shape) == len(axes)
             if then is not None:
-                undone.append(tuple(axes[axis] for axis in then) == tuple(range(len(axes))))
-            elif same_rank and (is_elementwise(reader) or reader.op in _SAME_AXES):
+                undone.append(permuted(axes, then) == tuple(range(len(axes))))
+            elif _keeps_axes(graph, reader, name, axes):
                 if reader.output not in reached:
                     reached.append(reader.output)
             else:
@@ -179,57 +170,10 @@ def _is_undone(graph: Graph, tensor: str, axes: Axes, *, by: Callable[[list[bool
     return by(undone)
 
 
-# -- one operand -----------------------------------------------------------------------------------
-
-
-def _one_axis(graph: Graph, node: Node) -> _Moved | None:
-    """An op along one axis; of INDEX_SELECT the index must be a vector, so that the axis stays."""
-    found = _permuted(graph, node.inputs[0])
-    if found is None or len(graph.tensors[node.output].shape) != len(found[1]):
-        return None
-    source, axes = found
-    attrs = node.attrs | {"axis": axes[node.attrs["axis"]]}
-    return _Moved([source, *node.inputs[1:]], attrs, axes)
-
-
-def _flip(graph: Graph, node: Node) -> _Moved | None:
-    found = _permuted(graph, node.inputs[0])
-    if found is None:
-        return None
-    source, axes = found
-    return _Moved([source], {"axes": sorted(axes[axis] for axis in node.attrs["axes"])}, axes)
-
-
-def _reduction(graph: Graph, node: Node) -> _Moved | None:
-    found = _permuted(graph, node.inputs[0])
-    if found is None:
-        return None
-    source, axes = found
-    attrs = node.complete_attrs()
-    one = "axis" in attrs
-    reduced = {axes[axis] for axis in ([attrs["axis"]] if one else attrs["axes"])}
-    moved = node.attrs | ({"axis": min(reduced)} if one else {"axes": tuple(sorted(reduced))})
-    if not attrs["keepdim"]:
-        left = [axis for axis in range(len(axes)) if axis not in reduced]
-        axes = tuple(left.index(axis) for axis in axes if axis not in reduced)
-    return _Moved([source], moved, axes)
-
-
-def _trailing(graph: Graph, node: Node) -> _Moved | None:
-    """An op on last dimensions, which the permutation leaves where they are."""
-    found = _permuted(graph, node.inputs[0])
-    if found is None:
-        return None
-    source, axes = found
-    rank = len(axes)
-    if node.op == "MATMUL":
-        matrix = is_plain_matmul(node) and len(graph.tensors[node.inputs[1]].shape) == 2
-        kept = 1 if matrix else rank
-    else:
-        kept = node.attrs["dims"]
-    if axes[rank - kept :] != tuple(range(rank - kept, rank)) or kept == rank:
-        return None
-    return _Moved([source, *node.inputs[1:]], node.attrs, axes)
+def _keeps_axes(graph: Graph, reader: Node, tensor: str, axes: Axes) -> bool:
+    """Whether a permutation of a tensor sinks through a reader of it as it is."""
+    moved = reorder(graph, reader, reader.inputs.index(tensor), axes)
+    return moved is not None and moved.axes == axes
 
 
 # -- RESHAPE ---------------------------------------------------------------------------------------
@@ -242,65 +186,51 @@ def _reshape(graph: Graph, node: Node) -> _Moved | None:
     permutation is split: part of it stays before the RESHAPE, if the rest is undone at once.
     """
     found = _permuted(graph, node.inputs[0])
-    if found is None:
-        return None
+    assert found is not None
     source, axes = found
-    old, new = (graph.tensors[t].shape for t in (node.inputs[0], node.output))
-    blocks = _blocks(old, new)
-    if blocks is None:
+    new = graph.tensors[node.output].shape
+    blocks = _blocks(graph, node)
+    if not blocks:
         return None
     # the source's dims that make each block, in its order, and the new dims they become
     pieces = sorted(([axes[axis] for axis in mine], theirs) for mine, theirs in blocks)
     order = [axis for _, theirs in pieces for axis in theirs]
+    for axis in sorted(set(range(len(new))) - set(order)):
+        # a new dim keeps its place, but for the last one, which stays behind the dim before it
+        order.insert(order.index(axis - 1) + 1 if axis == len(new) - 1 else axis, axis)
     permuted = tuple(order.index(axis) for axis in range(len(new)))
     regrouped = tuple(axis for members, _ in pieces for axis in members)
     regrouped = (*(axis for axis in sorted(axes) if axis not in regrouped), *regrouped)
-    if not _keeps_order(graph.tensors[source].shape, regrouped):
+    if not keeps_order(graph.tensors[source].shape, regrouped):
         if not _is_undone(graph, node.output, permuted, by=any):
             return None
-        source = _reordered(graph, source, regrouped)
+        source = _reordered_tensor(graph, source, regrouped)
     return _Moved([source], {"shape": tuple(new[axis] for axis in order)}, permuted)
 
 
-def _blocks(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
-    """Pair the dims of two shapes: least groups of as many elements, in order.
+def _blocks(graph: Graph, node: Node) -> list[tuple[list[int], list[int]]]:
+    """Pair the axes of a RESHAPE's input and output that hold the same elements, in order.
 
-    A dim of size 1 is paired with one where both stand at the same place. Else one of the old shape
-    is left out, and one of the new goes with the block that follows, or the last. None if there is
-    no block to go with.
+    One of the input of size 1 that is none of the output is left out; one that is new goes with the
+    block that follows, or the last.
     """
-    before, after = list(range(len(old))), list(range(len(new)))
+    x, output = (graph.tensors[name].type for name in (node.inputs[0], node.output))
+    (region,) = node.definition.needs([x], output, node.complete_attrs())
     blocks: list[tuple[list[int], list[int]]] = []
-    while before and after and 0 not in old:
-        mine, theirs = [before.pop(0)], [after.pop(0)]
-        while (have := _count(old, mine)) != (want := _count(new, theirs)):
-            if have == 1:
-                mine = [before.pop(0)]
-            elif have < want:
-                mine.append(before.pop(0))
-            else:
-                theirs.append(after.pop(0))
-        blocks.append((mine, theirs))
-    if blocks:
-        blocks[-1][1].extend(after)
-    return blocks or None
-
-
-def _count(shape: Shape, axes: Sequence[int]) -> int:
-    return math.prod(shape[axis] for axis in axes)
+    for axis, relation in enumerate(region):
+        if isinstance(relation, Same):
+            blocks.append(([axis], [relation.axis]))
+        elif isinstance(relation, Block):
+            if relation.inputs[0] == axis:
+                blocks.append((list(relation.inputs), list(relation.outputs)))
+        elif relation is WHOLE:
+            return []
+    if not blocks:
+        return []
+    return blocks
 
 
 # -- helpers ---------------------------------------------------------------------------------------
-
-
-def _inverse(axes: Axes) -> Axes:
-    return tuple(axes.index(axis) for axis in range(len(axes)))
-
-
-def _keeps_order(shape: Shape, axes: Axes) -> bool:
-    """Whether a permutation leaves the elements of a tensor of this shape where they are."""
-    counting = [axis for axis in axes if shape[axis] != 1]
-    return counting == sorted(counting)
 
 
 def _reshaped(graph: Graph, tensor: str, shape: Shape) -> str:
@@ -309,7 +239,7 @@ def _reshaped(graph: Graph, tensor: str, shape: Shape) -> str:
     return _added(graph, tensor, "RESHAPE", tensor, {"shape": shape})
 
 
-def _reordered(graph: Graph, tensor: str, axes: Axes) -> str:
+def _reordered_tensor(graph: Graph, tensor: str, axes: Axes) -> str:
     op, attrs = permutation_op(axes)
     return _added(graph, tensor, op, tensor, attrs)
 
@@ -318,20 +248,3 @@ def _added(graph: Graph, like: str, op: str, source: str, attrs: Mapping[str, An
     producer = graph.producer(like)
     origin = "" if producer is None else producer.source
     return graph.add_node(op, [source], attrs, name=f"{like}.moved", source=origin)
-
-
-#: Ops whose output has the axes of their first input.
-_SAME_AXES = frozenset({"CAT", "SLICE", "FLIP", "RESAMPLE", "SOFTMAX", "CUMSUM"})
-
-_RULES: Mapping[str, Callable[[Graph, Node], _Moved | None]] = {
-    "CAT": _cat,
-    "FLIP": _flip,
-    "RESHAPE": _reshape,
-    **dict.fromkeys(
-        ("CUMPROD", "CUMSUM", "INDEX_SELECT", "RESAMPLE", "SLICE", "SOFTMAX"), _one_axis
-    ),
-    **dict.fromkeys(
-        ["ALL", "AMAX", "AMIN", "ANY", "ARGMAX", "ARGMIN", "MEAN", "PROD", "SUM", "VAR"], _reduction
-    ),
-    **dict.fromkeys(("LAYER_NORM", "MATMUL", "RMS_NORM"), _trailing),
-}

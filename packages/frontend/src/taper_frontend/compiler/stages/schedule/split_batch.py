@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis import estimate
 from taper_frontend.compiler.analysis.batch import Batch
+from taper_frontend.compiler.analysis.cost import node_cost
+from taper_runtime.machine.cost import Place, beyond_cache, shared_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +111,7 @@ def _handed_on(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[float]
     times = []
     for step in range(len(order) + 1):
         live = [name for name in live if last_use.get(name, -1) >= step]
-        times.append(sum(_beyond_cache(graph.tensors[name].nbytes) for name in live))
+        times.append(sum(shared_ns(beyond_cache(graph.tensors[name].nbytes)) for name in live))
         live += [
             node.output for node in order[step : step + 1] if owner.get(node.output) == node.output
         ]
@@ -122,18 +123,13 @@ def _node_ns(graph: Graph, batch: Batch, node: Node, count: int) -> float:
     if not batch.keeps_apart(node) or node.definition.view is not None:
         return 0.0
     cut = {name for index, name in enumerate(node.inputs) if batch.is_cut(node, index)}
-    moved = sum(_beyond_cache(graph.tensors[t].nbytes / count) for t in (*cut, node.output))
+    moved = sum(beyond_cache(graph.tensors[t].nbytes / count) for t in (*cut, node.output))
     shared = sum(
         graph.tensors[name].nbytes for name in set(node.inputs) - cut if name in graph.constants
     )
     # Weights are fetched ahead, and waited for only where there is little to do with them.
-    work = max(estimate.work_ns(graph, node) / count, estimate.memory_ns(shared))
-    return count * (work + moved + estimate.NODE_NS)
-
-
-def _beyond_cache(nbytes: float) -> float:
-    """Time of writing or reading a tensor, of which cache holds half of what it can."""
-    return estimate.memory_ns(max(0, nbytes - estimate.CACHE / 2))
+    place = Place(1 / count, streamed=shared_ns(shared), waited=shared_ns(moved))
+    return count * node_cost(graph, node, place)
 
 
 # -- the rewrite -----------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_frontend.compiler.analysis import estimate
+from taper_frontend.compiler.analysis.cost import node_cost
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
+from taper_runtime.machine.cost import Place, cache_bytes, shared_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,11 +151,10 @@ def _segment(graph: Graph, nodes: Sequence[Node]) -> _Segment | None:
     """The fewest bands that fit cache; None where that is impossible or would be pointless."""
     last = graph.tensors[nodes[-1].output]
     # A large tensor is written to memory and read again, by this segment's last node and the next.
-    handed_on = estimate.memory_ns(2 * last.nbytes) if last.nbytes > estimate.CACHE else 0.0
+    handed_on = 2 * shared_ns(last.nbytes) if last.nbytes > cache_bytes() else 0.0
     if len(nodes) == 1:
-        time = estimate.NODE_NS + estimate.work_ns(graph, nodes[0]) + handed_on
-        return _Segment(nodes, (), time)
-    if all(graph.tensors[node.output].nbytes <= estimate.CACHE for node in nodes[:-1]):
+        return _Segment(nodes, (), node_cost(graph, nodes[0], Place(waited=handed_on)))
+    if all(graph.tensors[node.output].nbytes <= cache_bytes() for node in nodes[:-1]):
         return None
     images, rows = last.shape[:2]
     for count in range(2, _MOST + 1):
@@ -169,7 +169,7 @@ def _segment(graph: Graph, nodes: Sequence[Node]) -> _Segment | None:
             for band in _shares(rows, per_image if groups == images else 1)
         ]
         largest = max(bands, key=lambda band: _peak(graph, nodes, band))
-        if _peak(graph, nodes, largest) <= estimate.CACHE and len(bands) <= _MOST:
+        if _peak(graph, nodes, largest) <= cache_bytes() and len(bands) <= _MOST:
             time = sum(_band_time(graph, nodes, band) for band in bands)
             return _Segment(nodes, bands, time + _weights(graph, nodes, len(bands)) + handed_on)
     return None
@@ -212,8 +212,7 @@ def _peak(graph: Graph, nodes: Sequence[Node], band: _Band) -> float:
 
 def _band_time(graph: Graph, nodes: Sequence[Node], band: _Band) -> float:
     return sum(
-        estimate.NODE_NS
-        + estimate.work_ns(graph, node) * _share(graph.tensors[node.output].shape, made)
+        node_cost(graph, node, Place(_share(graph.tensors[node.output].shape, made)))
         for node, (_, made) in zip(nodes, _spans(graph, nodes, band), strict=True)
     )
 
@@ -222,7 +221,7 @@ def _weights(graph: Graph, nodes: Sequence[Node], bands: int) -> float:
     """Time of reading the weights for every band but the first, where they do not stay."""
     names = {name for node in nodes for name in node.inputs if name in graph.constants}
     nbytes = sum(graph.tensors[name].nbytes for name in names)
-    return (bands - 1) * estimate.memory_ns(nbytes) if nbytes > estimate.CACHE // 2 else 0.0
+    return (bands - 1) * shared_ns(nbytes) if nbytes > cache_bytes() // 2 else 0.0
 
 
 # -- the rewrite -----------------------------------------------------------------------------------

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from taper_runtime.ops.matmul import PANEL
-from taper_runtime.ops.winograd import POINTS, tiles, transform_weight
-from taper_runtime.sizes import evaluate
+from taper_runtime.machine.cost import Place, cost, memory_ns
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.winograd import POINTS, transform_weight, weight_shape
+from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-
-#: What one core with 512-bit vectors does in a nanosecond: multiply-adds, pixels' floats to or from
-#: a tile's transform, and floats of a weight from memory, since one run touches all of a model's.
-_PRODUCTS, _TRANSFORMED, _WEIGHT = 80.0, 8.0, 3.0
-
-#: Steps of a sum that storing it and starting the next cost.
-_SUM = 8
+    from taper_runtime.ops.opdef import OpDef, TensorType
 
 #: What part of the direct sums' time is few enough to take rounding errors and bytes for.
 _WORTH = 0.9
@@ -74,24 +70,30 @@ def _is_eligible(graph: Graph, node: Node) -> bool:
 
 def _fastest(graph: Graph, node: Node) -> int:
     """The tile size with the least estimated time; 0: direct sums."""
-    batch, *sizes, outputs = (
-        evaluate(size, graph.examples) for size in graph.tensors[node.output].shape
-    )
-    channels = graph.tensors[node.inputs[0]].shape[-1]
-    columns = _lanes(outputs)
-    times = {0: _WORTH * _product(batch * math.prod(sizes), 9 * channels, columns)}
+    x, weight, *extras = (_example(graph, name) for name in node.inputs)
+    channels, columns = weight.shape[-2:]
+    output = _example(graph, node.output)
+    attrs = node.complete_attrs()
+    times = {0: _WORTH * _run_once(node.definition, [x, weight, *extras], output, attrs)}
+    winograd = REGISTRY["CONV_WINOGRAD"]
+    attrs = {name: attrs[name] for name in winograd.attrs if name in attrs}
+    attrs["columns"] = columns
     for tile in POINTS:
-        points, places = (tile + 2) ** 2, batch * tiles(tuple(sizes), tile)
-        moved = places * points * (_lanes(channels) + columns)
-        times[tile] = points * _product(places, channels, columns) + moved / _TRANSFORMED
+        tiles = weight._replace(shape=weight_shape(channels, columns, tile))
+        inputs = [x, tiles, *extras]
+        times[tile] = _run_once(winograd, inputs, output, attrs | {"tile": tile})
     return min(times, key=times.__getitem__)
 
 
-def _lanes(channels: int) -> int:
-    """Channels as the kernels compute them: whole vectors."""
-    return -(-channels // PANEL) * PANEL
+def _example(graph: Graph, name: str) -> TensorType:
+    """The type of a tensor for the example's sizes."""
+    tensor = graph.tensors[name]
+    sizes = tuple(size_at(size, graph.examples) for size in tensor.shape)
+    return tensor.type._replace(shape=sizes)
 
 
-def _product(rows: int, k: int, columns: int) -> float:
-    """Nanoseconds of the product of ``rows`` pixels or tiles with a weight of [k, columns]."""
-    return columns * (rows * (k + _SUM) / _PRODUCTS + k / _WEIGHT)
+def _run_once(
+    op: OpDef, inputs: list[TensorType], output: TensorType, attrs: Mapping[str, Any]
+) -> float:
+    """Nanoseconds of a node that reads its weight from memory: a run touches each once."""
+    return cost(op, inputs, output, attrs, Place(waited=memory_ns(inputs[1].nbytes)))

@@ -1,4 +1,4 @@
-"""torch's symbolic sizes as size expressions."""
+"""Express torch's symbolic sizes as size expressions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from torch.utils._sympy.functions import (
 )
 from torch.utils._sympy.numbers import int_oo
 
+from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import argument_placeholders
-from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import UNBOUNDED, largest, linear, nonempty, smallest, variable
@@ -42,8 +42,6 @@ _TRIED = 1024
 
 #: Largest denominator of a factor of sizes: 1.5 and 0.125 have small ones, 1 / 3 has 2**54.
 _MAX_DENOMINATOR = 2**16
-
-DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
 
 
 class SizeError(OpError):
@@ -283,12 +281,3 @@ def _holds(guard: sympy.Expr, symbol: sympy.Symbol, size: int) -> bool:
         return guard.xreplace({symbol: sympy.Integer(size)}) is not sympy.false
     except (AssertionError, ZeroDivisionError):  # such as 3 % (3 // 8)
         return False
-
-
-def refused_type(value: torch.Tensor) -> str:
-    """Return what is wrong with the type of a tensor, empty if nothing is."""
-    if value.layout != torch.strided:
-        return f"expected a dense tensor, got {value.layout}"
-    if value.dtype not in DTYPE_NAMES:
-        return f"expected one of {', '.join(DTYPES)}, got {value.dtype}"
-    return ""

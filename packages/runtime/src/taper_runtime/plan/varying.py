@@ -1,4 +1,4 @@
-"""The dims of a plan's inputs that vary, for whoever shows them."""
+"""List the dims of a plan's inputs that vary, for whoever shows them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""What this machine can do at most, measured: the roofline that times are held against."""
+"""Measure what this machine can do at most; write and read the record."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _native
+from taper_runtime.machine.limits import Limits, Memory
 
 if TYPE_CHECKING:
     import os
@@ -17,73 +18,6 @@ if TYPE_CHECKING:
 #: A measurement is the best of trials of at least this length, of which there are this many.
 _TRIAL_NS, _TRIALS = 2_000_000, 5
 _LINE = 64
-
-
-class Memory(NamedTuple):
-    """One level of the memory hierarchy.
-
-    Attributes
-    ----------
-    name : str
-        ``"L1"``, ``"L2"``, ``"L3"`` or ``"DRAM"``.
-    size : int
-        Bytes the level holds for all threads together; 0 for DRAM.
-    read, copy : float
-        GB/s of all threads. A copy counts bytes read and bytes written.
-    """
-
-    name: str
-    size: int
-    read: float
-    copy: float
-
-
-class Limits(NamedTuple):
-    """What ``threads`` threads can do with the code of one ISA level.
-
-    Attributes
-    ----------
-    isa : str
-    threads : int
-    flops : float
-        GFLOP/s of float32 multiply-adds in registers, two for each.
-    int8 : float
-        Gop/s of int8 multiply-adds into int32; 0 where the CPU has no instruction for them.
-    memory : tuple of Memory
-        Nearest first, DRAM last; a cache whose size the system does not tell is missing.
-    """
-
-    isa: str
-    threads: int
-    flops: float
-    int8: float
-    memory: tuple[Memory, ...]
-
-    def holding(self, nbytes: int) -> Memory:
-        """The nearest level that holds this many bytes."""
-        return next(level for level in self.memory if level.size >= nbytes or not level.size)
-
-    def least_ns(self, flops: int, constant: int, read: int, written: int, resident: int) -> float:
-        """The time below which no code computes a node, in nanoseconds.
-
-        The roofline model (Williams, Waterman, Patterson: "Roofline", CACM 2009) over a hierarchy:
-        the longer of arithmetic and traffic. Constants come from the level that holds all that a
-        run touches, since they are touched once a run; the rest was just written and is read
-        where it fits. A byte read for each byte written counts as copied.
-
-        Parameters
-        ----------
-        flops : int
-        constant, read, written : int
-            Bytes of weights, of other inputs, of the output.
-        resident : int
-            Bytes a whole run touches.
-        """
-        near = self.holding(read + written)
-        traffic = constant / self.holding(resident).read
-        traffic += max(read - written, 0) / near.read
-        traffic += (written + min(read, written)) / near.copy
-        return max(flops / self.flops, traffic)
 
 
 def measure_limits(
@@ -162,8 +96,9 @@ def save_limits(limits: Sequence[Limits], path: str | os.PathLike[str]) -> None:
 
 
 def limits_data(limits: Limits) -> dict[str, Any]:
-    """Return limits as plain data that JSON can hold."""
-    return {**limits._asdict(), "memory": [m._asdict() for m in limits.memory]}
+    """Return what is measured of limits, as plain data that JSON can hold."""
+    measured = {name: getattr(limits, name) for name in ("isa", "threads", "flops", "int8")}
+    return {**measured, "memory": [m._asdict() for m in limits.memory]}
 
 
 def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> Limits:

@@ -1,0 +1,215 @@
+"""Compute a node over its axes in another order.
+
+What a node does to its axes is said by its op's region, and which of its attrs name axes by their
+role: so a permutation crosses any op, a user's own too, without a word about that op here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taper_runtime.errors import OpError
+from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
+
+#: A permutation: axis ``i`` of the result is axis ``axes[i]`` of what is permuted.
+Axes = tuple[int, ...]
+
+
+def inverse(axes: Axes) -> Axes:
+    """Return the permutation that undoes ``axes``."""
+    return tuple(axes.index(axis) for axis in range(len(axes)))
+
+
+def permuted(values: Sequence[int], axes: Axes) -> Axes:
+    """Return ``values``, one for each axis, in the order of ``axes``."""
+    return tuple(values[axis] for axis in axes)
+
+
+def keeps_order(shape: Shape, axes: Axes) -> bool:
+    """Whether a permutation leaves the elements of a tensor of this shape where they are."""
+    counting = [axis for axis in axes if shape[axis] != 1]
+    return counting == sorted(counting)
+
+
+def padded(shape: Shape, rank: int) -> Shape:
+    """Return ``shape`` with dims of size 1 in front, to be of ``rank`` or more."""
+    return (1,) * (rank - len(shape)) + shape
+
+
+class Reordered(NamedTuple):
+    """How a node computes its output, permuted, from inputs that are permuted.
+
+    Attributes
+    ----------
+    follows : tuple of bool
+        For each input, whether it is read in the other order too; the others are read as they are.
+    attrs : dict
+        Those of the node in the other order.
+    axes : tuple of int
+        Axis ``i`` of the node's output is axis ``axes[i]`` of what is computed.
+    """
+
+    follows: tuple[bool, ...]
+    attrs: dict[str, Any]
+    axes: Axes
+
+
+class _Call(NamedTuple):
+    """An op with the types and complete attrs of one node."""
+
+    op: OpDef
+    inputs: Sequence[TensorType]
+    output: TensorType
+    attrs: Attrs
+
+    @property
+    def regions(self) -> Sequence[Region]:
+        return self.op.needs(self.inputs, self.output, self.attrs)
+
+
+def reorder(graph: Graph, node: Node, index: int, axes: Axes) -> Reordered | None:
+    """Return how ``node`` is computed from the tensor that a permutation makes one input of.
+
+    Axes that are computed apart (:class:`Same`) go anywhere. What is computed along an axis goes
+    with it where an attr names the axis, else such an axis has to stay at its place. The node in
+    the other order has to have the same regions, permuted.
+
+    Parameters
+    ----------
+    graph : Graph
+    node : Node
+    index : int
+        Which input is permuted.
+    axes : tuple of int
+        Its axis ``i`` is axis ``axes[i]`` of the tensor that would be read instead.
+
+    Returns
+    -------
+    Reordered or None
+        None where the op cannot compute it, or sizes leave that open.
+    """
+    definition = node.definition
+    if any(attr.role == "shape" for attr in definition.attrs.values()):
+        return None
+    tensors = graph.tensors
+    types = [tensors[name].type for name in node.inputs]
+    call = _Call(definition, types, tensors[node.output].type, node.complete_attrs())
+    regions = call.regions
+    named = _named(definition, call.attrs)
+    for axis, relation in enumerate(regions[index]):
+        if axes[axis] != axis and not _may_move(relation, axis in named):
+            return None
+    followers = tuple(
+        k == index or _follows(region, len(axes), axes, named) for k, region in enumerate(regions)
+    )
+    alone = tuple(k == index for k in range(len(types)))
+    for follows in dict.fromkeys((followers, alone)):
+        found = _reordered(call, regions, follows, axes, index)
+        if found is not None:
+            return found._replace(attrs=dict(node.attrs) | found.attrs)
+    return None
+
+
+def _named(op: OpDef, attrs: Attrs) -> set[int]:
+    """Return the axes that attrs name."""
+    found: set[int] = set()
+    for name, attr in op.attrs.items():
+        if attr.role == "axis":
+            value = attrs[name]
+            found.update((value,) if isinstance(value, int) else value)
+    return found
+
+
+def _may_move(relation: Relation, is_named: bool) -> bool:
+    return is_named or relation is BROADCAST or isinstance(relation, Same)
+
+
+def _follows(region: Region, rank: int, axes: Axes, named: set[int]) -> bool:
+    """Whether an input has axes that move, each the axis of the same place of the output.
+
+    It may have fewer axes than the permuted input: then those are the last ones.
+    """
+    missing = rank - len(region)
+    moving = [axis for axis in range(max(missing, 0), rank) if axes[axis] != axis]
+    if missing < 0 or not moving:
+        return False
+    for axis in moving:
+        relation = region[axis - missing]
+        in_place = isinstance(relation, Same | Window) and relation.axis == axis
+        if not (in_place or relation is BROADCAST or (relation is WHOLE and axis in named)):
+            return False
+    return True
+
+
+def _reordered(
+    call: _Call, regions: Sequence[Region], follows: tuple[bool, ...], axes: Axes, index: int
+) -> Reordered | None:
+    """Reorder the inputs that follow, and check that all that is said of the axes stays true."""
+    back = inverse(axes)
+    renamed = _renamed(call.op, call.attrs, axes) if follows[0] else {}
+    attrs = {**call.attrs, **renamed}
+    types = [
+        t._replace(shape=permuted(padded(t.shape, len(axes)), back)) if moves else t
+        for t, moves in zip(call.inputs, follows, strict=True)
+    ]
+    try:
+        output = call.op.infer_type(types, attrs)
+    except OpError:
+        return None
+    moved = _Call(call.op, types, output, attrs).regions
+    # Where each axis of the output has gone to.
+    places: dict[int, int] = {}
+    for region, other, moves in zip(regions, moved, follows, strict=True):
+        added = len(other) - len(region)
+        for axis, relation in enumerate(region):
+            then = other[axes[axis + added] if moves else axis]
+            if not _is_alike(relation, then, places):
+                return None
+    rank = len(output.shape)
+    if not _place_others(places, rank, axes if rank == len(axes) else None):
+        return None
+    result = tuple(places[axis] for axis in range(rank))
+    if permuted(output.shape, result) != call.output.shape or output.dtype != call.output.dtype:
+        return None
+    return Reordered(follows, renamed, result)
+
+
+def _renamed(op: OpDef, attrs: Attrs, axes: Axes) -> dict[str, Any]:
+    """Return the attrs that name axes, of the tensor that is read instead."""
+    renamed: dict[str, Any] = {}
+    for name, attr in op.attrs.items():
+        if attr.role == "axis":
+            value = attrs[name]
+            one = isinstance(value, int)
+            renamed[name] = axes[value] if one else tuple(sorted(permuted(axes, value)))
+    return renamed
+
+
+def _is_alike(relation: Relation, other: Relation, places: dict[int, int]) -> bool:
+    """Whether a relation is another's but for the axis of the output, and note the two axes."""
+    if not isinstance(relation, Same | Window):
+        return relation is other
+    if not isinstance(other, Same | Window) or relation._replace(axis=other.axis) != other:
+        return False
+    return places.setdefault(relation.axis, other.axis) == other.axis
+
+
+def _place_others(places: dict[int, int], rank: int, axes: Axes | None) -> bool:
+    """Find the places of output axes that no input axis is related to.
+
+    They are those of the input, as ``axes`` moves them, or, where the op adds them, have to be one.
+    """
+    lost = [axis for axis in range(rank) if axis not in places]
+    free = [axis for axis in range(rank) if axis not in places.values()]
+    if axes is not None:
+        places.update({axis: axes[axis] for axis in lost})
+    elif len(lost) <= 1:
+        places.update(zip(lost, free, strict=True))
+    return sorted(places.values()) == list(range(rank))

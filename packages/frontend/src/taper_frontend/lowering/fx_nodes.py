@@ -1,0 +1,99 @@
+"""Tell of FX nodes which are needed, which draw random numbers, and which no handler lowers."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.export.graph_signature import CustomObjArgument
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from taper_frontend.lowering.context import Refusal
+from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.lowering.tensor_types import refused_type
+from taper_frontend.lowering.trees import tensor_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.fx import Node
+
+    from taper_frontend.lowering.registry import Handler
+
+_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl", "switch"})
+
+
+def needed(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that results are made of, in order, and those that draw random numbers.
+
+    The others only assert something: a plan's inputs have one type, and a plan cannot raise a
+    model's own errors. Numbers that nobody reads are drawn too, or the next would be others.
+    """
+    wanted = {node for node in nodes if node.op == "output" or draws(node)}
+    for node in reversed(list(nodes)):
+        if node in wanted and _is_check(node):
+            wanted.remove(node)
+        elif node in wanted:
+            wanted.update(node.all_input_nodes)
+    return [node for node in nodes if node in wanted]
+
+
+def draws(node: Node) -> bool:
+    """Whether the node draws random numbers, or would in training mode."""
+    target = node.target
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _is_check(node: Node) -> bool:
+    """Whether the node is torch.linalg's check of its results, or the token that it passes on."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return (
+        isinstance(source, torch.fx.Node)
+        and str(source.target) == "with_effects"
+        and source.args[1] is torch.ops.aten._linalg_check_errors.default
+    )
+
+
+def find_handler(node: Node) -> Handler | None:
+    """Return the handler of a node, None where what it computes has been refused at its root.
+
+    Raises
+    ------
+    Refusal
+        If the node is of a kind that is not supported.
+    """
+    target = node.target
+    if isinstance(target, HigherOrderOperator):
+        flow = str(target) in _CONTROL_FLOW
+        mutates = str(target).startswith("auto_functionalized")
+        category = "control flow" if flow else "mutation" if mutates else "op"
+        raise Refusal("only straight-line programs of ATen ops are supported", category)
+    if str(target) == "aten._local_scalar_dense.default":
+        raise Refusal("a number is read out of a tensor", "data-dependent")
+    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+        return None
+    known = set[object]().union(*(unbacked_sizes(source) for source in node.all_input_nodes))
+    if unbacked_sizes(node) - known:
+        raise Refusal("the shape of the result depends on values", "data-dependent")
+    for value in tensors_of([node]):
+        if reason := refused_type(value):
+            raise Refusal(reason, "dtype")
+    if (handler := HANDLERS.get(str(target))) is not None:
+        return handler
+    if draws(node):
+        reason = "it draws random numbers of a kind that no handler lowers; docs/random-numbers.md"
+        raise Refusal(reason, "op")
+    raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
+
+
+def tensors_of(nodes: Iterable[Node]) -> list[torch.Tensor]:
+    """Return the tensors that the nodes compute, as torch describes them."""
+    return tensor_leaves([node.meta.get("val") for node in nodes])
+
+
+def unbacked_sizes(node: Node) -> set[Any]:
+    """Return the sizes in what the node computes that only values decide."""
+    value = node.meta.get("val")
+    return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
