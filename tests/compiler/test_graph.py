@@ -5,6 +5,7 @@ import pytest
 
 from graph_checks import Builder, assert_same_values, floats, random_inputs
 from taper_frontend.compiler.graph import Graph, evaluate
+from taper_frontend.compiler.graph.constants import literal
 from taper_frontend.compiler.graph.evaluate import constant_value
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
@@ -62,11 +63,11 @@ class TestBuilding:
     def test_constants_are_contiguous_and_not_copied(self):
         g = Graph()
         array = floats(3, 4)
-        assert g.constants[g.add_constant("a", array)] is array
-        transposed = g.constants[g.add_constant("b", array.T)]
+        assert g.value(g.add_constant("a", array)) is array
+        transposed = g.value(g.add_constant("b", array.T))
         assert transposed.flags.c_contiguous
         np.testing.assert_array_equal(transposed, array.T)
-        assert g.constants[g.add_constant("zero_d", np.float32(3))].shape == ()
+        assert g.value(g.add_constant("zero_d", np.float32(3))).shape == ()
 
     def test_bfloat16_is_stored_as_its_bits(self):
         g = Graph()
@@ -263,7 +264,7 @@ class TestReplaceNode:
 
     def test_by_constant(self):
         g = chain()
-        value = floats(2, 3)
+        value = literal(floats(2, 3))
         g.replace_by_constant(g.nodes["b"], value)
         g.verify()
         assert g.constants["b"] is value
@@ -271,7 +272,7 @@ class TestReplaceNode:
 
     def test_output_by_constant_stays_a_node(self):
         g = chain()
-        g.replace_by_constant(g.nodes["d"], floats(2, 3))
+        g.replace_by_constant(g.nodes["d"], literal(floats(2, 3)))
         g.verify()
         assert g.outputs == ["d"]
         assert g.producer("d").op == "COPY"
@@ -370,7 +371,7 @@ class TestVerify:
             (lambda g: g.outputs.append("ghost"), "'ghost'"),
             (lambda g: g.inputs.append("x"), "one origin"),
             (lambda g: g.inputs.clear(), "one origin"),
-            (lambda g: g.constants.update(a=floats(2, 3)), "one origin"),
+            (lambda g: g.constants.update(a=literal(floats(2, 3))), "one origin"),
             (lambda g: g.tensors.pop("b"), "'b'"),
             (
                 lambda g: g.tensors.update(y=TensorSpec("y", "float32", (1,), "intermediate")),
@@ -395,11 +396,8 @@ class TestVerify:
     def test_constant_of_another_shape(self):
         g = chain()
         w = g.add_constant("w", floats(3, 4))
-        g.constants[w] = floats(4, 3)
+        g.constants[w] = literal(floats(4, 3))
         with pytest.raises(InternalError, match="'w'"):
-            g.verify()
-        g.constants[w] = floats(4, 3).T
-        with pytest.raises(InternalError, match="C-contiguous"):
             g.verify()
 
     def test_all_problems_are_listed(self):

@@ -78,7 +78,7 @@ def test_the_steps_lead_from_the_lowered_graph_to_the_last(seed):
     states = list(replayed(data))
     assert told(data, states[0][0]) == lowered
     assert told(data, states[-1][0]) == listed(graph)
-    assert states[-1][1] == graph.outputs
+    assert states[-1][1] == graph.writes
     assert len(data["steps"]) > 10
 
 
@@ -170,6 +170,23 @@ class TestSteps:
         (step,) = data["steps"]
         assert step["became"] == {a: y}
         assert told(data, step["after"]) == {y: ("float32[3]", ("NEG", ["x"], ""))}
+
+    def test_states_are_told_with_their_next_values(self):
+        graph = Graph()
+        x = graph.add_input("x", "float32", (3,))
+        state = graph.add_state("s", floats(3))
+        total = graph.add_node("ADD", [state, x], name="total")
+        graph.set_outputs([graph.add_node("NEG", [total], name="y")])
+        graph.set_next(state, graph.add_node("CAST", [total], {"dtype": "float32"}, name="n"))
+        data = recorded(graph, [drop_casts])
+        assert data["lowered"]["inputs"] == ["x", "s"]
+        assert data["lowered"]["outputs"] == ["y", "n"]
+        record = data["records"][data["lowered"]["tensors"]["s"]]
+        assert record == {"type": "float32[3]", "role": "state"}
+        *_, (tensors, outputs) = replayed(data)
+        assert told(data, tensors) == listed(graph)
+        assert outputs == graph.writes
+        assert steps_of(data) == [("drop_cast", "n")]
 
     def test_a_rule_that_changes_nothing_leaves_no_step(self):
         graph = small()

@@ -153,6 +153,41 @@ def test_explain_warns_too():
     assert "the model fixes it to 3" in text
 
 
+@pytest.mark.parametrize(
+    ("module", "shape", "axes", "kind"),
+    [
+        (Remembers(True), (3,), None, "state"),
+        (
+            Call(lambda self, x: x[:, :1] + 1 if x.shape[1] > 64 else x),
+            (2, 70),
+            {"args_0": {1: "n"}},
+            "shape",
+        ),
+        (
+            Call(lambda self, x: x + 1 if x.shape[1] % 4 else x * 2),
+            (2, 7),
+            {"args_0": {1: "n"}},
+            "branch",
+        ),
+    ],
+)
+def test_explain_warns_of_what_export_warns_of(module, shape, axes, kind):
+    example = (torch.randn(shape),)
+    with pytest.warns(ExportWarning):
+        plan = taper_frontend.export(module, example, dynamic_axes=axes)
+    explanation = taper_frontend.explain(module, example, dynamic_axes=axes)
+    assert [note["kind"] for note in plan.metadata["warnings"]] == [kind]
+    assert explanation.warnings == [note["text"] for note in plan.metadata["warnings"]]
+
+
+def test_explain_tells_of_no_ranges_where_an_input_is_missing():
+    module = Call(lambda self, z, x: z.abs().sum() + (x + 1 if x.shape[1] > 64 else x))
+    example = (torch.ones(2, dtype=torch.complex64), torch.ones(2, 70))
+    explanation = taper_frontend.explain(module, example, dynamic_axes={"args_1": {1: "n"}})
+    assert "dtype" in explanation.categories
+    assert explanation.warnings == []
+
+
 def test_warnings_are_in_the_file(tmp_path):
     with pytest.warns(ExportWarning):
         plan = taper_frontend.export(Noisy().train(), (torch.ones(3),))

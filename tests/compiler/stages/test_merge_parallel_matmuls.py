@@ -67,7 +67,7 @@ def test_halves():
     counts = op_counts(graph)
     assert (counts["MATMUL"], counts["ADD"], counts["CAST"]) == (1, 1, 3)
     weight = only(graph, "MATMUL").inputs[1]
-    assert graph.constants[graph.producer(weight).inputs[0]].dtype == np.float16
+    assert graph.constants[graph.producer(weight).inputs[0]].dtype == "float16"
 
 
 def test_halves_and_floats_stay_apart():
@@ -81,7 +81,7 @@ def test_missing_biases_are_zeros():
     b = Projections()
     q, k, v = (b.project(i, bias=i != 1) for i in range(3))
     graph = check_fires(merge_parallel_matmuls, b.attention(q, k, v))
-    (bias,) = (a for a in graph.constants.values() if a.ndim == 1)
+    (bias,) = (a.value() for a in graph.constants.values() if len(a.shape) == 1)
     np.testing.assert_array_equal(bias[12:24], np.zeros(12))
 
 

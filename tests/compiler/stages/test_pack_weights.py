@@ -20,7 +20,7 @@ def test_layouts(columns, transposed):
     node = only(graph, "MATMUL")
     assert node.attrs == {"alpha": 0.5, "columns": columns}
     assert list(graph.constants) == ["w.packed"]
-    packed = graph.constants["w.packed"]
+    packed = graph.constants["w.packed"].value()
     assert packed.shape == (-(-columns // 16), 6, 16)
     matrix = floats(columns, 6).T if transposed else floats(6, columns)
     np.testing.assert_array_equal(unpack(packed, columns), matrix)
@@ -37,7 +37,7 @@ def test_halves_stay_halves(dtype, transposed):
     assert op_counts(graph) == {"MATMUL": 1}
     assert list(graph.constants) == ["w.packed"]
     assert graph.tensors["w.packed"].dtype == dtype
-    packed = graph.constants["w.packed"]
+    packed = graph.constants["w.packed"].value()
     np.testing.assert_array_equal(unpack(packed, 20), matrix.T if transposed else matrix)
 
 
@@ -125,7 +125,7 @@ def test_convolution(op, groups):
     check_fires(pack_weights, graph)
     node = only(graph, op)
     assert node.attrs["columns"] == 20 // groups
-    packed = graph.constants["w.packed"]
+    packed = graph.constants["w.packed"].value()
     assert packed.shape == (groups, 2 // groups, 9 * 6 // groups, 16)
     np.testing.assert_array_equal(packed, pack_weight(weight, groups))
 

@@ -28,7 +28,9 @@ def test_tile_follows_from_the_shape(size, channels, tile):
     node = only(graph, "CONV_WINOGRAD")
     assert node.attrs == {"padding": (1, 1, 1, 1), "columns": channels, "tile": tile}
     assert list(graph.constants) == [f"w.tiles{tile}"]
-    np.testing.assert_array_equal(graph.constants[f"w.tiles{tile}"], transform_weight(weight, tile))
+    np.testing.assert_array_equal(
+        graph.constants[f"w.tiles{tile}"].value(), transform_weight(weight, tile)
+    )
 
 
 def test_epilogue_and_extras_stay():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-    from taper_frontend.lowering.lower import Lowered
+    from taper_frontend.lowering.lower import Lowered, Survey
     from taper_runtime.plan.plan import Plan
 
 
@@ -259,13 +259,17 @@ def tensor_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
 
 
 def of_ranges(
-    lowered: Lowered, program: ExportedProgram, axes: Sequence[Axis], names: Mapping[str, str]
+    lowered: Lowered | Survey,
+    program: ExportedProgram,
+    axes: Sequence[Axis],
+    names: Mapping[str, str],
 ) -> list[Note]:
     """Tell of sizes that nobody gave a range and of which the model does not take all alike.
 
     Parameters
     ----------
-    lowered : Lowered
+    lowered : Lowered or Survey
+        With all inputs of the program.
     program : ExportedProgram
     axes : sequence of Axis
     names : mapping of str to str

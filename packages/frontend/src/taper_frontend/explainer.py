@@ -14,12 +14,12 @@ from taper_frontend.attempts import attempt
 from taper_frontend.capture import Model, capture
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.dims import Axis, settle
+from taper_frontend.dims import Axis, of_ranges, settle
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
 from taper_frontend.lowering.source import without_module
 from taper_frontend.names import input_names
-from taper_frontend.notes import Note, of_plan
+from taper_frontend.notes import Note, of_plan, stored_bytes
 from taper_frontend.request import make_request
 from taper_runtime.executor.executor import definition
 from taper_runtime.machine.cost import Place, cost, shared_ns
@@ -196,14 +196,17 @@ def _explain(
     dims = settle(program, inputs, axes)
     surveyed = survey(program, dims.names, ranged=dims.ranged)
     graph = surveyed.graph
-    weights = sum(array.nbytes for array in graph.constants.values())
+    weights = stored_bytes(graph)
     total = sum(_is_call(node) for node in program.graph.nodes)
     calls = {str(node.target) for node in program.graph.nodes if _is_call(node)}
     refused = [node for node in surveyed.refused if node.op in calls]
     nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count too
     compile_graph(graph)
     plan = make_plan(graph)
-    found = [*notes, *dims.notes, *of_plan(plan, weights)]
+    found = [*notes, *dims.notes]
+    if not surveyed.refused:  # else inputs may be missing
+        found += of_ranges(surveyed, program, axes, dims.names)
+    found += of_plan(plan, weights)
     return Explanation(
         nodes,
         nodes - len(surveyed.refused),

@@ -20,7 +20,7 @@ from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.lowering.trees import flat_leaves, tensor_leaves
 from taper_frontend.names import check_names, input_names, output_names
-from taper_frontend.notes import Note, of_plan, warn
+from taper_frontend.notes import Note, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
@@ -195,8 +195,7 @@ def compile_program(
         program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
     )
     graph = lowered.graph
-    stored = [*graph.constants.values(), *(state.first for state in graph.states)]
-    weights = sum(array.nbytes for array in stored)
+    weights = stored_bytes(graph)
     step("optimize")
     nodes_lowered = len(graph.nodes)
     with tracing(graph, options.trace, options.title):

@@ -18,6 +18,7 @@ from taper_runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.plan.plan import Plan
 
 #: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary
@@ -81,6 +82,12 @@ def of_arguments(names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> 
             f"no such input: {_list(baked)}; give a tensor for what is to vary from run to run",
         )
     ]
+
+
+def stored_bytes(graph: Graph) -> int:
+    """Return the bytes of the constants and of the states' first values."""
+    constants = sum(constant.nbytes for constant in graph.constants.values())
+    return constants + sum(state.first.nbytes for state in graph.states)
 
 
 def of_plan(plan: Plan, weights: int) -> list[Note]:

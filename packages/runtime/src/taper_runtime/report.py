@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.plain import to_json
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.recipes import KEY, parameter_names, recipe_text
 from taper_runtime.plan.varying import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
 from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+    from taper_runtime.plan.recipes import Step
 
 #: Characters of a line of :func:`summarize_plan`, and how many inputs, outputs or sizes it lists.
 _LINE, _LISTED = 100, 2
@@ -33,7 +35,7 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
     lines = [*_describe_signature(plan)]
     lines += ["", describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
-        lines += ["", *_describe_nodes(plan)]
+        lines += ["", *_describe_constants(plan), *_describe_nodes(plan)]
     return "\n".join(map(printable, lines))
 
 
@@ -75,9 +77,17 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "arena_bytes": _arena(plan),
         "nodes_total": len(plan.nodes),
         "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
-        "metadata": to_json(dict(plan.metadata), "metadata"),
+        "metadata": to_json({k: v for k, v in plan.metadata.items() if k != KEY}, "metadata"),
     }
     if nodes:
+        data["constants"] = [
+            {
+                **_spec_data(plan.tensors[name]),
+                "parameters": list(parameter_names(recipe)),
+                "recipe": recipe_text(recipe),
+            }
+            for name, recipe in _recipes(plan)
+        ]
         data["nodes"] = [
             {
                 "op": node.op,
@@ -267,6 +277,19 @@ def _needs(plan: Plan, name: str, readers: Mapping[str, list[int]]) -> Iterable[
                 names.append(plan.nodes[step].output)
     ops = [plan.nodes[step].op for step in sorted(steps)]
     return dict.fromkeys(ops + ["output"] * any(each in plan.outputs for each in names))
+
+
+def _recipes(plan: Plan) -> Iterable[tuple[str, Sequence[Step]]]:
+    return ((name, recipe) for name, recipe in plan.recipes.items() if name in plan.constants)
+
+
+def _describe_constants(plan: Plan) -> list[str]:
+    lines = [
+        f"{name}: {type_text(plan.tensors[name])} = {recipe_text(recipe)}"
+        for name, recipe in _recipes(plan)
+        if len(recipe) > 1 or name not in parameter_names(recipe)
+    ]
+    return [f"{counted(len(lines), 'constant')} made from parameters:", *lines, ""] if lines else []
 
 
 def _describe_nodes(plan: Plan) -> list[str]:

@@ -137,7 +137,7 @@ class Lowering:
         """Add a constant; a tensor's values are copied, so the plan shares nothing with a model."""
         name = f"{self._name}.constant"
         if isinstance(value, torch.Tensor):
-            name = add_tensor(self.graph, name, value)
+            name = self.graph.add_constant(name, to_numpy(value), DTYPE_NAMES.get(value.dtype))
         else:
             name = self.graph.add_constant(name, value)
         self._emitted[name] = None
@@ -366,13 +366,12 @@ def convert_number(value: float, dtype: str) -> int | float | bool:
     return int(value) if "int" in dtype else float(value)
 
 
-def add_tensor(graph: Graph, name: str, tensor: torch.Tensor) -> str:
-    """Add a copy of ``tensor`` as a constant of ``graph``."""
-    dtype = DTYPE_NAMES.get(tensor.dtype)
-    return graph.add_constant(name, to_numpy(tensor), dtype)
-
-
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """Copy a tensor to a C-contiguous array of the storage type of its dtype."""
-    values = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return as_numpy(tensor.detach().clone(memory_format=torch.contiguous_format))
+
+
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """View a tensor as such an array; one that does not lie so in this memory is copied."""
+    values = tensor.detach().cpu().contiguous()
     return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy()

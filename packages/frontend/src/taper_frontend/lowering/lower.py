@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,8 +18,9 @@ from torch.export.graph_signature import (
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
-from taper_frontend.lowering.context import Lowering, Refusal, add_tensor, to_numpy
+from taper_frontend.lowering.context import Lowering, Refusal, as_numpy, to_numpy
 from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
 from taper_frontend.lowering.source import source_line
@@ -26,6 +28,7 @@ from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_runtime.errors import InternalError, OpError
+from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import UndecidedError, variables
 
 if TYPE_CHECKING:
@@ -85,10 +88,13 @@ class Survey(NamedTuple):
     graph : Graph
         That part. What is refused stands in it as inputs, what nothing reads as outputs.
     refused : list of UnsupportedNode
+    symbols : dict of sympy.Symbol to size
+        As of :class:`Lowered`.
     """
 
     graph: Graph
     refused: list[UnsupportedNode]
+    symbols: dict[sympy.Symbol, int]
 
 
 class _Poison:
@@ -151,7 +157,7 @@ def survey(
     graph = walk.graph
     walk.set_next_values()
     graph.set_outputs(name for name in graph.nodes if not graph.is_used(name))
-    return Survey(graph, walk.refused)
+    return Survey(graph, walk.refused, walk.sizes.symbols)
 
 
 def _walk(
@@ -189,6 +195,11 @@ class _Walk:
         self.values: dict[str, Any] = {}
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
+        # the same memory -> names in the state dict
+        self.names: dict[tuple[Any, ...], list[str]] = {}
+        for name, tensor in program.state_dict.items():
+            if not refused_type(tensor) and tensor.numel():
+                self.names.setdefault(_memory(tensor), []).append(name)
         # state -> FX node of its next value
         self.states: dict[str, str] = {}
         # buffer that the module writes to -> FX node of its next value
@@ -329,15 +340,16 @@ class _Walk:
         if reason := refused_type(tensor):
             self._refuse(f"{spec.kind.name.lower().replace('_', ' ')} {name!r}", "dtype", reason)
             return _POISON
-        key = (
-            tensor.untyped_storage().data_ptr(),
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-        )
+        key = _memory(tensor)
         if key not in self.tied or not tensor.numel():
-            self.tied[key] = add_tensor(self.graph, name, tensor)
+            dtype, value = DTYPE_NAMES[tensor.dtype], partial(as_numpy, tensor)
+            recipe: Constant
+            if spec.kind == InputKind.CONSTANT_TENSOR:
+                recipe = literal(value(), dtype)
+            else:
+                names = dict.fromkeys([name, *self.names.get(key, ())])
+                recipe = Parameter(TensorType(dtype, tuple(tensor.shape)), tuple(names), value)
+            self.tied[key] = self.graph.add_constant(name, recipe)
         return self.tied[key]
 
     # -- nodes ------------------------------------------------------------------------------------
@@ -444,6 +456,12 @@ class _Walk:
 
     def _refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
         self.refused.append(UnsupportedNode(op, category, reason, source))
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what is equal for tensors that are one: tied parameters."""
+    storage = tensor.untyped_storage().data_ptr()
+    return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _holds_poison(args: Any) -> bool:

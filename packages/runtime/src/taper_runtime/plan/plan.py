@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.format.writer import FilePath
+    from taper_runtime.plan.recipes import Step
 
 #: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
 ROLES = ("input", "output", "constant", "state", "intermediate")
@@ -155,6 +156,30 @@ class Plan(NamedTuple):
         """The state that the run's first random numbers are drawn from; None if it draws none."""
         first = (node.inputs[0] for node in self.nodes if node.op == "RANDOM")
         return next((name for name in first if name in self.states), None)
+
+    @property
+    def recipes(self) -> dict[str, tuple[Step, ...]]:
+        """From which parameters of the module, and by which ops, each constant was made.
+
+        By the constant's name, as far as the export knew; see :mod:`taper_runtime.plan.recipes`.
+        """
+        from taper_runtime.plan.recipes import parse_recipes
+
+        return parse_recipes(self.metadata)
+
+    def made_from(self, parameter: str) -> tuple[str, ...]:
+        """Return the names of the constants that a parameter or buffer went into.
+
+        Parameters
+        ----------
+        parameter : str
+            Its name in the module's state dict.
+        """
+        from taper_runtime.plan.recipes import parameter_names
+
+        return tuple(
+            name for name, recipe in self.recipes.items() if parameter in parameter_names(recipe)
+        )
 
     def is_executed(self, node: PlanNode) -> bool:
         """Whether a run computes this node; False where it is a view of its input or its inputs."""

@@ -28,6 +28,7 @@ from taper_runtime.plan.checks import (
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES
+from taper_runtime.plan.recipes import parse_recipes
 from taper_runtime.sizes import Size, linear, nonempty, variables
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def _check_plan(plan: Plan) -> None:
     check_memory(plan, _check_nodes(plan))
     _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
     _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
+    parse_recipes(plan.metadata)
 
 
 def _check_sizes(plan: Plan) -> None:

@@ -58,8 +58,8 @@ def affine(graph: Graph, tensor: str) -> Affine | None:
     spec = graph.tensors[tensor]
     if spec.dtype not in _INTEGERS:
         return None
-    if tensor in graph.constants:
-        return _constant(graph.constants[tensor])
+    if graph.is_constant(tensor):
+        return _constant(graph, tensor)
     node = graph.producer(tensor)
     if node is None:
         return None
@@ -74,9 +74,11 @@ def truth(graph: Graph, tensor: str) -> bool | None:
     """Return what every element of a bool tensor is, whatever the inputs; None if not known."""
     if graph.tensors[tensor].dtype != "bool":
         return None
-    if tensor in graph.constants:
-        array = graph.constants[tensor]
-        return bool(array.flat[0]) if array.size and (array == array.flat[0]).all() else None
+    if graph.is_constant(tensor):
+        array = graph.value(tensor)
+        if array is None or not array.size or (array != array.flat[0]).any():
+            return None
+        return bool(array.flat[0])
     node = graph.producer(tensor)
     if node is None:
         return None
@@ -156,8 +158,9 @@ def _viewed(graph: Graph, node: Node, found: Affine) -> Affine | None:
     return _plain(moved, graph.tensors[node.output].shape)
 
 
-def _constant(array: np.ndarray) -> Affine | None:
-    if not 0 < array.size <= _MAX_CONSTANT:
+def _constant(graph: Graph, tensor: str) -> Affine | None:
+    array = graph.value(tensor) if 0 < graph.tensors[tensor].type.size <= _MAX_CONSTANT else None
+    if array is None:
         return None
     start = int(array.flat[0])
     steps = [

@@ -50,7 +50,7 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
         weight = producer.inputs[0]
         if graph.tensors[weight].dtype not in HALVES:
             return None
-    return weight if weight in graph.constants else None
+    return weight if graph.is_constant(weight) else None
 
 
 def has_own_weight(graph: Graph, node: Node) -> bool:
@@ -60,7 +60,7 @@ def has_own_weight(graph: Graph, node: Node) -> bool:
     """
     weight = node.inputs[1]
     return (
-        weight in graph.constants
+        graph.is_constant(weight)
         and graph.tensors[weight].dtype == "float32"
         and graph.sole_consumer(weight) is node
         and (node.op != "MATMUL" or len(graph.tensors[weight].shape) == 2)

@@ -40,7 +40,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     """
     if inputs.keys() != set(graph.reads):
         raise InputError(f"expected inputs {graph.reads}, got {sorted(inputs)}")
-    values = dict(graph.constants)
+    values = {name: constant.value() for name, constant in graph.constants.items()}
     for name in graph.reads:
         _check_type(f"input {name!r}", inputs[name], graph.tensors[name].type, InputError)
         values[name] = inputs[name]
@@ -52,9 +52,12 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
 
 
 def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
-    """Return the value of ``tensor`` if no input decides it, whether it is folded or not."""
-    if tensor in graph.constants:
-        return graph.constants[tensor]
+    """Return the value of ``tensor`` if no input decides it, whether it is folded or not.
+
+    None also where it is computed from a parameter that is not to be looked at.
+    """
+    if graph.is_constant(tensor):
+        return graph.value(tensor)
     node = graph.producer(tensor)
     if node is None or not graph.is_static(node):
         return None

@@ -7,12 +7,10 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from taper_frontend.compiler.graph.constants import Constant, Literal, literal, visible
 from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.graph.node import Node
 from taper_frontend.compiler.graph.state import State
-from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
@@ -22,6 +20,8 @@ from taper_runtime.sizes import Size, size_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
 
 
 class Graph:
@@ -43,8 +43,8 @@ class Graph:
         A name may stand there twice.
     tensors : dict of str to TensorSpec
         Type and role (input, state, constant or intermediate) of every tensor.
-    constants : dict of str to numpy.ndarray
-        C-contiguous values of the tensors of role constant, in the storage type of their dtype.
+    constants : dict of str to Constant
+        What the tensors of role constant are: parameters, literals, or recipes over such.
     states : list of State
         What lives across runs.
     listener : Listener
@@ -61,7 +61,7 @@ class Graph:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.tensors: dict[str, TensorSpec] = {}
-        self.constants: dict[str, np.ndarray] = {}
+        self.constants: dict[str, Constant] = {}
         self.states: list[State] = []
         self.listener = Listener()
         self._nodes: dict[str, Node] = {}
@@ -101,9 +101,9 @@ class Graph:
         str
             Its name: ``name``, with a suffix where that was taken.
         """
-        first, type_ = _stored(f"state {name!r}", first, dtype)
-        name = self._add_tensor(name, type_, "state")
-        self.states.append(State(name, first, name))
+        stored = _literal(f"state {name!r}", first, dtype)
+        name = self._add_tensor(name, stored.type, "state")
+        self.states.append(State(name, stored.array, name))
         return name
 
     def set_next(self, name: str, tensor: str) -> None:
@@ -112,16 +112,19 @@ class Graph:
         state = next(state for state in self.states if state.name == name)
         state.next = tensor
 
-    def add_constant(self, name: str, array: np.ndarray, dtype: str | None = None) -> str:
-        """Add a constant; the array is kept, not copied, if it is C-contiguous.
+    def add_constant(
+        self, name: str, value: Constant | np.ndarray, dtype: str | None = None
+    ) -> str:
+        """Add a constant.
 
         Parameters
         ----------
         name : str
             Wanted name.
-        array : numpy.ndarray
+        value : Constant or numpy.ndarray
+            An array is a literal: see :func:`taper_frontend.compiler.graph.constants.literal`.
         dtype : str, optional
-            Needed only where numpy has no such type: bfloat16 is given as its bits in uint16.
+            Of an array, where numpy has no such type.
 
         Returns
         -------
@@ -133,9 +136,10 @@ class Graph:
         OpError
             If the array's dtype is not one of Taper's, or not the storage type of ``dtype``.
         """
-        array, type_ = _stored(f"constant {name!r}", array, dtype)
-        name = self._add_tensor(name, type_, "constant")
-        self.constants[name] = array
+        if not isinstance(value, Constant):
+            value = _literal(f"constant {name!r}", value, dtype)
+        name = self._add_tensor(name, value.type, "constant")
+        self.constants[name] = value
         return name
 
     def add_node(
@@ -206,6 +210,17 @@ class Graph:
     def nodes(self) -> Mapping[str, Node]:
         """Nodes by the name of their output, unordered; see :meth:`order`."""
         return MappingProxyType(self._nodes)
+
+    def is_constant(self, tensor: str) -> bool:
+        """Whether ``tensor`` depends on constants alone, and is none that a run computes."""
+        return tensor in self.constants
+
+    def value(self, tensor: str) -> np.ndarray | None:
+        """Return the value of a constant that may be looked at; None of any other tensor.
+
+        See :func:`taper_frontend.compiler.graph.constants.visible`.
+        """
+        return visible(self.constants[tensor]) if tensor in self.constants else None
 
     def producer(self, tensor: str) -> Node | None:
         """Return the node that makes ``tensor``; None for inputs and constants."""
@@ -345,18 +360,18 @@ class Graph:
             self.replace_node(node, "COPY", [tensor])
         return True
 
-    def replace_by_constant(self, node: Node, array: np.ndarray) -> None:
+    def replace_by_constant(self, node: Node, constant: Constant) -> None:
         """Make the output of ``node`` a constant; an output of the graph becomes a COPY of one."""
         spec = self.tensors[node.output]
         if self.is_output(node.output):
-            constant = self.add_constant(f"{node.output}.value", array, spec.dtype)
+            name = self.add_constant(f"{node.output}.value", constant)
             for consumer in self.consumers(node.output):
-                self._replace_in(consumer, node.output, constant)
-            self.replace_node(node, "COPY", [constant])
+                self._replace_in(consumer, node.output, name)
+            self.replace_node(node, "COPY", [name])
             return
         self._drop_node(node)
         self.tensors[spec.name] = TensorSpec(spec.name, spec.dtype, spec.shape, "constant")
-        self.constants[spec.name] = np.asarray(array, order="C")
+        self.constants[spec.name] = constant
         self.prune(node.inputs)
 
     def replace_uses(self, old: str, new: str) -> None:
@@ -408,7 +423,7 @@ class Graph:
         self.tensors = {
             new(name): spec._replace(name=new(name)) for name, spec in self.tensors.items()
         }
-        self.constants = {new(name): array for name, array in self.constants.items()}
+        self.constants = {new(name): constant for name, constant in self.constants.items()}
         for state in self.states:
             state.name, state.next = new(state.name), new(state.next)
         self.inputs = [new(name) for name in self.inputs]
@@ -559,15 +574,12 @@ class Graph:
                 stack += reversed(waiting)
 
 
-def _stored(what: str, array: np.ndarray, dtype: str | None) -> tuple[np.ndarray, TensorType]:
-    """Return the array C-contiguous, and its type; OpError where it does not store ``dtype``."""
-    array = np.asarray(array, order="C")
-    dtype = dtype or array.dtype.name
-    if dtype not in DTYPES or DTYPES[dtype].storage != array.dtype:
-        raise OpError(
-            f"{what}: no {dtype} stored as {array.dtype}; known dtypes: {', '.join(DTYPES)}"
-        )
-    return array, TensorType(dtype, array.shape)
+def _literal(what: str, array: np.ndarray, dtype: str | None) -> Literal:
+    """Make a literal, or say what is wrong with the array of ``what``."""
+    try:
+        return literal(array, dtype)
+    except OpError as error:
+        raise OpError(f"{what}: {error}") from None
 
 
 def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def format_graph(graph: Graph) -> str:
     """
     tensors = graph.tensors
     inputs = ", ".join(f"{name}: {format_type(tensors[name])}" for name in graph.inputs)
-    constant_bytes = sum(array.nbytes for array in graph.constants.values())
+    constant_bytes = sum(constant.nbytes for constant in graph.constants.values())
     count = len(graph.constants)
     lines = [
         f"graph({inputs}):",

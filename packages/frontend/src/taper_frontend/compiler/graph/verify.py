@@ -51,24 +51,25 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
     for name in [*graph.reads, *graph.constants, *graph.nodes, *graph.writes]:
         if name not in graph.tensors:
             yield f"{name!r} is not among the tensors"
-    for name, array in graph.constants.items():
-        yield from _array_problems(graph, "constant", name, array)
+    for name, constant in graph.constants.items():
+        if name in graph.tensors and constant.type != graph.tensors[name].type:
+            yield f"constant {name!r} is {graph.tensors[name].type}, its recipe {constant.type}"
     for state in graph.states:
-        yield from _array_problems(graph, "state", state.name, state.first)
+        yield from _array_problems(graph, state.name, state.first)
         types = [graph.tensors[t].type for t in (state.name, state.next) if t in graph.tensors]
         if len(set(types)) > 1:
             yield f"state {state.name!r} is {types[0]}, its next value {state.next!r} {types[1]}"
 
 
-def _array_problems(graph: Graph, role: str, name: str, array: np.ndarray) -> Iterable[str]:
-    """Compare the array of a constant or state with its type."""
+def _array_problems(graph: Graph, name: str, array: np.ndarray) -> Iterable[str]:
+    """Compare the array of a state with its type."""
     if name not in graph.tensors:
         return
     spec = graph.tensors[name]
     if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
-        yield f"{role} {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
+        yield f"state {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
     if not array.flags.c_contiguous:
-        yield f"{role} {name!r} is not C-contiguous"
+        yield f"state {name!r} is not C-contiguous"
 
 
 def _index_problems(graph: Graph) -> Iterable[str]:

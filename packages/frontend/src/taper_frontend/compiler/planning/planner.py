@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from taper_frontend.compiler.planning.order import memory_order
+from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.sharing import Sharing
+from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import aligned
@@ -18,6 +18,8 @@ from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import numpy as np
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
@@ -41,7 +43,7 @@ def make_plan(
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
         lower_bound, weights) and "fallbacks" (nodes without a native kernel), both at the graph's
-        example sizes.
+        example sizes, and "recipes" (see :mod:`taper_runtime.plan.recipes`).
 
     Returns
     -------
@@ -67,7 +69,7 @@ def make_plan(
             if not graph.is_output(node.output)
         ),
         "lower_bound": _lower_bound(all_blocks, len(order)),
-        "weights": sum(array.nbytes for array in graph.constants.values()),
+        "weights": sum(constant.nbytes for constant in graph.constants.values()),
     }
     arena: dict[str, int] = {}
     scratch: dict[str, tuple[int, int]] = {}
@@ -83,7 +85,6 @@ def make_plan(
         for node in sharing.executed
         if kernels[node.output] is None
     ]
-    stored = graph.constants | {state.name: state.first for state in graph.states}
     plan = Plan(
         nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
         tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
@@ -91,13 +92,19 @@ def make_plan(
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
         constants={
-            name: np.ascontiguousarray(array).reshape(array.shape) for name, array in stored.items()
+            **spool(graph.constants),
+            **{state.name: state.first for state in graph.states},
         },
         arena_bytes=arena_bytes,
         samples=dict(samples or {}),
         input_tree=input_tree,
         output_tree=output_tree,
-        metadata={**(metadata or {}), "memory": memory, "fallbacks": fallbacks},
+        metadata={
+            **(metadata or {}),
+            "memory": memory,
+            "fallbacks": fallbacks,
+            **written_recipes(graph.constants),
+        },
         sizes=graph.sizes,
         states={state.name: state.next for state in graph.states},
     )

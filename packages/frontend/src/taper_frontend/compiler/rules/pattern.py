@@ -133,9 +133,13 @@ class _Constant(Pattern):
         return operand in graph.constants
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
-        array = found.graph.constants.get(operand) if isinstance(operand, str) else None
-        if array is not None and (self.value is None or (array == self.value).all()):
-            yield found
+        if not isinstance(operand, str) or not found.graph.is_constant(operand):
+            return
+        if self.value is not None:
+            array = found.graph.value(operand)
+            if array is None or not (array == self.value).all():
+                return
+        yield found
 
 
 @dataclass(frozen=True, eq=False)

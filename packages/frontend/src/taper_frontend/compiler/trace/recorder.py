@@ -130,10 +130,11 @@ class Recorder(Listener):
             ``sources``: lines of the user's model, each with the path of its module.
 
             ``records``: what a tensor can be. One of a node has the node's ``op``, ``inputs``,
-            ``attrs``, ``type`` and ``source``, a place among the sources; one of an input or a
-            constant has its ``role`` and ``type``, and of a small constant its ``value``.
+            ``attrs``, ``type`` and ``source``, a place among the sources; one of an input, a state
+            or a constant has its ``role`` and ``type``, and of a small constant its ``value``.
 
-            ``lowered``: ``inputs``, ``outputs`` and ``tensors``, a place among the records by name.
+            ``lowered``: ``inputs`` (then the states), ``outputs`` (then the states' next values)
+            and ``tensors``, a place among the records by name.
 
             ``passes``, in the order they ran: ``stage``, ``name``, ``steps`` (the first and one
             past the last) and ``nodes``, how many the graph had after it.
@@ -162,8 +163,9 @@ class Recorder(Listener):
         node = graph.producer(name)
         if node is None:
             record["role"] = spec.role
-            array = graph.constants.get(name)
-            if array is not None and array.size <= _MAX_VALUES and spec.dtype != "bfloat16":
+            few = graph.is_constant(name) and spec.type.size <= _MAX_VALUES
+            array = graph.value(name) if few and spec.dtype != "bfloat16" else None
+            if array is not None:
                 record["value"] = _plain(array.tolist())
         else:
             source = node.source[:_MAX_TEXT]

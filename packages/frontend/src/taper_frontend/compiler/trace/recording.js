@@ -11,7 +11,8 @@ class Recording {
     this.position = 0;
     this.lowered = map(lowered.tensors);
     this.tensors = new Map(this.lowered);
-    this.outputs = lowered.outputs;
+    this.inputs = lowered.inputs; // and states
+    this.outputs = lowered.outputs; // and the states' next values
     this.passOf = steps.map(() => null);
     for (const pass of passes) this.passOf.fill(pass, ...pass.steps);
     this.counts = [this.countNodes(this.tensors)];
@@ -35,6 +36,7 @@ class Recording {
   apply(step, from, to, end) {
     for (const name of step[from].keys()) if (!step[to].has(name)) this.tensors.delete(name);
     for (const [name, place] of step[to]) this.tensors.set(name, place);
+    if (step.inputs) this.inputs = step.inputs[end];
     if (step.outputs) this.outputs = step.outputs[end];
   }
 

@@ -31,12 +31,12 @@ function formula(name, record, other, link) {
 
 // The nodes of a graph view, at the position of the recording.
 function graphNodes(recording, marks) {
-  const end = (name, id, role, inputs) => ({
-    id, title: name, subtitle: role, kind: "end", group: [], inputs,
-    facts: [["role", role]], mark: inputs.length ? "" : marks.get(name),
+  const end = (id, title, role, inputs) => ({
+    id, title, subtitle: role, kind: "end", group: [], inputs, facts: [["role", role]],
+    mark: inputs.length ? "" : marks.get(id),
   });
-  const isInput = (name) => recording.record(name).role === "input";
-  const nodes = [...recording.tensors.keys()].filter(isInput).map((name) => end(name, name, "input", []));
+  const { inputs, outputs } = recording;
+  const nodes = inputs.map((name) => end(name, name, recording.record(name).role, []));
   let module = "";
   for (const name of recording.order()) {
     const record = recording.record(name);
@@ -50,7 +50,12 @@ function graphNodes(recording, marks) {
       group: module ? module.split(".") : [], facts, mark: marks.get(name),
     });
   }
-  return [...nodes, ...recording.outputs.map((name) => end(name, `${name} (output)`, "output", [name]))];
+  const states = inputs.filter((name) => recording.record(name).role === "state");
+  const roles = outputs.map((_, at) => {
+    const state = states[at - (outputs.length - states.length)];
+    return state === undefined ? "output" : `next value of ${state}`;
+  });
+  return [...nodes, ...outputs.map((name, at) => end(`${name} (${roles[at]})`, name, roles[at], [name]))];
 }
 
 // A picture of the marked tensors and of what is around them, at the position of the recording.

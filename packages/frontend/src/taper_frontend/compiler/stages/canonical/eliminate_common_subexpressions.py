@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.graph.constants import Parameter
 from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_MAX_HASHED = 1 << 20  # bytes; larger constants are equal only if they are the same memory
+_MAX_HASHED = 1 << 20  # bytes; larger constants are equal only if they are computed alike
 
 
 def eliminate_common_subexpressions(graph: Graph) -> bool:
@@ -54,6 +55,10 @@ def _merge_constants(graph: Graph) -> bool:
         if (first := seen.setdefault(_constant_key(graph, name), name)) != name
     ]
     for name, first in merged:
+        kept, other = graph.constants[first], graph.constants[name]
+        if isinstance(kept, Parameter) and isinstance(other, Parameter):
+            names = tuple(dict.fromkeys(kept.names + other.names))
+            graph.constants[first] = replace(kept, names=names)
         graph.replace_uses(name, first)
         graph.remove_tensor(name)
         graph.listener.fired("merge_constants", name)
@@ -61,9 +66,6 @@ def _merge_constants(graph: Graph) -> bool:
 
 
 def _constant_key(graph: Graph, name: str) -> Hashable:
-    array: Any = graph.constants[name]
-    if array.nbytes <= _MAX_HASHED:
-        identity: Hashable = hashlib.sha256(array.tobytes()).digest()
-    else:
-        identity = array.ctypes.data
-    return graph.tensors[name].type, identity
+    constant = graph.constants[name]
+    small = constant.nbytes <= _MAX_HASHED
+    return constant.type, constant.digest if small else constant.identity

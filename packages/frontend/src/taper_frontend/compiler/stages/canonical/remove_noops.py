@@ -111,8 +111,8 @@ def _expand_later(match: Match) -> Replacement:
 
 def _selects_all(match: Match) -> bool:
     size = match.type(_X).shape[match.node.attrs["axis"]]
-    index = match.graph.constants[match[_INDEX]]
-    return is_static(size) and np.array_equal(index.ravel(), np.arange(size))
+    places = match.graph.value(match[_INDEX]) if is_static(size) else None
+    return places is not None and np.array_equal(places.ravel(), np.arange(size))
 
 
 #: Each leaves fewer movements on some path, or an EXPAND nearer to the outputs. A piece of the same

@@ -27,12 +27,12 @@ def _inline_scalar(match: Match) -> Replacement:
     if len(node.inputs) < 2 or node.attrs.get("scalar_index", -1) >= 0:
         return None
     for index, name in enumerate(node.inputs):
-        if name not in graph.constants or graph.constants[name].size != 1:
+        if not graph.is_constant(name) or graph.tensors[name].type.size != 1:
             continue
         if node.op == "WHERE" and index == 0:
             continue
         others = node.inputs[:index] + node.inputs[index + 1 :]
-        with_scalar = {"scalar": graph.constants[name].item(), "scalar_index": index}
+        with_scalar = {"scalar": graph.constants[name].value().item(), "scalar_index": index}
         types = [graph.tensors[t].type for t in others]
         try:
             inferred = node.definition.infer_type(types, with_scalar)

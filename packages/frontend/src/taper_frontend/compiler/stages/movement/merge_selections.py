@@ -78,7 +78,7 @@ def _merge(graph: Graph, node: Node) -> bool:
 
 
 def _is_move(graph: Graph, node: Node) -> bool:
-    return node.op in _MOVES and all(name in graph.constants for name in node.inputs[1:])
+    return node.op in _MOVES and all(graph.value(name) is not None for name in node.inputs[1:])
 
 
 def _is_copy(graph: Graph, node: Node) -> bool:
@@ -90,7 +90,7 @@ def _is_copy(graph: Graph, node: Node) -> bool:
 def _follow(graph: Graph, chain: list[Node], places: np.ndarray) -> np.ndarray:
     """Move numbers as the nodes move elements."""
     for node in chain:
-        arrays = [places, *(graph.constants[name] for name in node.inputs[1:])]
+        arrays = [places, *(graph.constants[name].value() for name in node.inputs[1:])]
         types = [TensorType(array.dtype.name, array.shape) for array in arrays]
         places = evaluate_op(node.op, arrays, types, node.attrs)
     return places

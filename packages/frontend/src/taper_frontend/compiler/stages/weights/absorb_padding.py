@@ -64,4 +64,5 @@ def _absorb(graph: Graph, node: Node) -> bool:
 def _is_filled_with(graph: Graph, tensor: str, value: float) -> bool:
     producer = graph.producer(tensor)
     source = producer.inputs[0] if producer is not None and producer.op == "EXPAND" else tensor
-    return source in graph.constants and bool((graph.constants[source] == value).all())
+    known = graph.value(source)
+    return known is not None and bool((known == value).all())

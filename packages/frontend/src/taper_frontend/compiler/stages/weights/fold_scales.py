@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from taper_frontend.compiler.analysis.product import has_own_weight, is_plain_product
+from taper_frontend.compiler.graph.constants import derived, reshaped
 from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def _constant_operand(graph: Graph, node: Node, op: str) -> tuple[Node, str] | N
         producer = graph.producer(value)
         if (
             producer is not None
-            and constant in graph.constants
+            and graph.is_constant(constant)
             and graph.sole_consumer(value) is node
             and graph.tensors[value].type == graph.tensors[node.output].type
             and _is_per_channel(graph, constant)
@@ -63,10 +62,11 @@ def _fold(graph: Graph, node: Node) -> bool:
         return False
     product, constant = found
     x, weight = product.inputs
-    factor = graph.constants[constant].reshape(-1)
-    if product.attrs.get("transpose_b"):
-        factor = factor[:, None]
-    scaled = graph.add_constant(f"{weight}.scaled", graph.constants[weight] * factor)
+    factor = graph.constants[constant]
+    size = factor.type.size
+    factor = reshaped(factor, (size, 1) if product.attrs.get("transpose_b") else (size,))
+    recipe = derived("MUL", [graph.constants[weight], factor])
+    scaled = graph.add_constant(f"{weight}.scaled", recipe)
     graph.replace_node(node, product.op, [x, scaled], product.attrs)
     return True
 
@@ -77,7 +77,7 @@ def _distribute(graph: Graph, node: Node) -> bool:
     if outer is None or inner is None or not _is_scalable(graph, inner[0]):
         return False
     scaled = graph.add_node("MUL", [inner[0].output, outer[1]], source=node.source)
-    summand = _combined(graph, np.multiply, inner[1], outer[1])
+    summand = _combined(graph, "MUL", inner[1], outer[1])
     graph.replace_node(node, "ADD", [scaled, summand])
     return True
 
@@ -87,7 +87,7 @@ def _join_summands(graph: Graph, node: Node) -> bool:
     inner = None if outer is None else _constant_operand(graph, outer[0], "ADD")
     if outer is None or inner is None or not is_plain_product(inner[0]):
         return False
-    summand = _combined(graph, np.add, inner[1], outer[1])
+    summand = _combined(graph, "ADD", inner[1], outer[1])
     graph.replace_node(node, "ADD", [inner[0].output, summand])
     return True
 
@@ -99,11 +99,13 @@ def _add_negative(graph: Graph, node: Node) -> bool:
     value, constant = found
     if value.op != "ADD" and not is_plain_product(value):
         return False
-    negative = graph.add_constant(f"{constant}.negative", -graph.constants[constant])
+    recipe = derived("NEG", [graph.constants[constant]])
+    negative = graph.add_constant(f"{constant}.negative", recipe)
     graph.replace_node(node, "ADD", [value.output, negative])
     return True
 
 
-def _combined(graph: Graph, function: np.ufunc, a: str, b: str) -> str:
-    value = function(graph.constants[a].reshape(-1), graph.constants[b].reshape(-1))
-    return graph.add_constant(f"{a}.combined", value)
+def _combined(graph: Graph, op: str, a: str, b: str) -> str:
+    constants = (graph.constants[a], graph.constants[b])
+    vectors = [reshaped(constant, (constant.type.size,)) for constant in constants]
+    return graph.add_constant(f"{a}.combined", derived(op, vectors))

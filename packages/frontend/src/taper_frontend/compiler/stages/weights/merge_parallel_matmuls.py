@@ -6,11 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import constant_weight, is_plain_matmul
 from taper_frontend.compiler.analysis.views import can_have_strides
+from taper_frontend.compiler.graph.constants import derived, filled, transposed
 from taper_runtime.ops.convert import HALVES
 from taper_runtime.ops.opdef import contiguous_strides
 
@@ -73,7 +72,7 @@ def _branch(graph: Graph, matmul: Node) -> _Branch | None:
     consumer = graph.sole_consumer(end.output)
     if consumer is not None and consumer.op == "ADD" and len(consumer.inputs) == 2:
         other = consumer.inputs[1 - consumer.inputs.index(matmul.output)]
-        if other in graph.constants and graph.tensors[other].shape == (columns,):
+        if graph.is_constant(other) and graph.tensors[other].shape == (columns,):
             bias, end = other, consumer
             consumer = graph.sole_consumer(end.output)
     casts = []
@@ -105,10 +104,8 @@ def _merge(graph: Graph, branches: list[_Branch], weights: dict[tuple[str, ...],
         source=first.matmul.source,
     )
     if any(branch.bias for branch in branches):
-        biases = [
-            graph.constants[b.bias] if b.bias else np.zeros(b.columns, np.float32) for b in branches
-        ]
-        bias = graph.add_constant(f"{merged}.bias", np.concatenate(biases))
+        biases = [graph.constants[b.bias] if b.bias else filled(0, (b.columns,)) for b in branches]
+        bias = graph.add_constant(f"{merged}.bias", derived("CAT", biases, {"axis": 0}))
         name = f"{first.end.output}.merged"
         merged = graph.add_node("ADD", [merged, bias], name=name, source=first.end.source)
     for dtype in first.casts:
@@ -128,15 +125,15 @@ def _concatenated_weights(
 ) -> str:
     """Return the matrices side by side as one ``[K, N]``, made once however often used."""
     pairs = [(b.weight, bool(b.matmul.attrs.get("transpose_b"))) for b in branches]
-    key = tuple(f"{name} {transposed}" for name, transposed in pairs)
+    key = tuple(f"{name} {is_transposed}" for name, is_transposed in pairs)
     if key not in known:
         matrices = [
-            graph.constants[name].T if transposed else graph.constants[name]
-            for name, transposed in pairs
+            transposed(graph.constants[name]) if is_transposed else graph.constants[name]
+            for name, is_transposed in pairs
         ]
         dtype = graph.tensors[pairs[0][0]].dtype
-        matrix = np.concatenate(matrices, axis=1)
-        merged = graph.add_constant(f"{pairs[0][0]}.merged", matrix, dtype)
+        recipe = derived("CAT", matrices, {"axis": 1})
+        merged = graph.add_constant(f"{pairs[0][0]}.merged", recipe)
         if dtype in HALVES:
             merged = graph.add_node("CAST", [merged], {"dtype": "float32"})
         known[key] = merged

@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from taper_frontend.compiler.analysis.product import has_own_weight, is_plain_product
+from taper_frontend.compiler.graph.constants import (
+    Constant,
+    derived,
+    filled,
+    literal,
+    reshaped,
+    transposed,
+    visible,
+)
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_runtime.ops.rules import replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.opdef import Shape
 
 
 def merge_summed_products(graph: Graph) -> bool:
@@ -33,7 +44,7 @@ class _Filter(NamedTuple):
     """A convolution of x, by its weight [*kernel, C / groups, O]; attrs but for the padding."""
 
     x: str
-    weight: np.ndarray
+    weight: Constant
     low: tuple[int, ...]  # padding before, for each dim
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -53,18 +64,19 @@ def _merge(graph: Graph, node: Node) -> bool:
         return False  # of a tree, the last node's business
     total = _summed(graph, node)
     filters = {name: found for name in total.times if (found := _filter(graph, name)) is not None}
-    for name, into in sorted(filters.items(), key=lambda item: -item[1].weight.size):
+    for name, into in sorted(filters.items(), key=lambda item: -item[1].weight.type.size):
         alike = {
-            other: (found, places)
+            other: (found, first)
             for other in total.times
             if graph.tensors[other].type == graph.tensors[name].type
             and (found := filters.get(other) or _scaling(graph, other, into)) is not None
-            and (places := _places(found, into)) is not None
+            and (first := _first_tap(found, into)) is not None
         }
         if len(alike) > 1:
-            weight = np.zeros_like(into.weight)
-            for other, (found, places) in alike.items():
-                weight[places] += total.times[other] * found.weight
+            weight = filled(0, into.weight.shape)
+            for other, (found, first) in alike.items():
+                part = _placed(_times(total.times[other], found.weight), first, weight.shape)
+                weight = derived("ADD", [weight, part])
             _replace(graph, node, total, name, alike.keys(), weight)
             return True
     return False
@@ -114,18 +126,23 @@ def _filter(graph: Graph, leaf: str) -> _Filter | None:
     dims = len(graph.tensors[x].shape) - 2
     if dims < 0:
         return None
-    matrix = weight.T if node.attrs.get("transpose_b") else weight
+    matrix = transposed(weight) if node.attrs.get("transpose_b") else weight
+    return _one_tap(x, matrix, dims, 1)
+
+
+def _one_tap(x: str, matrix: Constant, dims: int, groups: int) -> _Filter:
+    """Return the product of x by a matrix [C / groups, O] as a convolution of one tap."""
     ones = (1,) * dims
-    return _Filter(x, matrix.reshape(*ones, *matrix.shape), (0,) * dims, ones, ones, 1)
+    return _Filter(x, reshaped(matrix, ones + matrix.shape), (0,) * dims, ones, ones, groups)
 
 
-def _places(filter_: _Filter, into: _Filter) -> tuple[slice, ...] | None:
-    """Return where the taps of ``filter_`` are among those of ``into``; None if they are not."""
+def _first_tap(filter_: _Filter, into: _Filter) -> tuple[int, ...] | None:
+    """Return which tap of ``into`` is the first of ``filter_``; None if not all are among them."""
     if (filter_.x, filter_.stride, filter_.groups) != (into.x, into.stride, into.groups):
         return None
     if filter_.weight.shape[-2:] != into.weight.shape[-2:]:
         return None
-    places = []
+    place = []
     for d, (taps, room) in enumerate(
         zip(filter_.weight.shape[:-2], into.weight.shape, strict=False)
     ):
@@ -134,36 +151,57 @@ def _places(filter_: _Filter, into: _Filter) -> tuple[slice, ...] | None:
             return None
         if taps > 1 and filter_.dilation[d] != into.dilation[d]:
             return None
-        places.append(slice(first, first + taps))
-    return tuple(places)
+        place.append(first)
+    return tuple(place)
+
+
+def _times(count: int, constant: Constant) -> Constant:
+    attrs = {"scalar": float(count), "scalar_index": 0}
+    return constant if count == 1 else derived("MUL", [constant], attrs)
+
+
+def _placed(weight: Constant, first: tuple[int, ...], shape: Shape) -> Constant:
+    """Return ``weight`` with taps of 0 around it, so that it has ``shape``."""
+    for axis, before in enumerate(first):
+        after = shape[axis] - before - weight.shape[axis]
+        border = [filled(0, replace(weight.shape, axis, size)) for size in (before, after)]
+        parts = [part for part in (border[0], weight, border[1]) if part.shape[axis]]
+        weight = parts[0] if len(parts) == 1 else derived("CAT", parts, {"axis": axis})
+    return weight
 
 
 def _scaling(graph: Graph, leaf: str, into: _Filter) -> _Filter | None:
     """Return ``leaf`` as a convolution of one tap, if it is x or x times a factor per channel."""
     channels, outputs = into.weight.shape[-2] * into.groups, into.weight.shape[-1]
-    factors = np.ones(channels, np.float32)
+    factors = filled(1, (channels,))
     node = graph.producer(leaf)
     if leaf != into.x:
         if node is None or node.op != "MUL" or len(node.inputs) != 2:
             return None
         if graph.sole_consumer(leaf) is None:
             return None
-        constant = next((name for name in node.inputs if name in graph.constants), None)
+        constant = next((name for name in node.inputs if graph.is_constant(name)), None)
         if constant is None or into.x not in node.inputs:
             return None
         values = graph.constants[constant]
-        if values.size not in (1, values.shape[-1] if values.shape else 1):
+        size = values.type.size
+        if size not in (1, values.shape[-1] if values.shape else 1):
             return None
-        factors = factors * values.reshape(-1)
-    if channels != outputs or factors.shape != (channels,):
+        factors = reshaped(values, (size,))
+    if channels != outputs or factors.shape not in ((1,), (channels,)):
         return None
-    dims = len(into.low)
-    weight = np.zeros((into.weight.shape[-2], outputs), np.float32)
-    weight[np.arange(outputs) % len(weight), np.arange(outputs)] = factors
-    ones = (1,) * dims
-    return _Filter(
-        into.x, weight.reshape(*ones, *weight.shape), (0,) * dims, ones, ones, into.groups
+    return _one_tap(
+        into.x, _diagonal(factors, into.weight.shape[-2], outputs), len(into.low), into.groups
     )
+
+
+def _diagonal(factors: Constant, rows: int, columns: int) -> Constant:
+    """Return a matrix whose column o has its factor in row ``o % rows`` and is 0 elsewhere."""
+    row = reshaped(derived("ARANGE", [], {"stop": rows}), (rows, 1))
+    attrs = {"scalar": rows, "scalar_index": 1}
+    own = derived("REMAINDER", [derived("ARANGE", [], {"stop": columns})], attrs)
+    mine = derived("EQ", [row, own])
+    return derived("WHERE", [mine, factors], {"scalar": 0.0, "scalar_index": 2})
 
 
 def _replace(
@@ -172,21 +210,24 @@ def _replace(
     total: _Sum,
     name: str,
     alike: Collection[str],
-    weight: np.ndarray,
+    weight: Constant,
 ) -> None:
     """Compute the sum with the product ``name`` by ``weight`` in place of all that are alike."""
     product = graph.nodes[name]
     attrs = {key: value for key, value in product.attrs.items() if key != "transpose_b"}
     if product.op == "MATMUL":
-        weight = weight.reshape(weight.shape[-2:])
+        weight = reshaped(weight, weight.shape[-2:])
     x, old = product.inputs
     inputs = [x, graph.add_constant(f"{old}.summed", weight)]
     rest = {other: times for other, times in total.times.items() if other not in alike}
-    biases = [other for other in rest if other in graph.constants]
-    bias = sum((rest.pop(other) * graph.constants[other] for other in biases), total.number)
+    biases = [other for other in rest if graph.is_constant(other)]
+    bias: Constant = literal(np.array(total.number, np.float32))
+    for other in biases:
+        bias = derived("ADD", [bias, _times(rest.pop(other), graph.constants[other])])
     last = graph.add_node(product.op, inputs, attrs, source=product.source)
-    if np.any(bias):
-        constant = graph.add_constant(f"{old}.bias", np.asarray(bias, np.float32))
+    known = visible(bias)
+    if known is None or known.any():
+        constant = graph.add_constant(f"{old}.bias", bias)
         last = graph.add_node("ADD", [last, constant], source=node.source)
     for other, times in rest.items():
         for _ in range(abs(times)):

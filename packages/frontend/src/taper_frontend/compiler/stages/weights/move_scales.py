@@ -40,7 +40,7 @@ def _move(graph: Graph, node: Node) -> bool:
     for x, scale in (mul.inputs, mul.inputs[::-1]):
         spec = graph.tensors[scale]
         per_channel = spec.shape[-1:] == (k,) and spec.type.size == k
-        if per_channel and scale not in graph.constants and graph.tensors[x].type == product:
+        if per_channel and not graph.is_constant(scale) and graph.tensors[x].type == product:
             column = graph.add_node("RESHAPE", [scale], {"shape": (k, 1)}, source=mul.source)
             weight = graph.add_node("MUL", [weight, column], source=mul.source)
             graph.replace_node(node, "MATMUL", [x, weight, *extras], node.attrs)

@@ -56,7 +56,7 @@ def pack_weights(graph: Graph) -> bool:
         attrs["columns"] = packing.columns
         graph.replace_node(node, node.op, [x, packed[key], *extras], attrs)
         changed = True
-        if packing.form == ("matrix", True) and weight in graph.constants:
+        if packing.form == ("matrix", True) and graph.is_constant(weight):
             _look_up_packed(graph, weight, packed[key])
         graph.listener.fired("pack_weights", node.output)
     return changed
@@ -84,9 +84,9 @@ def _packing(graph: Graph, node: Node) -> _Packing | None:
         return None
     name = constant_weight(graph, node)
     # columns=0 says that nothing is packed
-    if name is None or graph.constants[name].size == 0:
+    if name is None or graph.tensors[name].type.size == 0:
         return None
-    weight = graph.constants[name]
+    weight = graph.constants[name].value()
     if node.op == "MATMUL":
         if weight.ndim != 2:
             return None

@@ -45,7 +45,7 @@ def transform_weights(graph: Graph) -> bool:
             continue
         x, weight, *extras = node.inputs
         if (weight, tile) not in transformed:
-            array = transform_weight(graph.constants[weight], tile)
+            array = transform_weight(graph.constants[weight].value(), tile)
             transformed[weight, tile] = graph.add_constant(f"{weight}.tiles{tile}", array)
         attrs = {k: v for k, v in node.attrs.items() if k not in _IMPLIED}
         attrs |= {"columns": graph.tensors[weight].shape[-1], "tile": tile}
@@ -64,7 +64,7 @@ def _is_eligible(graph: Graph, node: Node) -> bool:
         and tuple(node.attrs["stride"]) == tuple(node.attrs["dilation"]) == (1, 1)
         and weight is not None
         and weight.dtype == "float32"
-        and weight.size > 0
+        and weight.type.size > 0
     )
 
 

@@ -1,0 +1,296 @@
+"""What no input decides, as a recipe: a parameter, a literal, or a node over such.
+
+A constant is evaluated when its value is asked for, and not kept unless it is small. So a graph
+over a model's weights holds none of them, and a plan gets one at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from taper_frontend.compiler.graph.evaluate import evaluate_op
+from taper_frontend.errors import ExportError
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError, OpError
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from taper_runtime.ops.opdef import Shape
+
+#: Bytes up to which a value that has been computed is kept, to be asked for again.
+_KEPT = 64 << 10
+
+#: Bytes up to which the value of what a parameter decides may be looked at.
+_VISIBLE = 4 << 20
+
+
+class Constant(ABC):
+    """A tensor that depends on no input. Immutable; compared by identity.
+
+    Attributes
+    ----------
+    type : TensorType
+    """
+
+    type: TensorType
+
+    @property
+    def dtype(self) -> str:
+        """The dtype's name."""
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes, all of them ints."""
+        return self.type.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value."""
+        return self.type.nbytes
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether no parameter decides the value."""
+        return not any(isinstance(leaf, Parameter) for leaf in steps(self))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A digest of the value: equal for constants of one type with the same elements."""
+        return hashlib.sha256(self.value().tobytes()).digest()
+
+    @property
+    @abstractmethod
+    def identity(self) -> bytes:
+        """A digest that only constants share which are computed alike from the same leaves."""
+
+    @abstractmethod
+    def value(self) -> np.ndarray:
+        """Return the value, a C-contiguous array of the dtype's storage type: read it only.
+
+        Raises
+        ------
+        ExportError
+            If an op cannot compute it, such as the inverse of a singular matrix.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter(Constant):
+    """A parameter or buffer of the module.
+
+    Attributes
+    ----------
+    names : tuple of str
+        In the module's state dict; more than one where parameters are tied.
+    read : callable
+        Returns the value; every time the same.
+    """
+
+    type: TensorType
+    names: tuple[str, ...]
+    read: Callable[[], np.ndarray]
+
+    @property
+    def identity(self) -> bytes:
+        """Digest of the object's own number: each parameter is one object."""
+        return _digest("parameter", id(self))
+
+    def value(self) -> np.ndarray:
+        """Return what the module holds."""
+        return self.read()
+
+
+@dataclass(frozen=True, eq=False)
+class Literal(Constant):
+    """An array that is no parameter: a number that the model writes, a mask.
+
+    Attributes
+    ----------
+    array : numpy.ndarray
+        C-contiguous.
+    """
+
+    type: TensorType
+    array: np.ndarray
+
+    @property
+    def identity(self) -> bytes:
+        """Digest of the address: equal arrays at different places may differ."""
+        return _digest("literal", self.array.ctypes.data, self.type)
+
+    def value(self) -> np.ndarray:
+        """Return the array."""
+        return self.array
+
+
+@dataclass(frozen=True, eq=False)
+class Derived(Constant):
+    """What an op makes of other constants.
+
+    Attributes
+    ----------
+    op : str
+        Name in the op registry.
+    inputs : tuple of Constant
+    attrs : dict
+        Plain data without sizes that vary.
+    source : str
+        The user's source line, empty where unknown.
+    """
+
+    type: TensorType
+    op: str
+    inputs: tuple[Constant, ...]
+    attrs: Mapping[str, Any]
+    source: str
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> bytes:
+        """Digest of the op, its attrs and the identities of its inputs."""
+        if "identity" not in self._known:
+            complete = sorted(REGISTRY[self.op].complete(self.attrs).items())
+            inputs = [constant.identity for constant in self.inputs]
+            self._known["identity"] = _digest(self.op, complete, inputs)
+        identity: bytes = self._known["identity"]
+        return identity
+
+    def value(self) -> np.ndarray:
+        """Compute the value step by step, and keep no step longer than another needs it."""
+        if "value" in self._known:
+            known: np.ndarray = self._known["value"]
+            return known
+        order = list(steps(self, opened=_is_to_compute))
+        readers = Counter(id(x) for step in order if _is_to_compute(step) for x in step.inputs)
+        values: dict[int, np.ndarray] = {}
+        for step in order:
+            if not _is_to_compute(step):
+                values[id(step)] = step.value()
+                continue
+            values[id(step)] = _compute(step, [values[id(x)] for x in step.inputs])
+            for x in step.inputs:
+                readers[id(x)] -= 1
+                if readers[id(x)] == 0:
+                    values.pop(id(x), None)
+        return values[id(self)]
+
+
+def literal(array: np.ndarray, dtype: str | None = None) -> Literal:
+    """Make a constant of an array, which is not copied if it is C-contiguous.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+    dtype : str, optional
+        Needed only where numpy has no such type: bfloat16 is given as its bits in uint16.
+
+    Raises
+    ------
+    OpError
+        If the array's dtype is not one of Taper's, or not the storage type of ``dtype``.
+    """
+    array = np.asarray(array, order="C")
+    dtype = dtype or array.dtype.name
+    if dtype not in DTYPES or DTYPES[dtype].storage != array.dtype:
+        raise OpError(f"no {dtype} stored as {array.dtype}; known dtypes: {', '.join(DTYPES)}")
+    return Literal(TensorType(dtype, array.shape), array)
+
+
+def derived(
+    op: str, inputs: Sequence[Constant], attrs: Mapping[str, Any] | None = None, source: str = ""
+) -> Derived:
+    """Make the constant that ``op`` computes from ``inputs``; nothing is computed yet.
+
+    Raises
+    ------
+    OpError
+        If the op does not allow these inputs or attrs.
+    """
+    attrs = dict(attrs or {})
+    inferred = REGISTRY[op].infer_type([constant.type for constant in inputs], attrs)
+    return Derived(inferred, op, tuple(inputs), attrs, source)
+
+
+def reshaped(constant: Constant, shape: Shape) -> Constant:
+    """Return the same elements in another shape."""
+    return constant if constant.shape == shape else derived("RESHAPE", [constant], {"shape": shape})
+
+
+def transposed(constant: Constant) -> Constant:
+    """Return a matrix with its axes swapped."""
+    return derived("TRANSPOSE", [constant], {"axis0": 0, "axis1": 1})
+
+
+def filled(value: float, shape: Shape) -> Constant:
+    """Return a float32 tensor of one number."""
+    return derived("EXPAND", [literal(np.array(value, np.float32))], {"shape": shape})
+
+
+def visible(constant: Constant) -> np.ndarray | None:
+    """Return the value of a constant that may decide what a graph looks like, else None.
+
+    That is a literal, what follows from literals, and a small tensor. Other parameters may be
+    large, and read from a disk.
+    """
+    if constant.nbytes > _VISIBLE and not constant.is_literal:
+        return None
+    return constant.value()
+
+
+def steps(
+    constant: Constant, opened: Callable[[Constant], bool] = lambda c: isinstance(c, Derived)
+) -> Iterator[Constant]:
+    """Yield each constant that ``constant`` is made of once, after what it is made of itself.
+
+    Parameters
+    ----------
+    constant : Constant
+    opened : callable
+        Of which of the derived ones the inputs are wanted.
+    """
+    done: set[int] = set()
+    stack = [constant]
+    while stack:
+        step = stack[-1]
+        inputs = step.inputs if isinstance(step, Derived) and opened(step) else ()
+        waiting = [x for x in inputs if id(x) not in done]
+        if waiting and id(step) not in done:
+            stack += reversed(waiting)
+            continue
+        stack.pop()
+        if id(step) not in done:
+            done.add(id(step))
+            yield step
+
+
+def _is_to_compute(constant: Constant) -> TypeGuard[Derived]:
+    return isinstance(constant, Derived) and "value" not in constant._known
+
+
+def _compute(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    try:
+        array = evaluate_op(step.op, arrays, [x.type for x in step.inputs], step.attrs)
+    except InputError as error:
+        place = f" at {step.source}" if step.source else ""
+        raise ExportError(
+            f"what follows from weights and constants alone cannot be computed: {error}{place}"
+        ) from error
+    array = np.asarray(array, order="C")
+    if array.nbytes <= _KEPT:
+        step._known["value"] = array
+    return array
+
+
+def _digest(*parts: object) -> bytes:
+    return hashlib.sha256(repr(parts).encode()).digest()

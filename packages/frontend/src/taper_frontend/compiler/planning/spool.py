@@ -1,0 +1,63 @@
+"""The constants of a plan, in a temporary file that the system may drop from memory and read again.
+
+A plan has all its constants, perhaps gigabytes, while what it was made from is still there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from mmap import ACCESS_READ, mmap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_frontend.errors import ExportError
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.plan.checks import ALIGNMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_frontend.compiler.graph.constants import Constant
+
+
+def spool(constants: Mapping[str, Constant]) -> dict[str, np.ndarray]:
+    """Evaluate constants, one at a time, into a temporary file.
+
+    Parameters
+    ----------
+    constants : mapping of str to Constant
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Read-only views of the mapped file, each on a boundary of 64 bytes. The file has no name, or
+        loses it when the last view is gone.
+
+    Raises
+    ------
+    ExportError
+        If a constant cannot be computed, or the file cannot be written: the temporary directory
+        (``TMPDIR``) has to have room for the constants.
+    """
+    nbytes = sum(-(-constant.nbytes // ALIGNMENT) * ALIGNMENT for constant in constants.values())
+    if not nbytes:
+        return {name: constant.value() for name, constant in constants.items()}
+    places: dict[str, int] = {}
+    try:
+        with tempfile.TemporaryFile(prefix="taper-") as file:
+            for name, constant in constants.items():
+                places[name] = file.tell()
+                file.write(constant.value().reshape(-1).view("u1").data)
+                file.write(bytes(-constant.nbytes % ALIGNMENT))
+            file.flush()
+            mapped = mmap(file.fileno(), nbytes, access=ACCESS_READ)
+    except OSError as error:
+        raise ExportError(
+            f"{tempfile.gettempdir()}: expected room for the {nbytes:,} bytes of the plan's "
+            f"constants (TMPDIR names another directory), got {error}"
+        ) from error
+    return {
+        name: np.ndarray(constant.shape, DTYPES[constant.dtype].storage, mapped, places[name])
+        for name, constant in constants.items()
+    }

@@ -1,0 +1,127 @@
+"""From which parameters, and by which ops, a plan's constants were made.
+
+An export writes recipes into the plan's metadata; no run reads them. The last step of a recipe is
+the constant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taper_runtime.plan.checks import check_text, fail, is_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: The member of a plan's metadata.
+KEY = "recipes"
+
+#: A step without inputs: a parameter or buffer of the module, by its names in the state dict.
+#: Several names are tied, or have equal values.
+PARAMETER = "PARAMETER"
+
+#: A step without inputs: an array that is no parameter, its values if it has few.
+LITERAL = "LITERAL"
+
+_LONGEST = 200  # characters of a recipe's text
+
+
+class Step(NamedTuple):
+    """One step of a recipe: an op over the results of steps before it.
+
+    Attributes
+    ----------
+    op : str
+        An op's name, :data:`PARAMETER` or :data:`LITERAL`. It need not be registered.
+    inputs : tuple of int
+        Which steps before it the op reads, counted from 0.
+    attrs : mapping
+        Plain data. Of a parameter ``names``; of a literal ``dtype``, ``shape`` and, if there are
+        few, ``values``.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+
+
+def parse_recipes(metadata: Mapping[str, Any]) -> dict[str, tuple[Step, ...]]:
+    """Return the recipes in a plan's metadata, by the names of the constants.
+
+    Raises
+    ------
+    PlanFormatError
+        If they have another form than an export writes.
+    """
+    found = metadata.get(KEY, {})
+    field = f"plan.metadata.{KEY}"
+    if type(found) is not dict:
+        fail(field, "expected an object", found)
+    return {name: _recipe(steps, f"{field}[{name!r}]") for name, steps in found.items()}
+
+
+def parameter_names(recipe: Sequence[Step]) -> tuple[str, ...]:
+    """Return the names of the parameters that a constant was made from, each once."""
+    names = (name for step in recipe if step.op == PARAMETER for name in step.attrs["names"])
+    return tuple(dict.fromkeys(names))
+
+
+def recipe_text(recipe: Sequence[Step]) -> str:
+    """Write a recipe as a formula, ``CAT(q.weight, k.weight, axis=1)``; a long one is cut."""
+    texts: list[str] = []
+    for step in recipe:
+        attrs = step.attrs
+        if step.op == PARAMETER:
+            text = " = ".join(attrs["names"])
+        elif step.op == LITERAL:
+            shape = ", ".join(map(str, attrs["shape"]))
+            text = str(attrs.get("values", f"{attrs['dtype']}[{shape}]"))
+        else:
+            operands = [texts[place] for place in step.inputs]
+            operands += [f"{name}={value}" for name, value in attrs.items()]
+            text = f"{step.op}({', '.join(operands)})"
+        texts.append(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+    return texts[-1]
+
+
+def _recipe(steps: Any, field: str) -> tuple[Step, ...]:
+    if type(steps) not in (list, tuple) or not steps:
+        fail(field, "expected an array of steps", steps)
+    return tuple(_step(step, place, f"{field}[{place}]") for place, step in enumerate(steps))
+
+
+def _step(step: Any, place: int, field: str) -> Step:
+    if type(step) not in (list, tuple) or len(step) != 3:
+        fail(field, "expected an array of op, inputs and attrs", step)
+    op, inputs, attrs = step
+    check_text(op, f"{field}[0]")
+    if type(inputs) not in (list, tuple):
+        fail(f"{field}[1]", "expected an array", inputs)
+    for each in inputs:
+        if not is_size(each) or each >= place:
+            fail(f"{field}[1]", f"expected steps before step {place}", each)
+    if type(attrs) is not dict:
+        fail(f"{field}[2]", "expected an object", attrs)
+    if op == PARAMETER:
+        _check_leaf(inputs, attrs, {"names"}, field)
+        _check_names(attrs["names"], f"{field}[2].names")
+    elif op == LITERAL:
+        _check_leaf(inputs, attrs, {"dtype", "shape"}, field)
+        check_text(attrs["dtype"], f"{field}[2].dtype")
+        if type(attrs["shape"]) not in (list, tuple) or not all(map(is_size, attrs["shape"])):
+            fail(f"{field}[2].shape", "expected an array of sizes", attrs["shape"])
+    return Step(op, tuple(inputs), attrs)
+
+
+def _check_leaf(inputs: Any, attrs: Mapping[str, Any], keys: set[str], field: str) -> None:
+    if inputs:
+        fail(f"{field}[1]", "expected no inputs", inputs)
+    for key in sorted(keys - attrs.keys()):
+        fail(f"{field}[2].{key}", "expected a value", None)
+
+
+def _check_names(names: Any, field: str) -> None:
+    if type(names) not in (list, tuple) or not names:
+        fail(field, "expected an array of names", names)
+    for name in names:
+        check_text(name, field)
