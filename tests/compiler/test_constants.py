@@ -26,6 +26,7 @@ from taper_frontend.compiler.stages.canonical.materialize_outputs import materia
 from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
 from taper_frontend.errors import ExportError
 from taper_runtime.errors import OpError
+from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.recipes import recipe_text
 
@@ -182,3 +183,41 @@ def test_parameters_of_equal_value_are_one_constant_with_both_names():
     assert eliminate_common_subexpressions(graph)
     plan = make_plan(graph)
     assert plan.made_from("a.bias") == plan.made_from("b.bias") == ("a.bias",)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("TRANSPOSE", {"axis0": 0, "axis1": 2}),
+        ("PERMUTE", {"axes": (1, 2, 0)}),
+        ("RESHAPE", {"shape": (60, 2)}),
+        ("SLICE", {"axis": 1, "start": 1, "stop": 3}),
+        ("SLICE", {"axis": 2, "start": 2, "stop": 6, "step": 3}),
+        ("EXPAND", {"shape": (2, 4, 5, 6)}),
+    ],
+)
+@pytest.mark.parametrize("moved", [False, True])
+def test_views_are_what_their_evaluators_say(op, attrs, moved):
+    """On contiguous values, and on those that a view before has moved."""
+    source = literal(floats(4, 5, 6))
+    if moved:
+        source = derived("PERMUTE", [literal(floats(5, 4, 6))], {"axes": (1, 0, 2)})
+    want = REGISTRY[op].evaluate([source.value()], REGISTRY[op].complete(attrs))
+    got = derived(op, [source], attrs)
+    np.testing.assert_array_equal(got.value(), want)
+    assert got.value().flags.c_contiguous
+    # and as a step on the way to another
+    np.testing.assert_array_equal(derived("NEG", [got]).value(), -want)
+
+
+def test_a_large_weight_is_copied_once():
+    constant: Constant = Source(floats(700, 1000)).parameter
+    for shape in ((7, 100, 1000), (700000,), (700, 1000)):
+        constant = derived("RESHAPE", [constant], {"shape": shape})
+    constant = derived("TRANSPOSE", [constant], {"axis0": 0, "axis1": 1})
+    tracemalloc.start()
+    value = constant.value()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert value.shape == (1000, 700)
+    assert peak < 1.2 * value.nbytes

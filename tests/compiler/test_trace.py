@@ -26,7 +26,8 @@ def listed(graph):
         node = graph.producer(name)
         shape = ",".join(str(size) for size in spec.shape)
         what = (node.op, list(node.inputs), node.source) if node else spec.role
-        found[name] = (f"{spec.dtype}[{shape}]", what)
+        format = "" if spec.format == "plain" else f" {spec.format}"
+        found[name] = (f"{spec.dtype}[{shape}]{format}", what)
     return found
 
 

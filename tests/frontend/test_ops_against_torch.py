@@ -12,9 +12,7 @@ from op_samples import name_of
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.elementwise import MICROOPS
-from taper_runtime.ops.matmul import unpack
 from taper_runtime.ops.rules import COMPUTED
-from taper_runtime.ops.winograd import transforms
 
 torch.set_num_threads(1)
 
@@ -187,9 +185,8 @@ def product(x, axes, keepdim):
 
 
 def matmul(a, b, *extras, attrs):
-    if attrs["columns"]:
-        b = b.view(torch.bfloat16) if b.dtype == torch.uint16 else b
-        b = b.permute(1, 0, 2).flatten(1)[:, : attrs["columns"]].to(a.dtype)
+    b = b.view(torch.bfloat16) if b.dtype == torch.uint16 else b
+    b = b.to(a.dtype)
     y = a @ (b.transpose(-1, -2) if attrs["transpose_b"] else b)
     if attrs["alpha"] != 1:
         y = y * attrs["alpha"]
@@ -197,8 +194,6 @@ def matmul(a, b, *extras, attrs):
 
 
 def embedding(weight, index, attrs):
-    if attrs["columns"]:
-        weight = weight.permute(0, 2, 1).flatten(0, 1)
     return weight[index.long()]
 
 
@@ -227,17 +222,13 @@ def pad(x, padding, value=0.0):
     return F.pad(x, [0, 0, *itertools.chain(*reversed(pairs))], value=value)
 
 
-def torch_weight(weight, channels, attrs):
+def torch_weight(weight):
     """``[O, C/groups, *kernel]``."""
-    if attrs["columns"]:
-        flat = weight.permute(2, 0, 1, 3).flatten(2)[..., : attrs["columns"]]
-        rows = channels // attrs["groups"]
-        weight = flat.reshape(*attrs["kernel"], rows, flat.shape[1] * flat.shape[2])
     return weight.movedim((-1, -2), (0, 1))
 
 
 def conv(x, weight, *extras, attrs):
-    weight = torch_weight(weight, x.shape[-1], attrs)
+    weight = torch_weight(weight)
     x = channels_first(pad(x, attrs["padding"]))
     if 0 in (x.shape[0], x.shape[1], weight.shape[0]):  # torch refuses some of these
         size = [
@@ -253,19 +244,9 @@ def conv(x, weight, *extras, attrs):
     return epilogue(y.movedim(1, -1), extras, attrs)
 
 
-def conv_winograd(x, weight, *extras, attrs):
-    """Of the kernel that was transformed into ``weight``."""
-    back = np.linalg.pinv(transforms(attrs["tile"]).weight)
-    points = np.stack([unpack(p, attrs["columns"]) for p in weight.double().numpy()])
-    points = points.reshape(back.shape[1], back.shape[1], *points.shape[1:])
-    kernel = torch.from_numpy(np.einsum("pi,qj,ijco->pqco", back, back, points)).to(x.dtype)
-    plain = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "groups": 1}
-    return conv(x, kernel, *extras, attrs={**attrs, **plain, "columns": 0})
-
-
 def conv_transpose(x, weight, *extras, attrs):
     groups = attrs["groups"]
-    weight = torch_weight(weight, x.shape[-1], attrs)  # torch's is [C, O/groups, *kernel]
+    weight = torch_weight(weight)  # torch's is [C, O/groups, *kernel]
     weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     if x.numel():
         y = spatial(x.ndim - 2, "conv_transpose")(
@@ -441,8 +422,9 @@ OTHERS = {
     "GCD": lambda x, y, a: torch.gcd(x, y),
     "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
     "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
+    "PACK": lambda x, a: x,
+    "UNPACK": lambda x, a: x,
     "CONV": lambda *x: conv(*x[:-1], attrs=x[-1]),
-    "CONV_WINOGRAD": lambda *x: conv_winograd(*x[:-1], attrs=x[-1]),
     "CONV_TRANSPOSE": lambda *x: conv_transpose(*x[:-1], attrs=x[-1]),
     "MAX_POOL": max_pool,
     "AVG_POOL": avg_pool,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from op_samples import name_of, types_of
+from op_samples import name_of, sample_types
 from taper_runtime.machine import limits
 from taper_runtime.machine.cost import (
     NEAR,
@@ -19,7 +19,7 @@ from taper_runtime.machine.cost import (
 from taper_runtime.machine.limits import TYPICAL, Limits, Memory
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Cost, TensorType
-from taper_runtime.sizes import evaluate, variable
+from taper_runtime.sizes import size_at, variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 
@@ -65,12 +65,12 @@ def test_format_of_a_weight_decides_its_cost(tile):
     """What Winograd's form saves in products it pays in transforms and in bytes of the weight."""
     x, y = TensorType("float32", (1, 8, 8, 20)), TensorType("float32", (1, 8, 8, 40))
     points = (8 // tile) ** 2 * (tile + 2) ** 2
-    direct, winograd = REGISTRY["CONV"], REGISTRY["CONV_WINOGRAD"]
+    conv = REGISTRY["CONV"]
     window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1)}
-    plain = direct.cost([x, TensorType("float32", (3, 3, 20, 40))], y, direct.complete(window))
-    weight = TensorType("float32", ((tile + 2) ** 2, 3, 20, 16))
-    attrs = winograd.complete({"padding": (1,) * 4, "columns": 40, "tile": tile})
-    work = winograd.cost([x, weight], y, attrs)
+    attrs = conv.complete(window)
+    plain = conv.cost([x, TensorType("float32", (3, 3, 20, 40))], y, attrs)
+    weight = TensorType("float32", (3, 3, 20, 40), f"winograd.{tile}")
+    work = conv.cost([x, weight], y, attrs)
     assert plain.flops + plain.padding == 2 * 64 * 9 * 20 * 48
     assert plain.sums == 64 * 48
     assert work.flops + work.padding == 2 * points * 20 * 48
@@ -78,7 +78,7 @@ def test_format_of_a_weight_decides_its_cost(tile):
     assert work.scratch == points * (32 + 48) * 4
     assert work.flops / plain.flops == (tile + 2) ** 2 / tile**2 / 9
     free, paid = (
-        cost(winograd, [x, weight], y, attrs, limits=BARE._replace(scratch_ns=each))
+        cost(conv, [x, weight], y, attrs, limits=BARE._replace(scratch_ns=each))
         for each in (0.0, 0.5)
     )
     assert paid - free == work.scratch / 2
@@ -89,7 +89,7 @@ def test_every_op_has_a_cost(op):
     """An estimate is finite, and no less than a node or the floor of the same machine."""
     bare = TYPICAL._replace(sum_steps=0, scratch_ns=0.0, node_ns=0.0)
     for sample in op.samples():
-        types = types_of(sample.inputs)
+        types = sample_types(sample)
         output = op.infer_type(types, sample.attrs)
         attrs = op.complete(sample.attrs)
         work = op.cost(types, output, attrs)
@@ -108,7 +108,7 @@ def test_threads_of_sizes_that_inputs_decide():
     n = variable("n", 1, 1 << 20)
     threads = threads_worth(Cost(1000 * n, 100 * n))
     for value in (1, 479, 480, 1600, 99_999):
-        assert evaluate(threads, {"n": value}) == threads_worth(Cost(1000 * value, 100 * value))
+        assert size_at(threads, {"n": value}) == threads_worth(Cost(1000 * value, 100 * value))
 
 
 def test_levels_of_memory(monkeypatch):

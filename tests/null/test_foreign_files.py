@@ -70,8 +70,8 @@ FILES = {
         safetensors.numpy.save({"w": np.ones(3)}, {"format": "pt"}),
         "got a safetensors file without a plan; its format is 'pt'",
     ),
-    "older": (older(1), "expected 2 .*is older: export the model again.*, got 1"),
-    "newer": (older(3), "expected 2 .*is newer.*, got 3"),
+    "older": (older(2), "expected 3 .*is older: export the model again.*, got 2"),
+    "newer": (older(4), "expected 3 .*is newer.*, got 4"),
     "cut_in_its_header": (small_file()[:100], "is it truncated"),
     "cut_in_its_data": (small_file()[:-10], "is the file truncated"),
 }

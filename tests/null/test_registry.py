@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from op_samples import array_of, name_of, types_of
+from op_samples import array_of, name_of, sample_types
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.ops import REGISTRY, register
@@ -84,15 +84,17 @@ def mutations(types, attrs):
         if isinstance(value, list | tuple):
             yield types, {**attrs, name: value[:-1]}
             yield types, {**attrs, name: [*value, *value]}
-    for i, (dtype, shape) in enumerate(types):
+    for i, (dtype, shape, format) in enumerate(types):
         before, after = types[:i], types[i + 1 :]
         yield before + after, attrs
         yield [*types, types[i]], attrs
         yield [*before, types[i], *types[i:]], attrs
         for other in DTYPES:
-            yield [*before, TensorType(other, shape), *after], attrs
+            yield [*before, TensorType(other, shape, format), *after], attrs
+        for other in ("plain", "panels.0", "panels.1", "grouped_panels.1", "winograd.2"):
+            yield [*before, TensorType(dtype, shape, other), *after], attrs
         for other in (shape[1:], (*shape, 2), (3, *shape), (0, *shape[1:]), (*shape[:-1], 5)):
-            yield [*before, TensorType(dtype, other), *after], attrs
+            yield [*before, TensorType(dtype, other, format), *after], attrs
     yield [], attrs
     yield types * 40, attrs
 
@@ -102,7 +104,7 @@ def test_one_mutation_is_refused_or_computed(op):
     for sample in some_samples(op):
         # Attrs left out are mutated too.
         attrs = {**{k: a.default for k, a in op.attrs.items()}, **sample.attrs}
-        for types, mutated in mutations(types_of(sample.inputs), attrs):
+        for types, mutated in mutations(sample_types(sample), attrs):
             check_call(op, types, mutated)
 
 
@@ -130,7 +132,7 @@ def values(attr):
 @given(data=st.data())
 def test_many_mutations_are_refused_or_computed(op, data):
     sample = data.draw(st.sampled_from(some_samples(op)))
-    types, attrs = types_of(sample.inputs), dict(sample.attrs)
+    types, attrs = sample_types(sample), dict(sample.attrs)
     for name in data.draw(st.sets(st.sampled_from(sorted(op.attrs)))) if op.attrs else ():
         attrs[name] = data.draw(values(op.attrs[name]), name)
     for i in data.draw(st.sets(st.sampled_from(range(len(types))), max_size=2)) if types else ():
@@ -189,7 +191,7 @@ def test_samples_are_deterministic_and_plain(op):
 @OPS
 def test_bad_attrs_are_refused_by_name(op):
     sample = next(iter(op.samples()))
-    types = types_of(sample.inputs)
+    types = sample_types(sample)
     with pytest.raises(OpError, match=f"{op.name} has no attr 'nonsense'"):
         op.infer_type(types, {**sample.attrs, "nonsense": 1})
     for name, attr in op.attrs.items():
@@ -205,7 +207,7 @@ def test_bad_attrs_are_refused_by_name(op):
 @OPS
 def test_wrong_input_count_is_refused(op):
     sample = next(iter(op.samples()))
-    types = types_of(sample.inputs) or [TensorType("float32", ())]
+    types = sample_types(sample) or [TensorType("float32", ())]
     low, high = op.inputs
     for count in {low - 1, min(high + 1, 2**17)} - {-1}:
         with pytest.raises(OpError, match=f"{op.name} takes {low} to {high} inputs, got {count}"):
@@ -299,10 +301,15 @@ def conv(**given):
         ("MATMUL", [(2, 2, 3), (3, 3, 4)], "broadcast", {}),
         ("MATMUL", [("int64", (2, 3)), (3, 4)], "one dtype", {}),
         ("MATMUL", [("int64", (3,)), ("int64", (3,))], "float32", {"alpha": 0.5}),
-        ("MATMUL", [(2, 3), (2, 3, 16)], r"packed as \[1, K, 16\]", {"columns": 16}),
-        ("MATMUL", [(2, 3), (1, 4, 16)], "as many columns", {"columns": 16}),
-        ("MATMUL", [(2, 3), (1, 3, 16)], "columns of at least 0", {"columns": -1}),
-        ("MATMUL", [(2, 3), (1, 3, 16)], "transpose_b", {"columns": 9, "transpose_b": True}),
+        ("PACK", [(2, 3)], "one of plain, panels, .*; got 'tiles'", {"format": "tiles"}),
+        ("PACK", [(2, 3)], "panels.0 or panels.1, got 'panels.2'", {"format": "panels.2"}),
+        ("PACK", [(2, 3)], "panels.0 or panels.1, got 'panels'", {"format": "panels"}),
+        ("PACK", [(2, 3)], "got 'panels.01'", {"format": "panels.01"}),
+        ("PACK", [(2, 3)], r"got 'panels.1\\n'", {"format": "panels.1\n"}),
+        ("PACK", [(2, 3, 4)], "expected a matrix", {"format": "panels.1"}),
+        ("PACK", [(3, 4)], "outputs in 3 groups", {"format": "grouped_panels.3"}),
+        ("PACK", [(3, 3, 4)], r"\[3, 3, C, O\]", {"format": "winograd.4"}),
+        ("PACK", [("float64", (3, 3, 4, 4))], "float32", {"format": "winograd.4"}),
         ("MATMUL", [(2, 3), (3, 4), (4,)], "code", {}),
         ("MATMUL", [(2, 3), (3, 4)], "code", {"scalars": [1.0]}),
         ("MATMUL", [(2, 3), (3, 4), (5, 2, 4)], "keeps", {"code": ["ADD"], "args": [0, 1]}),
@@ -317,7 +324,6 @@ def conv(**given):
         ("CONV", [(1, 5, 2), (2, 2, 4)], r"a weight of \[3, 2, O\]", conv()),
         ("CONV", [(1, 5, 2), (3, 2, 4)], "divide the 2 channels", conv(groups=3)),
         ("CONV", [(1, 5, 2), (3, 1, 3)], "divide the 3 channels", conv(groups=2)),
-        ("CONV", [(1, 5, 2), (1, 6, 16)], r"9 columns packed as \[1, 1, 6, 16\]", conv(columns=9)),
         ("CONV", [(1, 5, 2), (3, 2, 4), (4,)], "code", conv()),
         ("CONV", [(1, 5, 2), (3, 2, 4)], "keeps", conv(code=["GT"], args=[0, 0])),
         ("CONV_TRANSPOSE", [(1, 5, 2), (3, 2, 4)], "not empty", conv(padding=[4, 4])),

@@ -6,6 +6,7 @@ Needs Debian's chromium and chromium-driver; run by `nox -s pages`.
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from browser import HOSTILE, errors, violations
 from graph_checks import Builder, floats
@@ -150,10 +151,18 @@ def test_a_tensor_is_followed_through_its_replacement(browser):
     ).click()
     history = browser.find_element(By.CSS_SELECTOR, ".history")
     assert history.find_element(By.TAG_NAME, "h4").text == "cast"
-    lines = [item.text for item in history.find_elements(By.TAG_NAME, "li")]
-    assert lines[0].startswith("as lowered cast = CAST(x")
-    assert "step 1 drop_cast removed cast; its readers read x" in " ".join(lines)
+    lines = [" ".join(item.text.split()) for item in history.find_elements(By.TAG_NAME, "li")]
+    assert lines == [
+        "as lowered cast = CAST(x, dtype=float32) float32[2,3]",
+        "step 1 drop_cast removed cast; its readers read x",
+    ]
     assert "It is in the final graph." in history.text, "as x"
+    history.find_element(By.XPATH, ".//li[2]//*[@role='button'][text()='x']").click()
+    lines = [" ".join(item.text.split()) for item in history.find_elements(By.TAG_NAME, "li")]
+    assert lines == [
+        "as lowered x = input float32[2,3]",
+        "step 1 drop_cast put it in the place of cast",
+    ]
 
 
 def test_a_tensor_is_followed_by_name_to_the_step_that_folded_it(browser):
@@ -167,6 +176,23 @@ def test_a_tensor_is_followed_by_name_to_the_step_that_folded_it(browser):
     search.clear()
     search.send_keys("nothing of that name" + Keys.TAB)
     assert "No tensor is called" in browser.find_element(By.CSS_SELECTOR, ".history").text
+
+
+def test_what_a_step_made_is_shown_in_the_whole_graph(browser):
+    press(browser, "Next")
+    press(browser, "Close modules")
+    press(browser, "Show in the whole graph")
+    (selected,) = browser.find_elements(By.CSS_SELECTOR, ".graph g.node.selected")
+    assert selected.get_attribute("aria-label") == "changed: SQUARE float32[2,3]"
+    details = browser.find_element(By.CSS_SELECTOR, ".details").text
+    assert HOSTILE in details
+    assert "body.first" in details
+
+
+def test_nothing_is_loaded_from_anywhere(browser):
+    press(browser, "Next")
+    entries = "return performance.getEntriesByType('resource').map(({ name }) => name)"
+    assert browser.execute_script(entries) == []
 
 
 def test_the_tables_lead_to_steps(browser):
@@ -189,3 +215,45 @@ def test_accessibility(browser):
     press(browser, "Next")
     browser.find_element(By.CSS_SELECTOR, ".side li .name").click()
     assert violations(browser) == []
+
+
+@pytest.fixture(scope="module")
+def large_page(tmp_path_factory):
+    """420 nodes in no module; one is dropped, and then all others change in one step."""
+
+    def all_at_once(graph):
+        for node in graph.order():
+            graph.replace_node(node, "SIGMOID", node.inputs)
+        return True
+
+    b = Builder()
+    x = b.op("CAST", b.input("x", 3), dtype="float32")
+    for _ in range(420):
+        x = b.op("TANH", x)
+    graph = b.done(x)
+    path = tmp_path_factory.mktemp("page") / "large.html"
+    with tracing(graph, path, "large"):
+        run_pipeline(graph, [drop_casts, all_at_once])
+    return path
+
+
+def test_large_graphs_and_steps(browser, large_page):
+    browser.get(large_page.as_uri())
+    assert errors(browser) == []
+
+    def count(selector):
+        return browser.execute_script(
+            "return document.querySelectorAll(arguments[0]).length", selector
+        )
+
+    def shown(label):
+        return count(f".graph g.node[aria-label*='{label} float32']")
+
+    assert shown("TANH") == 420
+    press(browser, "Last")
+    assert browser.find_element(By.CSS_SELECTOR, ".step h3").text == "all_at_once"
+    assert count(".side li.changed") == 2 * 420
+    assert count(".side .picture") == 0
+    assert "420 tensors: too many to draw" in browser.find_element(By.CSS_SELECTOR, ".step").text
+    WebDriverWait(browser, 30).until(lambda _: shown("changed: SIGMOID") == 420)
+    assert shown("TANH") == 0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import map as tile_programs
-from taper_runtime.ops.matmul import PANEL
 from taper_runtime.plan.checks import ALIGNMENT
 
 KERNELS = Path(__file__).parents[2] / "packages/kernels"

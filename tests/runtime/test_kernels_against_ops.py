@@ -3,24 +3,31 @@
 import numpy as np
 import pytest
 
+from op_samples import sample_types, stored_inputs
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _native
+from taper_runtime.formats import decode
 from taper_runtime.ops import REGISTRY
-
-NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 
 #: Micro-ops whose float32 result float64 does not reproduce exactly, in units of the last place.
 ULPS = 8
 
 
-def operand(array):
-    strides = [stride // array.itemsize for stride in array.strides]
-    return NAMES[array.dtype], array.shape, strides
+def operands(types, arrays):
+    """Types and strides of what stores the tensors."""
+    return [
+        (type_, [stride // array.itemsize for stride in array.strides])
+        for type_, array in zip(types, arrays, strict=True)
+    ]
 
 
-def prepare(op, sample, output):
-    types = [operand(array) for array in sample.inputs]
-    return _native.prepare(op, op.complete(sample.attrs), types, operand(output))
+def prepared(op, sample, stored):
+    """The node, None where there is no kernel; its output's type, and an array to store that."""
+    types = sample_types(sample)
+    output = op.infer_type(types, sample.attrs)
+    got = np.ones(output.storage.shape, DTYPES[output.storage.dtype].storage)
+    given = operands([*types, output], [*stored, got])
+    return _native.prepare(op, op.complete(sample.attrs), given[:-1], given[-1]), output, got
 
 
 def assert_equal(got, want, op):
@@ -43,14 +50,13 @@ def test_kernel_agrees_with_evaluator(op):
     for sample in op.samples():
         attrs = op.complete(sample.attrs)
         want = op.evaluate(sample.inputs, attrs)
-        got = np.full_like(want, 1)
-        node = prepare(op, sample, got)
+        stored = stored_inputs(sample)
+        node, output, got = prepared(op, sample, stored)
         if not sample.native:
             continue
-        shapes = [array.shape for array in sample.inputs]
-        assert node is not None, f"{op.name} {sample.attrs} {shapes}: no kernel"
-        node.run(sample.inputs, got)
-        assert_equal(got, want, op)
+        assert node is not None, f"{op.name} {sample.attrs} {sample_types(sample)}: no kernel"
+        node.run(stored, got)
+        assert_equal(decode(got, output), want, op)
         served += 1
     assert served > 0
 
@@ -65,8 +71,8 @@ def test_kernel_reads_strides(op):
         if not sample.native or not any(array.ndim for array in sample.inputs):
             continue
         spread = []
-        for index, array in enumerate(sample.inputs):
-            if array.ndim and op.takes_strided(index):
+        for index, array in enumerate(stored_inputs(sample)):
+            if array.ndim and op.takes_strided(index) and index not in sample.formats:
                 wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 1), array.dtype)
                 view = wide[..., 1::2]
                 view[...] = array
@@ -75,15 +81,10 @@ def test_kernel_reads_strides(op):
                 spread.append(array)
         attrs = op.complete(sample.attrs)
         want = op.evaluate(sample.inputs, attrs)
-        got = np.empty_like(want)
-        types = [operand(array) for array in spread]
-        if attrs.get("columns"):
-            types[1] = operand(sample.inputs[1])  # packed panels are constants: never strided
-            spread[1] = sample.inputs[1]
-        node = _native.prepare(op, attrs, types, operand(got))
-        assert node is not None, f"{op.name} {sample.attrs}: no kernel for {types}"
+        node, output, got = prepared(op, sample, spread)
+        assert node is not None, f"{op.name} {sample.attrs}: no kernel for {sample_types(sample)}"
         node.run(spread, got)
-        assert_equal(got, want, op)
+        assert_equal(decode(got, output), want, op)
         served += 1
     assert served > 0
 
@@ -92,11 +93,9 @@ def test_kernel_reads_strides(op):
 def test_kernel_computes_in_place(op):
     """The output over an input of its type gives the same bits as memory of its own."""
     for sample in op.samples():
-        attrs = op.complete(sample.attrs)
-        if not sample.native:
+        if not sample.native or sample.formats:
             continue
-        apart = np.empty_like(op.evaluate(sample.inputs, attrs))
-        node = prepare(op, sample, apart)
+        node, _, apart = prepared(op, sample, sample.inputs)
         node.run(sample.inputs, apart)
         for index in op.inplace:
             if index >= len(sample.inputs):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.formats import PLAIN, encode
 from taper_runtime.ops.opdef import TensorType
 
 _NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
@@ -17,9 +18,22 @@ def types_of(arrays):
     return [type_of(array) for array in arrays]
 
 
+def sample_types(sample):
+    """The types of a sample's inputs, in their formats."""
+    return [
+        type_of(array)._replace(format=sample.formats.get(index, PLAIN))
+        for index, array in enumerate(sample.inputs)
+    ]
+
+
+def stored_inputs(sample):
+    """What stores a sample's inputs."""
+    return [encode(a, t) for a, t in zip(sample.inputs, sample_types(sample), strict=True)]
+
+
 def array_of(tensor_type, rng):
     """Small values of a type: as indices mostly in range, as bfloat16 numbers."""
-    dtype, shape = tensor_type
+    dtype, shape, _ = tensor_type
     storage = DTYPES[dtype].storage
     if dtype == "bfloat16":
         return rng.integers(0x3F00, 0x4100, shape, storage)

@@ -83,9 +83,27 @@ EDITS = {
     },
     "plan.tensors['w'].shape": {
         "data_of_another_shape": ("header.w.shape", [8, 4]),
+        "format_of_other_data": ("plan.tensors.w.format", "panels.1"),
     },
     "plan.tensors['w'].dtype": {
         "data_of_another_dtype": ("header.w.dtype", "I32"),
+    },
+    "plan.tensors['w'].format": {
+        "unknown_format": ("plan.tensors.w.format", "tiles"),
+        "format_is_a_number": ("plan.tensors.w.format", 1),
+        "format_is_an_array": ("plan.tensors.w.format", ["panels.1"]),
+        "format_that_need_not_be_said": ("plan.tensors.w.format", "plain"),
+        "format_without_its_parameter": ("plan.tensors.w.format", "panels"),
+        "format_in_another_spelling": ("plan.tensors.w.format", "panels.01"),
+        "format_of_four_dims": ("plan.tensors.w.format", "winograd.2"),
+        "format_of_groups_that_do_not_divide": ("plan.tensors.w.format", "grouped_panels.3"),
+        "format_of_4300_digits": ("plan.tensors.w.format", "grouped_panels." + "9" * 4300),
+    },
+    "plan.tensors['x'].format": {
+        "input_in_panels": ("plan.tensors.x.format", "panels.1"),
+    },
+    "plan.tensors['y'].format": {
+        "output_in_a_format": ("plan.tensors.y.format", "grouped_panels.1"),
     },
     "plan.samples['x'].shape": {
         "sample_of_another_shape": ("header.sample/x.shape", [8]),

@@ -1,16 +1,10 @@
 /* ATTENTION against double. */
 #include "check.h"
+#include "attention/kernels.inc"
 
 #include <math.h>
 
-/* The kernel's attr struct: the harness checks its descriptors. */
-struct attention_attrs {
-    double scale;
-    bool causal;
-    int64_t diagonal;
-    bool safe_softmax;
-    bool transpose_output;
-};
+CHECK_ATTRS(attention)
 
 /* The bound: float32 epsilons of the largest value that a row attends, times the size of the
  * exponents' errors, which are those of the scores. */

@@ -122,7 +122,7 @@ static void make(tensors *t, const layer *given) {
     t->inputs[1] = make_tensor(t, rank, w, -1, 1);
     t->weight = t->inputs[1].data;
     if (l->packed)
-        t->inputs[1] = pack(t);
+        t->inputs[1] = pack(t), t->inputs[1].format = TAPER_GROUPED_PANELS;
     const epilogue *e = l->epilogue ? l->epilogue : &none;
     if (e->n_extras > 0)
         t->inputs[2] = make_tensor(t, 1, &l->outputs, -1, 1);
@@ -135,7 +135,6 @@ static void make(tensors *t, const layer *given) {
                                    .padding = {l->padding, 2 * l->dims},
                                    .dilation = {l->dilation, l->dims},
                                    .groups = l->groups,
-                                   .columns = l->packed ? l->outputs / l->groups : 0,
                                    .code = {e->code, e->n_code},
                                    .args = {e->args, e->n_args},
                                    .scalars = {&half, 1}};
@@ -254,7 +253,7 @@ static void check_ways(layer l) {
     check_layer(&l);
     l.epilogue = &chain;
     check_layer(&l);
-    l.packed = l.outputs > 0; /* columns = 0 says not packed */
+    l.packed = true;
     check_layer(&l);
     l.epilogue = &bias_relu;
     check_layer(&l);
@@ -606,8 +605,10 @@ static void unsupported(void) {
         undo;                                                                                      \
     } while (0)
     REFUSED(t.inputs[0].dtype = TAPER_FLOAT64, t.inputs[0].dtype = TAPER_FLOAT32);
-    REFUSED(t.attrs.columns = 19, t.attrs.columns = 20);
-    REFUSED(t.attrs.columns = 0, t.attrs.columns = 20);
+    REFUSED(t.inputs[1].format = TAPER_PLAIN, t.inputs[1].format = TAPER_GROUPED_PANELS);
+    REFUSED(t.inputs[1].format = TAPER_PANELS_1, t.inputs[1].format = TAPER_GROUPED_PANELS);
+    REFUSED(t.inputs[1].format = TAPER_WINOGRAD_2, t.inputs[1].format = TAPER_GROUPED_PANELS);
+    REFUSED(t.inputs[1].shape[0] = 2, t.inputs[1].shape[0] = 1);
     REFUSED(t.attrs.groups = 2, t.attrs.groups = 1);
     REFUSED(t.attrs.groups = 0, t.attrs.groups = 1);
     REFUSED(t.attrs.kernel.count = 1, t.attrs.kernel.count = 2);

@@ -110,6 +110,9 @@ static void names(void) {
         CHECK(taper_dtype_size(dtypes[i].dtype) == dtypes[i].size, "%s", dtypes[i].name);
     }
     CHECK(!taper_dtype_name(-1) && !taper_dtype_name(TAPER_DTYPE_COUNT), "dtype names end");
+    CHECK(strcmp(taper_format_name(TAPER_PLAIN), "plain") == 0, "plain");
+    CHECK(strcmp(taper_format_name(TAPER_WINOGRAD_4), "winograd.4") == 0, "winograd.4");
+    CHECK(!taper_format_name(-1) && !taper_format_name(TAPER_FORMAT_COUNT), "format names end");
     CHECK(!taper_dtype_size(-1) && !taper_dtype_size(TAPER_DTYPE_COUNT), "dtype sizes end");
     for (int i = 0; i < TAPER_ATTR_TYPE_COUNT; i++)
         CHECK(strcmp(taper_attr_type_name(i), attr_types[i]) == 0, "%s", attr_types[i]);

@@ -2,11 +2,9 @@
 #include "check.h"
 #include "gather/kernels.inc"
 
-CHECK_ATTRS(embedding)
 CHECK_ATTRS(gather)
 
 static const taper_dtype dtypes[] = {TAPER_BOOL, TAPER_INT16, TAPER_FLOAT32, TAPER_INT64};
-static const struct embedding_attrs plain = {0};
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
 static taper_tensor random_bytes(taper_dtype dtype, int rank, const int64_t *dims) {
@@ -79,29 +77,31 @@ static void embedding(void) {
                 const taper_tensor x = random_bytes(dtypes[t], 2, dims);
                 const taper_tensor index =
                     random_index(narrow ? TAPER_INT32 : TAPER_INT64, 2, index_dims, 0, 10);
-                expect_select("EMBEDDING", &plain, &x, 0, &index);
+                expect_select("EMBEDDING", NULL, &x, 0, &index);
                 check_free(index.data);
                 check_free(x.data);
             }
 }
 
-/* The weight of a product: columns of panels of 16. */
+/* A table in panels of 16 rows. */
 static void packed_embedding(void) {
     static const int64_t columns[] = {1, 16, 37}, ks[] = {1, 5, 9000};
     for (int t = 0; t < N_DTYPES; t++)
         for (int c = 0; c < 3; c++)
             for (int i = 0; i < 3; i++) {
-                const struct embedding_attrs attrs = {columns[c]};
+                const int64_t table[] = {columns[c], ks[i]};
                 const int64_t size = (int64_t)taper_dtype_size(dtypes[t]), k = ks[i];
                 const int64_t dims[] = {(columns[c] + 15) / 16, k, 16}, index_dims[] = {2, 5};
                 const int64_t out[] = {2, 5, k};
-                const taper_tensor inputs[] = {
+                taper_tensor inputs[] = {
                     random_bytes(dtypes[t], 3, dims),
                     random_index(t ? TAPER_INT64 : TAPER_INT32, 2, index_dims, 0, columns[c] - 1)};
+                inputs[0].format = TAPER_PANELS_0;
+                inputs[0].logical = table;
                 taper_tensor y = check_tensor(NULL, dtypes[t], 3, out);
                 for (int workers = 1; workers <= 3; workers++) {
                     y.data = check_alloc((size_t)(10 * k * size), workers == 2 ? (size_t)size : 0);
-                    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, &attrs, workers) == TAPER_OK,
+                    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, NULL, workers) == TAPER_OK,
                           "packed");
                     int64_t wrong = 0;
                     for (int64_t r = 0; r < 10; r++)
@@ -117,11 +117,16 @@ static void packed_embedding(void) {
                     check_free(y.data);
                 }
                 y.data = check_alloc((size_t)(10 * k * size), 0);
-                const struct embedding_attrs more = {dims[0] * 16 + 1};
-                CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, &more, 1) == TAPER_UNSUPPORTED,
-                      "columns");
+                inputs[0].format = TAPER_PANELS_1;
+                CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, NULL, 1) == TAPER_UNSUPPORTED,
+                      "cut along the other axis");
+                inputs[0].format = TAPER_PANELS_0;
+                inputs[0].logical = (int64_t[]){dims[0] * 16 + 1, k};
+                CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, NULL, 1) == TAPER_UNSUPPORTED,
+                      "more rows than panels have");
+                inputs[0].logical = table;
                 set_index(&inputs[1], 7, columns[c]); /* in the padding, or beyond it */
-                CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, &attrs, 2) == TAPER_BAD_INDEX,
+                CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, NULL, 2) == TAPER_BAD_INDEX,
                       "index");
                 check_free(y.data);
                 check_free(inputs[1].data);
@@ -240,8 +245,7 @@ static void bad_index(void) {
                 set_index(&index, check_int(0, check_numel(&index) - 1), bad[b]);
                 const bool ok = bad[b] == -1 && op > 0; /* counts from the end */
                 for (int workers = 1; workers <= 2; workers++)
-                    CHECK(check_run(ops[op], NULL, inputs, 2, &y,
-                                    op == 0 ? (const void *)&plain : &first,
+                    CHECK(check_run(ops[op], NULL, inputs, 2, &y, op == 0 ? NULL : &first,
                                     workers) == (ok ? TAPER_OK : TAPER_BAD_INDEX),
                           "%s with index %lld of 6", ops[op], (long long)bad[b]);
                 check_free(y.data);
@@ -256,17 +260,17 @@ static void empty(void) {
     const struct gather_attrs attrs = {0};
     taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
     taper_tensor index = random_index(TAPER_INT64, 1, none, 0, 0);
-    expect_select("EMBEDDING", &plain, &x, 0, &index);
+    expect_select("EMBEDDING", NULL, &x, 0, &index);
     expect_select("INDEX_SELECT", &attrs, &x, 0, &index);
     check_free(index.data);
     index = random_index(TAPER_INT64, 1, some, 0, 0);
     x = check_tensor(x.data, TAPER_FLOAT32, 2, no_cols);
-    expect_select("EMBEDDING", &plain, &x, 0, &index);
+    expect_select("EMBEDDING", NULL, &x, 0, &index);
     x = check_tensor(x.data, TAPER_FLOAT32, 2, no_rows); /* no index is inside */
     const taper_tensor inputs[] = {x, index};
     const int64_t out[] = {3, 4};
     const taper_tensor y = check_tensor(check_alloc(48, 0), TAPER_FLOAT32, 2, out);
-    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, &plain, 1) == TAPER_BAD_INDEX, "no rows");
+    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &y, NULL, 1) == TAPER_BAD_INDEX, "no rows");
     check_free(y.data);
     check_free(index.data);
     check_free(x.data);
@@ -278,14 +282,13 @@ static void refused(void) {
     const taper_tensor floats = random_bytes(TAPER_FLOAT32, 1, one);
     const struct gather_attrs outside = {2};
     taper_tensor inputs[] = {x, floats};
-    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, &plain, 1) == TAPER_UNSUPPORTED,
-          "float index");
-    CHECK(check_run("EMBEDDING", NULL, inputs, 1, &x, &plain, 1) == TAPER_UNSUPPORTED, "one input");
+    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, NULL, 1) == TAPER_UNSUPPORTED, "float index");
+    CHECK(check_run("EMBEDDING", NULL, inputs, 1, &x, NULL, 1) == TAPER_UNSUPPORTED, "one input");
     inputs[1] = random_index(TAPER_INT64, 1, one, 0, 3);
     CHECK(check_run("INDEX_SELECT", NULL, inputs, 2, &x, &outside, 1) == TAPER_UNSUPPORTED, "axis");
     CHECK(check_run("GATHER", NULL, inputs, 2, &x, &outside, 1) == TAPER_UNSUPPORTED, "axis");
     inputs[0].strides[0] = 12;
-    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, &plain, 1) == TAPER_UNSUPPORTED, "strided");
+    CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, NULL, 1) == TAPER_UNSUPPORTED, "strided");
     check_free(inputs[1].data);
     check_free(floats.data);
     check_free(x.data);
@@ -309,9 +312,9 @@ static void time_rows(const char *name, const char *op, const void *attrs, int64
 }
 
 static void bench_rows(void) {
-    time_rows("embedding 30522x384, 128", "EMBEDDING", &plain, 30522, 384, 128);
-    time_rows("embedding 50257x768, 32", "EMBEDDING", &plain, 50257, 768, 32);
-    time_rows("embedding 1000x16, 4096", "EMBEDDING", &plain, 1000, 16, 4096);
+    time_rows("embedding 30522x384, 128", "EMBEDDING", NULL, 30522, 384, 128);
+    time_rows("embedding 50257x768, 32", "EMBEDDING", NULL, 50257, 768, 32);
+    time_rows("embedding 1000x16, 4096", "EMBEDDING", NULL, 1000, 16, 4096);
     const struct gather_attrs first = {0};
     time_rows("index_select 1000x1, 4096", "INDEX_SELECT", &first, 1000, 1, 4096);
 }

@@ -134,8 +134,11 @@ static tensors make(const product *p) {
     t.inputs[0] = make_operand(&t, &p->a);
     t.inputs[1] = t.b = make_operand(&t, &p->b);
     const int n_dim = p->b.rank - (p->transpose_b ? 2 : 1);
-    if (p->packed)
+    if (p->packed) {
         t.inputs[1] = pack(&t, &t.b, p->transpose_b, p->b.layout);
+        t.inputs[1].format = p->transpose_b ? TAPER_PANELS_0 : TAPER_PANELS_1;
+        t.inputs[1].logical = p->b.dims;
+    }
     for (int i = 0; i < p->n_extras; i++)
         t.inputs[2 + i] = make_operand(&t, &p->extras[i]);
 
@@ -157,8 +160,7 @@ static tensors make(const product *p) {
 
     const epilogue *e = p->epilogue ? p->epilogue : &none;
     t.attrs = (struct matmul_attrs){.alpha = p->alpha != 0 ? p->alpha : 1,
-                                    .transpose_b = p->transpose_b && !p->packed,
-                                    .columns = p->packed ? p->b.dims[n_dim] : 0,
+                                    .transpose_b = p->transpose_b,
                                     .code = {e->code, e->n_code},
                                     .args = {e->args, e->n_args},
                                     .scalars = {&three, 1}};
@@ -248,10 +250,11 @@ static void transpose(product *p) {
 /* Every way B can be given. */
 static void check_ways(product p) {
     check_product(&p);
-    p.packed = p.b.dims[1] > 0; /* columns = 0 says not packed */
+    p.packed = true;
+    check_product(&p);
+    transpose(&p);
     check_product(&p);
     p.packed = false;
-    transpose(&p);
     check_product(&p);
 }
 
@@ -497,8 +500,9 @@ static void special_values(void) {
                 ((float *)t.inputs[0].data)[check_int(0, ms[i] * 19 - 1)] = values[v];
                 ((float *)t.inputs[1].data)[check_int(0, 21 * 19 - 1)] = values[v];
                 if (way == 1) {
-                    t.attrs.columns = 21;
                     t.inputs[1] = pack(&t, &t.b, false, ROWS);
+                    t.inputs[1].format = TAPER_PANELS_1;
+                    t.inputs[1].logical = t.b.shape;
                 }
                 CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
                 compare(&t, &p);
@@ -564,7 +568,10 @@ static taper_tensor halve(tensors *t, taper_dtype dtype, size_t misalign) {
         halves[i] = *value == 0 ? 0 : (uint16_t)bits; /* the zeros beyond n stay */
         *value = check_from_half(dtype, halves[i]);
     }
-    return check_tensor(halves, dtype, 3, b->shape);
+    taper_tensor narrow = check_tensor(halves, dtype, 3, b->shape);
+    narrow.format = b->format;
+    narrow.logical = b->logical;
+    return narrow;
 }
 
 /* The same bits as of a float32 operand that holds the same numbers. */
@@ -620,9 +627,16 @@ static void unsupported(void) {
     t.inputs[0].dtype = TAPER_FLOAT64;
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "float64");
     t.inputs[0].dtype = TAPER_FLOAT32;
-    t.attrs.columns = 40;
+    t.inputs[1].logical = (int64_t[]){6, 40};
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "fewer panels than columns need");
-    t.attrs.columns = 20;
+    t.inputs[1].logical = p.b.dims;
+    static const taper_format others[] = {TAPER_PLAIN, TAPER_PANELS_0, TAPER_GROUPED_PANELS,
+                                          TAPER_WINOGRAD_2};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        t.inputs[1].format = others[i];
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s", taper_format_name(others[i]));
+    }
+    t.inputs[1].format = TAPER_PANELS_1;
     t.attrs.transpose_b = true;
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "packed and transposed");
     t.attrs.transpose_b = false;

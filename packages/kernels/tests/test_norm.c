@@ -1,19 +1,11 @@
 /* LAYER_NORM and RMS_NORM against double. */
 #include "check.h"
+#include "norm/kernels.inc"
 
 #include <math.h>
 
-/* The kernels' attr structs: the harness checks their descriptors. */
-struct layer_norm_attrs {
-    int64_t dims;
-    double eps;
-    bool has_weight;
-    bool has_bias;
-};
-struct rms_norm_attrs {
-    int64_t dims;
-    double eps;
-};
+CHECK_ATTRS(layer_norm)
+CHECK_ATTRS(rms_norm)
 
 enum { EPSILONS = 8 }; /* the bound: float32 epsilons times the sizes of the terms of a result */
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "run/pool.h"
+#include "run/thread_pool.h"
 
 static void nothing(void *arg, int32_t worker, int32_t workers) {
     (void)arg, (void)worker, (void)workers;

@@ -393,7 +393,7 @@ static void check_random_head(void) {
     int64_t args[12], n_code = 0, n_args = 0, value = 0, taken = 0;
     const taper_scalar bounds[] = {{(double)check_int(-2, 0), 0}, {(double)check_int(1, 3), 0}};
     const int64_t dims[2] = {check_int(1, 9), check_int(2, 40)}, n = dims[0] * dims[1];
-    float *x[5]; /* of MAP, bias, residual, of the head, of MAP's result */
+    float *x[5]; /* of MAP, bias, residual, of the fused, of MAP's result */
     for (int i = 0; i < 5; i++) {
         x[i] = check_alloc((size_t)n * sizeof(float), 0);
         fill(x[i], n, TAPER_FLOAT32);
@@ -431,18 +431,18 @@ static void check_random_head(void) {
     CHECK(check_run("MAP", NULL, tensors, 3, &want, &attrs, 1) == TAPER_OK, "MAP");
 
     taper_program p;
-    program_head head;
+    program_fused fused;
     const taper_status status = ENGINE.prepare(&p, &attrs.code, &attrs.args, &attrs.scalars,
-                                               tensors + 1, 2, &want, true, &head);
-    if (head.then && taken < n_code && !again)
+                                               tensors + 1, 2, &want, true, &fused);
+    if (fused.then && taken < n_code && !again)
         taken++;
     CHECK(status == TAPER_OK && p.count == n_code - taken, "%d of %lld instructions left, not %lld",
           p.count, (long long)n_code, (long long)(n_code - taken));
     void *scratch = check_alloc(p.scratch_bytes, 0);
-    const tile_head tile = program_head_at(&head, tensors + 1, dims[1], 0, 0);
+    const tile_fused tile = program_fused_at(&fused, tensors + 1, dims[1], 0, 0);
     float *sums = check_alloc((size_t)n * sizeof(float), 0);
     memcpy(sums, x[3], (size_t)n * sizeof(float));
-    head_store(&tile, false, sums, dims[1], dims[0], dims[1], x[3], dims[1]);
+    fused_store(&tile, false, sums, dims[1], dims[0], dims[1], x[3], dims[1]);
     check_free(sums);
     ENGINE.run(&p, tensors + 1, 0, dims[0], 0, dims[1], x[3], dims[1], scratch);
     for (int64_t i = 0; i < n; i++)

@@ -2,14 +2,10 @@
 #include <math.h>
 
 #include "check.h"
+#include "recurrent/kernels.inc"
 
-struct recurrent_attrs {
-    bool reverse;
-};
-struct rnn_attrs {
-    bool reverse;
-    const char *activation;
-};
+CHECK_ATTRS(recurrent)
+CHECK_ATTRS(rnn)
 
 enum { PANEL = 16, MAX_HIDDEN = 300 };
 

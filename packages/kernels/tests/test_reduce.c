@@ -1,19 +1,12 @@
 /* Reductions, argmax, argmin and cumulative sums against double or int64. */
 #include "check.h"
+#include "reduce/kernels.inc"
 
 #include <math.h>
 
-/* The kernels' attr structs: the harness checks their descriptors. `reduce` is VAR's, of which the
- * other reductions have the beginning. */
-struct reduce_attrs {
-    taper_ints axes;
-    bool keepdim;
-    double correction;
-};
-struct arg_attrs {
-    int64_t axis;
-    bool keepdim;
-};
+/* The other reductions have the beginning of VAR's. */
+CHECK_ATTRS(var)
+CHECK_ATTRS(arg)
 
 enum {
     EPSILONS = 8
@@ -65,7 +58,7 @@ typedef struct reduction {
     taper_tensor x, y;
     bool reduced[TAPER_MAX_RANK];
     int64_t axes[TAPER_MAX_RANK];
-    struct reduce_attrs attrs;
+    struct var_attrs attrs;
 } reduction;
 
 static void reduction_make(reduction *r, size_t which, int rank, const int64_t *shape,
@@ -81,7 +74,7 @@ static void reduction_make(reduction *r, size_t which, int rank, const int64_t *
             out[out_rank++] = r->reduced[d] ? 1 : shape[d];
     }
     r->op = reductions[which].op;
-    r->attrs = (struct reduce_attrs){{r->axes, n_axes}, keepdim, 1.0};
+    r->attrs = (struct var_attrs){{r->axes, n_axes}, keepdim, 1.0};
     r->x = check_tensor(NULL, (taper_dtype)dtype, rank, shape);
     r->y = check_tensor(NULL, (taper_dtype)dtype, out_rank, out);
     const int64_t numel = check_numel(&r->x);
@@ -425,7 +418,7 @@ static void not_served(void) {
     taper_tensor x = check_tensor(data, TAPER_FLOAT32, 2, (int64_t[]){4, 4});
     taper_tensor y = check_tensor(data, TAPER_FLOAT32, 1, (int64_t[]){4});
     const int64_t axis = 1, beyond = 2;
-    const struct reduce_attrs attrs = {{&axis, 1}, false, 1.0}, bad = {{&beyond, 1}, false, 1.0};
+    const struct var_attrs attrs = {{&axis, 1}, false, 1.0}, bad = {{&beyond, 1}, false, 1.0};
     CHECK(check_run("SUM", NULL, &x, 1, &y, &bad, 1) == TAPER_UNSUPPORTED, "axis 2 of 2");
     x.strides[0] = 1;
     x.strides[1] = 4;

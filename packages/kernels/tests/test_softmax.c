@@ -1,13 +1,10 @@
 /* SOFTMAX and its logarithm against double. */
 #include "check.h"
+#include "softmax/kernels.inc"
 
 #include <math.h>
 
-/* The kernel's attr struct: the harness checks its descriptors. */
-struct softmax_attrs {
-    int64_t axis;
-    bool log;
-};
+CHECK_ATTRS(softmax)
 
 /* The bounds: float32 epsilons for exponential, its argument's rounding, sum and scaling; the
  * argument's error counts as many times as the argument is large. What is nearly denormal may be 0.

@@ -1,11 +1,10 @@
-/* CONV_WINOGRAD against sums in double, and its error beside that of CONV. */
+/* CONV of a weight in Winograd tiles against sums in double, and its error beside that of CONV. */
 #include "check.h"
 #include "conv/kernels.inc"
 
 #include <math.h>
 
 CHECK_ATTRS(conv)
-CHECK_ATTRS(winograd)
 
 enum { MAX_N = 6, PANEL = 16 };
 
@@ -21,8 +20,7 @@ typedef struct tensors {
     layer l;
     taper_tensor inputs[4], output;
     float *weight; /* [3][3][C][O], as it is before it is transformed and packed */
-    struct conv_attrs direct;
-    struct winograd_attrs attrs;
+    struct conv_attrs attrs;
 } tensors;
 
 static const int64_t three[] = {3, 3}, ones[] = {1, 1};
@@ -69,7 +67,7 @@ static taper_tensor transform(const tensors *t) {
     return to;
 }
 
-/* A tile of 0: a node of CONV. */
+/* A tile of 0: the weight is plain. */
 static void make(tensors *t, const layer *l) {
     *t = (tensors){.l = *l};
     const int64_t height = l->height + l->padding[0] + l->padding[1] - 2;
@@ -78,25 +76,22 @@ static void make(tensors *t, const layer *l) {
     t->inputs[0] = make_tensor(l, 4, (const int64_t[]){l->batch, l->height, l->width, l->channels});
     t->inputs[1] = make_tensor(l, 4, (const int64_t[]){3, 3, l->channels, l->outputs});
     t->weight = t->inputs[1].data;
-    if (l->tile > 0)
+    if (l->tile > 0) {
         t->inputs[1] = transform(t);
+        t->inputs[1].format = l->tile == 2 ? TAPER_WINOGRAD_2 : TAPER_WINOGRAD_4;
+    }
     t->inputs[2] = make_tensor(l, 1, &l->outputs);
     t->inputs[3] = make_tensor(l, 4, y);
     t->output = make_tensor(l, 4, y);
     const taper_strings program = {code, l->epilogue ? 2 : 0};
     const taper_ints operands = {args, l->epilogue ? 4 : 0};
-    t->direct = (struct conv_attrs){.kernel = {three, 2},
-                                    .stride = {ones, 2},
-                                    .padding = {t->l.padding, 4},
-                                    .dilation = {ones, 2},
-                                    .groups = 1,
-                                    .code = program,
-                                    .args = operands};
-    t->attrs = (struct winograd_attrs){.padding = {t->l.padding, 4},
-                                       .columns = l->outputs,
-                                       .tile = l->tile,
-                                       .code = program,
-                                       .args = operands};
+    t->attrs = (struct conv_attrs){.kernel = {three, 2},
+                                   .stride = {ones, 2},
+                                   .padding = {t->l.padding, 4},
+                                   .dilation = {ones, 2},
+                                   .groups = 1,
+                                   .code = program,
+                                   .args = operands};
 }
 
 static void release(tensors *t) {
@@ -110,9 +105,7 @@ static void release(tensors *t) {
 static int n_inputs(const tensors *t) { return t->l.epilogue ? 4 : 2; }
 
 static taper_status run(tensors *t) {
-    if (t->l.tile == 0)
-        return check_run("CONV", NULL, t->inputs, n_inputs(t), &t->output, &t->direct, 1);
-    return check_run("CONV_WINOGRAD", NULL, t->inputs, n_inputs(t), &t->output, &t->attrs, 1);
+    return check_run("CONV", NULL, t->inputs, n_inputs(t), &t->output, &t->attrs, 1);
 }
 
 /* Element e of the output in double. */
@@ -259,7 +252,7 @@ static void threads_same_bits(void) {
             layers[i].epilogue = true;
             tensors t;
             make(&t, &layers[i]);
-            check_threads("CONV_WINOGRAD", NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs);
+            check_threads("CONV", NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs);
             release(&t);
         }
 }
@@ -276,13 +269,14 @@ static void unsupported(void) {
         CHECK(run(&t) == TAPER_UNSUPPORTED, #field " = " #value);                                  \
         t = was;                                                                                   \
     } while (0)
-    REFUSED(attrs.tile, 0);
-    REFUSED(attrs.tile, 2);
-    REFUSED(attrs.tile, 3);
-    REFUSED(attrs.tile, -4);
-    REFUSED(attrs.tile, INT64_MAX);
-    REFUSED(attrs.columns, 0);
-    REFUSED(attrs.columns, 19);
+    REFUSED(inputs[1].format, TAPER_PLAIN);
+    REFUSED(inputs[1].format, TAPER_WINOGRAD_2);
+    REFUSED(inputs[1].format, TAPER_GROUPED_PANELS);
+    REFUSED(attrs.groups, 2);
+    REFUSED(attrs.kernel.data, ones);
+    REFUSED(attrs.kernel.count, 1);
+    REFUSED(attrs.stride.data, three);
+    REFUSED(attrs.dilation.data, three);
     REFUSED(attrs.padding.count, 2);
     REFUSED(l.padding[1], -1);
     REFUSED(l.padding[1], 2);
@@ -308,8 +302,7 @@ static void bench_layer(int64_t size, int64_t channels, int64_t outputs) {
                  (long long)l.tile, (long long)size, (long long)channels, (long long)outputs);
         tensors t;
         make(&t, &l);
-        check_bench_op(name, "CONV_WINOGRAD", NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs,
-                       flops, 0);
+        check_bench_op(name, "CONV", NULL, t.inputs, n_inputs(&t), &t.output, &t.attrs, flops, 0);
         release(&t);
     }
 }

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
-from taper_frontend.compiler.stages import move_scales
-from taper_runtime.ops.matmul import pack
+from taper_frontend.compiler.stages import fold_packing, move_scales
+
+
+def packed(b, matrix):
+    name = b.op("PACK", b.constant(matrix), format="panels.1")
+    fold_packing(b.graph)
+    return name
 
 
 class Scaled(Builder):
@@ -17,8 +22,8 @@ class Scaled(Builder):
         self.x, self.s = self.input("x", *rows, 6), self.input("s", *scale)
         operands = (self.s, self.x) if swapped else (self.x, self.s)
         self.scaled = self.op("MUL", *operands)
-        self.w = self.constant(pack(floats(6, 20).astype(dtype)))
-        self.y = self.op("MATMUL", self.scaled, self.w, columns=20)
+        self.w = packed(self, floats(6, 20).astype(dtype))
+        self.y = self.op("MATMUL", self.scaled, self.w)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -27,12 +32,12 @@ def test_weight_is_scaled(swapped):
     graph = check_fires(move_scales, b.done(b.y))
     assert op_counts(graph) == {"RESHAPE": 1, "MUL": 1, "MATMUL": 1}
     assert only(graph, "MATMUL").inputs[0] == b.x
-    assert graph.tensors[only(graph, "MUL").output].shape == (2, 6, 16)
+    assert graph.tensors[only(graph, "MUL").output].type == ("float32", (6, 20), "panels.1")
 
 
 def test_epilogue_stays():
     b = Scaled()
-    bias_residual = {"code": ("ADD", "ADD"), "args": (0, 1, 3, 2), "columns": 20}
+    bias_residual = {"code": ("ADD", "ADD"), "args": (0, 1, 3, 2)}
     y = b.op("MATMUL", b.scaled, b.w, b.input("c", 20), b.input("r", 1, 5, 8, 20), **bias_residual)
     b.graph.remove_node(b.graph.nodes[b.y])
     check_fires(move_scales, b.done(y))
@@ -40,14 +45,14 @@ def test_epilogue_stays():
 
 def test_shared_weight_is_scaled_for_each_product():
     b = Scaled()
-    graph = check_fires(move_scales, b.done(b.y, b.op("MATMUL", b.x, b.w, columns=20)))
+    graph = check_fires(move_scales, b.done(b.y, b.op("MATMUL", b.x, b.w)))
     assert op_counts(graph)["MATMUL"] == 2
 
 
 @pytest.mark.parametrize(
     "b",
     [
-        Scaled(rows=(1, 4, 8)),  # as many rows as packed columns
+        Scaled(rows=(1, 4, 8)),  # as many rows as columns in whole panels
         Scaled(rows=(2, 5, 8), scale=(2, 1, 1, 6)),  # factors of its own for each image
         Scaled(scale=(5, 1, 6)),
         Scaled(scale=(1, 8, 1)),
@@ -62,7 +67,7 @@ def test_input_that_something_else_reads_is_kept():
     b = Scaled()
     check_keeps(move_scales, b.done(b.y, b.scaled))
     b = Scaled(rows=(1, 5, 12))
-    square = b.constant(pack(floats(6, 6)))
-    add = {"code": ("ADD",), "args": (0, 1), "columns": 6}
+    square = packed(b, floats(6, 6))
+    add = {"code": ("ADD",), "args": (0, 1)}
     b.graph.remove_node(b.graph.nodes[b.y])
     check_keeps(move_scales, b.done(b.op("MATMUL", b.scaled, square, b.scaled, **add)))

@@ -6,9 +6,8 @@ import torch
 
 import taper_frontend
 from graph_checks import Builder, check_fires, check_keeps, floats, op_counts, shrink_cache
-from taper_frontend.compiler.stages import PIPELINE, split_into_bands
+from taper_frontend.compiler.stages import PIPELINE, fold_packing, split_into_bands
 from taper_runtime import InferenceSession
-from taper_runtime.ops.winograd import transform_weight
 from taper_runtime.sizes import variable
 
 PLAIN = {"has_weight": False, "has_bias": False}
@@ -98,9 +97,11 @@ def test_norms_and_pools():
 def test_winograd():
     b = Builder()
     x = b.op("EXP", b.input("x", 1, 60, 12, 4))
-    weight = b.constant(transform_weight(floats(3, 3, 4, 16) / 6, 2))
-    tiles = {"padding": (1, 1, 1, 1), "columns": 16, "tile": 2}
-    graph = check_fires(split_into_bands, b.done(b.op("CONV_WINOGRAD", x, weight, **tiles)))
+    weight = b.op("PACK", b.constant(floats(3, 3, 4, 16) / 6), format="winograd.2")
+    attrs = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1, 1, 1)}
+    graph = b.done(b.op("CONV", x, weight, **attrs))
+    fold_packing(graph)
+    check_fires(split_into_bands, graph)
     assert op_counts(graph)["CAT"] == 1
 
 

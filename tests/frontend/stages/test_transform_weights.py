@@ -5,12 +5,24 @@ import pytest
 import torch
 
 import taper_frontend
-from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
+from graph_checks import Builder, check_fires, check_keeps, floats, only
 from taper_frontend.compiler.graph import Graph
-from taper_frontend.compiler.stages import PIPELINE, transform_weights
+from taper_frontend.compiler.stages import PIPELINE, fold_packing, transform_weights
 from taper_runtime import InferenceSession
-from taper_runtime.ops.winograd import POINTS, transform_weight, transforms
+from taper_runtime.formats import decode
+from taper_runtime.formats.winograd import POINTS, tile_of, transforms
 from taper_runtime.sizes import variable
+
+
+def transform(graph):
+    """Transform and fold; whether anything was transformed."""
+    changed = transform_weights(graph)
+    assert fold_packing(graph) == changed
+    return changed
+
+
+def weight_formats(graph):
+    return [graph.tensors[node.inputs[1]].format for node in graph.order() if node.op == "CONV"]
 
 
 def conv(b, x, weight, size=3, stride=1, dilation=1, **attrs):
@@ -24,13 +36,12 @@ def test_tile_follows_from_the_shape(size, channels, tile):
     weight = floats(3, 3, channels, channels, seed=1) / np.float32(3 * channels**0.5)
     x = b.input("x", 1, size, size, channels)
     graph = b.done(conv(b, x, b.constant(weight, "w")))
-    check_fires(transform_weights, graph)
-    node = only(graph, "CONV_WINOGRAD")
-    assert node.attrs == {"padding": (1, 1, 1, 1), "columns": channels, "tile": tile}
-    assert list(graph.constants) == [f"w.tiles{tile}"]
-    np.testing.assert_array_equal(
-        graph.constants[f"w.tiles{tile}"].value(), transform_weight(weight, tile)
-    )
+    check_fires(transform, graph)
+    name = only(graph, "CONV").inputs[1]
+    assert list(graph.constants) == [name] == [f"w.tiles{tile}"]
+    type_ = graph.tensors[name].type
+    assert type_ == ("float32", weight.shape, f"winograd.{tile}")
+    np.testing.assert_allclose(decode(graph.constants[name].value(), type_), weight, atol=1e-6)
 
 
 def test_epilogue_and_extras_stay():
@@ -38,8 +49,8 @@ def test_epilogue_and_extras_stay():
     inputs = [b.input("x", 1, 28, 28, 32), b.weight(3, 3, 32, 32), b.input("bias", 32)]
     plain = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (0, 0, 0, 0)}
     graph = b.done(b.op("CONV", *inputs, **plain, code=("ADD", "RELU"), args=(0, 1, 2)))
-    check_fires(transform_weights, graph)
-    node = only(graph, "CONV_WINOGRAD")
+    check_fires(transform, graph)
+    node = only(graph, "CONV")
     assert node.inputs == ["x", "w.tiles4", "bias"]
     assert node.attrs["code"] == ("ADD", "RELU")
 
@@ -48,8 +59,8 @@ def test_shared_weight_is_transformed_once():
     b = Builder()
     w = b.weight(3, 3, 32, 32)
     graph = b.done(conv(b, conv(b, b.input("x", 1, 28, 28, 32), w), w))
-    check_fires(transform_weights, graph)
-    assert op_counts(graph) == {"CONV_WINOGRAD": 2}
+    check_fires(transform, graph)
+    assert weight_formats(graph) == ["winograd.4"] * 2
     assert list(graph.constants) == ["w.tiles4"]
 
 
@@ -68,18 +79,18 @@ def test_shared_weight_is_transformed_once():
 )
 def test_direct_sums_stay(make):
     b = Builder()
-    check_keeps(transform_weights, b.done(make(b)))
+    check_keeps(transform, b.done(make(b)))
 
 
 def test_sizes_that_vary_are_weighed_by_example():
-    for height, expected in ((2, "CONV"), (56, "CONV_WINOGRAD")):
+    for height, expected in ((2, "plain"), (56, "winograd.2")):
         b = Builder()
         b.graph = Graph(sizes={"h": (1, 100)}, examples={"h": height})
         x = b.input("x", 1, variable("h", 1, 100), 2, 256)
         graph = b.done(conv(b, x, b.weight(3, 3, 256, 256)))
-        transform_weights(graph)
+        transform(graph)
         graph.verify()
-        assert op_counts(graph) == {expected: 1}
+        assert weight_formats(graph) == [expected]
 
 
 @pytest.mark.parametrize("tile", POINTS)
@@ -101,12 +112,13 @@ def test_pipeline_without_it_sums_directly():
         want = module.double()(x.double()).numpy()
     module.float()
     errors = {}
-    for op, passes in (
-        ("CONV_WINOGRAD", PIPELINE),
-        ("CONV", [p for p in PIPELINE if p is not transform_weights]),
+    for tiles, passes in (
+        (True, PIPELINE),
+        (False, [p for p in PIPELINE if p is not transform_weights]),
     ):
         plan = taper_frontend.export(module, (x,), passes=passes)
-        assert op in {node.op for node in plan.nodes}
+        formats = [plan.tensors[n.inputs[1]].format for n in plan.nodes if n.op == "CONV"]
+        assert [tile_of(format) is not None for format in formats] == [tiles]
         (got,) = InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
-        errors[op] = np.linalg.norm(got - want) / np.linalg.norm(want)
-    assert errors["CONV_WINOGRAD"] < 10 * errors["CONV"] < 1e-5
+        errors[tiles] = np.linalg.norm(got - want) / np.linalg.norm(want)
+    assert errors[True] < 10 * errors[False] < 1e-5

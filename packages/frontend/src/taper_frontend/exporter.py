@@ -10,6 +10,7 @@ import torch
 
 from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
+from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.stages import STAGES, Pass
@@ -55,6 +56,7 @@ def export(
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Export a model to a plan.
@@ -91,6 +93,12 @@ def export(
     metadata : mapping of str to str, optional
         Texts of yours to keep in the plan: labels, an alphabet, a version. A session's
         ``get_modelmeta().custom_metadata_map`` has them.
+    checkpoint : str or os.PathLike, optional
+        A safetensors file, or the ``model.safetensors.index.json`` of several beside it, whose
+        tensors are the module's: make the module on the ``meta`` device, and no process ever holds
+        all of its weights. They are mapped from the disk, for verification too. The module gets its
+        own tensors back. The plan's constants lie in a temporary file (``TMPDIR``) until it is
+        saved and dropped. Needs the package safetensors.
     trace : str or os.PathLike, optional
         Where to write what the compiler did: a page if it ends in ``.html``, the same as JSON if in
         ``.json``. The default is what the environment variable ``TAPER_TRACE`` says. Where several
@@ -109,7 +117,9 @@ def export(
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
         ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
-        the module's, or ``metadata`` is not text, or ``trace`` cannot be written.
+        the module's, or ``metadata`` is not text, or ``trace`` cannot be written, or the
+        checkpoint lacks a tensor or has one of another shape or dtype (all of them are listed), or
+        there is no room for the plan's constants.
 
     Warns
     -----
@@ -126,10 +136,13 @@ def export(
         options = options._replace(title=type(model).__name__)
         if isinstance(model, torch.nn.Module):
             request = make_request(model, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
-            plan = attempt(
-                request,
-                lambda tried: _compile(tried, request, options, step, verify or tried.doubled),
-            )
+            with filled(model, checkpoint):
+                plan = attempt(
+                    request,
+                    lambda tried: _compile(tried, request, options, step, verify or tried.doubled),
+                )
+        elif checkpoint is not None:
+            raise ExportError("checkpoint: expected None, for an exported program has its tensors")
         elif dynamic_axes is not None:
             raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
         else:

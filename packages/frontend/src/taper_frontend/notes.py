@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import ExportWarning
 from taper_frontend.lowering.source import without_module
+from taper_runtime.formats.winograd import tile_of
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
     if stored < LARGE_FACTOR * weights or stored - weights < LARGE_BYTES:
         return []
     text = f"the plan's weights take {stored / 1e6:.0f} MB, those of the module {weights / 1e6:.0f}"
-    transformed = {node.inputs[1] for node in plan.nodes if node.op == "CONV_WINOGRAD"}
+    transformed = [n for n in plan.constants if tile_of(plan.tensors[n].format) is not None]
     if transformed:
-        tiles = sum(plan.constants[name].nbytes for name in transformed if name in plan.constants)
+        tiles = sum(plan.constants[name].nbytes for name in transformed)
         text += (
             f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd "
             f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; a pipeline without the pass "

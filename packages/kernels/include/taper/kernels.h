@@ -6,8 +6,8 @@
  *
  *   1. describe the node: a taper_call with its input and output tensors (dtype, shape, strides;
  *      data may still be NULL) and its attrs, laid out as the kernel's attr descriptors say;
- *   2. taper_select() walks the candidates of the active ISA level in order of preference and
- *      calls each one's prepare() until one accepts. prepare() looks at shapes only, fills
+ *   2. taper_kernel_next() walks the candidates of the active ISA level in order of preference;
+ *      call each one's prepare() until one accepts. prepare() looks at shapes only, fills
  *      call->state (state_bytes, given by the caller) and says how much work there is: a number of
  *      independent tasks (of a recurrent layer: in phases, one after the other), and scratch bytes
  *      per worker;
@@ -60,12 +60,29 @@ const char *taper_dtype_name(int dtype);
 /* Bytes per element; 0 outside the enum. */
 size_t taper_dtype_size(int dtype);
 
+/* How a tensor is stored. A matrix in panels is [ceil(N/16)][K][16], zero beyond N. */
+typedef enum taper_format {
+    TAPER_PLAIN,
+    TAPER_PANELS_0,       /* [N, K], the second operand of a product stored transposed */
+    TAPER_PANELS_1,       /* [K, N] */
+    TAPER_GROUPED_PANELS, /* [*kernel, C/G, O] as [G] matrices in panels, [taps * C/G, O/G] */
+    TAPER_WINOGRAD_2,     /* [3, 3, C, O] as [16] matrices [C, O] in panels, of 2x2 tiles */
+    TAPER_WINOGRAD_4,     /* as [36], of 4x4 tiles */
+    TAPER_FORMAT_COUNT
+} taper_format;
+
+/* "plain", "panels.0", ...: what plans call it, without the parameters that the storage's shape
+ * tells; NULL outside the enum. Resolved by name, as dtypes are. */
+const char *taper_format_name(int format);
+
 typedef struct taper_tensor {
     void *data;
-    int64_t shape[TAPER_MAX_RANK];   /* [rank], each >= 0 */
+    int64_t shape[TAPER_MAX_RANK];   /* [rank], each >= 0, of what is stored */
     int64_t strides[TAPER_MAX_RANK]; /* [rank], in elements; 0 where broadcast, may be negative */
     int32_t rank;
-    int32_t dtype; /* taper_dtype */
+    int32_t dtype;          /* taper_dtype, of what is stored */
+    int32_t format;         /* taper_format */
+    const int64_t *logical; /* the tensor's own dims; NULL where the format is TAPER_PLAIN */
 } taper_tensor;
 
 /* How an attr's value lies in a kernel's attr struct. */

@@ -14,7 +14,7 @@ typedef struct taper_step {
     taper_call call;
     taper_work work;
     void *scratch;   /* worker 0's work.scratch_bytes, aligned; may be NULL when 0 */
-    int32_t workers; /* how many the node is worth; 1 for a small one */
+    int32_t workers; /* how many the node keeps busy; 1 for a small one */
 } taper_step;
 
 /* When one worker was at one step, by taper_now; zeros where it was not. */

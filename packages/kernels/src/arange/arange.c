@@ -5,8 +5,6 @@
 
 TAPER_DEFINE_ATTRS(arange)
 
-enum { ARANGE_TASK = 16384 }; /* elements: some microseconds */
-
 struct arange_state {
     int64_t count;
 };
@@ -17,7 +15,7 @@ static taper_status i64_arange_prepare(const taper_call *call, taper_work *work)
     if (call->n_inputs != 0 || y->dtype != TAPER_INT64 || y->rank != 1 || !tensor_is_contiguous(y))
         return TAPER_UNSUPPORTED;
     s->count = y->shape[0];
-    *work = (taper_work){.tasks = (s->count + ARANGE_TASK - 1) / ARANGE_TASK};
+    *work = (taper_work){.tasks = (s->count + TASK_COST - 1) / TASK_COST};
     return TAPER_OK;
 }
 
@@ -26,10 +24,10 @@ static taper_status i64_arange_run(const taper_call *call, int64_t begin, int64_
     const struct arange_attrs *attrs = call->attrs;
     const struct arange_state *s = call->state;
     int64_t *y = call->output->data;
-    const int64_t last = end * ARANGE_TASK < s->count ? end * ARANGE_TASK : s->count;
+    const int64_t last = end * TASK_COST < s->count ? end * TASK_COST : s->count;
     (void)scratch;
     /* Unsigned: a file's numbers may wrap around. */
-    for (int64_t i = begin * ARANGE_TASK; i < last; i++)
+    for (int64_t i = begin * TASK_COST; i < last; i++)
         y[i] = (int64_t)((uint64_t)attrs->start + (uint64_t)i * (uint64_t)attrs->step);
     return TAPER_OK;
 }

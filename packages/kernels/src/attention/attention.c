@@ -1,6 +1,6 @@
 /*
  * ATTENTION: softmax(scale * q k^T + mask) v by blocks, never with more scores in memory than a
- * strip of rows and a block of keys. Where the keys are more than one block, a row's weighted sum
+ * tile of rows and a block of keys. Where the keys are more than one block, a row's weighted sum
  * is carried from block to block relative to the largest score so far (online softmax).
  */
 #include <math.h>
@@ -9,14 +9,15 @@
 #include "common/tensor.h"
 #include "gemm/dot_f32.inl"
 #include "gemm/gemm_f32.inl"
+#include "attention/kernels.inc"
 #include "isa/isa.h"
 #include "simd/softmax.h"
 
-#include "attention/shape.inl"
-#include "attention/unit.inl"
+#include "attention/attention_shape.inl"
+#include "attention/attention_unit.inl"
 
-#include "attention/few.inl"
-#include "attention/strips.inl"
+#include "attention/few_rows.inl"
+#include "attention/row_tiles.inl"
 
 static void attention_run_unit(attention_unit *u, int64_t unit) {
     const struct attention_state *s = u->s;
@@ -29,13 +30,13 @@ static void attention_run_unit(attention_unit *u, int64_t unit) {
         u->max[r] = -INFINITY;
         u->total[r] = 0.0f;
     }
-    (s->few_rows ? few_start : strip_start)(u);
+    (s->few_rows ? few_start : tile_start)(u);
     for (int64_t first = 0; first < s->keys; first += s->block_keys) {
         attention_set_keys(u, first, i64_min(s->block_keys, s->keys - first));
         const int64_t keys = attention_reach(u, u->rows - 1);
         if (keys == 0)
             break;
-        (s->few_rows ? few_block : strip_block)(u, keys);
+        (s->few_rows ? few_block : tile_block)(u, keys);
     }
     attention_write(u);
 }
@@ -63,6 +64,7 @@ static taper_status f32_attention_run(const taper_call *call, int64_t begin, int
     return TAPER_OK;
 }
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel attention_kernels[] = {
 #include "attention/kernels.inc"
 };

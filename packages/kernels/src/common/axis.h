@@ -8,7 +8,12 @@
 
 #include "common/tensor.h"
 
-enum { AXIS_MAX_TILE = 1024 };
+/* Columns of float32 in a tile. */
+enum {
+    AXIS_LINE = 16,       /* a cache line: the step of a tile's width */
+    AXIS_MIN_TILE = 64,   /* four lines, which the CPU fetches ahead as one run */
+    AXIS_MAX_TILE = 1024, /* a page; the results so far, some arrays of them, stay in L1 */
+};
 
 typedef struct axis_spans {
     int64_t outer;
@@ -31,11 +36,14 @@ TENSOR_INLINE axis_spans axis_tiled(int64_t outer, int64_t n, int64_t inner, int
 }
 
 /* Tiles are wide, for long runs of memory, unless that leaves threads without work; and of at most
- * span_limit elements (but 64 columns), for a kernel that passes over a span more than once. */
+ * span_limit elements (but AXIS_MIN_TILE columns), for a kernel that passes over a span more than
+ * once. */
 TENSOR_INLINE axis_spans axis_split(int64_t outer, int64_t n, int64_t inner, int64_t span_limit) {
-    int64_t tile = i64_max(64, i64_min(span_limit / i64_max(n, 1) / 16 * 16, AXIS_MAX_TILE));
-    while (tile > 64 && outer * i64_ceil_div(inner, tile) < 16 && n * tile > 16384)
-        tile = (tile / 2 + 15) / 16 * 16;
+    const int64_t widest = span_limit / i64_max(n, 1) / AXIS_LINE * AXIS_LINE;
+    int64_t tile = i64_max(AXIS_MIN_TILE, i64_min(widest, AXIS_MAX_TILE));
+    while (tile > AXIS_MIN_TILE && outer * i64_ceil_div(inner, tile) < TASK_PARTS &&
+           n * tile > TASK_COST)
+        tile = i64_ceil_div(tile / 2, AXIS_LINE) * AXIS_LINE;
     return axis_tiled(outer, n, inner, tile);
 }
 

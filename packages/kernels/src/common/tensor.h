@@ -36,8 +36,20 @@ TENSOR_INLINE int64_t i64_min(int64_t a, int64_t b) { return a < b ? a : b; }
 TENSOR_INLINE int64_t i64_max(int64_t a, int64_t b) { return a > b ? a : b; }
 TENSOR_INLINE int64_t i64_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* How many rows of `cost` units of work make a task: enough that handing a task to a thread (about
- * a microsecond) is cheap beside computing it, when a unit is a few cycles for 16 bytes or more. */
-TENSOR_INLINE int64_t rows_per_task(int64_t cost) { return i64_max(1, 16384 / i64_max(1, cost)); }
+/*
+ * The least a task is, so that handing it to a thread (about a microsecond, until the thread has
+ * the operands) is cheap beside computing it: some microseconds of work. A kernel whose elements
+ * cost more has a least of its own, beside its other constants.
+ */
+enum {
+    TASK_COST = 1 << 14,  /* elements, or vectors, of which each takes a few cycles */
+    TASK_BYTES = 1 << 15, /* of copies: 1 to 2 us in L3, and source and destination fit L2 */
+    TASK_PARTS = 16,      /* parts of what could be one task: two for each of 8 threads */
+};
+
+/* How many rows of `cost` elements or vectors each make a task. */
+TENSOR_INLINE int64_t rows_per_task(int64_t cost) {
+    return i64_max(1, TASK_COST / i64_max(1, cost));
+}
 
 #endif /* TAPER_TENSOR_H */

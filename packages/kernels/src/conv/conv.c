@@ -1,6 +1,6 @@
 /*
- * CONV, CONV_TRANSPOSE and CONV_WINOGRAD in float32, channels last. shape.inl says what a node
- * computes; block.inl where the operands of a block of pixels lie; conv.inl computes blocks as
+ * CONV and CONV_TRANSPOSE in float32, channels last. conv_shape.inl says what a node computes;
+ * conv_block.inl where the operands of a block of pixels lie; conv.inl computes blocks as
  * matrix products; winograd.inl the same of transformed tiles; depthwise.inl those convolutions
  * whose every channel is a group; groups.inl those whose groups are small.
  */
@@ -17,11 +17,10 @@
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 
 TAPER_DEFINE_ATTRS(conv)
-TAPER_DEFINE_ATTRS(winograd)
 
-#include "conv/shape.inl"
+#include "conv/conv_shape.inl"
 
-#include "conv/block.inl"
+#include "conv/conv_block.inl"
 
 #include "conv/conv.inl"
 

@@ -5,19 +5,22 @@
  */
 
 enum {
-    CONV_SOURCE = 144 << 10,   /* floats of x that a block may read: 0.6 MB of L2 */
+    CONV_SOURCE = 144 << 10, /* floats of x that a block may read: 0.6 of the 1 MB of a small L2 */
     CONV_MAX_SOURCE = 1 << 28, /* and what not even a block of one pixel may exceed */
-    CONV_RESIDENT = 128 << 10, /* floats of a weight that stays in L2 from block to block */
-    CONV_KC = 5120,            /* longer sums are added up in pieces: runs, or parts of one */
-    CONV_UNITS = 8,            /* for threads to share */
-    CONV_UNIT_COST = 1 << 20,  /* a unit's least, in multiply-adds: about 12 microseconds */
-    CONV_MIN_COLS = 64,        /* for the epilogue, which has a cost per row */
-    CONV_MAX_COLS = 512,
+    CONV_RESIDENT = 128 << 10, /* floats of a weight that stays in L2 from block to block: 0.5 MB */
+    /* Longer sums are added up in pieces, whole runs or parts of one: the rows of A and the panels
+     * of B that meet in a tile, 57 floats a step, are then 1.2 MB. Longer than
+     * MATMUL_KC: each piece reads and writes C once more, whose pixels lie apart. */
+    CONV_KC = 5120,
+    CONV_UNITS = 8, /* units at least, where they are large enough: two for each of 4 threads */
+    CONV_UNIT_COST = 1 << 20, /* a unit's least, in multiply-adds: about 12 microseconds */
+    CONV_MIN_COLS = 64,       /* for the epilogue, which has a cost per row */
+    CONV_MAX_COLS = 512,      /* as MATMUL's with 2 MB of L2: their panels go through it once */
 };
 
 struct conv_state {
-    taper_program epilogue; /* but for its head */
-    program_head head;
+    taper_program epilogue; /* but for what is fused */
+    program_fused fused;
     conv_shape shape;
     /* Units of work, numbered [image][slice][row block][width block][chunk of channels]. */
     int64_t rows, row_blocks;     /* output rows in a block */
@@ -64,7 +67,8 @@ static int64_t conv_part(int64_t n, int64_t most) {
 static void conv_split(struct conv_state *state) {
     const conv_shape *s = &state->shape;
     const window_dim *h = &s->dims[1], *w = &s->dims[2];
-    const int64_t k = conv_rows(s) + 8 + 6 * state->epilogue.cost; /* multiply-adds per element */
+    /* Multiply-adds per element. */
+    const int64_t k = conv_rows(s) + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost;
     const int64_t slices = s->batch * s->dims[0].out;
     const int64_t unit_cost =
         i64_max(CONV_UNIT_COST, slices * h->out * w->out * s->outputs / CONV_UNITS * k);
@@ -105,7 +109,7 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, true, &state->head);
+                        call->inputs + 2, call->n_inputs - 2, call->output, true, &state->fused);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -174,10 +178,10 @@ static int64_t conv_pixel(const conv_shape *s, int64_t image, int64_t z, int64_t
 }
 
 /* Columns of the output, from output channel `channel` on: those of one phase of a block. b: their
- * panels; head: of the output's first element; jump: room for the jumps. */
+ * panels; fused: of the output's first element; jump: room for the jumps. */
 static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[WINDOW_DIMS],
                        const conv_source *from, const float *b, float *output,
-                       const tile_head *head, int64_t channel, int64_t cols, gemm_jump *jump) {
+                       const tile_fused *fused, int64_t channel, int64_t cols, gemm_jump *jump) {
     const conv_axis *h = &axes[1], *w = &axes[2];
     const int64_t first =
         conv_pixel(s, image, axes[0].first, h->first, w->first) * s->outputs + channel;
@@ -194,9 +198,9 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
         .c = output + first,
         .ldc = w->step * s->outputs,
         .alpha = 1,
-        .more_bands = h->count - 1,
-        .a_band_stride = h->at_step * from->row,
-        .c_band_stride = h->step * s->dims[2].out * s->outputs,
+        .more_image_rows = h->count - 1,
+        .a_image_row_stride = h->at_step * from->row,
+        .c_image_row_stride = h->step * s->dims[2].out * s->outputs,
     };
     /* A piece is some whole runs, or a part of one. */
     const int64_t parts = i64_max(1, i64_ceil_div(runs.k, CONV_KC));
@@ -209,8 +213,8 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
             g.k = i64_min(part, runs.k - i * part);
             g.accumulate = run > 0 || i > 0;
             if (run + piece >= runs.count && i == parts - 1)
-                g.head = head_at(*head, channel, first);
-            g.head.stride = g.ldc;
+                g.fused = fused_at(*fused, channel, first);
+            g.fused.stride = g.ldc;
             gemm_block_run(&g, w->count, cols);
             g.a += g.k;
             g.b += g.k * GEMM_NR;
@@ -236,19 +240,19 @@ static const float *conv_panels(const struct conv_state *state, const float *wei
 
 /* Columns of the output, from output channel `channel` on: those of a block. */
 static void conv_group(const conv_shape *s, const conv_block *block, const conv_source *from,
-                       const float *b, float *output, const tile_head *head, int64_t channel,
+                       const float *b, float *output, const tile_fused *fused, int64_t channel,
                        int64_t cols, gemm_jump *jump) {
     conv_axis axes[WINDOW_DIMS];
     axes[0] = conv_axis_of(s, 0, &block->spans[0], block->begin[0], block->end[0], 0);
     for (int64_t y = block->begin[1], end_y; y < block->end[1]; y = end_y) {
-        end_y = conv_stretch(s, 1, y, block->end[1]);
+        end_y = conv_same_taps(s, 1, y, block->end[1]);
         for (int64_t x = block->begin[2], end_x; x < block->end[2]; x = end_x) {
-            end_x = conv_stretch(s, 2, x, block->end[2]);
+            end_x = conv_same_taps(s, 2, x, block->end[2]);
             for (int64_t i = 0; i < conv_phases(s, 1, end_y - y); i++)
                 for (int64_t j = 0; j < conv_phases(s, 2, end_x - x); j++) {
                     axes[1] = conv_axis_of(s, 1, &block->spans[1], y, end_y, i);
                     axes[2] = conv_axis_of(s, 2, &block->spans[2], x, end_x, j);
-                    conv_phase(s, block->image, axes, from, b, output, head, channel, cols, jump);
+                    conv_phase(s, block->image, axes, from, b, output, fused, channel, cols, jump);
                 }
         }
     }
@@ -270,7 +274,7 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
         from.slice = block->spans[1].count * from.row;
     }
 
-    const tile_head head = program_head_at(&state->head, call->inputs + 2, s->outputs, 0, 0);
+    const tile_fused fused = program_fused_at(&state->fused, call->inputs + 2, s->outputs, 0, 0);
     const int64_t group = s->groups == 1 ? 0 : chunk * state->groups;
     const int64_t col = s->groups == 1 ? chunk * state->cols : 0;
     const int64_t cols = i64_min(state->cols, s->out - col);
@@ -282,7 +286,8 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
         else if (!s->padded)
             from.data = x + g * s->in;
         const float *b = conv_panels(state, call->inputs[1].data, g, col, cols, scratch);
-        conv_group(s, block, &from, b, output, &head, g * s->out + col, cols, (gemm_jump *)scratch);
+        conv_group(s, block, &from, b, output, &fused, g * s->out + col, cols,
+                   (gemm_jump *)scratch);
     }
 
     const taper_program *p = &state->epilogue;

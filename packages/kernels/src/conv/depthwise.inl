@@ -7,24 +7,27 @@
  */
 
 enum {
-    DW_ROWS = 2,
-    DW_PIXELS = 4,
-    DW_MAX_TAPS = 7,
-    DW_MAX_STRIDE = 2,
+    DW_ROWS = 2,        /* of a tile of one of the kernels below: taps are read for both at once */
+    DW_PIXELS = 4,      /* of each of its rows: 8 sums cover the latency of an FMA */
+    DW_MAX_TAPS = 7,    /* of the kernels below, */
+    DW_MAX_STRIDE = 2,  /* and their largest stride */
     DW_LONG_PIXELS = 8, /* of a tile of one row, of any kernel */
     DW_SUMS = 8,        /* of a tile of either sort */
     DW_WAITING = 8,     /* vectors of channels that a micro-op is applied to at a time */
-    DW_MAX_POINTERS = 8 << 20,
+    DW_MAX_POINTERS = 8
+        << 20,          /* taps of a tile at most: 64 MB of pointers; no network has so many */
     DW_UNIT = 48 << 10, /* floats of the output in a unit, that L2 holds with what it reads */
     DW_WAITING_UNIT = 16 << 10, /* the same where it waits for the rest of the epilogue */
-    DW_LEAST_UNIT = 8 << 10,
-    DW_UNITS = 8,    /* of an image, for threads to share */
-    DW_COLS = 8 * 16 /* channels of a unit at least, for the epilogue, which has a cost per pixel */
+    DW_LEAST_UNIT = 8 << 10,    /* floats of the output: some microseconds */
+    DW_UNITS = 8,               /* of an image, for threads to share: two for each of 4 */
+    DW_COLS = 8 *
+        16,       /* channels of a unit at least, for the epilogue, which has a cost per pixel */
+    DW_TILES = 8, /* tiles of a unit at least that is a part of a row */
 };
 
 struct depthwise_state {
-    taper_program epilogue; /* but for its head */
-    program_head head;
+    taper_program epilogue; /* but for what is fused */
+    program_fused fused;
     conv_shape shape;
     /* Units of work, numbered [image][slice][row block][width block][chunk of channels]. */
     int64_t rows, row_blocks;
@@ -47,7 +50,7 @@ typedef struct depthwise_tile {
     float *y;                       /* the first pixel */
     int64_t y_row, y_pixel;         /* floats to the next */
     int64_t rows, pixels, channels; /* of the tile's that exist */
-    tile_head head;                 /* of y */
+    tile_fused fused;               /* of y */
 } depthwise_tile;
 
 /* What is constant wherever a tile is inlined. taps and stride: of both dims, dilation 1; 0: any.
@@ -126,7 +129,7 @@ V_INLINE void depthwise_any(const depthwise_kind k, const depthwise_reads reads,
 /* Store the channels from c on. */
 V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, int64_t c,
                               vf sum[DW_SUMS]) {
-    const tile_head head = head_at(t->head, c, c);
+    const tile_fused fused = fused_at(t->fused, c, c);
     float *const y = t->y + c;
     const int64_t lanes = i64_min(V_LEN, t->channels), row = k.pixels * V_LEN;
     const bool whole = t->rows == k.rows && t->pixels == k.pixels && lanes == V_LEN;
@@ -134,23 +137,23 @@ V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, i
     if (!whole) {
         depthwise_each(v_store(beside + r * row + p * V_LEN, *s));
         for (int64_t r = 0; r < t->rows; r++) {
-            const tile_head at = head_at(head, 0, r * t->y_row);
-            head_store(&at, false, beside + r * row, V_LEN, t->pixels, lanes, y + r * t->y_row,
-                       t->y_pixel);
+            const tile_fused at = fused_at(fused, 0, r * t->y_row);
+            fused_store(&at, false, beside + r * row, V_LEN, t->pixels, lanes, y + r * t->y_row,
+                        t->y_pixel);
         }
         return;
     }
-    if (head.bias) {
-        const vf bias = v_load(head.bias);
+    if (fused.bias) {
+        const vf bias = v_load(fused.bias);
         depthwise_each(*s = v_add(*s, bias));
     }
-    if (head.residual)
-        depthwise_each(*s = v_add(*s, v_load(head.residual + r * t->y_row + p * head.stride)));
-    if (head.bounded)
-        depthwise_each(*s = head_clamp(&head, *s));
-    if (head.then) {
+    if (fused.residual)
+        depthwise_each(*s = v_add(*s, v_load(fused.residual + r * t->y_row + p * fused.stride)));
+    if (fused.bounded)
+        depthwise_each(*s = fused_clamp(&fused, *s));
+    if (fused.then) {
         depthwise_each(v_store(beside + r * row + p * V_LEN, *s));
-        head.then(beside, &(program_operand){beside, 1}, DW_SUMS * V_LEN);
+        fused.then(beside, &(program_operand){beside, 1}, DW_SUMS * V_LEN);
         depthwise_each(*s = v_load(beside + r * row + p * V_LEN));
     }
     depthwise_each(v_store(y + r * t->y_row + p * t->y_pixel, *s));
@@ -228,7 +231,7 @@ static void depthwise_split(struct depthwise_state *state) {
     state->rows = conv_part(h->out, unit / (w->out * s->channels));
     state->rows = i64_min(h->out, i64_ceil_div(state->rows, k.rows) * k.rows);
     if (state->rows == 1)
-        state->width = conv_part(w->out, i64_max(8 * k.pixels, unit / least));
+        state->width = conv_part(w->out, i64_max(DW_TILES * k.pixels, unit / least));
     const int64_t cols = i64_max(least, unit / (state->width * state->rows));
     state->cols = conv_part(i64_ceil_div(s->channels, V_LEN), cols / V_LEN) * V_LEN;
     state->cols = i64_min(state->cols, s->channels);
@@ -246,7 +249,7 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, true, &state->head);
+                        call->inputs + 2, call->n_inputs - 2, call->output, true, &state->fused);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -320,7 +323,7 @@ static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) 
     const float *const x =
         (const float *)call->inputs[0].data + image * d->in * h->in * w->in * s->channels + c0;
     const float *const weight = (const float *)call->inputs[1].data + c0;
-    const tile_head head = program_head_at(&state->head, call->inputs + 2, s->channels, 0, 0);
+    const tile_fused fused = program_fused_at(&state->fused, call->inputs + 2, s->channels, 0, 0);
     depthwise_tile t = {
         .x_step = {d->dilation * h->in * w->in * s->channels, h->dilation * w->in * s->channels,
                    w->dilation * s->channels},
@@ -355,7 +358,7 @@ static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) 
                 at[2] + (k.pixels - 1) * w->stride + (w->kernel - 1) * w->dilation;
             const int64_t to = conv_pixel(s, image, slice, row, pixel) * s->channels + c0;
             t.y = (float *)call->output->data + to;
-            t.head = head_at(head, c0, to);
+            t.fused = fused_at(fused, c0, to);
             depthwise_reads reads = few ? DW_OF_FEW_CHANNELS : DW_BY_POINTERS;
             if (inside && at[2] >= 0 && right < w->in) {
                 reads = DW_BY_STRIDES;

@@ -44,22 +44,24 @@ struct winograd_state {
 
 /* false if the tensors are not those of a float32 node with this tile. */
 static bool winograd_shape_of(struct winograd_state *s, const taper_call *call, int64_t tile) {
-    static const int64_t three[] = {3, 3}, ones[] = {1, 1};
-    const struct winograd_attrs *attrs = call->attrs;
-    if (call->n_inputs < 2 || attrs->tile != tile)
+    const struct conv_attrs *attrs = call->attrs;
+    if (call->n_inputs < 2 || attrs->groups != 1 ||
+        call->inputs[1].format != (tile == 2 ? TAPER_WINOGRAD_2 : TAPER_WINOGRAD_4))
         return false;
     const taper_tensor *x = &call->inputs[0], *output = call->output;
-    if (!window_dims(s->dims, x, output, &(taper_ints){three, 2}, &(taper_ints){ones, 2},
-                     &attrs->padding, 0, NULL) ||
-        !windows_fit(s->dims, &attrs->padding))
+    if (!window_dims(s->dims, x, output, &attrs->kernel, &attrs->stride, &attrs->padding, 0,
+                     &attrs->dilation) ||
+        attrs->kernel.count != 2 || !windows_fit(s->dims, &attrs->padding))
         return false;
+    for (int32_t d = WINDOW_DIMS - 2; d < WINDOW_DIMS; d++)
+        if (s->dims[d].kernel != 3 || s->dims[d].stride != 1 || s->dims[d].dilation != 1)
+            return false;
     s->batch = x->shape[0];
     s->in = x->shape[3];
     s->out = output->shape[3];
     s->tile = tile;
     int64_t numel = (tile + 2) * (tile + 2);
-    return s->in > 0 && s->out > 0 && attrs->columns == s->out &&
-           !__builtin_mul_overflow(numel, s->in, &numel) &&
+    return s->in > 0 && s->out > 0 && !__builtin_mul_overflow(numel, s->in, &numel) &&
            !__builtin_mul_overflow(numel, i64_ceil_div(s->out, GEMM_NR) * GEMM_NR, &numel) &&
            tensor_is(&call->inputs[1], TAPER_FLOAT32, numel);
 }
@@ -97,7 +99,7 @@ static void winograd_split(struct winograd_state *s) {
 }
 
 static taper_status winograd_prepare(const taper_call *call, taper_work *work, int64_t tile) {
-    const struct winograd_attrs *attrs = call->attrs;
+    const struct conv_attrs *attrs = call->attrs;
     struct winograd_state *s = call->state;
     if (!winograd_shape_of(s, call, tile))
         return TAPER_UNSUPPORTED;

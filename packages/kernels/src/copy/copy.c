@@ -1,7 +1,8 @@
 /*
  * Data movement. Every op here copies a strided view of its input to a contiguous output, and CAT
- * one view per input to a slice of the output. prepare() says which views, plan.inl makes a loop of
- * each, block.inl has the inner loops. Elements are bytes: any dtype of size 1, 2, 4 or 8.
+ * one view per input to a slice of the output. prepare() says which views, copy_plan.inl makes a
+ * loop of each, copy_block.inl has the inner loops. Elements are bytes: any dtype of size 1, 2, 4
+ * or 8.
  */
 #include <assert.h>
 #include <string.h>
@@ -18,8 +19,8 @@ TAPER_DEFINE_ATTRS(shape)
 TAPER_DEFINE_ATTRS(slice)
 TAPER_DEFINE_ATTRS(cat)
 
-#include "copy/block.inl"
-#include "copy/plan.inl"
+#include "copy/copy_block.inl"
+#include "copy/copy_plan.inl"
 
 static bool valid_axis(int64_t axis, int32_t rank) { return axis >= 0 && axis < rank; }
 
@@ -52,7 +53,7 @@ static taper_status view_prepare(struct copy_view *v, const taper_call *call, ta
     if (numel > 0) {
         part_plan(part, v);
         part->first_byte = 0;
-        work->tasks = i64_ceil_div(part_end(part), COPY_TASK);
+        work->tasks = i64_ceil_div(part_end(part), TASK_BYTES);
     }
     return TAPER_OK;
 }
@@ -197,7 +198,7 @@ static taper_status any_cat_prepare(const taper_call *call, taper_work *work) {
         part_plan(part, &v);
         part->first_byte = s->n_parts ? part_end(part - 1) : 0;
         s->input[s->n_parts++] = i;
-        work->tasks = i64_ceil_div(part_end(part), COPY_TASK);
+        work->tasks = i64_ceil_div(part_end(part), TASK_BYTES);
     }
     return at == output->shape[axis] ? TAPER_OK : TAPER_UNSUPPORTED;
 }

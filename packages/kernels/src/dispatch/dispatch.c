@@ -141,6 +141,15 @@ size_t taper_dtype_size(int dtype) {
     return dtype >= 0 && dtype < TAPER_DTYPE_COUNT ? dtypes[dtype].size : 0;
 }
 
+const char *taper_format_name(int format) {
+    static const char *const names[TAPER_FORMAT_COUNT] = {
+        [TAPER_PLAIN] = "plain",           [TAPER_PANELS_0] = "panels.0",
+        [TAPER_PANELS_1] = "panels.1",     [TAPER_GROUPED_PANELS] = "grouped_panels",
+        [TAPER_WINOGRAD_2] = "winograd.2", [TAPER_WINOGRAD_4] = "winograd.4",
+    };
+    return format >= 0 && format < TAPER_FORMAT_COUNT ? names[format] : NULL;
+}
+
 const char *taper_attr_type_name(int type) {
     static const char *const names[TAPER_ATTR_TYPE_COUNT] = {
         [TAPER_ATTR_INT] = "int",         [TAPER_ATTR_FLOAT] = "float",

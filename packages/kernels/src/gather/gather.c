@@ -12,11 +12,10 @@
 #include "isa/isa.h"
 #include "simd/simd.h"
 
-TAPER_DEFINE_ATTRS(embedding)
 TAPER_DEFINE_ATTRS(gather)
 
 /* A task's bytes of output: some microseconds, where handing over a task takes one. */
-enum { GATHER_TASK = 32768, EMBEDDING_PANEL = 16 };
+enum { EMBEDDING_PANEL = 16 }; /* columns in a panel of a packed table, as of a packed matrix */
 
 /* ---- EMBEDDING, INDEX_SELECT ---- */
 
@@ -43,7 +42,7 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     s->outer = tensor_count(x, 0, axis);
     s->count = tensor_numel(index);
     s->row_bytes = row * size;
-    s->rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->row_bytes));
+    s->rows_per_task = i64_max(1, TASK_BYTES / i64_max(1, s->row_bytes));
     if (!tensor_is(call->output, (taper_dtype)x->dtype, s->outer * s->count * row))
         return TAPER_UNSUPPORTED;
     if (s->outer == 0 || row == 0) { /* nothing to copy; the index is checked once */
@@ -112,7 +111,7 @@ static taper_status select_run(const taper_call *call, int64_t begin, int64_t en
     return TAPER_OK;
 }
 
-/* The weight as it is, or packed as the second operand of a MATMUL: [ceil(columns/16)][k][16]. */
+/* The weight plain, or in panels of 16 rows: [ceil(rows/16)][k][16]. */
 struct embedding_state {
     struct select_state rows;
     int64_t size; /* of an element */
@@ -121,24 +120,23 @@ struct embedding_state {
 };
 
 static taper_status any_embedding_prepare(const taper_call *call, taper_work *work) {
-    const struct embedding_attrs *attrs = call->attrs;
     struct embedding_state *s = call->state;
-    s->packed = attrs->columns > 0;
-    if (!s->packed)
-        return select_prepare(call, 0, false, work);
     if (call->n_inputs != 2)
         return TAPER_UNSUPPORTED;
     const taper_tensor *weight = &call->inputs[0], *index = &call->inputs[1];
+    s->packed = weight->format == TAPER_PANELS_0;
+    if (weight->format == TAPER_PLAIN)
+        return select_prepare(call, 0, false, work);
     s->size = (int64_t)taper_dtype_size(weight->dtype);
-    if (s->size == 0 || weight->rank != 3 || !tensor_is_contiguous(weight) ||
+    if (!s->packed || s->size == 0 || weight->rank != 3 || !tensor_is_contiguous(weight) ||
         weight->shape[2] != EMBEDDING_PANEL ||
-        weight->shape[0] != i64_ceil_div(attrs->columns, EMBEDDING_PANEL) ||
+        weight->shape[0] != i64_ceil_div(weight->logical[0], EMBEDDING_PANEL) ||
         !tensor_is_contiguous(index) ||
-        !positions_prepare(&s->rows.positions, index, attrs->columns, false))
+        !positions_prepare(&s->rows.positions, index, weight->logical[0], false))
         return TAPER_UNSUPPORTED;
     s->k = weight->shape[1];
     s->rows.count = tensor_numel(index);
-    s->rows.rows_per_task = i64_max(1, GATHER_TASK / i64_max(1, s->k * s->size));
+    s->rows.rows_per_task = i64_max(1, TASK_BYTES / i64_max(1, s->k * s->size));
     if (!tensor_is(call->output, (taper_dtype)weight->dtype, s->rows.count * s->k))
         return TAPER_UNSUPPORTED;
     work->tasks = i64_ceil_div(s->rows.count, s->rows.rows_per_task);
@@ -209,7 +207,7 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
         return TAPER_UNSUPPORTED;
     s->axis_step = x->rank ? x->strides[axis] * s->size : 0;
     s->elements = tensor_numel(index);
-    s->elements_per_task = GATHER_TASK / s->size;
+    s->elements_per_task = TASK_BYTES / s->size;
     s->cols = 1;
     s->col_step = 0;
     s->rank = 0;

@@ -12,13 +12,20 @@
 #include <string.h>
 
 #include "common/tensor.h"
-#include "map/head.h"
+#include "map/fused.h"
 #include "simd/half.h"
 #include "simd/simd.h"
 
 enum {
     GEMM_NR = 16,              /* columns in a panel */
     GEMM_NV = GEMM_NR / V_LEN, /* vectors in a panel */
+};
+
+/* What a product costs beside its multiply-adds, in those, where work is cut into tasks. */
+enum {
+    GEMM_SUM_COST = 8,      /* an element of C: storing it, and starting the next sum */
+    GEMM_EPILOGUE_COST = 6, /* what microops.inc counts as one addition of an element */
+    GEMM_LINE_COST = 16, /* an element of B: bringing it from L3, as many as a row takes from L1 */
 };
 
 /*
@@ -84,8 +91,8 @@ typedef struct gemm_jump {
 
 /*
  * Operands of a block, and of a tile in it. Left zero, the last fields say that A and C are plain
- * matrices. A convolution's are not: k comes in runs, each contiguous in A, and rows in bands, each
- * evenly spaced.
+ * matrices. A convolution's are not: k comes in runs, each contiguous in A, and rows are those of
+ * images, each evenly spaced.
  */
 typedef struct gemm_block {
     const float *a; /* A[i][k] at a[i * a_row_stride + k * a_k_stride] */
@@ -102,13 +109,13 @@ typedef struct gemm_block {
     float alpha;
     gemm_b_form b_form;
     bool accumulate;       /* C += rather than C = */
-    tile_head head;        /* of C's first element */
+    tile_fused fused;      /* of C's first element */
     int64_t jumps;         /* runs but one; GEMM_B_PANELS only */
     const gemm_jump *jump; /* [jumps] */
     const float *b_next;   /* the panels that are read after these; NULL: those that follow them */
-    int64_t more_bands;    /* bands but one, of m rows each */
-    int64_t a_band_stride;
-    int64_t c_band_stride;
+    int64_t more_image_rows; /* image rows but one, of m rows of A each */
+    int64_t a_image_row_stride;
+    int64_t c_image_row_stride;
 } gemm_block;
 
 /* C has all the tile's columns. The k lines from `prefetch` on, a step apart, are brought to L2
@@ -232,12 +239,12 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
         gemm_each(v_fma(v_set1(g->alpha), sum[i][v], v_load(g->c + i * ldc + v * V_LEN)));
     else if (g->alpha != 1)
         gemm_each(v_mul(v_set1(g->alpha), sum[i][v]));
-    if (g->head.bias)
-        gemm_each(v_add(sum[i][v], v_load(g->head.bias + v * V_LEN)));
-    if (g->head.residual)
-        gemm_each(v_add(sum[i][v], v_load(g->head.residual + i * g->head.stride + v * V_LEN)));
-    if (g->head.bounded)
-        gemm_each(head_clamp(&g->head, sum[i][v]));
+    if (g->fused.bias)
+        gemm_each(v_add(sum[i][v], v_load(g->fused.bias + v * V_LEN)));
+    if (g->fused.residual)
+        gemm_each(v_add(sum[i][v], v_load(g->fused.residual + i * g->fused.stride + v * V_LEN)));
+    if (g->fused.bounded)
+        gemm_each(fused_clamp(&g->fused, sum[i][v]));
     float *c = g->c;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++, c += ldc)
@@ -357,25 +364,25 @@ static void gemm_tile_beside(gemm_tile_fn tile, gemm_block *g, const float *pref
     const bool whole = cols == width;
     float *const c = g->c;
     const int64_t ldc = g->ldc;
-    const float *const bias = g->head.bias, *const residual = g->head.residual;
-    const bool bounded = g->head.bounded;
+    const float *const bias = g->fused.bias, *const residual = g->fused.residual;
+    const bool bounded = g->fused.bounded;
     if (g->accumulate) {
         memset(beside, 0, sizeof beside);
-        head_copy(beside, width, c, ldc, rows, cols);
+        fused_copy(beside, width, c, ldc, rows, cols);
     }
     g->c = beside;
     g->ldc = width;
     if (!whole) { /* what the tile would read lies beyond the last column */
-        g->head.bias = g->head.residual = NULL;
-        g->head.bounded = false;
+        g->fused.bias = g->fused.residual = NULL;
+        g->fused.bounded = false;
     }
     tile(g, prefetch, prefetch_step);
     g->c = c;
     g->ldc = ldc;
-    g->head.bias = bias;
-    g->head.residual = residual;
-    g->head.bounded = bounded;
-    head_store(&g->head, whole, beside, width, rows, cols, c, ldc);
+    g->fused.bias = bias;
+    g->fused.residual = residual;
+    g->fused.bounded = bounded;
+    fused_store(&g->fused, whole, beside, width, rows, cols, c, ldc);
 }
 
 /*
@@ -410,7 +417,7 @@ static void gemm_next_lines(const gemm_block *block, const float *next, int64_t 
 V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
     g->a += a;
     g->c += elements;
-    g->head = head_at(g->head, 0, elements);
+    g->fused = fused_at(g->fused, 0, elements);
 }
 
 /* Panels of the next tiles of m rows, of those that are left. */
@@ -423,7 +430,7 @@ static int64_t gemm_next_panels(int64_t m, int64_t left) {
     return i64_min(left, GEMM_PANELS);
 }
 
-/* Computes the block's m rows (in each band) and n columns; m, n, k >= 0. */
+/* Computes the block's m rows (of each image row) and n columns; m, n, k >= 0. */
 static inline __attribute__((unused)) void gemm_block_run(const gemm_block *block, int64_t m,
                                                           int64_t n) {
     if (m <= 0)
@@ -433,15 +440,16 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         panels = gemm_next_panels(m, left);
         const gemm_tile_fn *tile = gemm_tiles[panels];
         /* Tiles of equal height: 10 rows are 5 and 5, not 9 and 1. */
-        const int64_t band_tiles = i64_ceil_div(m, gemm_most_rows[panels]);
-        const int64_t least_rows = m / band_tiles, low_tiles = band_tiles - m % band_tiles;
-        const int64_t tiles = band_tiles * (block->more_bands + 1);
+        const int64_t image_row_tiles = i64_ceil_div(m, gemm_most_rows[panels]);
+        const int64_t least_rows = m / image_row_tiles,
+                      low_tiles = image_row_tiles - m % image_row_tiles;
+        const int64_t tiles = image_row_tiles * (block->more_image_rows + 1);
         const int64_t share = i64_ceil_div(panels * GEMM_NR, tiles);
         const int64_t cols = i64_min(panels * GEMM_NR, n - j);
         gemm_block g = *block;
         g.b += j / GEMM_NR * g.b_panel_stride;
         g.c += j;
-        g.head = head_at(g.head, j, j);
+        g.fused = fused_at(g.fused, j, j);
         const bool last = block->b_next && j + panels * GEMM_NR >= n;
         const float *next = last ? block->b_next : g.b + panels * g.b_panel_stride;
         if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < panels * GEMM_NR)) {
@@ -451,16 +459,17 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
             g.b_k_stride = GEMM_NR;
         }
         for (int64_t t = 0, i = 0; t < tiles; t++, i++) {
-            if (i == band_tiles) {
+            if (i == image_row_tiles) {
                 i = 0;
-                gemm_move(&g, g.a_band_stride - m * g.a_row_stride, g.c_band_stride - m * g.ldc);
+                gemm_move(&g, g.a_image_row_stride - m * g.a_row_stride,
+                          g.c_image_row_stride - m * g.ldc);
             }
             const int64_t rows = least_rows + (i >= low_tiles);
             const float *line = g.b;
             int64_t step = g.b_k_stride;
             if (tiles > 1 && (left > panels || last))
                 gemm_next_lines(block, next, panels, t, tiles, share, &line, &step);
-            if (cols == panels * GEMM_NR && !g.head.then)
+            if (cols == panels * GEMM_NR && !g.fused.then)
                 tile[rows](&g, line, step);
             else
                 gemm_tile_beside(tile[rows], &g, line, step, rows, panels, cols);

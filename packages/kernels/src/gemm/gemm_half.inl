@@ -59,7 +59,7 @@ static void gemm_half_block_run(const gemm_block *block, int64_t m, int64_t n, g
         gemm_block g = *block;
         g.b += j / GEMM_NR * g.b_panel_stride;
         g.c += j;
-        g.head = head_at(g.head, j, j);
+        g.fused = fused_at(g.fused, j, j);
         if (gemm_widens(m, of)) {
             gemm_widen(&g, panels, of);
             g.b_next = g.b + panels * g.b_panel_stride;
@@ -73,7 +73,7 @@ static void gemm_half_block_run(const gemm_block *block, int64_t m, int64_t n, g
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             const gemm_tile_fn tile = gemm_half_tiles[of][panels][rows];
-            if (cols == panels * GEMM_NR && !g.head.then)
+            if (cols == panels * GEMM_NR && !g.fused.then)
                 tile(&g, g.b, g.b_k_stride);
             else
                 gemm_tile_beside(tile, &g, g.b, g.b_k_stride, rows, panels, cols);

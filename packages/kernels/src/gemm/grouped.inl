@@ -21,7 +21,7 @@ static taper_status f32_grouped_matmul_prepare(const taper_call *call, taper_wor
                                     .group_stride = b->strides[0],
                                     .ends_32 = ends->dtype == TAPER_INT32};
     state->product.alpha = 1.0f;
-    state->product.head = program_no_head;
+    state->product.fused = program_fuses_nothing;
     matmul_shape *s = &state->product.shape;
     *s = (matmul_shape){.m = a->shape[0],
                         .n = b->shape[2],

@@ -15,13 +15,19 @@ enum {
     MATMUL_L2_PER_ROW = 16 << 10,
     MATMUL_L2_PER_COL = 4 << 10,
     MATMUL_L2 = 1 << 20, /* where the system does not say */
+    /* Dot products: of at most so many rows; and beyond a few only where a sum is so many times as
+     * long as there are rows, for each sum ends with one over lanes. */
+    MATMUL_DOT_ROWS = 32,
+    MATMUL_DOT_FEW = 4,
+    MATMUL_DOT_LENGTH = 16,
+    MATMUL_IN_PLACE = 4, /* tiles of rows up to which B is read where it lies rather than packed */
     MATMUL_PAD = 16, /* floats after a row of A in scratch, so that rows spread over L1's sets */
     MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
 };
 
 struct matmul_state {
-    taper_program epilogue; /* but for its head */
-    program_head head;
+    taper_program epilogue; /* but for what is fused */
+    program_fused fused;
     matmul_shape shape;
     float alpha;
     bool dot;                   /* by dot products: few rows, and the columns of B are contiguous */
@@ -54,10 +60,10 @@ static void matmul_choose(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     /* The sum over lanes costs a few instructions for each element of C, packing some for each
      * vector of B: dot products win for few rows. */
-    state->dot = s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= 32 &&
-                 (s->m <= 4 || s->m * 16 <= s->k);
+    state->dot = s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= MATMUL_DOT_ROWS &&
+                 (s->m <= MATMUL_DOT_FEW || s->m * MATMUL_DOT_LENGTH <= s->k);
     /* Packing pays when several tiles of rows use it. */
-    const bool in_place = s->b_col_stride == 1 && s->m <= 4 * GEMM_MAX_MR;
+    const bool in_place = s->b_col_stride == 1 && s->m <= MATMUL_IN_PLACE * GEMM_MAX_MR;
     state->b_form = s->packed ? GEMM_B_PANELS : in_place ? GEMM_B_ROWS : GEMM_B_ANY;
     const int64_t known = taper_cache_bytes(2), l2 = known > 0 ? known : MATMUL_L2;
     state->max_rows = i64_max(1, l2 / MATMUL_L2_PER_ROW / GEMM_MR) * GEMM_MR;
@@ -78,8 +84,8 @@ static void matmul_split(struct matmul_state *state) {
     state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
 
     /* In multiply-adds: writing an element and what the epilogue does to it; reading B. */
-    const int64_t element_cost = s->k + 8 + 6 * state->epilogue.cost;
-    const int64_t col_cost = state->row_chunk * element_cost + 16 * s->k;
+    const int64_t element_cost = s->k + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost;
+    const int64_t col_cost = state->row_chunk * element_cost + GEMM_LINE_COST * s->k;
     const int64_t step = matmul_step(s);
     int64_t cols = matmul_round_up(i64_ceil_div(MATMUL_TASK_COST, col_cost), step);
     cols = i64_min(cols, state->max_cols);
@@ -123,12 +129,12 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     if (call->n_inputs < 2 || !matmul_shape_of(&state->shape, call, attrs))
         return TAPER_UNSUPPORTED;
     matmul_choose(state);
-    state->head = program_no_head;
-    /* Tiles alone do heads, and only where C lies as the output does. */
+    state->fused = program_fuses_nothing;
+    /* Tiles alone fuse, and only where C lies as the output does. */
     const bool tiles = !state->dot && !state->shape.swapped;
     const taper_status status = PROGRAM.prepare(
         &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-        call->n_inputs - 2, call->output, true, tiles ? &state->head : NULL);
+        call->n_inputs - 2, call->output, true, tiles ? &state->fused : NULL);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -203,9 +209,9 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             g.a_k_stride = s->a_k_stride;
             g.b = b + k * g.b_k_stride;
             g.accumulate = k > 0;
-            g.head = (tile_head){.bounded = false};
+            g.fused = (tile_fused){.bounded = false};
             if (k + g.k >= s->k)
-                g.head = program_head_at(&state->head, call->inputs + 2, s->n, c_row, part->col);
+                g.fused = program_fused_at(&state->fused, call->inputs + 2, s->n, c_row, part->col);
             if (matmul_copies_a(state)) {
                 g.a_row_stride = g.k + MATMUL_PAD;
                 g.a_k_stride = 1;

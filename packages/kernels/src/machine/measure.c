@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "os/os.h"
-#include "run/pool.h"
+#include "run/thread_pool.h"
 #include "taper/machine.h"
 
 enum { MAX_WORKERS = 256 };

@@ -65,7 +65,9 @@ TAPER_DEFINE_ATTRS(map)
 TAPER_DEFINE_ATTRS(microop)
 TAPER_DEFINE_ATTRS(cast)
 
-enum { TASK_COST = 32768 }; /* of a task, in additions: a few microseconds */
+/* The least a task is, in additions of an element, which microops.inc counts costs in: 2 to 4 us.
+ */
+enum { MAP_TASK_COST = 1 << 15 };
 
 /* A task is row_block whole rows of the program's [R][C] view, or col_block columns of one row. */
 struct map_state {
@@ -83,10 +85,10 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
                                                 call->n_inputs, call->output, false, NULL);
     if (status != TAPER_OK)
         return status;
-    const int64_t elements = i64_max(PROGRAM_TILE, TASK_COST / p->cost);
+    const int64_t elements = i64_max(PROGRAM_TILE, MAP_TASK_COST / p->cost);
     /* Whole cache lines to a block, whatever the dtype. */
     s->col_block = i64_ceil_div(p->cols, i64_max(1, p->cols / elements));
-    s->col_block = i64_max(1, i64_ceil_div(s->col_block, 64)) * 64;
+    s->col_block = i64_max(1, i64_ceil_div(s->col_block, TAPER_ALIGNMENT)) * TAPER_ALIGNMENT;
     s->col_blocks = i64_max(1, i64_ceil_div(p->cols, s->col_block));
     s->row_block = i64_max(1, elements / i64_max(1, p->cols));
     work->tasks = p->cols == 0 ? 0 : i64_ceil_div(p->rows, s->row_block) * s->col_blocks;

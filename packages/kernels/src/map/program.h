@@ -32,7 +32,7 @@
 #include <math.h>
 
 #include "isa/isa.h"
-#include "map/head.h"
+#include "map/fused.h"
 
 enum {
     PROGRAM_MAX_INPUTS = 16,
@@ -89,39 +89,39 @@ typedef struct taper_program {
     program_instruction code[PROGRAM_MAX_INSTRUCTIONS];
 } taper_program;
 
-/* The head of an epilogue (map/head.h). */
-typedef struct program_head {
+/* What of an epilogue is fused into the store of a tile (map/fused.h). */
+typedef struct program_fused {
     int32_t bias, residual; /* tensors of shape [C] and of the output's; -1: none */
     float low, high;
     program_microop then;
-} program_head;
+} program_fused;
 
-static const program_head program_no_head = {
+static const program_fused program_fuses_nothing = {
     .bias = -1, .residual = -1, .low = -INFINITY, .high = INFINITY};
 
-/* The head of the element (r, c) of an output of `cols` columns. */
-V_INLINE tile_head program_head_at(const program_head *h, const taper_tensor *tensors, int64_t cols,
-                                   int64_t r, int64_t c) {
-    const tile_head head = {.bias = h->bias < 0 ? NULL : tensors[h->bias].data,
-                            .residual = h->residual < 0 ? NULL : tensors[h->residual].data,
-                            .stride = cols,
-                            .bounded = h->low > -INFINITY || h->high < INFINITY,
-                            .low = h->low,
-                            .high = h->high,
-                            .then = h->then};
-    return head_at(head, c, r * cols + c);
+/* What is fused at the element (r, c) of an output of `cols` columns. */
+V_INLINE tile_fused program_fused_at(const program_fused *h, const taper_tensor *tensors,
+                                     int64_t cols, int64_t r, int64_t c) {
+    const tile_fused fused = {.bias = h->bias < 0 ? NULL : tensors[h->bias].data,
+                              .residual = h->residual < 0 ? NULL : tensors[h->residual].data,
+                              .stride = cols,
+                              .bounded = h->low > -INFINITY || h->high < INFINITY,
+                              .low = h->low,
+                              .high = h->high,
+                              .then = h->then};
+    return fused_at(fused, c, r * cols + c);
 }
 
 typedef struct taper_program_table {
     /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, or a
      * tensor does not broadcast to the output. Without in_place the tensors are values 0.., and the
      * dims of the [R][C] view are merged where every operand's strides allow: read rows and cols
-     * from p. An empty program is valid in place only, and does nothing. Where `head` is not NULL
+     * from p. An empty program is valid in place only, and does nothing. Where `fused` is not NULL
      * it takes what it can from the beginning of an epilogue; the program is then the rest. */
     taper_status (*prepare)(taper_program *p, const taper_strings *code, const taper_ints *args,
                             const taper_scalars *scalars, const taper_tensor *tensors,
                             int32_t n_tensors, const taper_tensor *output, bool in_place,
-                            program_head *head);
+                            program_fused *fused);
     /* `tensors` as given to prepare, now with data. Scratch may be NULL if scratch_bytes is 0. */
     void (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
                 int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch);

@@ -9,8 +9,8 @@ enum {
     PROGRAM_FLAT_COLS = 256,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
     PROGRAM_GATHER_PITCH = PROGRAM_TILE +
-        16,                      /* off a power of two, so that rows share no cache set */
-    HEAD_MICROOPS = V_LEN == 16, /* where a tile is large enough for a call of its own */
+        16,                       /* off a power of two, so that rows share no cache set */
+    FUSES_MICROOPS = V_LEN == 16, /* where a tile is large enough for a call of its own */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,
     SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
     ANY_DTYPE = -1
@@ -237,7 +237,7 @@ static uint64_t uniform_results(const taper_program *p, bool flat) {
     return mask;
 }
 
-/* ---- the head of an epilogue ---- */
+/* ---- what of an epilogue is fused ---- */
 
 /* Whether instruction j is `run` of the value so far and something else, which is operand *other.
  */
@@ -252,19 +252,19 @@ static bool continues(const taper_program *p, int32_t j, program_microop run, in
 }
 
 /* Whether a value that the first j instructions read or made, but for the last, is read later. */
-static bool is_read_later(const taper_program *p, int32_t j, const program_head *head) {
+static bool is_read_later(const taper_program *p, int32_t j, const program_fused *fused) {
     for (int32_t i = j; i < p->count; i++)
         for (int k = 0; k < p->code[i].arity; k++) {
             const int o = p->code[i].operand[k];
             if (o == 0 || (o >= RESULT_SLOT && o < RESULT_SLOT + j - 1) ||
-                (o > 0 && (o == head->bias + p->first || o == head->residual + p->first)))
+                (o > 0 && (o == fused->bias + p->first || o == fused->residual + p->first)))
                 return true;
         }
     return false;
 }
 
-/* Instruction j into the head, if it is what may come next there. */
-static bool head_takes(const taper_program *p, int32_t j, program_head *h) {
+/* Fuses instruction j, if it is what may come next. */
+static bool fuse_one(const taper_program *p, int32_t j, program_fused *h) {
     const bool bounded = h->low > -INFINITY || h->high < INFINITY;
     int other;
     if (continues(p, j, f32_add, &other) && other < p->n_inputs && !bounded) {
@@ -293,20 +293,20 @@ static bool head_takes(const taper_program *p, int32_t j, program_head *h) {
     return false;
 }
 
-/* Moves instructions from the beginning of p's code to the head. */
-static void take_head(taper_program *p, int *dtypes, program_head *head) {
-    program_head next = program_no_head;
+/* Moves instructions from the beginning of p's code to what is fused. */
+static void take_fused(taper_program *p, int *dtypes, program_fused *fused) {
+    program_fused next = program_fuses_nothing;
     int32_t taken = 0;
-    *head = next;
-    for (int32_t j = 0; j < p->count && head_takes(p, j, &next); j++) {
+    *fused = next;
+    for (int32_t j = 0; j < p->count && fuse_one(p, j, &next); j++) {
         if (is_read_later(p, j + 1, &next))
             continue;
         taken = j + 1;
-        *head = next;
+        *fused = next;
     }
-    if (HEAD_MICROOPS && taken == p->count - 1 && p->code[taken].arity == 1 &&
+    if (FUSES_MICROOPS && taken == p->count - 1 && p->code[taken].arity == 1 &&
         p->code[taken].operand[0] == (taken ? RESULT_SLOT + taken - 1 : 0)) {
-        head->then = p->code[taken].run;
+        fused->then = p->code[taken].run;
         p->cost = p->code[taken++].cost;
     }
     for (int32_t j = taken; j < p->count; j++) {
@@ -320,7 +320,7 @@ static void take_head(taper_program *p, int *dtypes, program_head *head) {
         }
     }
     p->count -= taken;
-    const int32_t read[] = {head->bias, head->residual}; /* by the program no more */
+    const int32_t read[] = {fused->bias, fused->residual}; /* by the program no more */
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
         if (read[i] >= 0)
             p->inputs[read[i] + p->first] =
@@ -392,7 +392,8 @@ static void prepare_gathers(taper_program *p) {
 static taper_status program_prepare(taper_program *p, const taper_strings *code,
                                     const taper_ints *args, const taper_scalars *scalars,
                                     const taper_tensor *tensors, int32_t n_tensors,
-                                    const taper_tensor *output, bool in_place, program_head *head) {
+                                    const taper_tensor *output, bool in_place,
+                                    program_fused *fused) {
     memset(p, 0, offsetof(taper_program, inputs));
     p->first = in_place;
     if (n_tensors < 0 || n_tensors + p->first > PROGRAM_MAX_INPUTS ||
@@ -418,8 +419,8 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
     }
     if (!prepare_code(p, code, args, scalars, output->dtype, dtypes))
         return TAPER_UNSUPPORTED;
-    if (head)
-        take_head(p, dtypes, head);
+    if (fused)
+        take_fused(p, dtypes, fused);
     for (int32_t j = 0; j < p->count; j++)
         p->cost += p->code[j].cost;
     p->uniform[0] = uniform_results(p, false);

@@ -5,12 +5,10 @@
 #include <math.h>
 
 #include "common/tensor.h"
+#include "norm/kernels.inc"
 #include "isa/isa.h"
 #include "simd/rows.h"
 
-#define TAPER_ATTRS_layer_norm(A, id)                                                              \
-    A(id, dims, INT) A(id, eps, FLOAT) A(id, has_weight, BOOL) A(id, has_bias, BOOL)
-#define TAPER_ATTRS_rms_norm(A, id) A(id, dims, INT) A(id, eps, FLOAT)
 TAPER_DEFINE_ATTRS(layer_norm)
 TAPER_DEFINE_ATTRS(rms_norm)
 
@@ -153,6 +151,7 @@ static taper_status f32_rms_norm_run(const taper_call *call, int64_t begin, int6
     return TAPER_OK;
 }
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel norm_kernels[] = {
 #include "norm/kernels.inc"
 };

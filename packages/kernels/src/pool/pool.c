@@ -18,10 +18,14 @@ TAPER_DEFINE_ATTRS(avg_pool)
 TAPER_DEFINE_ATTRS(adaptive_pool)
 
 enum {
-    POOL_VECTORS = 4,
-    /* Taps from which on, and channels beyond which, a window is read in the order of memory. */
+    POOL_VECTORS =
+        4, /* of channels side by side: independent chains that cover an addition's latency */
+    /* Taps from which on, and channels beyond which, a window is read in the order of memory: each
+     * tap is then two pages or more from the next row's, and the CPU fetches nothing ahead. */
     POOL_MANY_TAPS = 32,
-    POOL_FEW_CHANNELS = 128
+    POOL_FEW_CHANNELS = 128,
+    POOL_LANES = 16,         /* channels that a tap costs a unit of a task for */
+    POOL_MAX_COST = 1000000, /* of a pixel: far above a task's, and no overflow */
 };
 
 struct pool_state {
@@ -47,9 +51,9 @@ typedef struct pool_window {
 /* taps: of a window, about; apart: windows share no element of x, as good as none. */
 static void pool_split(struct pool_state *state, const taper_tensor *y, double taps, bool apart,
                        taper_work *work) {
-    const double cost = taps * (double)state->channels / 16;
+    const double cost = taps * (double)state->channels / POOL_LANES;
     state->pixels = tensor_count(y, 0, y->rank - 1);
-    state->pixels_per_task = rows_per_task(cost < 1e6 ? (int64_t)cost : 1000000);
+    state->pixels_per_task = rows_per_task(cost < POOL_MAX_COST ? (int64_t)cost : POOL_MAX_COST);
     work->tasks = tensor_numel(y) == 0 ? 0 : i64_ceil_div(state->pixels, state->pixels_per_task);
     state->streamed = apart && taps >= POOL_MANY_TAPS && state->channels > POOL_FEW_CHANNELS;
     work->scratch_bytes = state->streamed ? 2 * (size_t)state->channels * sizeof(float) : 0;

@@ -14,19 +14,22 @@
 
 #include "common/tensor.h"
 #include "gemm/gemm_f32.inl"
+#include "recurrent/kernels.inc"
 #include "isa/isa.h"
 #include "simd/math.h"
 
-#define TAPER_ATTRS_recurrent(A, id) A(id, reverse, BOOL)
 TAPER_DEFINE_ATTRS(recurrent)
-#define TAPER_ATTRS_rnn(A, id) A(id, reverse, BOOL) A(id, activation, STRING)
 TAPER_DEFINE_ATTRS(rnn)
 
 typedef enum recurrent_cell { CELL_LSTM, CELL_GRU, CELL_TANH, CELL_RELU } recurrent_cell;
 
 enum {
-    RECURRENT_ROWS = 3 * GEMM_MAX_MR, /* at most, of the batch, that are computed together */
-    RECURRENT_TASK_COST = 1 << 16,    /* a task's least, in multiply-adds */
+    /* Of the batch, computed together at most: three tiles, whose sums of all gates stay in L1
+     * until the cell's functions have them. */
+    RECURRENT_ROWS = 3 * GEMM_MAX_MR,
+    /* A task's least, in multiply-adds: a microsecond, an eighth of MATMUL's. Steps follow each
+     * other, so that a step's tasks are all there is to share. */
+    RECURRENT_TASK_COST = 1 << 16,
 };
 
 /* A block is GEMM_NR columns of h: GEMM_NR columns of each gate, panels side by side in w_hh. */
@@ -326,6 +329,7 @@ static taper_status f32_rnn_run(const taper_call *call, int64_t begin, int64_t e
     return TAPER_OK;
 }
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel recurrent_kernels[] = {
 #include "recurrent/kernels.inc"
 };

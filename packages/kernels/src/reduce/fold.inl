@@ -1,6 +1,6 @@
 /* SUM, MEAN, PROD, AMAX, AMIN, ANY, ALL. */
 
-#include "reduce/plan.inl"
+#include "reduce/reduce_plan.inl"
 
 /* Outputs computed together, and their accumulators: double for float32, int64_t for integers. */
 typedef struct span {
@@ -15,8 +15,10 @@ typedef struct span {
 enum {
     PART = AXIS_MAX_TILE,
     PART_BYTES = (PART + V_LEN) * (int)sizeof(float),
-    PART_ROWS = 64, /* rows in a block: float sums stay short */
-    NARROW = 64,    /* fewer columns than this are folded several rows at a time */
+    PART_ROWS = 64, /* terms of a float sum at most; their sums are added up in double */
+    NARROW = 64,    /* with fewer columns, four cache lines, several rows are folded as one */
+    NARROW_PART = PART /
+        4, /* columns of those rows together: a quarter, so that parts stay in L1 */
 };
 
 struct reducer {
@@ -86,7 +88,7 @@ V_INLINE void f32_columns(const row_op op, const struct reduce_state *s, const s
                           const float *x) {
     const int64_t width = a->width, stride = s->spans.inner, n = s->spans.n;
     /* Rows without gaps between them are also fewer rows, each as wide as `together` of them. */
-    const int64_t together = stride == width && width < NARROW ? PART / 4 / width : 1;
+    const int64_t together = stride == width && width < NARROW ? NARROW_PART / width : 1;
     int64_t rows = 0;
     for (int64_t r = 0; r < n; r += rows, x += rows * stride) {
         const int64_t wide = i64_min((n - r) / together, PART_ROWS);

@@ -10,12 +10,10 @@
 #include <string.h>
 
 #include "common/axis.h"
+#include "reduce/kernels.inc"
 #include "isa/isa.h"
 #include "simd/rows.h"
 
-#define TAPER_ATTRS_reduce(A, id) A(id, axes, INTS) A(id, keepdim, BOOL)
-#define TAPER_ATTRS_var(A, id) A(id, axes, INTS) A(id, keepdim, BOOL) A(id, correction, FLOAT)
-#define TAPER_ATTRS_arg(A, id) A(id, axis, INT) A(id, keepdim, BOOL)
 TAPER_DEFINE_ATTRS(reduce)
 TAPER_DEFINE_ATTRS(var)
 TAPER_DEFINE_ATTRS(arg)
@@ -25,6 +23,7 @@ TAPER_DEFINE_ATTRS(arg)
 
 #include "reduce/arg.inl"
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel reduce_kernels[] = {
 #include "reduce/kernels.inc"
 };

@@ -13,7 +13,11 @@
 
 TAPER_DEFINE_ATTRS(resample)
 
-enum { RESAMPLE_MAX_TAPS = 1 << 20 };
+enum {
+    RESAMPLE_MAX_TAPS = 1 << 20, /* of an output element; a table of them fits scratch */
+    RESAMPLE_LANES = 8,          /* columns that a tap costs a unit of a task for */
+    RESAMPLE_LINE_COST = 8,      /* units for finding a line's taps */
+};
 
 /* How an output element depends on its position in x. */
 typedef enum resample_filter { NEAREST, LINEAR, CUBIC } resample_filter;
@@ -103,7 +107,8 @@ static taper_status f32_resample_prepare(const taper_call *call, taper_work *wor
     if (state->taps > RESAMPLE_MAX_TAPS)
         return TAPER_UNSUPPORTED;
     const int64_t lines = state->outer * size;
-    state->lines_per_task = rows_per_task(state->inner * state->taps / 8 + 8);
+    state->lines_per_task =
+        rows_per_task(state->inner * state->taps / RESAMPLE_LANES + RESAMPLE_LINE_COST);
     work->tasks = tensor_numel(y) == 0 ? 0 : i64_ceil_div(lines, state->lines_per_task);
     work->scratch_bytes = (size_t)state->taps * (sizeof(int64_t) + sizeof(float));
     return TAPER_OK;

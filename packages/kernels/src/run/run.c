@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "os/os.h"
-#include "run/pool.h"
+#include "run/thread_pool.h"
 
 enum {
     CACHE_LINE = 64,
@@ -75,8 +75,8 @@ static void run_shares(region *r, int64_t i, int64_t from, int64_t tasks, uint64
  * meeting: only a phase that several compute waits for what came before, and is waited for. */
 static void run_steps(void *arg, int32_t w, int32_t workers) {
     region *r = arg;
-    bool apart = false;  /* whether the previous step was shared */
-    uint32_t number = 0; /* of the phase; each worker counts the same */
+    bool was_shared = false; /* the previous step: workers may still be at it */
+    uint32_t number = 0;     /* of the phase; each worker counts the same */
     for (int64_t i = 0; i < r->args->count; i++) {
         const taper_step *step = &r->args->steps[i];
         const int32_t n = step->workers < workers ? step->workers : workers;
@@ -87,9 +87,9 @@ static void run_steps(void *arg, int32_t w, int32_t workers) {
         const int64_t tasks = step->work.tasks / phases;
         for (int64_t p = 0; p < phases; p++) {
             number++;
-            if (shared || apart)
+            if (shared || was_shared)
                 taper_pool_barrier(workers);
-            apart = shared;
+            was_shared = shared;
             if (w >= n)
                 continue;
             if (span && p == 0)

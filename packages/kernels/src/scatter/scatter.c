@@ -19,8 +19,6 @@
 
 TAPER_DEFINE_ATTRS(scatter)
 
-enum { SCATTER_LINES = 16, SCATTER_TASK = 16384 };
-
 /* In elements. */
 struct scatter_steps {
     int64_t axis, col;
@@ -135,9 +133,9 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
     }
     const int64_t places = s->positions.size;
     const int64_t elements = places * s->cols + s->count * s->index_cols;
-    s->lines_per_task = i64_max(1, SCATTER_TASK / i64_max(1, elements));
-    s->parts = s->lines >= SCATTER_LINES ? 1 : i64_ceil_div(elements, SCATTER_TASK);
-    s->parts = i64_max(1, i64_min(i64_min(s->parts, SCATTER_LINES), places));
+    s->lines_per_task = i64_max(1, TASK_COST / i64_max(1, elements));
+    s->parts = s->lines >= TASK_PARTS ? 1 : i64_ceil_div(elements, TASK_COST);
+    s->parts = i64_max(1, i64_min(i64_min(s->parts, TASK_PARTS), places));
     work->tasks = s->cols == 0   ? 0
                   : s->parts > 1 ? s->lines * s->parts
                                  : i64_ceil_div(s->lines, s->lines_per_task);

@@ -7,15 +7,16 @@
 #include <string.h>
 
 #include "common/axis.h"
+#include "softmax/kernels.inc"
 #include "isa/isa.h"
 #include "simd/softmax.h"
 
-#define TAPER_ATTRS_softmax(A, id) A(id, axis, INT) A(id, log, BOOL)
 TAPER_DEFINE_ATTRS(softmax)
 
 enum {
-    SPAN = 1 << 16,                  /* elements of x and of y that stay in L2 between the passes */
-    SUM_ROWS = 256,                  /* float sums across columns are at most this long */
+    SOFTMAX_SPAN = 1
+        << 16,      /* elements of x, and as many of y: 0.5 MB, which L2 keeps between passes */
+    SUM_ROWS = 256, /* terms of a float sum at most; their sums are added up in double */
     COLUMNS = AXIS_MAX_TILE + V_LEN, /* length of the arrays below: whole vectors */
 };
 
@@ -36,7 +37,7 @@ static taper_status f32_softmax_prepare(const taper_call *call, taper_work *work
         !tensor_is(call->output, TAPER_FLOAT32, tensor_numel(x)))
         return TAPER_UNSUPPORTED;
     *s = axis_split(tensor_count(x, 0, attrs->axis), scalar ? 1 : x->shape[attrs->axis],
-                    tensor_count(x, attrs->axis + 1, x->rank), SPAN);
+                    tensor_count(x, attrs->axis + 1, x->rank), SOFTMAX_SPAN);
     work->tasks = axis_tasks(s);
     work->scratch_bytes = s->inner == 1 ? 0 : sizeof(softmax_columns);
     return TAPER_OK;
@@ -188,6 +189,7 @@ static taper_status f32_softmax_run(const taper_call *call, int64_t begin, int64
     return TAPER_OK;
 }
 
+#define TAPER_KERNEL_ROWS
 static const taper_kernel softmax_kernels[] = {
 #include "softmax/kernels.inc"
 };

@@ -11,11 +11,12 @@ TAPER_DEFINE_ATTRS(searchsorted)
 #include "sort/keys.inl"
 
 enum {
-    SORT_FEW = 40,    /* entries that insertion sorts */
+    SORT_FEW = 40,    /* entries that insertion sorts: a pass over digits clears its counts first */
+    SORT_PASSES = 4,  /* over a line of 32-bit keys: one that makes keys, three by wide digits */
     SORT_KEPT = 16,   /* entries wanted that are kept in order from the first on */
-    SORT_MANY = 4096, /* entries from which on digits are wide */
-    SORT_DIGIT = 11,  /* bits of a wide digit */
-    SORT_BLOCK = 512, /* keys made at once */
+    SORT_MANY = 4096, /* entries from which on digits are wide: twice as many as a digit's counts */
+    SORT_DIGIT = 11, /* bits of a wide digit: three make 32, and the counts of each, 8 KB, fit L1 */
+    SORT_BLOCK = 512, /* keys made at once, in L1 */
     SORT_LEAST = 128, /* entries a buffer has room for, if there are so many */
     /* Of counts, for 6 wide digits: as many as 64 bits have. */
     SORT_COUNTS_BYTES = 6 * (1 << SORT_DIGIT) * sizeof(uint32_t)
@@ -83,7 +84,7 @@ static taper_status any_argsort_prepare(const taper_call *call, taper_work *work
         return TAPER_UNSUPPORTED;
     /* Twice what is wanted: half of it comes in between two sorts. */
     s->capacity = s->count > s->n / 4 ? s->n : i64_min(s->n, i64_max(SORT_LEAST, 2 * s->count));
-    s->lines_per_task = rows_per_task(4 * s->n);
+    s->lines_per_task = rows_per_task(SORT_PASSES * s->n);
     if (s->count == 0 || s->lines == 0) {
         *work = (taper_work){0};
         return TAPER_OK;

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.plain import to_json
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.recipes import KEY, parameter_names, recipe_text
 from taper_runtime.plan.varying import varying_dims
@@ -151,7 +152,8 @@ def weights_bytes(plan: Plan) -> int:
 
 def type_text(spec: TensorSpec) -> str:
     """Write dtype and shape of a tensor, as in ``float32[B, 4]``."""
-    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+    text = f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+    return text if spec.format == PLAIN else f"{text} {spec.format}"
 
 
 def size_text(nbytes: int) -> str:

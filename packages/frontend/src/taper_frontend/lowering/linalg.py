@@ -181,7 +181,7 @@ def pinv(
     hermitian: bool = False,
 ) -> str:
     """Invert the singular values (hermitian: eigenvalues) that are larger than a tolerance."""
-    dtype, shape = ctx.type(a)
+    dtype, shape, _ = ctx.type(a)
     if 0 in shape[-2:]:
         return ctx.full(ctx.output.shape, 0, dtype)
     if hermitian:
@@ -226,7 +226,7 @@ def lu(ctx: Lowering, a: str, *, pivot: bool = True) -> tuple[str, str, str]:
     if not pivot:
         ctx.unsupported("expected pivot=True, got False")
     factors, _, order, _ = _lu(ctx, a)
-    dtype, (*_, rows, columns) = ctx.type(a)
+    dtype, (*_, rows, columns), _ = ctx.type(a)
     inner = smallest(rows, columns)
     axis = ctx.rank(a) - 1
     row, column = _positions(ctx, rows, columns)

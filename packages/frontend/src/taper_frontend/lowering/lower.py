@@ -284,7 +284,7 @@ class _Walk:
                     self._refuse(what, "dtype", reason)
                 elif type_ := self.sizes.type(value):
                     name = self.inputs.get(arg.name, arg.name)
-                    self.values[arg.name] = self.graph.add_input(name, *type_)
+                    self.values[arg.name] = self.graph.add_input(name, type_.dtype, type_.shape)
             except OpError as error:
                 self._refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]
@@ -451,7 +451,10 @@ class _Walk:
             types = self.sizes.types(node)
         except OpError:  # they are what was refused
             return _POISON
-        names = [_POISON if t is None else self.graph.add_input(node.name, *t) for t in types]
+        names = [
+            _POISON if t is None else self.graph.add_input(node.name, t.dtype, t.shape)
+            for t in types
+        ]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
 
     def _refuse(self, op: str, category: str, reason: str, source: str = "") -> None:

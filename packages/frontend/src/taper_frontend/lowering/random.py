@@ -196,7 +196,7 @@ def multinomial(
     ctx: Lowering, p: str, num_samples: int, replacement: bool = False, **kwargs: Any
 ) -> str:
     """Draw indices with the probabilities in each row."""
-    dtype, (*rows, categories) = ctx.type(p)
+    dtype, (*rows, categories), _ = ctx.type(p)
     axis = len(rows)
     if replacement and num_samples > 1:
         sums = ctx.emit("CUMSUM", [p], axis=axis)

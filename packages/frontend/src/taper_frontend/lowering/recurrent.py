@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.lowering.registry import lowers
-from taper_runtime.ops.matmul import PANEL
+from taper_runtime.formats.panels import PANEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from taper_runtime.ops.opdef import OpDef
+from taper_runtime.ops.opdef import OpDef, TensorType
 from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.plan import TensorSpec
 
 #: dtype, shape, strides in elements
-Type = tuple[str, tuple[int, ...], tuple[int, ...]]
+Type = tuple[TensorType, tuple[int, ...]]
 #: kind, index, byte offset; dtype, shape, strides in elements
-Operand = tuple[int, int, int, str, tuple[int, ...], tuple[int, ...]]
+Operand = tuple[int, int, int, TensorType, tuple[int, ...]]
 
 ARENA: int
 CONSTANT: int

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.ops.opdef import Cost, OpDef
+    from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
@@ -61,10 +61,9 @@ class Executor(ABC):
         """
 
 
-def operand(plan: Plan, name: str) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """dtype, shape and strides (elements) of a tensor as a kernel sees it."""
-    spec = plan.tensors[name]
-    return spec.dtype, spec.shape, plan.placements[name].strides
+def operand(plan: Plan, name: str) -> tuple[TensorType, tuple[int, ...]]:
+    """Type and strides (elements) of a tensor."""
+    return plan.tensors[name].type, plan.placements[name].strides
 
 
 def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:

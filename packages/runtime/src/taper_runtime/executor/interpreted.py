@@ -31,9 +31,10 @@ def native_backend(plan: Plan, node: PlanNode) -> Step | None:
 def numpy_backend(plan: Plan, node: PlanNode) -> Step:
     """The op's own evaluator: serves every node."""
     op, attrs = definition(node)
+    types = [plan.tensors[name].type for name in (*node.inputs, node.output)]
 
     def step(inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
-        op.compute(inputs, attrs, output)
+        op.compute(inputs, attrs, output, types)
 
     return step
 
@@ -120,11 +121,11 @@ class InterpretedExecutor(Executor):
             yield node, output
 
     def _array(self, memory: dict[str, np.ndarray], name: str) -> np.ndarray:
-        spec = self._plan.tensors[name]
+        dtype, shape, _ = self._plan.tensors[name].storage
         placement = self._plan.placements[name]
-        storage = DTYPES[spec.dtype].storage
+        storage = DTYPES[dtype].storage
         return np.ndarray(
-            spec.shape,
+            shape,
             storage,
             memory[placement.root],
             0 if placement.root == name else placement.offset,

@@ -17,6 +17,7 @@ cdef extern from "taper/kernels.h" nogil:
     enum: TAPER_ALIGNMENT
 
     const char *taper_dtype_name(int dtype)
+    const char *taper_format_name(int format)
 
     ctypedef struct taper_tensor:
         void *data
@@ -24,6 +25,8 @@ cdef extern from "taper/kernels.h" nogil:
         int64_t *strides
         int32_t rank
         int32_t dtype
+        int32_t format
+        const int64_t *logical
 
     ctypedef enum taper_attr_type:
         TAPER_ATTR_INT

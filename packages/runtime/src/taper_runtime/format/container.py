@@ -207,7 +207,7 @@ def make_header(
     header: dict[str, Any] = {METADATA_NAME: metadata}
     stop = 0
     for name in order:
-        dtype, shape = types[name]
+        dtype, shape, _ = types[name]
         start, stop = stop, stop + types[name].nbytes
         header[name] = {
             "dtype": DTYPES[dtype].code,

@@ -17,6 +17,7 @@ from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import NO_PLAN, Entry, parse_header, parse_json
 from taper_runtime.format.expression import Expressions
 from taper_runtime.format.plain import from_json
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import (
     ALIGNMENT,
@@ -45,6 +46,7 @@ _PLAN_KEYS = frozenset(
 )  # fmt: skip
 _NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "scratch", "source"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
+_FORMATTED_KEYS = _TENSOR_KEYS | {"format"}
 
 
 def load(path: FilePath) -> Plan:
@@ -159,13 +161,17 @@ def _from_document(
     tensors, placements = {}, {}
     for name, item in document["tensors"].items():
         field = tensor_field(name)
-        _check_object(item, _TENSOR_KEYS, field)
+        formatted = type(item) is dict and "format" in item
+        _check_object(item, _FORMATTED_KEYS if formatted else _TENSOR_KEYS, field)
         shape, strides = (
             _parse_sizes(_tuple(item, key, field), expressions, field, key)
             for key in ("shape", "strides")
         )
         offset = _parse_size(item["offset"], expressions, f"{field}.offset")
-        tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"])
+        format = item["format"] if formatted else PLAIN
+        if formatted and format == PLAIN:
+            fail(f"{field}.format", f"expected no format where it is {PLAIN}", format)
+        tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"], format)
         placements[name] = Placement(item["root"], offset, strides)
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:

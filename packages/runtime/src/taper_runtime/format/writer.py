@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import dump_json, make_header
 from taper_runtime.format.plain import to_json
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX
 from taper_runtime.plan.validate import validate
@@ -55,7 +56,7 @@ def save(plan: Plan, path: FilePath) -> None:
     validate(plan)
     arrays = {**plan.constants, **{SAMPLE_PREFIX + name: a for name, a in plan.samples.items()}}
     types = {
-        name: TensorType(plan.tensors[name.removeprefix(SAMPLE_PREFIX)].dtype, array.shape)
+        name: TensorType(plan.tensors[name.removeprefix(SAMPLE_PREFIX)].storage.dtype, array.shape)
         for name, array in arrays.items()
     }
     metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
@@ -118,6 +119,8 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "offset": _size(placement.offset),
             "strides": [_size(stride) for stride in placement.strides],
         }
+        if spec.format != PLAIN:
+            tensors[name]["format"] = spec.format
     nodes = [
         {
             "op": node.op,

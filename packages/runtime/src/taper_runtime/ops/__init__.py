@@ -17,6 +17,7 @@ from taper_runtime.ops import (
     map,
     matmul,
     norm,
+    pack,
     pool,
     random,
     recurrent,
@@ -28,7 +29,6 @@ from taper_runtime.ops import (
     shape,
     sort,
     special,
-    winograd,
 )
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ def register(op: OpDef) -> OpDef:
 for _op in (
     *elementwise.OPS,
     convert.CAST,
+    pack.PACK,
+    pack.UNPACK,
     map.MAP,
     matmul.MATMUL,
     grouped.GROUPED_MATMUL,
     attention.ATTENTION,
     *conv.OPS,
-    winograd.CONV_WINOGRAD,
     *pool.OPS,
     resample.RESAMPLE,
     *norm.OPS,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.formats import winograd
+from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.map import (
     EPILOGUE,
     MAX_EXTRAS,
@@ -15,7 +17,6 @@ from taper_runtime.ops.map import (
     evaluate_epilogue,
     infer_epilogue,
 )
-from taper_runtime.ops.matmul import PANEL, pack, unpack, whole_panels
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, all_of
 from taper_runtime.ops.rules import REALS, check_dtype, check_same_dtype, fail
@@ -30,19 +31,10 @@ from taper_runtime.ops.window import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
-def pack_weight(weight: np.ndarray, groups: int) -> np.ndarray:
-    """Pack ``[*kernel, C/groups, O]`` as ``[groups, ceil(O/groups/16), K, 16]``, zero beyond.
-
-    K is all but the last dim, in order: each group is packed as the B of a MATMUL.
-    """
-    matrix = weight.reshape(-1, groups, weight.shape[-1] // groups)
-    return np.stack([pack(matrix[:, g]) for g in range(groups)])
-
-
-def is_read_unpacked(weight: Shape, groups: int) -> bool:
+def is_read_plain(weight: Shape, groups: int) -> bool:
     """Whether the groups of a CONV are so small that its kernels are no matrix products.
 
     That is several groups of one channel each (depthwise) or of 2, 4 or 8, as many in as out.
@@ -50,26 +42,16 @@ def is_read_unpacked(weight: Shape, groups: int) -> bool:
     return groups > 1 and weight[-2] in (1, 2, 4, 8) and weight[-1] == groups * weight[-2]
 
 
-def _weight_shape(op: str, channels: int, weight: TensorType, attrs: Attrs) -> Shape:
-    """Shape of the weight as it is unpacked, if it fits x."""
-    kernel, groups, columns = attrs["kernel"], attrs["groups"], attrs["columns"]
+def _check_weight(op: str, channels: int, shape: Shape, attrs: Attrs) -> None:
+    """Check that a weight of this shape fits an x of so many channels."""
+    kernel, groups = attrs["kernel"], attrs["groups"]
     if not 1 <= groups <= max(1, channels) or channels % groups:
         fail(op, f"groups that divide the {channels} channels of x", groups)
     rows = (*kernel, channels // groups)
-    if columns == 0:
-        shape = weight.shape
-        if shape[:-1] != rows or len(shape) != len(rows) + 1:
-            fail(op, f"a weight of [{', '.join(map(str, rows))}, O]", list(shape))
-        if shape[-1] % groups:
-            fail(op, f"groups that divide the {shape[-1]} channels of the output", groups)
-        return shape
-    if columns < 0:
-        fail(op, "columns of at least 0", columns)
-    check_dtype(op, "a packed weight", weight.dtype, ("float32",))
-    packed = (groups, -(-columns // PANEL), math.prod(rows), PANEL)
-    if weight.shape != packed:
-        fail(op, f"{columns} columns packed as {list(packed)}", list(weight.shape))
-    return (*rows, groups * columns)
+    if shape[:-1] != rows or len(shape) != len(rows) + 1:
+        fail(op, f"a weight of [{', '.join(map(str, rows))}, O]", list(shape))
+    if shape[-1] % groups:
+        fail(op, f"groups that divide the {shape[-1]} channels of the output", groups)
 
 
 def _transposed_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
@@ -90,9 +72,9 @@ def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, weight = inputs[:2]
     dtype = check_dtype(op, "x and weight", check_same_dtype(op, inputs[:2]), REALS)
     spatial = check_spatial(op, x, attrs)
-    channels = _weight_shape(op, x.shape[-1], weight, attrs)[-1]
+    _check_weight(op, x.shape[-1], weight.shape, attrs)
     sizes = (window_sizes if op == "CONV" else _transposed_sizes)(op, spatial, attrs)
-    product = TensorType(dtype, (x.shape[0], *sizes, channels))
+    product = TensorType(dtype, (x.shape[0], *sizes, weight.shape[-1]))
     return infer_epilogue(op, product, inputs[2:], attrs)
 
 
@@ -110,12 +92,9 @@ def _transposed_positions(output: Sequence[int], attrs: Attrs) -> list[np.ndarra
 def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, weight = inputs[:2]
     groups, kernel = attrs["groups"], attrs["kernel"]
-    if attrs["columns"]:
-        matrices = np.stack([unpack(g, attrs["columns"]) for g in weight])
-    else:
-        columns = weight.shape[-1] // groups
-        rows = math.prod(weight.shape[:-1])
-        matrices = weight.reshape(rows, groups, columns).transpose(1, 0, 2)
+    columns = weight.shape[-1] // groups
+    rows = math.prod(weight.shape[:-1])
+    matrices = weight.reshape(rows, groups, columns).transpose(1, 0, 2)
     sizes = (window_sizes if op == "CONV" else _transposed_sizes)(op, x.shape[1:-1], attrs)
     positions = (window_positions if op == "CONV" else _transposed_positions)(sizes, attrs)
     wide = np.dtype(np.float64) if x.dtype.kind == "f" else x.dtype
@@ -139,8 +118,7 @@ def _region(
     spatial: Sequence[Relation] = all_of(attrs["kernel"])
     if op == "CONV":
         spatial = window_region(attrs)
-    plain = attrs["groups"] == 1 and not attrs["columns"]
-    outputs = Same(len(x) - 1) if plain else WHOLE
+    outputs = Same(len(x) - 1) if attrs["groups"] == 1 else WHOLE
     product = (Same(0), *spatial, WHOLE), (*all_of(weight[:-1]), outputs)
     return epilogue_regions(product, inputs[2:], output)
 
@@ -148,6 +126,9 @@ def _region(
 def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     x = inputs[0].shape
     taps, groups = math.prod(attrs["kernel"]), attrs["groups"]
+    tile = winograd.tile_of(inputs[1].format)
+    if tile is not None:
+        return _winograd_cost(tile, inputs, output, attrs)
     # Each tap of the kernel meets every output pixel of a CONV, every input pixel of the other.
     columns = output.shape[-1]
     lanes = whole_panels(columns) if groups == 1 else columns
@@ -159,6 +140,22 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
         output.nbytes + sum(t.nbytes for t in inputs),
         padding=each * (lanes - columns),
         sums=pixels * lanes,
+    )
+
+
+def _winograd_cost(
+    tile: int, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+) -> Cost:
+    """Products of the points of each tile; pixels and sums go through scratch, by whole vectors."""
+    batch, *sizes, columns = output.shape
+    channels, lanes = inputs[0].shape[-1], whole_panels(columns)
+    points = batch * winograd.tiles(tuple(sizes), tile) * (tile + 2) ** 2
+    return Cost(
+        2 * points * channels * columns + output.size * len(attrs["code"]),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=2 * points * channels * (lanes - columns),
+        sums=points * lanes,
+        scratch=4 * points * (whole_panels(channels) + lanes),
     )
 
 
@@ -177,11 +174,8 @@ def _with_packed(
 ) -> Iterator[Sample]:
     """One sample with the weight as it is, one with it packed."""
     yield Sample([x, weight, *extras], attrs)
-    groups = attrs.get("groups", 1)
-    columns = weight.shape[-1] // groups
-    if columns:
-        packed = pack_weight(weight, groups)
-        yield Sample([x, packed, *extras], attrs | {"columns": columns})
+    packed = f"grouped_panels.{attrs.get('groups', 1)}"
+    yield Sample([x, weight, *extras], attrs, formats={1: packed})
 
 
 def _samples() -> Iterator[Sample]:
@@ -233,6 +227,28 @@ def _samples() -> Iterator[Sample]:
     yield Sample(whole, _attrs((2, 2)), native=False)
     wide = [floats(1, 4, 3).astype(np.float64), floats(2, 3, 2).astype(np.float64)]
     yield Sample(wide, _attrs((2,)), native=False)
+    yield from _samples_winograd(floats)
+
+
+def _samples_winograd(floats: Callable[..., np.ndarray]) -> Iterator[Sample]:
+    cases: list[tuple[int, Shape, Shape]] = [
+        # tile, x, padding
+        (2, (2, 5, 6, 4), (1, 1, 1, 1)),
+        (4, (2, 9, 6, 5), (1, 0, 3, 7)),
+        (4, (1, 14, 14, 35), (1, 1, 1, 1)),
+        (4, (0, 5, 6, 4), (0, 0, 0, 0)),
+    ]
+    program = {"code": ["ADD", "MUL", "RELU"], "args": [0, 1, 2, -1, 3], "scalars": [0.5]}
+    for tile, shape, padding in cases:
+        attrs = _attrs((3, 3), padding=list(padding))
+        x, weight = floats(*shape), floats(3, 3, shape[-1], 18)
+        formats = {1: f"winograd.{tile}"}
+        yield Sample([x, weight], attrs, formats=formats)
+        yield Sample([x, weight, floats(18)], attrs | program, formats=formats)
+    strided = _attrs((3, 3), stride=[2, 2])
+    yield Sample(
+        [floats(1, 9, 9, 4), floats(3, 3, 4, 18)], strided, native=False, formats={1: "winograd.2"}
+    )
 
 
 def _samples_transpose() -> Iterator[Sample]:
@@ -262,8 +278,7 @@ def _samples_transpose() -> Iterator[Sample]:
 
 
 _WEIGHT = (
-    "weight is [*kernel, C/groups, O] or, with columns = O/groups, packed as "
-    "[groups, ceil(O/groups/16), K, 16]; output channel o reads the input channels of group "
+    "weight is [*kernel, C/groups, O]; output channel o reads the input channels of group "
     "o // (O/groups). Then an epilogue as of MATMUL. "
 )
 
@@ -282,10 +297,10 @@ def _define(name: str, doc: str, samples: Any, *, native: bool) -> OpDef:
             "padding": Attr("ints"),
             "dilation": Attr("ints"),
             "groups": Attr("int", 1),
-            "columns": Attr("int", 0),
             **EPILOGUE,
         },
         strided=tuple(range(2, 2 + MAX_EXTRAS)),
+        formatted=(1,),
         region=partial(_region, name),
         weights=(1,),
         cost=partial(_cost, name),

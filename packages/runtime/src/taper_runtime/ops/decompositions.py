@@ -31,7 +31,7 @@ QR_MODES = ("reduced", "complete", "r")
 
 
 def _infer_qr(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = check_matrices("QR", inputs, square=False)
+    dtype, shape, _ = check_matrices("QR", inputs, square=False)
     if attrs["mode"] not in QR_MODES:
         fail("QR", f"a mode of {', '.join(QR_MODES)}", attrs["mode"])
     return TensorType(dtype, (*shape[:-2], sum(map(math.prod, qr_shapes(shape, attrs["mode"])))))
@@ -51,7 +51,7 @@ def _qr(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _infer_svd(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = check_matrices("SVD", inputs, square=False)
+    dtype, shape, _ = check_matrices("SVD", inputs, square=False)
     parts = svd_shapes(shape, attrs["vectors"], attrs["full"])
     return TensorType(dtype, (*shape[:-2], sum(map(math.prod, parts))))
 
@@ -78,7 +78,7 @@ def _svd(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _infer_eigh(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = check_matrices("EIGH", inputs)
+    dtype, shape, _ = check_matrices("EIGH", inputs)
     parts = eigh_shapes(shape, attrs["vectors"])
     return TensorType(dtype, (*shape[:-2], sum(map(math.prod, parts))))
 
@@ -113,7 +113,7 @@ def lu_shapes(shape: Shape) -> tuple[Shape, ...]:
 
 
 def _infer_lu(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = check_matrices("LU", inputs, square=False)
+    dtype, shape, _ = check_matrices("LU", inputs, square=False)
     return TensorType(dtype, (*shape[:-2], sum(map(math.prod, lu_shapes(shape)))))
 
 

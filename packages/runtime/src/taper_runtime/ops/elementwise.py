@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.formats import PLAIN, find
 from taper_runtime.ops import functions
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, Shape, TensorType
@@ -284,6 +285,17 @@ def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(dtype, broadcast(op, [t.shape for t in inputs]))
 
 
+def _infer_mul(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Return the product's type; a matrix in panels times factors of its rows stays in panels."""
+    product, x = _infer("MUL", inputs, attrs), inputs[0]
+    if x.format == PLAIN:
+        return product
+    per_row = product.shape == x.shape and all(t.shape[-1:] in ((), (1,)) for t in inputs[1:])
+    if not (per_row and find(x.format).scales_rows):
+        fail("MUL", "x in format plain, or in panels.1 and a factor for each row", list(inputs))
+    return product._replace(format=x.format)
+
+
 def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.asarray(evaluate_micro(op, _operands(op, inputs, attrs)), order="C")
 
@@ -334,6 +346,10 @@ def _samples(op: str) -> Iterator[Sample]:
             pairs = itertools.product(_special_values(dtype), repeat=micro.arity - conditions)
             arrays = [np.array(column, dtype) for column in zip(*pairs, strict=True)]
             yield Sample([np.arange(arrays[0].size) % 3 == 0] * conditions + arrays, {}, native)
+    if op == "MUL":
+        for factors in ((3, 1), (1,)):
+            arrays = [_values(rng, micro, shape, "float32") for shape in ((3, 20), factors)]
+            yield Sample(arrays, formats={0: "panels.1"})
 
 
 def _define(op: str, micro: MicroOp) -> OpDef:
@@ -341,7 +357,7 @@ def _define(op: str, micro: MicroOp) -> OpDef:
         name=op,
         doc=f"Elementwise: {micro.doc}.",
         inputs=(max(micro.arity - 1, 1), micro.arity),
-        infer=partial(_infer, op),
+        infer=_infer_mul if op == "MUL" else partial(_infer, op),
         evaluate=partial(_evaluate, op),
         samples=partial(_samples, op),
         attrs=_ATTRS,
@@ -349,6 +365,7 @@ def _define(op: str, micro: MicroOp) -> OpDef:
         commutes=micro.commutes,
         inplace=tuple(range(micro.arity)),
         strided=(ALL_INPUTS,),
+        formatted=(0,) if op == "MUL" else (),
     )
 
 

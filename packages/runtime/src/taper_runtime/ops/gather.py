@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.matmul import PANEL, packed_shape
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
-from taper_runtime.ops.region import WHOLE, Region, Relation, Same, Window, all_of
+from taper_runtime.ops.region import WHOLE, Region, Relation, Same, Window
 from taper_runtime.ops.rules import (
     INDICES,
     check_axis,
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 def _infer_embedding(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     weight, indices = inputs
     check_dtype("EMBEDDING", "indices", indices.dtype, INDICES)
-    if attrs["columns"]:
-        shape = packed_shape("EMBEDDING", weight, attrs["columns"])
-        return TensorType(weight.dtype, (*indices.shape, shape[0]))
     if not weight.shape:
         fail("EMBEDDING", "weight of rank 1 or more", list(weight.shape))
     return TensorType(weight.dtype, indices.shape + weight.shape[1:])
@@ -36,15 +32,12 @@ def _infer_embedding(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _check_embedding(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
     weight, indices = inputs
-    check_indices("EMBEDDING", indices, 0, attrs["columns"] or weight.shape[0])
+    check_indices("EMBEDDING", indices, 0, weight.shape[0])
 
 
 def _embedding(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     weight, indices = inputs
-    columns = attrs["columns"]
     _check_embedding(inputs, attrs)
-    if columns:
-        return np.array(weight[indices // PANEL, :, indices % PANEL], order="C")
     return np.asarray(weight[indices], order="C")
 
 
@@ -103,9 +96,7 @@ def _region_embedding(
 ) -> list[Region]:
     weight, indices = (len(t.shape) for t in inputs)
     columns = range(indices, indices + weight - 1)
-    table: Region = (
-        (WHOLE, *map(Same, columns)) if attrs["columns"] == 0 else all_of(inputs[0].shape)
-    )
+    table: Region = (WHOLE, *map(Same, columns))
     return [table, tuple(map(Same, range(indices)))]
 
 
@@ -150,11 +141,10 @@ def _samples_embedding() -> Iterator[Sample]:
             for dtype in (np.int64, np.int32):
                 yield Sample([weight, np.asarray(rng.integers(0, len(weight), shape), dtype)])
     yield Sample([np.ones((0, 3), np.float32), np.ones((2, 0), np.int64)])
-    for columns, k in ((1, 3), (16, 1), (37, 5), (20, 0)):
-        for packed in _tables((-(-columns // PANEL), k, PANEL)):
-            for shape in ((), (2, 3), (0,)):
-                indices = np.asarray(rng.integers(0, columns, shape), np.int64)
-                yield Sample([packed, indices], {"columns": columns})
+    for table in _tables((1, 3), (16, 1), (37, 5), (20, 0)):
+        for shape in ((), (2, 3), (0,)):
+            indices = np.asarray(rng.integers(0, len(table), shape), np.int64)
+            yield Sample([table, indices], formats={0: "panels.0"})
 
 
 def _samples_index_select() -> Iterator[Sample]:
@@ -184,15 +174,13 @@ def _samples_gather() -> Iterator[Sample]:
 OPS = (
     OpDef(
         name="EMBEDDING",
-        doc="Rows of weight [V, ...] at indices, in [0, V), of any shape. With columns > 0 weight "
-        "is packed as for a MATMUL with so many columns, [ceil(columns/16), K, 16], and its "
-        "columns are the rows.",
+        doc="Rows of weight [V, ...] at indices, in [0, V), of any shape.",
         inputs=(2, 2),
         infer=_infer_embedding,
         evaluate=_embedding,
         check=_check_embedding,
         samples=_samples_embedding,
-        attrs={"columns": Attr("int", 0)},
+        formatted=(0,),
         region=_region_embedding,
         weights=(0,),
         cost=_cost,

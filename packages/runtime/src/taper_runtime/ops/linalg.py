@@ -37,7 +37,7 @@ _ROWS = 32
 def check_matrices(op: str, inputs: Sequence[TensorType], square: bool = True) -> TensorType:
     """Return the type of the first input if all are matrices of one float dtype."""
     check_dtype(op, "matrices", check_same_dtype(op, inputs), FLOATS)
-    for _, shape in inputs:
+    for _, shape, _ in inputs:
         if len(shape) < 2:
             fail(op, "matrices, maybe a batch of them", list(shape))
     shape = inputs[0].shape
@@ -93,7 +93,7 @@ def _inverse(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _infer_solve(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = check_matrices(op, inputs)
+    dtype, shape, _ = check_matrices(op, inputs)
     sides = inputs[1].shape
     if sides[-2] != shape[-1]:
         fail(op, f"right-hand sides of {shape[-1]} rows", list(sides))
@@ -151,7 +151,7 @@ def _cholesky(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _infer_det(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = check_matrices("DET", inputs)
+    dtype, shape, _ = check_matrices("DET", inputs)
     return TensorType(dtype, shape[:-2])
 
 
@@ -160,7 +160,7 @@ def _det(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _infer_slogdet(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = check_matrices("SLOGDET", inputs)
+    dtype, shape, _ = check_matrices("SLOGDET", inputs)
     return TensorType(dtype, (*shape[:-2], 2))
 
 
@@ -169,7 +169,7 @@ def _slogdet(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _infer_cholesky_info(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    _, shape = check_matrices("CHOLESKY_INFO", inputs)
+    _, shape, _ = check_matrices("CHOLESKY_INFO", inputs)
     return TensorType("int32", shape[:-2])
 
 

@@ -1,4 +1,4 @@
-"""MATMUL: torch's matmul with absorbed transpose and scale, packed weights and an epilogue."""
+"""MATMUL: torch's matmul with absorbed transpose and scale, and an epilogue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops.convert import HALVES, cast, to_bfloat16
 from taper_runtime.ops.map import (
     EPILOGUE,
@@ -14,67 +15,27 @@ from taper_runtime.ops.map import (
     evaluate_epilogue,
     infer_epilogue,
 )
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, all_of, broadcast_region
 from taper_runtime.ops.rules import FLOATS, REALS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Columns of one panel of a packed operand: one cache line of float32.
-PANEL = 16
-
-
-def whole_panels(columns: int) -> int:
-    """Return how many columns kernels compute for a product of ``columns``."""
-    return (columns + PANEL - 1) // PANEL * PANEL
-
-
-def pack(b: np.ndarray) -> np.ndarray:
-    """Pack a ``[K, N]`` of any dtype as ``[ceil(N/16), K, 16]``, zero beyond N."""
-    k, n = b.shape
-    panels = -(-n // PANEL)
-    padded = np.zeros((k, panels * PANEL), b.dtype)
-    padded[:, :n] = b
-    return padded.reshape(k, panels, PANEL).transpose(1, 0, 2).copy()
-
-
-def unpack(packed: np.ndarray, columns: int) -> np.ndarray:
-    """Undo :func:`pack` of a matrix with ``columns`` columns."""
-    panels, k, width = packed.shape
-    return packed.transpose(1, 0, 2).reshape(k, panels * width)[:, :columns]
-
-
-def packed_shape(op: str, packed: TensorType, columns: int) -> Shape:
-    """Return ``(K, columns)``, the shape of a matrix that :func:`pack` has packed.
-
-    Raises
-    ------
-    OpError
-        If ``packed`` has not the shape of one with so many columns.
-    """
-    if columns < 0:
-        fail(op, "columns of at least 0", columns)
-    panels = -(-columns // PANEL)
-    shape = packed.shape
-    if len(shape) != 3 or shape[0] != panels or shape[2] != PANEL:
-        fail(op, f"{columns} columns packed as [{panels}, K, {PANEL}]", list(shape))
-    return (shape[1], columns)
-
 
 def _logical_b(b: TensorType, attrs: Attrs) -> TensorType:
-    """Type of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``, packed halves widened."""
-    n, shape = attrs["columns"], b.shape
-    if n == 0:
-        if not attrs["transpose_b"]:
-            return b
-        if len(shape) < 2:
-            fail("MATMUL", "b of rank 2 or more with transpose_b", list(shape))
-        return TensorType(b.dtype, (*shape[:-2], shape[-1], shape[-2]))
-    check_dtype("MATMUL", "packed b", b.dtype, ("float32", *HALVES))
-    if attrs["transpose_b"]:
-        fail("MATMUL", "no transpose_b with a packed b", True)
-    return TensorType("float32", packed_shape("MATMUL", b, n))
+    """Type of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``.
+
+    16-bit floats are widened, which kernels do in all formats but plain.
+    """
+    dtype, shape = b.dtype, b.shape
+    if b.format != PLAIN and dtype in HALVES:
+        dtype = "float32"
+    if not attrs["transpose_b"]:
+        return TensorType(dtype, shape)
+    if len(shape) < 2:
+        fail("MATMUL", "b of rank 2 or more with transpose_b", list(shape))
+    return TensorType(dtype, (*shape[:-2], shape[-1], shape[-2]))
 
 
 def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -102,9 +63,9 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = inputs[0], inputs[1]
-    if attrs["columns"]:
-        b = cast(unpack(b, attrs["columns"]), "float32")
-    elif attrs["transpose_b"]:
+    if b.dtype in (np.float16, np.uint16):
+        b = cast(b, "float32")
+    if attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
     with np.errstate(all="ignore"):
         product = np.matmul(a, b)
@@ -116,12 +77,10 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
     a, b = inputs[0].shape, inputs[1].shape
-    packed = attrs["columns"] > 0
-    rows = len(a) > 1
-    columns = packed or len(b) > 1
+    rows, columns = len(a) > 1, len(b) > 1
     batch = output.shape[: len(output.shape) - rows - columns]
     region_a = (*broadcast_region(a[:-2], batch), *([Same(len(batch))] if rows else []), WHOLE)
-    if packed or not columns:
+    if not columns:
         region_b = all_of(b)
     else:
         matrix: Region = (WHOLE, Same(len(output.shape) - 1))
@@ -162,18 +121,22 @@ def _samples() -> Iterator[Sample]:
     yield Sample([floats(5, 7), floats(9, 7)], {"transpose_b": True, "alpha": 0.125})
     yield Sample([floats(2, 3, 5, 7), floats(2, 3, 9, 7)], {"transpose_b": True})
     yield Sample([floats(7), floats(3, 9, 7)], {"transpose_b": True})
-    for m, k, n in ((1, 20, 33), (6, 20, 33), (13, 5, 16), (3, 0, 5), (0, 4, 5)):
-        yield Sample([floats(m, k), pack(floats(k, n))], {"columns": n})
-    yield Sample([floats(7), pack(floats(7, 20))], {"columns": 20, "alpha": -2})
+    packed, transposed = {1: "panels.1"}, {1: "panels.0"}
+    for m, k, n in ((1, 20, 33), (6, 20, 33), (13, 5, 16), (3, 0, 5), (0, 4, 5), (2, 3, 0)):
+        yield Sample([floats(m, k), floats(k, n)], formats=packed)
+        yield Sample([floats(m, k), floats(n, k)], {"transpose_b": True}, formats=transposed)
+    yield Sample([floats(7), floats(7, 20)], {"alpha": -2}, formats=packed)
     for m, k, n in ((1, 20, 70), (1, 0, 5), (20, 30, 70)):
         for halves in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n))):
-            yield Sample([floats(m, k), pack(halves)], {"columns": n})
+            yield Sample([floats(m, k), halves], formats=packed)
+    # What is cut along the other axis no kernel reads.
+    yield Sample([floats(3, 4), floats(4, 20)], native=False, formats=transposed)
     bias_gelu = {"code": ["ADD", "GELU"], "args": [0, 1, 2]}
     yield Sample([floats(2, 5, 7), floats(7, 9), floats(9)], bias_gelu)
     yield Sample([floats(2, 0), floats(0, 9), floats(9)], bias_gelu)
-    packed = [floats(2, 5, 7), pack(floats(7, 9)), floats(9), floats(2, 5, 9)]
-    bias_residual = {"code": ["ADD", "ADD"], "args": [0, 1, 3, 2], "columns": 9}
-    yield Sample(packed, bias_residual)
+    operands = [floats(2, 5, 7), floats(7, 9), floats(9), floats(2, 5, 9)]
+    bias_residual = {"code": ["ADD", "ADD"], "args": [0, 1, 3, 2]}
+    yield Sample(operands, bias_residual, formats=packed)
     # A residual of the output's shape is no bias; neither is a column.
     yield Sample([floats(9, 7), floats(7, 9), floats(9, 9)], {"code": ["ADD"], "args": [0, 1]})
     yield Sample([floats(9, 7), floats(7, 9), floats(9, 1)], {"code": ["ADD"], "args": [0, 1]})
@@ -189,8 +152,8 @@ MATMUL = OpDef(
     name="MATMUL",
     doc="alpha * (a @ b) with torch.matmul's rules of rank and batch, then an epilogue: a tile "
     "program (see MAP) whose value 0 is that product and whose values 1.. are the extras, of the "
-    "product's type in the end. b may be stored transposed or, with columns = N, packed as "
-    "[ceil(N/16), K, 16]; packed, it may be float16 or bfloat16 beside a float32 a.",
+    "product's type in the end. b may be stored transposed; in a format other than plain it may be "
+    "float16 or bfloat16 beside a float32 a.",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,
@@ -198,11 +161,11 @@ MATMUL = OpDef(
     attrs={
         "alpha": Attr("float", 1.0),
         "transpose_b": Attr("bool", False),
-        "columns": Attr("int", 0),
         **EPILOGUE,
     },
     region=_region,
     weights=(1,),
     strided=(ALL_INPUTS,),
+    formatted=(1,),
     cost=_cost,
 )

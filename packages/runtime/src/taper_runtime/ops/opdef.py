@@ -16,6 +16,7 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
+from taper_runtime.formats import PLAIN, decode, encode, find
 from taper_runtime.ops.region import Part, Range, Region, RegionRule, part_of, whole
 from taper_runtime.sizes import Size, UndecidedError
 
@@ -24,10 +25,11 @@ Attrs = Mapping[str, Any]
 
 
 class TensorType(NamedTuple):
-    """dtype and shape of a tensor: what shape inference maps to what."""
+    """dtype, shape and format of a tensor: what shape inference maps to what."""
 
     dtype: str
     shape: Shape
+    format: str = PLAIN
 
     @property
     def size(self) -> int:
@@ -35,9 +37,23 @@ class TensorType(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def storage(self) -> TensorType:
+        """The plain type of the array that stores the tensor.
+
+        Raises
+        ------
+        OpError
+            If there is no such format, or not for this dtype and shape.
+        """
+        if self.format == PLAIN:
+            return self
+        return TensorType(*find(self.format).storage(self.dtype, self.shape))
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the contiguous tensor."""
-        return self.size * DTYPES[self.dtype].size
+        """Bytes of the contiguous tensor as it is stored."""
+        storage = self.storage
+        return storage.size * DTYPES[storage.dtype].size
 
 
 class View(NamedTuple):
@@ -118,11 +134,12 @@ class Attr(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One test case: arrays in, attrs, and whether a native kernel is expected to serve it."""
+    """One test case: values in, attrs, and whether a native kernel is expected to serve it."""
 
     inputs: Sequence[np.ndarray]
     attrs: Attrs = NO_ATTRS
     native: bool = True
+    formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain
 
 
 Infer = Callable[[Sequence[TensorType], Attrs], TensorType]
@@ -162,7 +179,8 @@ class OpDef(NamedTuple):
         allow, attr values included: it is what stands between a plan file and a kernel. ``attrs``
         is complete (defaults filled in).
     evaluate : callable
-        ``(arrays, attrs) -> array`` in numpy, of the inferred type. The meaning of the op.
+        ``(arrays, attrs) -> array`` in numpy, of the inferred dtype and shape. The meaning of the
+        op, whatever the tensors' formats are: see :meth:`compute`.
     check : callable, optional
         ``(arrays, attrs)``. Raises :class:`InputError` on values of the inputs that the op does not
         allow, indices out of range say; ``evaluate`` does so too. What a kernel that meets such a
@@ -192,6 +210,8 @@ class OpDef(NamedTuple):
     strided : tuple of int
         Inputs every native kernel of the op takes with any strides; ``(ALL_INPUTS,)`` for all.
         The others must be contiguous.
+    formatted : tuple of int
+        Inputs that may have any format; the others are plain. Kernels say which formats they read.
     cost : callable
     native : bool
         Whether native kernels exist (for the dtypes they list). Ops without only feed folding, or
@@ -216,6 +236,7 @@ class OpDef(NamedTuple):
     parts: PartsRule | None = None
     inplace: tuple[int, ...] = ()
     strided: tuple[int, ...] = ()
+    formatted: tuple[int, ...] = ()
     cost: CostRule = _streaming_cost
     native: bool = True
 
@@ -265,6 +286,11 @@ class OpDef(NamedTuple):
         low, high = self.inputs
         if not low <= len(inputs) <= high:
             raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
+        for index, tensor in enumerate(inputs):
+            if tensor.format != PLAIN and index not in self.formatted:
+                raise OpError(
+                    f"{self.name}: input {index}: expected format plain, got {tensor.format}"
+                )
         return self.infer(inputs, self.complete(attrs))
 
     def needs(
@@ -302,18 +328,38 @@ class OpDef(NamedTuple):
         """
         return part_of(self, inputs, output, attrs, cuts)
 
-    def compute(self, inputs: Sequence[np.ndarray], attrs: Attrs, output: np.ndarray) -> None:
+    def compute(
+        self,
+        inputs: Sequence[np.ndarray],
+        attrs: Attrs,
+        output: np.ndarray,
+        types: Sequence[TensorType] = (),
+    ) -> None:
         """Fill ``output``, of the inferred type, with what ``evaluate`` gives.
 
         An empty one costs nothing, however large the dims that are not 0.
+
+        Parameters
+        ----------
+        inputs : sequence of numpy.ndarray
+            As they are stored.
+        attrs : mapping
+            Complete.
+        output : numpy.ndarray
+            What stores the output.
+        types : sequence of TensorType, optional
+            Of the inputs and the output; needed where one is not plain.
 
         Raises
         ------
         InputError
             On values of the inputs that the op does not allow.
         """
+        if types:
+            inputs = [decode(array, tensor) for array, tensor in zip(inputs, types, strict=False)]
         if output.size:
-            output[...] = self.evaluate(inputs, attrs)
+            value = self.evaluate(inputs, attrs)
+            output[...] = encode(value, types[-1]) if types else value
         elif self.check is not None:
             self.check(inputs, attrs)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import functions
-from taper_runtime.ops.matmul import PANEL
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, all_of
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_same_dtype, fail

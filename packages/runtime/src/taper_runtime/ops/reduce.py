@@ -48,7 +48,7 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 
 def _infer_var(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = inputs[0]
+    dtype, shape, _ = inputs[0]
     check_dtype("VAR", "x", dtype, FLOATS)
     axes = check_axes("VAR", attrs["axes"], len(shape))
     return TensorType(dtype, _reduced(shape, axes, attrs["keepdim"]))
@@ -63,7 +63,7 @@ def _var(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _infer_arg(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = inputs[0]
+    dtype, shape, _ = inputs[0]
     check_dtype(op, "x", dtype, REALS)
     axes = (check_axis(op, attrs["axis"], len(shape)),)
     _check_not_empty(op, shape, axes)
@@ -176,7 +176,7 @@ def _define(
     """
 
     def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        dtype, shape = inputs[0]
+        dtype, shape, _ = inputs[0]
         check_dtype(op, "x", dtype, dtypes)
         axes = check_axes(op, attrs["axes"], len(shape))
         if not of_nothing:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_runtime.formats import PLAIN
 from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
@@ -317,6 +318,8 @@ def _part(
             if isinstance(relation, Window) and not _pad(relation, found, ranges[axis], changed):
                 return None
             related.update(axes)
+        if t.format != PLAIN and any(r != (0, n) for r, n in zip(ranges, t.shape, strict=True)):
+            return None  # what is packed is not cut
         parts.append(tuple(ranges))
     if not wanted.keys() <= related:  # nothing that is read decides the size of such an axis
         return None

@@ -10,6 +10,7 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.region import BROADCAST, Block, Range, Same, Window, output_axes
 
@@ -48,7 +49,10 @@ def check_region(op: OpDef, *, rtol: float = 0.0) -> None:
         On a claim that does not hold; it names op, sample, input, what was expected and got.
     """
     for number, sample in enumerate(op.samples()):
-        types = [TensorType(_NAMES[array.dtype], array.shape) for array in sample.inputs]
+        types = [
+            TensorType(_NAMES[array.dtype], array.shape, sample.formats.get(index, PLAIN))
+            for index, array in enumerate(sample.inputs)
+        ]
         _Check(op, f"sample {number}", sample.inputs, types, sample.attrs, rtol).run()
 
 
@@ -147,7 +151,7 @@ class _Check:
             np.array(array[tuple(slice(*limits) for limits in ranges)], order="C")
             for array, ranges in zip(self._arrays, part.inputs, strict=True)
         ]
-        types = [TensorType(t.dtype, a.shape) for t, a in zip(self._types, arrays, strict=True)]
+        types = [t._replace(shape=a.shape) for t, a in zip(self._types, arrays, strict=True)]
         want = result[tuple(slice(*cuts.get(axis, (None,))) for axis in range(result.ndim))]
         ranges = f"ranges {dict(cuts)} of the output's axes to be computed from {part}"
         try:
@@ -155,7 +159,7 @@ class _Check:
             got = self._evaluate(arrays, part.attrs)
         except (InputError, OpError) as error:
             self._fail(ranges, error)
-        if made != TensorType(self._output.dtype, want.shape):
+        if made != self._output._replace(shape=want.shape):
             self._fail(f"{ranges}, of shape {list(want.shape)}", made)
         if not _is_close(got, want, self._rtol):
             self._fail(f"{ranges}, with the values {want.ravel()[:8]}...", f"{got.ravel()[:8]}...")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape = inputs[0]
+    dtype, shape, _ = inputs[0]
     check_dtype("ARGSORT", "x", dtype, COMPUTED)
     axis, count = check_axis("ARGSORT", attrs["axis"], len(shape)), attrs["count"]
     if count == -1:

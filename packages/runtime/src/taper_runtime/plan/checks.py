@@ -64,7 +64,8 @@ def fail(field: str, expected: str, got: object) -> NoReturn:
 
 def counted_bytes(tensor: TensorType) -> int:
     """Return the bytes of a tensor, a zero dim counted as one, for :data:`MAX_TENSOR_BYTES`."""
-    return DTYPES[tensor.dtype].size * math.prod(largest(size, 1) for size in tensor.shape)
+    dtype, shape, _ = tensor.storage
+    return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
 
 
 def is_integer(value: object) -> TypeGuard[int]:

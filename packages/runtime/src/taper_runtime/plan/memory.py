@@ -97,8 +97,9 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             type(stride) is Size or is_integer(stride) for stride in strides
         ):
             fail(f"{field}.strides", "expected an array of integers", strides)
-        if len(strides) != len(spec.shape):
-            fail(f"{field}.strides", f"expected {len(spec.shape)}, one per dim", len(strides))
+        rank = len(spec.storage.shape)
+        if len(strides) != rank:
+            fail(f"{field}.strides", f"expected {rank}, one per dim", len(strides))
         if root == name:
             _check_root(plan, spec, sizes[name], field)
             extents[name] = _Extent(0, sizes[name])
@@ -123,19 +124,20 @@ def _check_slice(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: 
     """Check a tensor that is a slice of another's memory; return which."""
     placement = plan.placements[spec.name]
     root = plan.tensors[placement.root]
-    itemsize = DTYPES[spec.dtype].size
+    dtype, shape, _ = spec.storage
+    itemsize = DTYPES[dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate":
         fail(f"{field}.root", f"expected itself, for an {spec.role} has external memory", root.name)
     if placement.offset % itemsize != 0:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
-    if itemsize > DTYPES[root.dtype].size:
+    if itemsize > DTYPES[root.storage.dtype].size:
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
     start = stop = placement.offset
     if sizes[spec.name] != 0:
-        for size, stride in zip(spec.shape, placement.strides, strict=True):
+        for size, stride in zip(shape, placement.strides, strict=True):
             reach = (size - 1) * stride * itemsize
             if stride < 0:
                 start += reach
@@ -152,7 +154,7 @@ def _check_slice(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: 
 
 def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
     strides = plan.placements[spec.name].strides
-    expected = contiguous_strides(spec.shape)
+    expected = contiguous_strides(spec.storage.shape)
     if strides != expected:
         raise PlanFormatError(
             f"{field}.strides", f"expected row-major {list(expected)}, got {list(strides)}"
@@ -181,7 +183,7 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
         if (
             placement.root != name  # a root is contiguous
             and not op.takes_strided(index)
-            and not placement.is_contiguous(plan.tensors[name].shape)
+            and not placement.is_contiguous(plan.tensors[name].storage.shape)
         ):
             raise PlanFormatError(
                 f"{field}.inputs[{index}]", f"{node.op} takes it contiguous, which {name!r} is not"
@@ -203,7 +205,7 @@ def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _E
         all(index in inplace for index in positions)
         and plan.tensors[name].type == plan.tensors[node.output].type
         and plan.placements[name].root == plan.placements[node.output].root
-        and plan.placements[name].is_contiguous(plan.tensors[name].shape)
+        and plan.placements[name].is_contiguous(plan.tensors[name].storage.shape)
         and extents[name] == extents[node.output]
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, TensorType, is_contiguous
 
@@ -29,15 +30,21 @@ class TensorSpec(NamedTuple):
     dtype: str
     shape: Shape
     role: str
+    format: str = PLAIN
 
     @property
     def type(self) -> TensorType:
-        """The dtype and shape."""
-        return TensorType(self.dtype, self.shape)
+        """The dtype, shape and format."""
+        return TensorType(self.dtype, self.shape, self.format)
+
+    @property
+    def storage(self) -> TensorType:
+        """The plain type of the array that stores it."""
+        return self.type.storage
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contiguous tensor."""
+        """Bytes of the contiguous tensor as it is stored."""
         return self.type.nbytes
 
 
@@ -58,7 +65,7 @@ class Placement(NamedTuple):
         out when they are known: its roots have offset 0, and the offset of a slice may be a size
         expression.
     strides : tuple of int
-        Elements; may be size expressions.
+        Elements, of the array that stores the tensor; may be size expressions.
     """
 
     root: str
@@ -109,8 +116,8 @@ class Plan(NamedTuple):
         In the order of the module's flattened arguments and results. An output is a tensor of role
         output; the same name may stand there twice.
     constants : mapping of str to numpy.ndarray
-        One C-contiguous array per tensor of role constant, and of role state: its first value
-        (views of the mapped file after a load).
+        One C-contiguous array per tensor of role constant, as its format stores it, and of role
+        state: its first value (views of the mapped file after a load).
     arena_bytes : int
         0 where the plan has size variables.
     samples : mapping of str to numpy.ndarray

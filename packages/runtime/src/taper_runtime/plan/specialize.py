@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, aligned, counted_bytes
-from taper_runtime.plan.plan import Placement, Plan, TensorSpec
+from taper_runtime.plan.plan import Placement, Plan
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import Size, size_at
 
@@ -59,7 +59,7 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         return size_at(size, values)
 
     tensors = {
-        name: TensorSpec(name, spec.dtype, substitute(spec.shape, number), spec.role)
+        name: spec._replace(shape=substitute(spec.shape, number))
         for name, spec in plan.tensors.items()
     }
     for spec in tensors.values():
@@ -72,7 +72,7 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         if placement.root == name and tensors[name].role == "intermediate":
             offset = end
             end += aligned(tensors[name].nbytes)
-        shape = tensors[name].shape
+        shape = tensors[name].storage.shape
         strides = plain_strides(shape, substitute(placement.strides, number))
         if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
             offset, strides = 0, contiguous_strides(shape)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.binding import bind_sizes
@@ -116,8 +117,26 @@ def _check_spec(name: object, spec: TensorSpec) -> None:
     check_type(spec.dtype, spec.shape, field)
     if spec.role not in ROLES:
         fail(f"{field}.role", f"expected one of {', '.join(ROLES)}", spec.role)
+    if spec.format != PLAIN:
+        _check_format(spec, field)
     if spec.role in _STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
         raise PlanFormatError(field, "the file keeps this name for itself: rename the constant")
+
+
+def _check_format(spec: TensorSpec, field: str) -> None:
+    """Check that there is such a format, for a tensor of this type and role."""
+    field = f"{field}.format"
+    if type(spec.format) is not str:
+        fail(field, "expected a string", spec.format)
+    if spec.role not in ("constant", "intermediate"):
+        fail(field, f"expected {PLAIN}, as it is an {spec.role}", spec.format)
+    if any(type(size) is Size for size in spec.shape):
+        fail(field, f"expected {PLAIN}, as its shape has size expressions", spec.format)
+    try:
+        dtype, shape, _ = spec.storage
+    except OpError as error:
+        raise PlanFormatError(field, str(error)) from error
+    check_type(dtype, shape, field)
 
 
 def _check_signature(
@@ -184,13 +203,18 @@ def _check_samples(plan: Plan) -> None:
 
 
 def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
-    """Check that ``array`` has the type of ``spec`` and can be read by its address."""
-    if array.dtype != DTYPES[spec.dtype].storage:
-        fail(f"{field}.dtype", f"expected data of the tensor's {spec.dtype}", str(array.dtype))
-    sized = spec.role == "input" and any(isinstance(size, Size) for size in spec.shape)
-    if array.shape != spec.shape and not sized:  # what depends on sizes is bound together
+    """Check that ``array`` stores a tensor of ``spec`` and can be read by its address."""
+    dtype, shape, _ = spec.storage
+    as_stored = "" if spec.format == PLAIN else f" in format {spec.format}"
+    if array.dtype != DTYPES[dtype].storage:
+        fail(
+            f"{field}.dtype", f"expected data of the tensor's {dtype}{as_stored}", str(array.dtype)
+        )
+    sized = spec.role == "input" and any(isinstance(size, Size) for size in shape)
+    if array.shape != shape and not sized:  # what depends on sizes is bound together
         raise PlanFormatError(
-            f"{field}.shape", f"the tensor's is {list(spec.shape)}, its data's {list(array.shape)}"
+            f"{field}.shape",
+            f"the tensor's{as_stored} is {list(shape)}, its data's {list(array.shape)}",
         )
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise PlanFormatError(field, "expected C-contiguous, aligned data")
@@ -240,9 +264,14 @@ def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) ->
     if inferred != declared:
         raise PlanFormatError(
             f"{field}.output",
-            f"{node.op} gives {inferred.dtype}{list(inferred.shape)}, but {node.output!r} is "
-            f"declared {declared.dtype}{list(declared.shape)}",
+            f"{node.op} gives {_type_text(inferred)}, but {node.output!r} is "
+            f"declared {_type_text(declared)}",
         )
+
+
+def _type_text(type_: TensorType) -> str:
+    text = f"{type_.dtype}{list(type_.shape)}"
+    return text if type_.format == PLAIN else f"{text} in format {type_.format}"
 
 
 def _attr_at_fault(op: OpDef, attrs: Attrs) -> str:

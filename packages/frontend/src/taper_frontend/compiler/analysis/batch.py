@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _SHARED: dict[str, tuple[int, ...]] = {
     "CONV": (1,),
     "CONV_TRANSPOSE": (1,),
-    "CONV_WINOGRAD": (1,),
     "LAYER_NORM": (1, 2),
     "RMS_NORM": (1,),
     "EMBEDDING": (0,),
@@ -79,9 +78,7 @@ class Batch:
         )
 
     def _shared(self, node: Node) -> Sequence[int]:
-        if node.op == "MATMUL" and (
-            node.attrs.get("columns") or len(self._graph.tensors[node.inputs[1]].shape) <= 2
-        ):
+        if node.op == "MATMUL" and len(self._graph.tensors[node.inputs[1]].shape) <= 2:
             return (1,)
         return _SHARED.get(node.op, ())
 

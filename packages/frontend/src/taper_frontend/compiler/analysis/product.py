@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops.convert import HALVES
 
 if TYPE_CHECKING:
@@ -13,34 +14,20 @@ if TYPE_CHECKING:
 _PRODUCTS = frozenset({"MATMUL", "CONV", "CONV_TRANSPOSE"})
 
 
-def has_no_epilogue(node: Node | None) -> TypeGuard[Node]:
-    """Whether ``node`` multiplies by a weight, packed or not, and does nothing else."""
-    return (
-        node is not None
-        and (node.op in _PRODUCTS or node.op == "CONV_WINOGRAD")
-        and not node.attrs.get("code")
-    )
-
-
 def is_plain_product(node: Node | None) -> TypeGuard[Node]:
-    """Whether ``node`` multiplies two tensors as they are: nothing packed, no epilogue."""
-    return (
-        node is not None
-        and node.op in _PRODUCTS
-        and not node.attrs.get("columns")
-        and not node.attrs.get("code")
-    )
+    """Whether ``node`` multiplies two tensors and does nothing else: no epilogue."""
+    return node is not None and node.op in _PRODUCTS and not node.attrs.get("code")
 
 
 def is_plain_matmul(node: Node | None) -> TypeGuard[Node]:
-    """Whether ``node`` is a MATMUL of two tensors as they are."""
+    """Whether ``node`` is a MATMUL without an epilogue."""
     return is_plain_product(node) and node.op == "MATMUL"
 
 
 def constant_weight(graph: Graph, node: Node) -> str | None:
-    """Return the constant that a float32 product multiplies by, None if there is none.
+    """Return the plain constant that a float32 product multiplies by, None if there is none.
 
-    A MATMUL's may be halves, behind the CAST that widens them.
+    A MATMUL's may be of 16-bit floats, behind the CAST that widens them.
     """
     weight = node.inputs[1]
     if graph.tensors[weight].dtype != "float32":
@@ -50,11 +37,12 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
         weight = producer.inputs[0]
         if graph.tensors[weight].dtype not in HALVES:
             return None
-    return weight if graph.is_constant(weight) else None
+    plain = graph.is_constant(weight) and graph.tensors[weight].format == PLAIN
+    return weight if plain else None
 
 
 def has_own_weight(graph: Graph, node: Node) -> bool:
-    """Whether a product has a float32 constant for weight that nothing else reads.
+    """Whether a product has a plain float32 constant for weight that nothing else reads.
 
     Its last dimension, or the first of the two with transpose_b, is the last one of the output.
     """
@@ -62,6 +50,7 @@ def has_own_weight(graph: Graph, node: Node) -> bool:
     return (
         graph.is_constant(weight)
         and graph.tensors[weight].dtype == "float32"
+        and graph.tensors[weight].format == PLAIN
         and graph.sole_consumer(weight) is node
         and (node.op != "MATMUL" or len(graph.tensors[weight].shape) == 2)
     )

@@ -19,6 +19,7 @@ from taper_frontend.compiler.graph.evaluate import evaluate_op
 from taper_frontend.errors import ExportError
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 
@@ -183,7 +184,7 @@ class Derived(Constant):
                 readers[id(x)] -= 1
                 if readers[id(x)] == 0:
                     values.pop(id(x), None)
-        return values[id(self)]
+        return np.asarray(values[id(self)], order="C")
 
 
 def literal(array: np.ndarray, dtype: str | None = None) -> Literal:
@@ -279,17 +280,37 @@ def _is_to_compute(constant: Constant) -> TypeGuard[Derived]:
 
 
 def _compute(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Compute one step; what only moves values is a view where it can be."""
+    array = _viewed(step, arrays)
+    if array is None:
+        array = _evaluated(step, arrays)
+    if array.nbytes <= _KEPT:
+        step._known["value"] = array = np.asarray(array, order="C")
+    return array
+
+
+def _viewed(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    definition = REGISTRY[step.op]
+    if definition.view is None or not arrays[0].size or step.inputs[0].type.format != PLAIN:
+        return None
+    array, itemsize = arrays[0], arrays[0].itemsize
+    strides = tuple(stride // itemsize for stride in array.strides)
+    view = definition.view(array.shape, strides, definition.complete(step.attrs))
+    if view is None or (view.offset and not array.flags.c_contiguous):
+        return None
+    start = array.reshape(-1)[view.offset :] if view.offset else array
+    moved = [stride * itemsize for stride in view.strides]
+    return np.lib.stride_tricks.as_strided(start, step.shape, moved, writeable=False)
+
+
+def _evaluated(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray:
     try:
-        array = evaluate_op(step.op, arrays, [x.type for x in step.inputs], step.attrs)
+        return evaluate_op(step.op, arrays, [x.type for x in step.inputs], step.attrs)
     except InputError as error:
         place = f" at {step.source}" if step.source else ""
         raise ExportError(
             f"what follows from weights and constants alone cannot be computed: {error}{place}"
         ) from error
-    array = np.asarray(array, order="C")
-    if array.nbytes <= _KEPT:
-        step._known["value"] = array
-    return array
 
 
 def _digest(*parts: object) -> bytes:

@@ -8,6 +8,7 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, InternalError
+from taper_runtime.formats import decode, encode
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
 def evaluate_op(
     op: str, arrays: Sequence[np.ndarray], types: Sequence[TensorType], attrs: Mapping[str, Any]
 ) -> np.ndarray:
-    """Compute one op on arrays of the given types; the result has the type the op infers.
+    """Compute one op on arrays that store tensors of the given types.
+
+    The result stores a tensor of the type the op infers.
 
     Raises
     ------
@@ -82,10 +85,11 @@ def evaluate_op(
     """
     definition = REGISTRY[op]
     expected = definition.infer_type(types, attrs)
+    values = [decode(array, type_) for array, type_ in zip(arrays, types, strict=True)]
     with np.errstate(all="ignore"):  # inf and nan are values like others
-        result = np.asarray(definition.evaluate(arrays, definition.complete(attrs)))
+        result = np.asarray(definition.evaluate(values, definition.complete(attrs)))
     _check_type(f"the evaluator of {op}", result, expected, InternalError)
-    return result
+    return encode(result, expected)
 
 
 def _check_type(what: str, array: np.ndarray, expected: TensorType, error: type[Exception]) -> None:

@@ -370,7 +370,7 @@ class Graph:
             self.replace_node(node, "COPY", [name])
             return
         self._drop_node(node)
-        self.tensors[spec.name] = TensorSpec(spec.name, spec.dtype, spec.shape, "constant")
+        self.tensors[spec.name] = spec._replace(role="constant")
         self.constants[spec.name] = constant
         self.prune(node.inputs)
 
@@ -494,7 +494,7 @@ class Graph:
 
     def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:
         name = self.unique_name(base)
-        self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role)
+        self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role, type_.format)
         self._consumers[name] = {}
         self.listener.touch(name)
         return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.formats import PLAIN
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ def _format_node(graph: Graph, node: Node) -> str:
 
 
 def format_type(spec: TensorSpec) -> str:
-    """Return ``"float32[2,3]"``."""
-    return f"{spec.dtype}[{','.join(map(str, spec.shape))}]"
+    """Return ``"float32[2,3]"``, with the format where it is not plain."""
+    text = f"{spec.dtype}[{','.join(map(str, spec.shape))}]"
+    return text if spec.format == PLAIN else f"{text} {spec.format}"
 
 
 def _value(value: Any) -> str:

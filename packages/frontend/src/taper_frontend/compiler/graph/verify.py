@@ -66,7 +66,8 @@ def _array_problems(graph: Graph, name: str, array: np.ndarray) -> Iterable[str]
     if name not in graph.tensors:
         return
     spec = graph.tensors[name]
-    if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype].storage:
+    dtype, shape, _ = spec.storage
+    if array.shape != shape or array.dtype != DTYPES[dtype].storage:
         yield f"state {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
     if not array.flags.c_contiguous:
         yield f"state {name!r} is not C-contiguous"

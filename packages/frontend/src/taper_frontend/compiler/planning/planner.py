@@ -12,7 +12,7 @@ from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
-from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.plan.plan import Plan, PlanNode
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.validate import validate
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.plan.plan import TensorSpec
 
 
 def make_plan(
@@ -130,15 +131,11 @@ def _lower_bound(blocks: Sequence[Block], count: int) -> int:
 def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode | None:
     """Prepare a node at the graph's example sizes."""
     op = REGISTRY[node.op]
-    operands = [
-        (
-            graph.tensors[name].dtype,
-            substitute(graph.tensors[name].shape, graph.typical),
-            substitute(strides, graph.typical),
-        )
-        for name in (*node.inputs, node.output)
-        for _, strides in (sharing.slices[name],)
-    ]
+    operands = []
+    for name in (*node.inputs, node.output):
+        type_, (_, strides) = graph.tensors[name].type, sharing.slices[name]
+        shape = substitute(type_.shape, graph.typical)
+        operands.append((type_._replace(shape=shape), substitute(strides, graph.typical)))
     attrs = {
         name: substitute(value, graph.typical) for name, value in op.complete(node.attrs).items()
     }
@@ -159,5 +156,5 @@ def _same(value: Any, default: Any) -> bool:
 
 def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
     if graph.is_output(spec.name):
-        return TensorSpec(spec.name, spec.dtype, spec.shape, "output")
+        return spec._replace(role="output")
     return spec

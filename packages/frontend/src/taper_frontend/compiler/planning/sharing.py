@@ -96,7 +96,7 @@ class Sharing:
     def _start(self, name: str, *, external: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]
         self.allocations[name] = Allocation(name, spec.nbytes, external, writable, [name])
-        self.slices[name] = Slice(0, contiguous_strides(spec.shape))
+        self.slices[name] = Slice(0, contiguous_strides(spec.storage.shape))
 
     def _join(self, name: str, allocation: Allocation, offset: int, strides: Shape) -> None:
         allocation.members.append(name)

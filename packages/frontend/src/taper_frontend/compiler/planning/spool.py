@@ -57,7 +57,8 @@ def spool(constants: Mapping[str, Constant]) -> dict[str, np.ndarray]:
             f"{tempfile.gettempdir()}: expected room for the {nbytes:,} bytes of the plan's "
             f"constants (TMPDIR names another directory), got {error}"
         ) from error
+    stored = {name: constant.type.storage for name, constant in constants.items()}
     return {
-        name: np.ndarray(constant.shape, DTYPES[constant.dtype].storage, mapped, places[name])
-        for name, constant in constants.items()
+        name: np.ndarray(type_.shape, DTYPES[type_.dtype].storage, mapped, places[name])
+        for name, type_ in stored.items()
     }

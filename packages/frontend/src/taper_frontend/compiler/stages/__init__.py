@@ -38,6 +38,7 @@ from taper_frontend.compiler.stages.schedule.split_batch import split_batch
 from taper_frontend.compiler.stages.schedule.split_into_bands import split_into_bands
 from taper_frontend.compiler.stages.weights.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
+from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
 from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
 from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.compiler.stages.weights.merge_summed_products import merge_summed_products
@@ -133,8 +134,9 @@ STAGES: tuple[Stage, ...] = (
                 absorb_padding,
             ),
             merge_parallel_matmuls,
-            transform_weights,  # before packing: it packs what it transforms
-            pack_weights,  # last to touch weights
+            transform_weights,  # before the others are packed
+            pack_weights,
+            fold_packing,  # last to touch weights
         ),
         keeps=_SIMPLIFY,
         form=(
@@ -146,9 +148,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "schedule",
         steps=(
-            Group(
-                sink_reshapes, sink_permutations
-            ),  # what stands between a product and its activation
+            Group(sink_reshapes, sink_permutations),  # from between a product and its activation
             fuse_elementwise,
             fuse_epilogues,  # what is left beside a product, as one program
             read_permuted,  # what no product has taken

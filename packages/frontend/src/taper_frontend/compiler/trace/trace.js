@@ -3,6 +3,7 @@
 
 const MOST_DRAWN = 24; // nodes of a step; more are listed only
 const MOST_AROUND = 16; // of the tensors around them
+const MOST_AT_ONCE = 400; // boxes of the whole graph; more are drawn when the reader rests
 
 function showAttr(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
@@ -175,20 +176,29 @@ class HistoryView {
     this.show();
   }
 
-  // The tensor under all the names that it had, and what those that read it read later.
-  family() {
-    const family = [];
-    for (let life = this.life; life; life = life.replaced.find((old) => old.died === life.born)) {
-      if (family.includes(life)) break;
-      family.unshift(life);
-    }
-    for (let heir = this.life.heir; heir && !family.includes(heir); heir = heir.heir) family.push(heir);
+  // The tensor under all the names that it had.
+  earlier() {
+    const family = [this.life];
+    const before = (life) => life.replaced.find((old) => old.died === life.born);
+    for (let life = before(this.life); life && !family.includes(life); life = before(life)) family.unshift(life);
     return family;
   }
 
+  // What those that read it read later, one after the other.
+  later() {
+    const heirs = [];
+    for (let { heir } = this.life; heir && !heirs.includes(heir); { heir } = heir) heirs.push(heir);
+    return heirs;
+  }
+
   show() {
-    const family = this.family();
+    const [family, heirs] = [this.earlier(), this.later()];
     const entries = family.flatMap((life) => [...this.entries(life), ...this.replacing(life, family)]);
+    let since = this.life.died;
+    for (const heir of heirs) { // of an heir, what happened since
+      entries.push(...this.entries(heir).filter(({ number }) => number > since));
+      since = heir.died;
+    }
     entries.sort((a, b) => a.number - b.number);
     const items = entries.map(({ number, words }) => {
       const here = number === this.recording.position - 1;
@@ -196,7 +206,7 @@ class HistoryView {
       const place = button(where, () => this.go(number + 1), here ? { "aria-current": "step" } : {});
       return make("li", {}, place, " ", ...words);
     });
-    const last = family.at(-1);
+    const last = [this.life, ...heirs].at(-1);
     const end = last.died === null ? "It is in the final graph." : "It is not in the final graph.";
     this.body.replaceChildren(make("h4", {}, this.life.name), make("ol", {}, ...items), make("p", { class: "faint" }, end));
   }
@@ -339,9 +349,16 @@ class TraceView {
     this.list.value = String(at);
     this.chart.mark(at);
     this.chart.tell(at);
-    this.graph.update(graphNodes(this.recording, at === 0 ? new Map() : marksOf(this.recording.steps[at - 1])));
+    clearTimeout(this.waiting);
+    if (this.graph.picture.shapes.size <= MOST_AT_ONCE) this.updateGraph();
+    else this.waiting = setTimeout(() => this.updateGraph(), 300);
     if (this.history.life) this.history.show();
     if (at > 0) history.replaceState(null, "", `#step-${at}`);
+  }
+
+  updateGraph() {
+    const at = this.recording.position;
+    this.graph.update(graphNodes(this.recording, at === 0 ? new Map() : marksOf(this.recording.steps[at - 1])));
   }
 
   // A button that shows where the graph has what a step made.
@@ -350,6 +367,7 @@ class TraceView {
     const name = names.find((each) => (this.recording.record(each) || {}).op);
     if (name === undefined) return [];
     const show = () => {
+      this.updateGraph();
       this.graph.selectNamed(name);
       this.graph.element.scrollIntoView({ block: "center" });
     };

@@ -8,6 +8,7 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
+from taper_runtime.formats import decode
 
 
 cdef struct Patch:
@@ -51,7 +52,7 @@ cdef class Frame:
             step.call.inputs = tensor
             step.call.output = tensor + step.call.n_inputs
             by_bound[-1].append((<uintptr_t>&step.scratch, <uintptr_t>step.scratch))
-            for kind, index, offset, _, _, _ in node.operands:
+            for kind, index, offset, _, _ in node.operands:
                 base, at = layout._place(kind, index, offset)
                 if base < 0:
                     tensor.data = <void *><uintptr_t>at
@@ -83,7 +84,7 @@ cdef class Frame:
     cdef int run_numpy(self, tuple node) except -1:
         op, attrs, operands = node
         arrays = [self.array(*operand) for operand in operands]
-        op.compute(arrays[:-1], attrs, arrays[-1])
+        op.compute(arrays[:-1], attrs, arrays[-1], [type_ for _, _, type_, _ in operands])
         return 0
 
     cdef object failure(self, Step step, taper_status status):
@@ -92,16 +93,18 @@ cdef class Frame:
         op, attrs, operands = self.layout._numpy_node(step)
         if status == TAPER_BAD_INDEX and op.check is not None:
             try:
-                op.check([self.array(*operand) for operand in operands[:-1]], attrs)
+                values = [decode(self.array(*operand), operand[2]) for operand in operands[:-1]]
+                op.check(values, attrs)
             except InputError as error:
                 reason = str(error).removeprefix(f"{op.name}: ")
         return InputError(f"node {step.label}: {reason}")
 
-    def array(self, base, at, dtype, shape, strides):
-        """The operand as a numpy array over the frame's memory; for nodes numpy computes."""
+    def array(self, base, at, type_, strides):
+        """What stores the operand, over the frame's memory; for nodes numpy computes."""
         cdef char *data = NULL
         if base >= 0:
             data = (<char **>self.bound.data)[<Py_ssize_t>base]
+        dtype, shape, _ = type_.storage
         storage = DTYPES[dtype].storage
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = storage.itemsize

@@ -167,10 +167,11 @@ cdef class Layout:
         """(op, attrs, operands) of a step, all sizes known, operands as Frame.array takes them."""
         operands = [
             (
-                *self._place(kind, index, offset), dtype,
-                substitute(shape, self.number), substitute(strides, self.number),
+                *self._place(kind, index, offset),
+                type_._replace(shape=substitute(type_.shape, self.number)),
+                substitute(strides, self.number),
             )
-            for kind, index, offset, dtype, shape, strides in step.operands
+            for kind, index, offset, type_, strides in step.operands
         ]
         return step.op, self._attrs(step), operands
 

@@ -19,6 +19,27 @@ cdef dict _dtype_codes():
 cdef dict DTYPE_CODES = _dtype_codes()
 
 
+cdef dict _format_codes():
+    cdef dict codes = {}
+    cdef int code = 0
+    while taper_format_name(code) != NULL:
+        codes[taper_format_name(code).decode()] = code
+        code += 1
+    return codes
+
+
+# By name, or by family where kernels read the parameters off the storage's shape.
+cdef dict FORMAT_CODES = _format_codes()
+
+
+cdef int _format_code(str name) except -2:
+    """The library's code of a format; -1 of one that it does not know."""
+    code = FORMAT_CODES.get(name)
+    if code is None:
+        code = FORMAT_CODES.get(name.partition(".")[0], -1)
+    return code
+
+
 def available_isas():
     """Names of the ISA levels this build has and this CPU supports, best first."""
     names = []

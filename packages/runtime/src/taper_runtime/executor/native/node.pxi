@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from taper_runtime.errors import InputError, InternalError
+from taper_runtime.formats import PLAIN, decode
 
 
 cdef int _set_scalar(taper_scalar *scalar, value) except -1:
@@ -58,16 +59,31 @@ cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1
     return 0
 
 
-cdef int _set_tensor(taper_tensor *tensor, operand) except -1:
+cdef int _set_type(taper_tensor *tensor, type_, list owners) except -1:
+    """Write all of a tensor but data, shape and strides; memory it points to joins `owners`."""
+    cdef Buffer logical
     cdef Py_ssize_t i
-    dtype, shape, strides = operand
+    dtype, shape, _ = type_.storage
     tensor.data = NULL
     tensor.rank = <int32_t>len(shape)
     tensor.dtype = DTYPE_CODES[dtype]
-    for i in range(tensor.rank):
-        tensor.shape[i] = shape[i]
-        tensor.strides[i] = strides[i]
+    tensor.format = _format_code(type_.format)
+    tensor.logical = NULL
+    if type_.format != PLAIN:
+        logical = Buffer(len(type_.shape) * sizeof(int64_t))
+        for i in range(len(type_.shape)):
+            (<int64_t *>logical.data)[i] = type_.shape[i]
+        tensor.logical = <int64_t *>logical.data
+        owners.append(logical)
     return 0
+
+
+cdef bint _is_served(types) except -1:
+    """Whether kernels know the ranks and the formats of these tensors."""
+    for type_ in types:
+        if len(type_.storage.shape) > TAPER_MAX_RANK or _format_code(type_.format) < 0:
+            return False
+    return True
 
 
 cdef class Candidate:
@@ -143,9 +159,11 @@ cdef class PreparedNode:
 
     cdef object op
     cdef object attrs
+    cdef tuple types     # of the inputs and the output
     cdef Candidate candidate
     cdef Buffer state
     cdef Buffer tensors  # taper_tensor [n_inputs + 1], the output last
+    cdef list owners     # of what tensors point to
     cdef taper_step step
 
     @property
@@ -183,7 +201,7 @@ cdef class PreparedNode:
         with nogil:
             status = taper_run(&args, &failed)
         if status == TAPER_BAD_INDEX and self.op.check is not None:
-            self.op.check(inputs, self.attrs)
+            self.op.check([decode(a, t) for a, t in zip(inputs, self.types)], self.attrs)
         if status != TAPER_OK:
             what = step.kernel.op.decode()
             raise InputError(f"{what}: {taper_status_string(status).decode()}")
@@ -197,9 +215,9 @@ def prepare(op, attrs, inputs, output):
     op : OpDef
     attrs : mapping
         Complete: every attr of the op.
-    inputs : sequence of (dtype, shape, strides)
-        Strides in elements.
-    output : (dtype, shape, strides)
+    inputs : sequence of (TensorType, strides)
+        Strides in elements of what stores the tensor.
+    output : (TensorType, strides)
 
     Returns
     -------
@@ -214,15 +232,19 @@ def prepare(op, attrs, inputs, output):
     active_isa()
     cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
     operands = (*inputs, output)
-    for _, shape, _ in operands:
-        if len(shape) > TAPER_MAX_RANK:
-            return None
-    node.op, node.attrs = op, attrs
+    types = tuple([type_ for type_, _ in operands])
+    if not _is_served(types):
+        return None
+    node.op, node.attrs, node.types, node.owners = op, attrs, types, []
     node.tensors = Buffer(len(operands) * sizeof(taper_tensor))
     cdef taper_tensor *tensors = <taper_tensor *>node.tensors.data
-    cdef Py_ssize_t i
-    for i in range(len(operands)):
-        _set_tensor(&tensors[i], operands[i])
+    cdef Py_ssize_t i, k
+    for i, (type_, strides) in enumerate(operands):
+        _set_type(&tensors[i], type_, node.owners)
+        shape = type_.storage.shape
+        for k in range(tensors[i].rank):
+            tensors[i].shape[k] = shape[k]
+            tensors[i].strides[k] = strides[k]
     node.step.call.inputs = tensors
     node.step.call.output = tensors + len(inputs)
     node.step.call.n_inputs = <int32_t>len(inputs)

@@ -86,7 +86,7 @@ cdef class Program:
         op : OpDef
         attrs : dict
             Complete.
-        operands : sequence of (kind, index, offset, dtype, shape, strides)
+        operands : sequence of (kind, index, offset, TensorType, strides)
             The inputs, then the output. ``index`` counts arena roots, constants or bound arrays.
         scratch : tuple of int
             Where the plan puts it: offset and bytes.

@@ -20,29 +20,30 @@ cdef class Step:
     cdef dict attrs
     cdef bint sized         # whether some attr is an expression
     cdef list candidates    # empty where no kernel can serve it
-    cdef list operands      # (kind, index, offset slot, dtype, shape, strides), the output last
+    cdef list operands      # (kind, index, offset slot, type, strides), the output last
     cdef tuple scratch      # where the plan puts it: offset, bytes
     cdef int32_t threads    # slot: threads it keeps busy
     cdef Buffer slots       # int32 [n_operands][2][TAPER_MAX_RANK]: of shape and strides
-    cdef Buffer tensors     # taper_tensor [n_operands]: rank and dtype
+    cdef Buffer tensors     # taper_tensor [n_operands]: rank, dtype and format
+    cdef list owners        # of what `tensors` point to
 
     def __cinit__(self, table, op, dict attrs, operands, tuple scratch, label, threads):
         self.op, self.attrs, self.label = op, attrs, label
         self.scratch = scratch
         self.threads = table.slot(threads)
         self.operands = [
-            (kind, index, table.slot(offset), dtype, shape, strides)
-            for kind, index, offset, dtype, shape, strides in operands
+            (kind, index, table.slot(offset), type_, strides)
+            for kind, index, offset, type_, strides in operands
         ]
         self.sized = any([_is_sized(value) for value in attrs.values()])
-        for _, _, _, _, shape, strides in operands:
-            for size in (*shape, *strides):
+        for _, _, _, type_, strides in operands:
+            for size in (*type_.storage.shape, *strides):
                 table.slot(size)
         for value in attrs.values() if self.sized else ():
             for size in (value if type(value) is tuple else (value,)):
                 if type(size) is Size:
                     table.slot(size)
-        if max([len(shape) for _, _, _, _, shape, _ in operands]) > TAPER_MAX_RANK:
+        if not _is_served([type_ for _, _, _, type_, _ in operands]):
             self.candidates = []
             return
         self.candidates = _candidates(
@@ -58,9 +59,10 @@ cdef class Step:
         cdef taper_tensor *tensor = <taper_tensor *>self.tensors.data
         cdef int32_t *slot = <int32_t *>self.slots.data
         cdef int k
-        for _, _, _, dtype, shape, strides in self.operands:
-            tensor.rank = <int32_t>len(shape)
-            tensor.dtype = DTYPE_CODES[dtype]
+        self.owners = []
+        for _, _, _, type_, strides in self.operands:
+            _set_type(tensor, type_, self.owners)
+            shape = type_.storage.shape
             for k in range(tensor.rank):
                 slot[k] = table.slot(shape[k])
                 slot[TAPER_MAX_RANK + k] = table.slot(strides[k])

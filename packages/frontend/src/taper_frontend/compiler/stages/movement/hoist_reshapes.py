@@ -9,6 +9,7 @@ from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import is_plain_matmul
 from taper_frontend.compiler.analysis.views import is_free_reshape
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_runtime.formats import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +43,8 @@ def _hoist(graph: Graph, node: Node) -> bool:
     producer = graph.producer(source)
     if producer is None or graph.sole_consumer(source) is not node:
         return False
+    if any(graph.tensors[name].format != PLAIN for name in producer.inputs):
+        return False  # the movement stage is over once weights are packed
     rule = _elementwise if is_elementwise(producer) else _RULES.get(producer.op)
     before, after = graph.tensors[source].shape, graph.tensors[node.output].shape
     kept = _common_suffix(before, after)

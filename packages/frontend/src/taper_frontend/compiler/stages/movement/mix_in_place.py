@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.permutation import permutation
-from taper_frontend.compiler.analysis.product import is_plain_matmul
+from taper_frontend.compiler.analysis.product import constant_weight, is_plain_matmul
 from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _is_small(graph: Graph, there: Node, product: Node, add: Node | None) -> boo
         producer is not None
         and producer.op in _PRODUCERS
         and len(matrix) == 2
-        and product.inputs[1] in graph.constants
+        and constant_weight(graph, product) == product.inputs[1]
         and max(matrix) < _NARROW
         and (add is None or [graph.tensors[name].shape for name in add.inputs[1:]] == [(columns,)])
     )

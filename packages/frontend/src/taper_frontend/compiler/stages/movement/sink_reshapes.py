@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.elementwise import is_elementwise
-from taper_frontend.compiler.analysis.product import has_no_epilogue
+from taper_frontend.compiler.analysis.product import is_plain_product
 from taper_frontend.compiler.analysis.views import is_free_reshape
 from taper_frontend.compiler.rules.engine import rewrite
 
@@ -77,7 +77,7 @@ def _worth_fusing(graph: Graph, tensor: str, reader: Node) -> int:
     producer = graph.producer(tensor)
     if producer is None or graph.sole_consumer(tensor) is not reader:
         return 0
-    return 2 if has_no_epilogue(producer) else int(is_elementwise(producer))
+    return 2 if is_plain_product(producer) else int(is_elementwise(producer))
 
 
 def _fits(graph: Graph, tensor: str, before: Shape, after: Shape) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.elementwise import external_inputs, is_fusable, tile_program
-from taper_frontend.compiler.analysis.product import has_no_epilogue
+from taper_frontend.compiler.analysis.product import is_plain_product
 from taper_runtime.ops.map import MAX_EXTRAS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def fuse_epilogues(graph: Graph) -> bool:
     """
     changed = False
     for node in reversed(graph.order()):
-        consumer = graph.sole_consumer(node.output) if has_no_epilogue(node) else None
+        consumer = graph.sole_consumer(node.output) if is_plain_product(node) else None
         if consumer is not None and _fits(graph, node, consumer):
             program = tile_program([consumer], first=[node.output])
             _, *extras = program.inputs

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LONGEST, _MOST = 8, 64
 
 #: Ops whose windows slide over the rows of their first input.
-_WINDOWED = frozenset({"CONV", "CONV_WINOGRAD", "MAX_POOL", "AVG_POOL"})
+_WINDOWED = frozenset({"CONV", "MAX_POOL", "AVG_POOL"})
 _NORMS = frozenset({"LAYER_NORM", "RMS_NORM"})
 
 
@@ -85,8 +85,6 @@ class _Window(NamedTuple):
 
 def _window(node: Node) -> _Window:
     attrs = node.attrs
-    if node.op == "CONV_WINOGRAD":
-        return _Window(3, 1, attrs["padding"][0], 1)
     if node.op in _WINDOWED:
         dilation = attrs.get("dilation", (1,))[0]
         return _Window(attrs["kernel"][0], attrs["stride"][0], attrs["padding"][0], dilation)
@@ -118,8 +116,7 @@ def _is_banded(graph: Graph, node: Node) -> bool:
     if ranks[0] != ranks[1] or ranks[0] < 3:
         return False
     if node.op == "MATMUL":
-        weight = graph.tensors[node.inputs[1]]
-        return bool(node.attrs.get("columns")) or len(weight.shape) == 2
+        return len(graph.tensors[node.inputs[1]].shape) == 2
     if node.op in _NORMS:
         return int(node.attrs["dims"]) <= ranks[0] - 2
     return is_elementwise(node) or node.op in _WINDOWED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_runtime.formats import PLAIN, find
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -16,8 +17,8 @@ def move_scales(graph: Graph) -> bool:
 
     ::
 
-        MATMUL(MUL(x, s), w, columns)      x: [1, H, W, K], s: [1, 1, 1, K], w: [P, K, 16]
-        MATMUL(x, MUL(w, RESHAPE(s, [K, 1])), columns)
+        MATMUL(MUL(x, s), w)      x: [1, H, W, K], s: [1, 1, 1, K], w: [K, N] in panels.1
+        MATMUL(x, MUL(w, RESHAPE(s, [K, 1])))
 
     Constant factors are the business of ``fold_scales``.
     """
@@ -25,16 +26,19 @@ def move_scales(graph: Graph) -> bool:
 
 
 def _move(graph: Graph, node: Node) -> bool:
-    if node.op != "MATMUL" or not node.attrs.get("columns"):
+    if node.op != "MATMUL" or node.attrs.get("transpose_b"):
         return False
     scaled, weight, *extras = node.inputs
+    format = graph.tensors[weight].format
+    if format == PLAIN or not find(format).scales_rows:
+        return False
     mul = graph.producer(scaled)
     if mul is None or mul.op != "MUL" or len(mul.inputs) != 2 or not graph.is_static(mul):
         return False
     if graph.sole_consumer(scaled) is not node or scaled in extras:
         return False
     product, packed = graph.tensors[scaled].type, graph.tensors[weight].type
-    if packed.dtype != "float32" or product.size <= packed.size:
+    if packed.dtype != "float32" or product.size <= packed.storage.size:
         return False
     k = product.shape[-1]
     for x, scale in (mul.inputs, mul.inputs[::-1]):

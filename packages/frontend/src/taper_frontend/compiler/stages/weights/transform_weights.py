@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_frontend.compiler.analysis.product import constant_weight
+from taper_runtime.formats.winograd import POINTS
 from taper_runtime.machine.cost import Place, cost, memory_ns
-from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.winograd import POINTS, transform_weight, weight_shape
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 #: What part of the direct sums' time is few enough to take rounding errors and bytes for.
 _WORTH = 0.9
 
-#: Attrs of a CONV that each CONV_WINOGRAD has one value of.
-_IMPLIED = ("kernel", "stride", "dilation", "groups")
-
 
 def transform_weights(graph: Graph) -> bool:
     """Transform the constant weight of each convolution that is faster for it.
 
     ::
 
-        w: [3, 3, C, O]                            w.tiles4: [36, ceil(O/16), C, 16]
-        CONV(x, w)                                 CONV_WINOGRAD(x, w.tiles4, tile=4)
+        CONV(x, w)                                 CONV(x, PACK(w, winograd.4))
 
     Sums of a quarter (F(4x4)) or of 4/9 (F(2x2)) of the products, with about twice or 0.8 times the
     rounding error of the direct ones; an infinity in x makes NaN of all pixels of a tile. The
@@ -45,43 +41,36 @@ def transform_weights(graph: Graph) -> bool:
             continue
         x, weight, *extras = node.inputs
         if (weight, tile) not in transformed:
-            array = transform_weight(graph.constants[weight].value(), tile)
-            transformed[weight, tile] = graph.add_constant(f"{weight}.tiles{tile}", array)
-        attrs = {k: v for k, v in node.attrs.items() if k not in _IMPLIED}
-        attrs |= {"columns": graph.tensors[weight].shape[-1], "tile": tile}
-        graph.replace_node(node, "CONV_WINOGRAD", [x, transformed[weight, tile], *extras], attrs)
+            transformed[weight, tile] = graph.add_node(
+                "PACK", [weight], {"format": f"winograd.{tile}"}, name=f"{weight}.tiles{tile}"
+            )
+        graph.replace_node(node, "CONV", [x, transformed[weight, tile], *extras], node.attrs)
         graph.listener.fired("transform_weights", node.output)
         changed = True
     return changed
 
 
 def _is_eligible(graph: Graph, node: Node) -> bool:
-    if node.op != "CONV" or node.attrs.get("columns") or node.attrs.get("groups", 1) != 1:
+    if node.op != "CONV" or node.attrs.get("groups", 1) != 1:
         return False
-    weight = graph.constants.get(node.inputs[1])
+    weight = constant_weight(graph, node)
     return (
         tuple(node.attrs["kernel"]) == (3, 3)
         and tuple(node.attrs["stride"]) == tuple(node.attrs["dilation"]) == (1, 1)
         and weight is not None
-        and weight.dtype == "float32"
-        and weight.type.size > 0
+        and graph.tensors[weight].type.size > 0
     )
 
 
 def _fastest(graph: Graph, node: Node) -> int:
     """The tile size with the least estimated time; 0: direct sums."""
     x, weight, *extras = (_example(graph, name) for name in node.inputs)
-    channels, columns = weight.shape[-2:]
     output = _example(graph, node.output)
     attrs = node.complete_attrs()
     times = {0: _WORTH * _run_once(node.definition, [x, weight, *extras], output, attrs)}
-    winograd = REGISTRY["CONV_WINOGRAD"]
-    attrs = {name: attrs[name] for name in winograd.attrs if name in attrs}
-    attrs["columns"] = columns
     for tile in POINTS:
-        tiles = weight._replace(shape=weight_shape(channels, columns, tile))
-        inputs = [x, tiles, *extras]
-        times[tile] = _run_once(winograd, inputs, output, attrs | {"tile": tile})
+        inputs = [x, weight._replace(format=f"winograd.{tile}"), *extras]
+        times[tile] = _run_once(node.definition, inputs, output, attrs)
     return min(times, key=times.__getitem__)
 
 

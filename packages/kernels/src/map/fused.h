@@ -1,11 +1,11 @@
 /*
- * The head of an epilogue: what a kernel does to its sums before it stores them, as map/program.h
- * takes it from the beginning of a tile program.
+ * The fused bias and activation: what a kernel does to its sums before it stores them, as
+ * map/program.h takes it from the beginning of an epilogue.
  *
  *     x = then(min(high, max(low, x + bias + residual)))
  */
-#ifndef TAPER_MAP_HEAD_H
-#define TAPER_MAP_HEAD_H
+#ifndef TAPER_MAP_FUSED_H
+#define TAPER_MAP_FUSED_H
 
 #include "common/tensor.h"
 #include "simd/simd.h"
@@ -22,17 +22,17 @@ typedef struct program_operand {
  * before `out` is written. */
 typedef void (*program_microop)(void *out, const program_operand *in, int64_t n);
 
-typedef struct tile_head {
+typedef struct tile_fused {
     const float *bias;     /* of the first column, or NULL */
     const float *residual; /* of the first element, laid out as the output, or NULL */
     int64_t stride;        /* from row to row of the residual */
     bool bounded;
     float low, high;      /* infinite where there is no bound */
     program_microop then; /* of one float32 operand, or NULL */
-} tile_head;
+} tile_fused;
 
-/* The head of the tile that begins `cols` columns and `elements` elements further on. */
-V_INLINE tile_head head_at(tile_head h, int64_t cols, int64_t elements) {
+/* What is fused into the tile that begins `cols` columns and `elements` elements further on. */
+V_INLINE tile_fused fused_at(tile_fused h, int64_t cols, int64_t elements) {
     if (h.bias)
         h.bias += cols;
     if (h.residual)
@@ -40,14 +40,14 @@ V_INLINE tile_head head_at(tile_head h, int64_t cols, int64_t elements) {
     return h;
 }
 
-V_INLINE vf head_clamp(const tile_head *h, vf x) {
+V_INLINE vf fused_clamp(const tile_fused *h, vf x) {
     return v_min(v_set1(h->high), v_max(v_set1(h->low), x));
 }
 
 /* to[r * to_stride + c] = from[r * from_stride + c], by vectors. */
-static inline __attribute__((unused)) void head_copy(float *to, int64_t to_stride,
-                                                     const float *from, int64_t from_stride,
-                                                     int64_t rows, int64_t cols) {
+static inline __attribute__((unused)) void fused_copy(float *to, int64_t to_stride,
+                                                      const float *from, int64_t from_stride,
+                                                      int64_t rows, int64_t cols) {
     for (int64_t r = 0; r < rows; r++, to += to_stride, from += from_stride) {
         int64_t c = 0;
         for (; c + V_LEN <= cols; c += V_LEN)
@@ -58,27 +58,28 @@ static inline __attribute__((unused)) void head_copy(float *to, int64_t to_strid
 }
 
 /* n lanes of x, of column c and element e of the residual; whole: all of them. */
-V_INLINE vf head_lanes(const tile_head *h, const float *x, int64_t c, int64_t e, int64_t n,
-                       const bool whole) {
+V_INLINE vf fused_lanes(const tile_fused *h, const float *x, int64_t c, int64_t e, int64_t n,
+                        const bool whole) {
     vf y = whole ? v_load(x) : v_load_n(x, n);
     if (h->bias)
         y = v_add(y, whole ? v_load(h->bias + c) : v_load_n(h->bias + c, n));
     if (h->residual)
         y = v_add(y, whole ? v_load(h->residual + e) : v_load_n(h->residual + e, n));
-    return h->bounded ? head_clamp(h, y) : y;
+    return h->bounded ? fused_clamp(h, y) : y;
 }
 
-/* to[r][c] = the head of x[r][c], but for its micro-op. */
-static inline __attribute__((unused)) void head_rows(const tile_head *h, const float *x,
-                                                     int64_t x_stride, float *to, int64_t to_stride,
-                                                     int64_t rows, int64_t cols) {
+/* to[r][c] = x[r][c] with all that is fused but the micro-op. */
+static inline __attribute__((unused)) void fused_rows(const tile_fused *h, const float *x,
+                                                      int64_t x_stride, float *to,
+                                                      int64_t to_stride, int64_t rows,
+                                                      int64_t cols) {
     for (int64_t r = 0; r < rows; r++, x += x_stride, to += to_stride) {
         const int64_t row = r * h->stride;
         int64_t c = 0;
         for (; c + V_LEN <= cols; c += V_LEN)
-            v_store(to + c, head_lanes(h, x + c, c, row + c, V_LEN, true));
+            v_store(to + c, fused_lanes(h, x + c, c, row + c, V_LEN, true));
         if (c < cols)
-            v_store_n(to + c, head_lanes(h, x + c, c, row + c, cols - c, false), cols - c);
+            v_store_n(to + c, fused_lanes(h, x + c, c, row + c, cols - c, false), cols - c);
     }
 }
 
@@ -87,17 +88,17 @@ static inline __attribute__((unused)) void head_rows(const tile_head *h, const f
  * a micro-op to come. whole: the micro-op alone. sums is [rows][pitch], of which `cols` columns
  * belong to the output, and scratch from now on.
  */
-static inline __attribute__((unused)) void head_store(const tile_head *h, bool whole, float *sums,
-                                                      int64_t pitch, int64_t rows, int64_t cols,
-                                                      float *to, int64_t to_stride) {
+static inline __attribute__((unused)) void fused_store(const tile_fused *h, bool whole, float *sums,
+                                                       int64_t pitch, int64_t rows, int64_t cols,
+                                                       float *to, int64_t to_stride) {
     if (!h->then) {
-        head_rows(h, sums, pitch, to, to_stride, rows, cols);
+        fused_rows(h, sums, pitch, to, to_stride, rows, cols);
         return;
     }
     if (!whole)
-        head_rows(h, sums, pitch, sums, pitch, rows, cols);
+        fused_rows(h, sums, pitch, sums, pitch, rows, cols);
     h->then(sums, &(program_operand){sums, 1}, rows * pitch);
-    head_copy(to, to_stride, sums, pitch, rows, cols);
+    fused_copy(to, to_stride, sums, pitch, rows, cols);
 }
 
-#endif /* TAPER_MAP_HEAD_H */
+#endif /* TAPER_MAP_FUSED_H */

@@ -1,16 +1,16 @@
 /* What prepare() finds out about an attention node, and how it cuts it up. */
 
-#define TAPER_ATTRS_attention(A, id)                                                               \
-    A(id, scale, FLOAT)                                                                            \
-    A(id, causal, BOOL) A(id, diagonal, INT) A(id, safe_softmax, BOOL) A(id, transpose_output, BOOL)
 TAPER_DEFINE_ATTRS(attention)
 
+/* Rows are queries of a head, and come in blocks; a block's rows come in tiles. */
 enum {
-    STRIP = 32, /* rows taken through a block of keys together: their scores fit L1 */
-    MAX_BLOCK_ROWS = 128,
-    MAX_BLOCK_KEYS = 256,
+    ROW_TILE = 32, /* rows taken through a block of keys together: 32 x 256 scores, 32 KB, fit L1 */
+    MAX_BLOCK_ROWS = 128,     /* four tiles: as often are a block's keys and values read from L2 */
+    MIN_BLOCK_KEYS = 64,      /* for each block a row's sums are rescaled once */
+    MAX_BLOCK_KEYS = 256,     /* see ROW_TILE */
     BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and again of keys and values: half of L2 */
     FEW_ROWS = 4,             /* so few rows do not fill vectors across rows */
+    SCORE_PAD = 16, /* floats after a row of scores: rows a power of two apart share sets */
 };
 
 /* [batch][head][row][col] of a tensor; 0 for dimensions that are missing or broadcast. Rank 3 is a
@@ -50,7 +50,7 @@ struct attention_state {
     struct {
         int64_t q;      /* [block_rows / 16][d][16], or few rows [block_rows][d] */
         int64_t values; /* [GEMM_WIDE_PANELS][block_keys][16] what cannot be read in place */
-        int64_t scores; /* [block_keys][STRIP], or few rows [block_rows][block_keys + 16] */
+        int64_t scores; /* [block_keys][ROW_TILE], or few rows [block_rows][block_keys + 16] */
         int64_t sums;   /* [block_rows][dv] weighted sums of values so far */
         int64_t max;    /* [block_rows] largest score so far */
         int64_t total;  /* [block_rows] sum of weights so far */
@@ -87,36 +87,38 @@ static bool attention_broadcasts(const taper_tensor *t, const int64_t *sizes) {
     return true;
 }
 
-/* Blocks of about equal size, multiples of 16, at most max. */
+/* Blocks of about equal size, whole panels, at most max. */
 static int64_t attention_block(int64_t n, int64_t max) {
-    const int64_t blocks = i64_max(1, i64_ceil_div(n, i64_max(max / 16 * 16, 16)));
-    return i64_max(16, i64_ceil_div(i64_ceil_div(n, blocks), 16) * 16);
+    const int64_t blocks = i64_max(1, i64_ceil_div(n, i64_max(max / GEMM_NR * GEMM_NR, GEMM_NR)));
+    return i64_max(GEMM_NR, i64_ceil_div(i64_ceil_div(n, blocks), GEMM_NR) * GEMM_NR);
 }
 
 static int64_t attention_take(int64_t *floats, int64_t n) {
     const int64_t at = *floats;
-    *floats += (n + 15) / 16 * 16;
+    *floats += i64_ceil_div(n, GEMM_NR) * GEMM_NR; /* whole cache lines */
     return at;
 }
 
 static void attention_cut(struct attention_state *s) {
     const int64_t heads = s->batch * s->heads;
     const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv);
-    s->block_rows = attention_block(s->rows, i64_max(32, i64_min(widest, MAX_BLOCK_ROWS)));
-    while (heads * i64_ceil_div(s->rows, s->block_rows) < 16 && s->block_rows >= 2 * STRIP)
+    s->block_rows = attention_block(s->rows, i64_max(ROW_TILE, i64_min(widest, MAX_BLOCK_ROWS)));
+    while (heads * i64_ceil_div(s->rows, s->block_rows) < TASK_PARTS &&
+           s->block_rows >= 2 * ROW_TILE)
         s->block_rows = attention_block(s->block_rows, s->block_rows / 2);
     s->row_blocks = i64_ceil_div(s->rows, s->block_rows);
     s->units = s->dv > 0 ? heads * s->row_blocks : 0;
-    s->block_keys = attention_block(s->keys, i64_max(64, i64_min(widest, MAX_BLOCK_KEYS)));
-    /* A step of 16 multiply-adds is the unit; few rows are bound by reading keys and values. */
-    s->units_per_task = rows_per_task(s->block_rows * s->keys * (s->d + s->dv) / 16);
+    s->block_keys =
+        attention_block(s->keys, i64_max(MIN_BLOCK_KEYS, i64_min(widest, MAX_BLOCK_KEYS)));
+    /* In vectors of multiply-adds; few rows are bound by reading keys and values. */
+    s->units_per_task = rows_per_task(s->block_rows * s->keys * (s->d + s->dv) / GEMM_NR);
 
     s->few_rows = s->rows <= FEW_ROWS && s->k.col == 1;
 
     int64_t floats = 0;
     s->at.q = attention_take(&floats, s->block_rows * s->d);
     s->at.values = attention_take(&floats, GEMM_WIDE_PANELS * s->block_keys * GEMM_NR);
-    s->at.scores = attention_take(&floats, (s->block_keys + 16) * STRIP);
+    s->at.scores = attention_take(&floats, (s->block_keys + SCORE_PAD) * ROW_TILE);
     s->at.sums = attention_take(&floats, s->block_rows * s->dv);
     s->at.max = attention_take(&floats, s->block_rows);
     s->at.total = attention_take(&floats, s->block_rows);

@@ -12,7 +12,8 @@ typedef struct loops {
 
 struct reducer;
 
-/* Shorter rows are columns, where there is another reduced dimension to be their rows. */
+/* Rows of so few elements, four cache lines, are columns where there is another reduced dimension
+ * to be their rows: a sum over the lanes of a vector for each would cost as much as the row. */
 enum { REDUCE_SHORT = 64 };
 
 /* The innermost kept dimension is the columns, the innermost reduced one the n rows. Where x is

@@ -46,7 +46,7 @@ static void few_start(const attention_unit *u) {
 
 static void few_block(attention_unit *u, int64_t keys) {
     const struct attention_state *s = u->s;
-    const int64_t stride = s->block_keys + 16;
+    const int64_t stride = s->block_keys + SCORE_PAD;
     const dot_block scores = {.a = u->q,
                               .a_row_stride = s->d,
                               .b = u->block_k,

@@ -1,4 +1,4 @@
-#include "run/pool.h"
+#include "run/thread_pool.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

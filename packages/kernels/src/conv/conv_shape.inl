@@ -65,7 +65,9 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
     if (call->n_inputs < 2)
         return false;
     const taper_tensor *x = &call->inputs[0], *weight = &call->inputs[1], *output = call->output;
-    *s = (conv_shape){.transposed = transposed, .packed = attrs->columns > 0};
+    *s = (conv_shape){.transposed = transposed, .packed = weight->format == TAPER_GROUPED_PANELS};
+    if (weight->format != TAPER_PLAIN && !(s->packed && weight->shape[0] == attrs->groups))
+        return false;
     if (!window_dims(s->dims, x, output, &attrs->kernel, &attrs->stride, &attrs->padding,
                      transposed ? -INT32_MAX : 0, &attrs->dilation))
         return false;
@@ -77,8 +79,6 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
         return false;
     s->in = s->channels / s->groups;
     s->out = s->outputs / s->groups;
-    if (s->packed && attrs->columns != s->out)
-        return false;
 
     int64_t numel = s->groups;
     const int64_t columns = s->packed ? i64_ceil_div(s->out, GEMM_NR) * GEMM_NR : s->out;

@@ -1,6 +1,6 @@
 /* One pool of threads per process. */
-#ifndef TAPER_POOL_H
-#define TAPER_POOL_H
+#ifndef TAPER_THREAD_POOL_H
+#define TAPER_THREAD_POOL_H
 
 #include <stdint.h>
 
@@ -18,4 +18,4 @@ void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers);
 /* Meeting point of the n workers inside fn: none leaves before all have come. */
 void taper_pool_barrier(int32_t workers);
 
-#endif /* TAPER_POOL_H */
+#endif /* TAPER_THREAD_POOL_H */

@@ -28,7 +28,11 @@ struct copy_part {
 };
 
 /* A task's bytes: it should take some microseconds, as handing one over takes about one. */
-enum { COPY_TASK = 32768 };
+/* Bytes. */
+enum {
+    COPY_VECTOR = 16,   /* a row or column of a square that vectors transpose */
+    COPY_ROWS = 4 * 64, /* of rows that are transposed together: four cache lines */
+};
 
 /* Drops dimensions of size 1, merges neighbours that both sides step through as one, and takes a
  * contiguous run of 2, 4 or 8 bytes for one element. Leaves one dimension at least. */
@@ -87,10 +91,10 @@ static void part_add_dim(struct copy_part *p, int64_t size, int64_t src, int64_t
 /* The loop over v, which holds at least one element; first_byte is left to the caller. */
 static void part_plan(struct copy_part *p, struct copy_view *v) {
     view_simplify(v);
-    const int64_t tile = 16 / v->size; /* rows and columns a transpose is worth its while for */
+    const int64_t tile = COPY_VECTOR / v->size; /* fewer rows or columns fill no square */
     const int32_t last = v->rank - 1, unit = view_unit_dim(v), kind = log2_of(v->size);
     int32_t row = last - 1, col = last;
-    int64_t longest_cols = COPY_TASK / v->size;
+    int64_t longest_cols = TASK_BYTES / v->size;
     p->block = strided_blocks[kind];
     if (v->dst[col] == v->size && v->src[col] == v->size) {
         p->block = block_rows;
@@ -98,7 +102,7 @@ static void part_plan(struct copy_part *p, struct copy_view *v) {
                v->sizes[col] >= tile) {
         p->block = transpose_blocks[kind];
         row = unit;
-        longest_cols /= 4 * tile * 4; /* four cache lines of rows */
+        longest_cols /= COPY_ROWS / v->size;
     } else if (row >= 0 && v->sizes[col] < tile && v->sizes[row] > v->sizes[col]) {
         row = last; /* the longer inner loop */
         col = last - 1;
@@ -109,7 +113,7 @@ static void part_plan(struct copy_part *p, struct copy_view *v) {
     p->steps = (struct copy_steps){v->size, row >= 0 ? v->src[row] : 0, v->src[col],
                                    row >= 0 ? v->dst[row] : 0, v->dst[col]};
     p->block_cols = i64_min(p->cols, longest_cols);
-    p->block_rows = i64_min(p->rows, i64_max(1, COPY_TASK / (p->block_cols * v->size)));
+    p->block_rows = i64_min(p->rows, i64_max(1, TASK_BYTES / (p->block_cols * v->size)));
     p->block_bytes = p->block_rows * p->block_cols * v->size;
     p->src_offset = v->src_offset;
     p->dst_offset = v->dst_offset;
@@ -139,8 +143,8 @@ static int64_t part_block_at(const struct copy_part *p, int64_t byte) {
 /* Tasks [begin, end) of the node, as far as they are p's: the blocks that start in their bytes. */
 static void part_run(const struct copy_part *p, uint8_t *dst, const uint8_t *src, int64_t begin,
                      int64_t end) {
-    const int64_t first = part_block_at(p, begin * COPY_TASK);
-    const int64_t count = part_block_at(p, end * COPY_TASK) - first;
+    const int64_t first = part_block_at(p, begin * TASK_BYTES);
+    const int64_t count = part_block_at(p, end * TASK_BYTES) - first;
     int64_t index[TAPER_MAX_RANK];
     int64_t rest = first;
     dst += p->dst_offset;

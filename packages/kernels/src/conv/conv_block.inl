@@ -8,7 +8,7 @@
  * one of `stride` phases.
  *
  * Taps that no output of a block finds inside of x are left out. A dilated convolution is clipped:
- * most of its taps may lie outside. Its outputs come in stretches for which the same taps lie
+ * most of its taps may lie outside. Its outputs come in ranges for which the same taps lie
  * inside.
  */
 
@@ -54,8 +54,8 @@ static conv_inside conv_inside_of(const conv_shape *s, int32_t d, int64_t o) {
     return (conv_inside){first, i64_max(first, end)};
 }
 
-/* The end of the stretch of outputs that begins with `begin`. */
-static int64_t conv_stretch(const conv_shape *s, int32_t d, int64_t begin, int64_t end) {
+/* The end of the range of outputs, from `begin` on, for which the same taps lie inside. */
+static int64_t conv_same_taps(const conv_shape *s, int32_t d, int64_t begin, int64_t end) {
     if (!s->clipped)
         return end;
     const conv_inside taps = conv_inside_of(s, d, begin);

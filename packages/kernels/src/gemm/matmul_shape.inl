@@ -88,8 +88,8 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
         !tensor_is_contiguous(output))
         return false;
 
-    *s = (matmul_shape){.m = 1, .n = 1, .packed = attrs->columns > 0};
-    if (!matmul_element(b, s->packed, &s->b_element))
+    *s = (matmul_shape){.m = 1, .n = 1, .packed = b->format != TAPER_PLAIN};
+    if (a->format != TAPER_PLAIN || !matmul_element(b, s->packed, &s->b_element))
         return false;
     const int32_t a_row = a->rank - 2, a_k = a->rank - 1;
     if (a_row >= 0) {
@@ -101,12 +101,13 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
 
     int64_t k = b->shape[0];
     if (s->packed) {
-        s->n = attrs->columns;
+        if (b->format != (attrs->transpose_b ? TAPER_PANELS_0 : TAPER_PANELS_1))
+            return false;
+        s->n = b->logical[attrs->transpose_b ? 0 : 1];
         s->b_k_stride = gemm_line(s->b_element); /* in a panel */
         s->b_col_stride = 1;
         k = b->rank == 3 ? b->shape[1] : -1;
-        if (attrs->transpose_b ||
-            !tensor_is(b, b->dtype, i64_ceil_div(s->n, GEMM_NR) * GEMM_NR * s->k))
+        if (!tensor_is(b, b->dtype, i64_ceil_div(s->n, GEMM_NR) * GEMM_NR * s->k))
             return false;
     } else if (b->rank == 1) {
         s->b_k_stride = b->strides[0];

@@ -1,16 +1,16 @@
 /*
- * Many rows: scores transposed, [keys][rows of a strip], so that softmax runs down the columns, one
+ * Many rows: scores transposed, [keys][rows of a tile], so that softmax runs down the columns, one
  * row to a lane, without a sum over lanes and without tails. The queries are the packed operand,
  * once for all keys; the keys are read where they lie, a number at a time.
  */
 
-static void strip_start(const attention_unit *u) {
+static void tile_start(const attention_unit *u) {
     gemm_f32_pack_b(u->q, attention_q(u, 0), u->s->q.col, u->s->q.row, u->s->d, u->rows);
 }
 
 /* Adds the mask of rows [r, r + V_LEN), fewer at the end of the unit, to their lanes' scores. */
-static void strip_add_bias(const attention_unit *u, int64_t r, float *scores, int64_t stride,
-                           int64_t keys) {
+static void tile_add_bias(const attention_unit *u, int64_t r, float *scores, int64_t stride,
+                          int64_t keys) {
     const struct attention_state *s = u->s;
     if (s->mask.row == 0) {
         const float *bias = attention_bias(u, r, u->bias);
@@ -34,8 +34,8 @@ static void strip_add_bias(const attention_unit *u, int64_t r, float *scores, in
 }
 
 /* Lanes that do not attend a key get -inf: from the first key that any of them does not. */
-static void strip_mask_causal(const attention_unit *u, int64_t r, float *scores, int64_t stride,
-                              int64_t keys) {
+static void tile_mask_causal(const attention_unit *u, int64_t r, float *scores, int64_t stride,
+                             int64_t keys) {
     float reach[V_LEN];
     for (int64_t i = 0; i < V_LEN; i++)
         reach[i] = (float)attention_reach(u, r + i);
@@ -47,7 +47,7 @@ static void strip_mask_causal(const attention_unit *u, int64_t r, float *scores,
 }
 
 /* The largest score of each lane, NaN aside. */
-static vf strip_max(const float *scores, int64_t stride, int64_t keys) {
+static vf tile_max(const float *scores, int64_t stride, int64_t keys) {
     vf max[4];
     for (int c = 0; c < 4; c++)
         max[c] = v_set1(-INFINITY);
@@ -61,7 +61,7 @@ static vf strip_max(const float *scores, int64_t stride, int64_t keys) {
 }
 
 /* scores = e^(scores - center), and the sum of each lane. */
-static vf strip_exp(float *scores, int64_t stride, int64_t keys, vf center) {
+static vf tile_exp(float *scores, int64_t stride, int64_t keys, vf center) {
     vf sum[2] = {v_zero(), v_zero()};
     int64_t j = 0;
     for (; j + 2 <= keys; j += 2)
@@ -82,19 +82,19 @@ static vf strip_exp(float *scores, int64_t stride, int64_t keys, vf center) {
 
 /* Turns the scores of rows [r, r + V_LEN) into weights and brings their maxima, totals and sums up
  * to date with them. Lanes beyond the last row hold numbers nobody reads. */
-static void strip_weights(attention_unit *u, int64_t r, float *scores, int64_t stride,
-                          int64_t keys) {
+static void tile_weights(attention_unit *u, int64_t r, float *scores, int64_t stride,
+                         int64_t keys) {
     const struct attention_state *s = u->s;
     if (s->masked)
-        strip_add_bias(u, r, scores, stride, keys);
+        tile_add_bias(u, r, scores, stride, keys);
     if (s->causal)
-        strip_mask_causal(u, r, scores, stride, keys);
+        tile_mask_causal(u, r, scores, stride, keys);
     const vf old_max = v_load(u->max + r), lowest = v_set1(-INFINITY);
-    const vf max = v_max(strip_max(scores, stride, keys), old_max);
+    const vf max = v_max(tile_max(scores, stride, keys), old_max);
     /* While all scores are -inf any finite number will do in place of the maximum. */
     const vf center = v_select(v_eq(max, lowest), v_zero(), max);
     const vf shrink = v_exp_nonpositive(v_sub(old_max, center));
-    const vf total = strip_exp(scores, stride, keys, center);
+    const vf total = tile_exp(scores, stride, keys, center);
     v_store(u->total + r, v_fma(v_load(u->total + r), shrink, total));
     v_store(u->max + r, max);
     if (u->first_key > 0 && vm_any(v_lt(old_max, max))) {
@@ -105,10 +105,10 @@ static void strip_weights(attention_unit *u, int64_t r, float *scores, int64_t s
     }
 }
 
-static void strip_block(attention_unit *u, int64_t keys) {
+static void tile_block(attention_unit *u, int64_t keys) {
     const struct attention_state *s = u->s;
-    for (int64_t r = 0; r < u->rows; r += STRIP) {
-        const int64_t rows = i64_min(STRIP, u->rows - r);
+    for (int64_t r = 0; r < u->rows; r += ROW_TILE) {
+        const int64_t rows = i64_min(ROW_TILE, u->rows - r);
         const int64_t stride = i64_ceil_div(rows, GEMM_NR) * GEMM_NR;
         const int64_t n = i64_min(keys, attention_reach(u, r + rows - 1));
         if (n == 0)
@@ -116,7 +116,7 @@ static void strip_block(attention_unit *u, int64_t keys) {
         gemm_f32_block(n, stride, s->d, u->block_k, s->k.row, s->k.col, u->q + r * s->d, s->scale,
                        u->scores, stride, false);
         for (int64_t i = 0; i < rows; i += V_LEN)
-            strip_weights(u, r + i, u->scores + i, stride, n);
+            tile_weights(u, r + i, u->scores + i, stride, n);
         attention_sum_values(u, u->scores, 1, stride, r, rows, n);
     }
 }

@@ -1,0 +1,194 @@
+"""The tensors of a checkpoint in place of a module's own, mapped from the disk.
+
+A checkpoint is a safetensors file, or several with an index. Its tensors are views of the mapped
+files: the system reads what is used and may drop it again, so that no process holds all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from taper_frontend.errors import ExportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_INDEX = ".index.json"
+
+#: Problems listed at most.
+_LISTED = 20
+
+
+class _Place(NamedTuple):
+    """Where a module has a parameter or buffer."""
+
+    name: str
+    part: torch.nn.Module
+    attribute: str
+    tensor: torch.Tensor
+    persistent: bool
+
+
+@contextmanager
+def filled(module: torch.nn.Module, checkpoint: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Give a module the tensors of a checkpoint; it gets its own back in the end.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Perhaps on the ``meta`` device. What has values already and is not in the checkpoint stays.
+    checkpoint : str or os.PathLike, optional
+        A safetensors file, or the index (``model.safetensors.index.json``) of several, which lie
+        beside it. What is in it and not in the module's state dict is not read. Nothing is done
+        without one.
+
+    Raises
+    ------
+    ExportError
+        Listing what is wrong: a file that cannot be read, a tensor that is not there, or has
+        another shape or dtype, or a buffer on ``meta`` that no state dict has.
+    """
+    if checkpoint is None:
+        yield
+        return
+    places = list(_places(module))
+    tensors = _matched(places, os.fspath(checkpoint))
+    for place in places:
+        if id(place.tensor) in tensors:
+            setattr(place.part, place.attribute, tensors[id(place.tensor)])
+    try:
+        yield
+    finally:
+        for place in places:
+            if id(place.tensor) in tensors:
+                setattr(place.part, place.attribute, place.tensor)
+
+
+def _places(module: torch.nn.Module) -> Iterator[_Place]:
+    for prefix, part in module.named_modules():
+        dot = f"{prefix}." if prefix else ""
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                yield _Place(dot + name, part, name, parameter, True)
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                kept = name not in part._non_persistent_buffers_set
+                yield _Place(dot + name, part, name, buffer, kept)
+
+
+def _matched(places: list[_Place], path: str) -> dict[int, torch.Tensor]:
+    """Return what takes the place of each tensor, by its id: tied ones are one tensor."""
+    stored, problems = _stored(path)
+    names: dict[int, list[_Place]] = {}
+    for place in places:
+        names.setdefault(id(place.tensor), []).append(place)
+    tensors: dict[int, torch.Tensor] = {}
+    for key, alike in [] if problems else names.items():
+        own = alike[0].tensor
+        known = [place.name for place in alike if place.persistent and place.name in stored]
+        if not known:
+            if own.is_meta:
+                problems.append(_lacking(alike))
+            continue
+        found = stored[known[0]]
+        if (found.dtype, found.shape) != (own.dtype, own.shape):
+            problems.append(f"{known[0]}: expected {_type(own)}, got {_type(found)}")
+        elif isinstance(own, torch.nn.Parameter):
+            tensors[key] = torch.nn.Parameter(found, requires_grad=own.requires_grad)
+        else:
+            tensors[key] = found.clone()  # the module may write to it
+    if problems:
+        more = len(problems) - _LISTED
+        lines = problems[:_LISTED] + [f"and {more} more"] * (more > 0)
+        raise ExportError("\n  ".join([f"checkpoint {path!r} does not fit the module:", *lines]))
+    return tensors
+
+
+def _lacking(alike: list[_Place]) -> str:
+    name, tensor = " = ".join(place.name for place in alike), alike[0].tensor
+    if not any(place.persistent for place in alike):
+        return (
+            f"{name}: expected values, got a buffer on the meta device that is not part of a state "
+            "dict; make the module with its buffers on the CPU"
+        )
+    return f"{name}: expected {_type(tensor)}, got nothing"
+
+
+def _stored(path: str) -> tuple[Mapping[str, torch.Tensor], list[str]]:
+    """Return the tensors of a checkpoint, and what cannot be read of it."""
+    problems: list[str] = []
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        shards = _shards(path) if path.endswith(_INDEX) else {path: None}
+    except (OSError, ValueError) as error:
+        return tensors, [f"expected an index of safetensors files, got {error}"]
+    for file, names in shards.items():
+        try:
+            found = _mapped(file, names)
+        except (OSError, ValueError) as error:
+            problems.append(f"{file}: expected a safetensors file, got {error}")
+            continue
+        problems += [
+            f"{name}: expected in {file} by the index, got nothing"
+            for name in names or ()
+            if name not in found
+        ]
+        tensors |= found
+    return tensors, problems
+
+
+def _shards(path: str) -> dict[str, list[str] | None]:
+    """Return the files of an index, each with the names of its tensors.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be read or is none.
+    """
+    with open(path, encoding="utf-8") as file:
+        index: Any = json.load(file)
+    weights = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weights, dict):
+        raise ValueError("JSON without an object 'weight_map'")
+    shards: dict[str, list[str] | None] = {}
+    for name, shard in weights.items():
+        # beside the index, wherever that comes from
+        if not isinstance(shard, str) or os.path.basename(shard) != shard or shard in ("", ".."):
+            raise ValueError(f"{shard!r} for {name!r}, which is no name of a file beside it")
+        names = shards.setdefault(os.path.join(os.path.dirname(path), shard), [])
+        assert names is not None
+        names.append(name)
+    return shards
+
+
+def _mapped(file: str, names: list[str] | None) -> dict[str, torch.Tensor]:
+    """Return the named tensors of a file that it has, or all.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be read or is no safetensors file.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ExportError(
+            "checkpoint: expected the package safetensors, which reads it: "
+            "pip install taper-frontend[checkpoint]"
+        ) from error
+    try:
+        with safe_open(file, framework="pt") as opened:
+            known = set(opened.keys())
+            wanted = known if names is None else known.intersection(names)
+            return {name: opened.get_tensor(name) for name in sorted(wanted)}
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

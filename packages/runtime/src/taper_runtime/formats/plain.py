@@ -1,0 +1,15 @@
+"""plain: the elements as they are, row-major."""
+
+from __future__ import annotations
+
+from taper_runtime.formats.format import Family, Format
+
+PLAIN = Format(
+    name="plain",
+    storage=lambda dtype, shape: (dtype, shape),
+    encode=lambda array: array,
+    decode=lambda stored, dtype, shape: stored,
+    scales_rows=True,
+)
+
+FAMILY = Family("plain", lambda: PLAIN, (), "plain", ("plain",))

@@ -1,0 +1,172 @@
+"""Every format: what it stores, that decoding undoes encoding, and how strictly names are read."""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from op_samples import array_of
+from plan_files import PlanFile, assert_same_plan
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.format.reader import load, loads
+from taper_runtime.formats import FAMILIES, PLAIN, Family, Format, decode, encode, find
+from taper_runtime.formats.panels import PANEL
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType, contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+
+EXAMPLES = [name for family in FAMILIES.values() for name in family.examples]
+
+#: Dims: whole panels and parts of one, kernels, no elements.
+SIZES = (0, 1, 3, 15, 16, 17, 40)
+SHAPES = [
+    *itertools.chain.from_iterable(itertools.product(SIZES, repeat=rank) for rank in range(3)),
+    *((3, 3, *rest) for rest in itertools.product(SIZES, repeat=2)),
+    *((2, *rest) for rest in itertools.product(SIZES, repeat=2)),
+    (3, 2, 3, 4, 34),
+]
+
+
+def stored(name):
+    """The types of this format among many shapes and dtypes."""
+    for dtype, shape in itertools.product(DTYPES, SHAPES):
+        type_ = TensorType(dtype, shape, name)
+        try:
+            type_.storage  # noqa: B018
+        except OpError:
+            continue
+        yield type_
+
+
+def test_families_have_examples():
+    for name, family in FAMILIES.items():
+        assert isinstance(family, Family)
+        assert family.name == name
+        assert family.examples
+        for example in family.examples:
+            assert isinstance(find(example), Format)
+            assert find(example).name == example
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_decoding_undoes_encoding(name):
+    count = 0
+    for type_ in stored(name):
+        array = array_of(type_, np.random.default_rng(count))
+        before = array.copy()
+        packed = encode(array, type_)
+        storage = type_.storage
+        assert storage.format == PLAIN
+        assert (packed.dtype, packed.shape) == (DTYPES[storage.dtype].storage, storage.shape)
+        assert packed.flags.c_contiguous
+        assert type_.nbytes == packed.nbytes
+        back = decode(packed, type_)
+        assert (back.dtype, back.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(array, before)
+        if find(name).tolerance:
+            scale = np.abs(array).max(initial=0)
+            np.testing.assert_allclose(back, array, rtol=0, atol=find(name).tolerance * scale)
+        else:
+            np.testing.assert_array_equal(back, array)
+        count += 1
+    assert count > 10
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if find(name).scales_rows])
+def test_factors_of_rows_scale_what_is_stored(name):
+    matrix, factors = np.ones((5, 20), np.float32), np.arange(5, dtype=np.float32)[:, None]
+    type_ = TensorType("float32", matrix.shape, name)
+    scaled = encode(matrix, type_) * factors
+    np.testing.assert_array_equal(decode(scaled, type_), matrix * factors)
+
+
+def test_panels_are_what_the_kernels_read():
+    matrix = np.arange(5 * 33, dtype=np.float32).reshape(5, 33)
+    packed = encode(matrix, TensorType("float32", matrix.shape, "panels.1"))
+    for p, k, j in np.ndindex(packed.shape):
+        n = PANEL * p + j
+        assert packed[p, k, j] == (matrix[k, n] if n < 33 else 0)
+    transposed = encode(matrix.T, TensorType("float32", (33, 5), "panels.0"))
+    np.testing.assert_array_equal(transposed, packed)
+
+
+@pytest.mark.parametrize("text", [
+    "", "tiles", "Plain", "plain.0", "panels", "panels.", "panels.2", "panels.-1", "panels.00",
+    "panels.1.0", "panels.1 ", " panels.1", "panels.1\n", "panels.\u0661", "panels.1_0",
+    "grouped_panels.0", "grouped_panels.4294967296", "grouped_panels." + "9" * 5000, "winograd.3",
+    "winograd.\ud800", "panels\0.1",
+])  # fmt: skip
+def test_names_are_read_strictly(text):
+    with pytest.raises(OpError, match="expected a format"):
+        find(text)
+
+
+def packed_file():
+    """The file of x @ w, w in panels."""
+    type_ = TensorType("float32", (4, 20), "panels.1")
+    array = encode(np.arange(80, dtype=np.float32).reshape(4, 20), type_)
+    tensors = [
+        TensorSpec("x", "float32", (2, 4), "input"),
+        TensorSpec("w", *type_[:2], "constant", type_.format),
+        TensorSpec("y", "float32", (2, 20), "output"),
+    ]
+    plan = Plan(
+        nodes=(PlanNode("MATMUL", ("x", "w"), "y"),),
+        tensors={spec.name: spec for spec in tensors},
+        placements={
+            spec.name: Placement(spec.name, 0, contiguous_strides(spec.storage.shape))
+            for spec in tensors
+        },
+        inputs=("x",),
+        outputs=("y",),
+        constants={"w": array},
+        arena_bytes=0,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.taper")
+        plan.save(path)
+        assert_same_plan(load(path), plan)
+        return path.read_bytes()
+
+
+@pytest.mark.parametrize(("field", "place", "value"), [
+    ("plan.tensors['w'].shape", "header.w.shape", [2, 16, 4]),
+    ("plan.tensors['w'].shape", "header.w.shape", [128]),
+    ("plan.tensors['w'].dtype", "header.w.dtype", "I32"),
+    ("plan.tensors['w'].shape", "plan.tensors.w.shape", [4, 40]),
+    ("plan.tensors['w'].shape", "plan.tensors.w.shape", [5, 20]),
+    ("plan.tensors['w'].dtype", "plan.tensors.w.dtype", "int32"),
+    ("plan.tensors['w'].format", "plan.tensors.w.shape", [4, 20, 1]),
+    ("plan.tensors['w'].shape", "plan.tensors.w.format", "panels.0"),
+    ("plan.tensors['w'].shape", "plan.tensors.w.format", "grouped_panels.1"),
+    ("plan.tensors['w'].strides", "plan.tensors.w.strides", [20, 1]),
+    ("plan.tensors['w'].strides", "plan.tensors.w.strides", [64, 16, 0]),
+    ("plan.nodes[0].output", "plan.tensors.w.shape", [4, 32]),
+    ("plan.nodes[0]", "plan.nodes.0.inputs", ["w", "w"]),
+])  # fmt: skip
+def test_file_that_contradicts_a_format_is_refused(field, place, value):
+    file = PlanFile(packed_file())
+    part, *keys, last = place.split(".")
+    holder = getattr(file, part)
+    for key in keys:
+        holder = holder[int(key) if key.isdigit() else key]
+    holder[last] = value
+    with pytest.raises(PlanFormatError) as caught:
+        loads(file.pack())
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("op", REGISTRY.values(), ids=lambda op: op.name)
+def test_ops_refuse_formats_they_do_not_take(op):
+    for sample in op.samples():
+        for index, array in enumerate(sample.inputs):
+            if index in op.formatted or sample.formats:
+                continue
+            types = [TensorType("float32", x.shape) for x in sample.inputs]
+            types[index] = TensorType("float32", array.shape, "panels.1")
+            with pytest.raises(OpError, match=f"{op.name}: input {index}: expected format plain"):
+                op.infer_type(types, sample.attrs)
+        break
