@@ -9,6 +9,8 @@ import models
 import taper_frontend
 import taper_runtime
 
+ROOT = Path(__file__).parents[2]
+
 
 class _Apply(torch.nn.Module):
     """A function of the inputs and of one weight, or of the inputs alone."""
@@ -82,7 +84,7 @@ def _convolution(height, width, channels, outputs, kernel, stride, padding, grou
 
 
 def _convolutions(path):
-    """Label -> case, for each line of a file of ``asv_bench/shapes``."""
+    """Label -> case, for each line of a file of ``packages/kernels/tests/shapes``."""
     cases = {}
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
@@ -97,7 +99,7 @@ class Convolution(_Nodes):
     """The distinct layers of three image classifiers; several share some."""
 
     cases = {}
-    for path in sorted((Path(__file__).parents[1] / "shapes").glob("*.txt")):
+    for path in sorted((ROOT / "packages/kernels/tests/shapes").glob("*.txt")):
         cases.update(_convolutions(path))
     params = list(cases)
 

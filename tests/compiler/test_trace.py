@@ -11,12 +11,14 @@ from graph_checks import Builder, floats
 from known_rules import drop_casts, fold_exps
 from random_graphs import random_graph
 from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.graph.constants import Parameter, transposed
 from taper_frontend.compiler.pipeline import Group, run_pipeline
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.compiler.trace import Recorder, trace_path, tracing, writing
 from taper_frontend.errors import ExportError
 from taper_runtime.errors import InternalError
+from taper_runtime.ops.opdef import TensorType
 
 
 def listed(graph):
@@ -214,6 +216,21 @@ class TestRecords:
         assert records["many"] == {"type": "int64[9]", "role": "constant"}
         assert records["odd"]["value"] == ["nan", "-inf"]
         json.dumps(data, allow_nan=False)
+
+    def test_constants_made_of_others_name_what_they_are_made_of(self):
+        def read():
+            raise AssertionError("a trace reads no parameter")
+
+        graph = Graph()
+        parameter = Parameter(TensorType("float32", (2, 3)), ("body.weight",), read)
+        graph.add_constant("w", parameter)
+        graph.add_constant("w.turned", transposed(parameter))
+        data = Recorder(graph).data()
+        records = {n: data["records"][place] for n, place in data["lowered"]["tensors"].items()}
+        assert records["w"]["parameters"] == ["body.weight"]
+        assert records["w"]["ops"] == []
+        assert records["w.turned"]["parameters"] == ["body.weight"]
+        assert records["w.turned"]["ops"] == ["TRANSPOSE"]
 
     def test_long_attrs_are_cut(self):
         b = Builder()

@@ -72,7 +72,7 @@ def test_block(batch, length, width, form, causal, tmp_path):
     module = seeded(lambda: Block(width, form, causal))
     plan = check(module, (torch.randn(batch, length, width),), tmp_path)
     # Of the largest, each image of the batch in its turn.
-    executed = {n.output.split(".group")[0]: n.op for n in plan.nodes if plan.is_executed(n)}
+    executed = {n.output.split(".items")[0]: n.op for n in plan.nodes if plan.is_executed(n)}
     assert list(executed.values()).count("ATTENTION") == 1
     assert "SOFTMAX" not in executed.values()
     attention = next(node for node in plan.nodes if node.op == "ATTENTION")

@@ -8,6 +8,7 @@ import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, op_counts
 from taper_frontend.compiler.stages import Group, absorb_padding
+from taper_runtime.ops import REGISTRY
 
 absorb = Group(absorb_padding)
 
@@ -60,6 +61,16 @@ def test_through_a_permutation():
     attrs = {"kernel": (3, 2), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
     y = b.op("CONV", moved, b.weight(3, 2, 3, 4), **attrs)
     assert op_counts(check_fires(absorb, b.done(y))) == {"CONV": 1, "PERMUTE": 1}
+
+
+def test_op_from_outside(monkeypatch):
+    pool = REGISTRY["MAX_POOL"]
+    fields = {"name": "MIN_POOL", "border": math.inf, "native": False}
+    fields["evaluate"] = lambda x, attrs: -pool.evaluate([-x[0]], attrs)
+    monkeypatch.setitem(REGISTRY, "MIN_POOL", pool._replace(**fields))
+    b = Padded(2, math.inf)
+    graph = check_fires(absorb, b.done(b.slide("MIN_POOL", b.padded)))
+    assert op_counts(graph) == {"MIN_POOL": 1}
 
 
 class TestStays:

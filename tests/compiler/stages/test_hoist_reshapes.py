@@ -1,5 +1,6 @@
 """RESHAPEs that regroup leading dimensions move up to where another one cancels them."""
 
+import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
@@ -106,11 +107,50 @@ def test_over_partly_broadcast_leading_dimensions_stays():
     check_keeps(hoist_reshapes, b.done(b.reshape(y, 6, 4)))
 
 
-def test_over_broadcast_batches_stays():
+def test_over_one_matrix_for_all_batches():
     b = Builder()
     a = b.reshape(b.input("a", 2, 3, 4, 5), 6, 4, 5)
     y = b.op("MATMUL", a, b.input("b", 1, 5, 7))
-    check_keeps(hoist_reshapes, b.done(b.reshape(y, 2, 3, 4, 7)))
+    graph = check_fires(settle, b.done(b.reshape(y, 2, 3, 4, 7)))
+    assert op_counts(graph) == {"MATMUL": 1, "RESHAPE": 1}  # of b, which is no copy
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("CUMSUM", {"axis": 1}),
+        ("SUM", {"axes": (1,)}),
+        ("MEAN", {"axes": (1,), "keepdim": True}),
+        ("ARGSORT", {"axis": 2}),
+        ("MAX_POOL", None),
+    ],
+)
+def test_over_what_leaves_leading_dimensions_apart(op, attrs):
+    b = Builder()
+    x = b.reshape(b.input("x", 2, 3, 4, 5), 6, 4, 5)
+    if attrs is None:  # it knows images [N, L, C] and [N, H, W, C] alone, of one batch dimension
+        attrs = {"kernel": (2,), "stride": (1,), "padding": (0, 0), "dilation": (1,)}
+        y = b.op(op, x, **attrs)
+        check_keeps(hoist_reshapes, b.done(b.reshape(y, 2, 3, 3, 5)))
+        return
+    y = b.op(op, x, **attrs)
+    shape = b.graph.tensors[y].shape
+    graph = check_fires(settle, b.done(b.reshape(y, 2, 3, *shape[1:])))
+    assert op_counts(graph) == {op: 1}
+
+
+def test_over_a_lookup():
+    b = Builder()
+    ids = b.reshape(b.input("ids", 2, 3, dtype="int64"), 6)
+    y = b.op("EMBEDDING", b.weight(4, 5), ids)
+    graph = check_fires(settle, b.done(b.reshape(y, 2, 3, 5)))
+    assert op_counts(graph) == {"EMBEDDING": 1}
+
+
+def test_below_what_cannot_be_crossed_stays():
+    b = Builder()
+    x = b.op("CUMSUM", b.reshape(b.input("x", 2, 3, 4), 6, 4), axis=0)
+    check_keeps(hoist_reshapes, b.done(b.reshape(b.op("EXP", x), 2, 3, 4)))
 
 
 def test_that_regroups_rows_of_batches_stays():
@@ -128,3 +168,19 @@ def test_empty_leading_dimensions_stay():
     check_keeps(
         hoist_reshapes, b.done(b.reshape(b.op("ADD", x, b.constant(floats(6, 1, 1))), 5, 0, 4))
     )
+
+
+def test_of_what_is_repeated_is_no_reshape():
+    b = Builder()
+    x = b.reshape(b.input("x", 2, 3, 4, 5), 6, 4, 5)
+    places = b.op("EXPAND", b.constant(np.zeros((1, 4, 2), np.int64)), shape=(6, 4, 2))
+    graph = check_fires(settle, b.done(b.reshape(b.op("GATHER", x, places, axis=2), 2, 3, 4, 2)))
+    assert op_counts(graph) == {"EXPAND": 1, "GATHER": 1}
+
+
+@pytest.mark.parametrize(("before", "after"), [((6, 4), (1, 6, 4)), ((1, 6, 4), (6, 4))])
+def test_that_adds_or_drops_a_dimension(before, after):
+    b = Builder()
+    y = b.op("MATMUL", b.reshape(b.input("x", *after), *before), b.weight(4, 5))
+    graph = check_fires(settle, b.done(b.reshape(b.op("ADD", y, b.weight(5)), *after[:-1], 5)))
+    assert op_counts(graph) == {"MATMUL": 1, "ADD": 1}

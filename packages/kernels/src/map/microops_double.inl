@@ -18,23 +18,23 @@ C_UNARY(f64_sign, double, double, (a > 0) - (a < 0))
 C_UNARY(f64_isnan, uint8_t, double, a != a)
 C_UNARY(f64_isinf, uint8_t, double, fabs(a) > DBL_MAX)
 C_UNARY(f64_logical_not, uint8_t, double, a == 0)
-C_UNARY(f64_expm1, double, double, expm1(a))
-C_UNARY(f64_log, double, double, log(a))
-C_UNARY(f64_log2, double, double, log2(a))
-C_UNARY(f64_log10, double, double, log10(a))
-C_UNARY(f64_log1p, double, double, log1p(a))
-C_UNARY(f64_tan, double, double, tan(a))
-C_UNARY(f64_asin, double, double, asin(a))
-C_UNARY(f64_acos, double, double, acos(a))
-C_UNARY(f64_atan, double, double, atan(a))
-C_UNARY(f64_sinh, double, double, sinh(a))
-C_UNARY(f64_cosh, double, double, cosh(a))
-C_UNARY(f64_tanh, double, double, tanh(a))
-C_UNARY(f64_asinh, double, double, asinh(a))
-C_UNARY(f64_acosh, double, double, acosh(a))
-C_UNARY(f64_atanh, double, double, atanh(a))
-C_UNARY(f64_erf, double, double, erf(a))
-C_UNARY(f64_erfc, double, double, erfc(a))
+C_UNARY_CALL(f64_expm1, double, double, expm1(a))
+C_UNARY_CALL(f64_log, double, double, log(a))
+C_UNARY_CALL(f64_log2, double, double, log2(a))
+C_UNARY_CALL(f64_log10, double, double, log10(a))
+C_UNARY_CALL(f64_log1p, double, double, log1p(a))
+C_UNARY_CALL(f64_tan, double, double, tan(a))
+C_UNARY_CALL(f64_asin, double, double, asin(a))
+C_UNARY_CALL(f64_acos, double, double, acos(a))
+C_UNARY_CALL(f64_atan, double, double, atan(a))
+C_UNARY_CALL(f64_sinh, double, double, sinh(a))
+C_UNARY_CALL(f64_cosh, double, double, cosh(a))
+C_UNARY_CALL(f64_tanh, double, double, tanh(a))
+C_UNARY_CALL(f64_asinh, double, double, asinh(a))
+C_UNARY_CALL(f64_acosh, double, double, acosh(a))
+C_UNARY_CALL(f64_atanh, double, double, atanh(a))
+C_UNARY_CALL(f64_erf, double, double, erf(a))
+C_UNARY_CALL(f64_erfc, double, double, erfc(a))
 
 static inline double softplus64(double x) { return x > 20 ? x : log1p(exp(x)); }
 /* NaN is less than nothing and greater than nothing: it stays. */
@@ -43,11 +43,11 @@ static inline double hardsigmoid64(double x) {
     return (low > 6 ? 6 : low) / 6;
 }
 
-C_UNARY(f64_gelu, double, double, 0.5 * a * erfc(-0x1.6a09e667f3bcdp-1 * a))
-C_UNARY(f64_gelu_tanh, double, double,
-        a / (1 + exp(-2 * 0x1.9884533d43651p-1 * (a + 0.044715 * a * a * a))))
-C_UNARY(f64_mish, double, double, a *tanh(softplus64(a)))
-C_UNARY(f64_softplus, double, double, softplus64(a))
+C_UNARY_CALL(f64_gelu, double, double, 0.5 * a * erfc(-0x1.6a09e667f3bcdp-1 * a))
+C_UNARY_CALL(f64_gelu_tanh, double, double,
+             a / (1 + exp(-2 * 0x1.9884533d43651p-1 * (a + 0.044715 * a * a * a))))
+C_UNARY_CALL(f64_mish, double, double, a *tanh(softplus64(a)))
+C_UNARY_CALL(f64_softplus, double, double, softplus64(a))
 C_UNARY(f64_hardsigmoid, double, double, hardsigmoid64(a))
 C_UNARY(f64_hardswish, double, double, a *hardsigmoid64(a))
 
@@ -58,11 +58,11 @@ C_BINARY(f64_div, double, double, a / b)
 C_BINARY(f64_trunc_div, double, double, trunc(a / b))
 C_BINARY(f64_maximum, double, double, b > a || b != b ? b : a)
 C_BINARY(f64_minimum, double, double, b < a || b != b ? b : a)
-C_BINARY(f64_pow, double, double, pow(a, b))
-C_BINARY(f64_atan2, double, double, atan2(a, b))
-C_BINARY(f64_fmod, double, double, fmod(a, b))
+C_BINARY_CALL(f64_pow, double, double, pow(a, b))
+C_BINARY_CALL(f64_atan2, double, double, atan2(a, b))
+C_BINARY_CALL(f64_fmod, double, double, fmod(a, b))
 C_BINARY(f64_leaky_relu, double, double, a > 0 ? a : b * a)
-C_BINARY(f64_elu, double, double, a > 0 ? a : b * expm1(a))
+C_BINARY_CALL(f64_elu, double, double, a > 0 ? a : b * expm1(a))
 
 static double remainder64(double a, double b) {
     const double r = fmod(a, b);
@@ -83,8 +83,8 @@ static double floor_div64(double a, double b) {
     return quotient - whole > 0.5 ? whole + 1 : whole;
 }
 
-C_BINARY(f64_remainder, double, double, remainder64(a, b))
-C_BINARY(f64_floor_div, double, double, floor_div64(a, b))
+C_BINARY_CALL(f64_remainder, double, double, remainder64(a, b))
+C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
 
 /* ---- in a form that compilers vectorise ---- */
 

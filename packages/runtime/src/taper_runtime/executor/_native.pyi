@@ -1,22 +1,20 @@
 """Types of the extension; see _native.pyx."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from taper_runtime.executor.program import Arena, Variables
 from taper_runtime.ops.opdef import OpDef, TensorType
 from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.plan import TensorSpec
 
 #: dtype, shape, strides in elements
 Type = tuple[TensorType, tuple[int, ...]]
-#: kind, index, byte offset; dtype, shape, strides in elements
-Operand = tuple[int, int, int, TensorType, tuple[int, ...]]
-
 ARENA: int
 CONSTANT: int
-BOUND: int
+EXTERNAL: int
 
 def available_isas() -> list[str]: ...
 def active_isa() -> str: ...
@@ -48,25 +46,26 @@ def prepare(
 ) -> PreparedNode | None: ...
 def assign_offsets(blocks: Sequence[Block]) -> tuple[list[int], int]: ...
 
+class Operand:
+    def __init__(
+        self, kind: int, index: int, offset: int, type: TensorType, strides: tuple[int, ...]
+    ) -> None: ...
+
 class Program:
     def __init__(
         self,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         constants: Sequence[np.ndarray],
-        blocks: Sequence[Block],
-        offsets: Sequence[int],
-        arena_bytes: int,
+        arena: Arena,
         workers: int,
-        sizes: Sequence[str],
-        bind: Callable[[Sequence[np.ndarray]], Sequence[int]],
-        empty: Callable[[Sequence[int]], Program],
+        variables: Variables,
     ) -> None: ...
     def add(
         self,
         op: OpDef,
         attrs: dict[str, Any],
-        operands: Sequence[Operand],
+        operands: list[Operand],
         scratch: tuple[int, int],
         label: str,
         threads: int,

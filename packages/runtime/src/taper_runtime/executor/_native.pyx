@@ -12,11 +12,11 @@ thread pool in that; its parts lie in ``native/``, each read after those it buil
 - ``arena``: :func:`assign_offsets`, offsets of blocks that are needed at different steps.
 - ``sizes``: ``SizeCode``, all sizes of a program evaluated at once.
 - ``step``: ``Step``, a node of a plan and where its operands lie, whatever the sizes are.
-- ``layout``: ``Layout``, a program for one set of sizes: the table evaluated, nodes prepared, the
-  arena laid out. A static plan has one; of others the latest are kept, by the inputs' shapes.
-- ``frame``: ``Frame``, everything one concurrent run of a layout needs but the arena, which layouts
-  share: a step array with resolved pointers, the places to patch when arrays and arena are bound.
-  Frames and arenas are pooled; a run takes one of each.
+- ``instance``: ``Instance``, a program for one set of sizes: the table evaluated, nodes prepared,
+  the arena laid out. A static plan has one; of others the latest are kept, by the inputs' shapes.
+- ``frame``: ``Frame``, everything one concurrent run of an instance needs but the arena, which
+  instances share: a step array with resolved pointers, and what to patch when the external arrays
+  and the arena are known. Frames and arenas are pooled; a run takes one of each.
 - ``arrays``: addresses of the caller's arrays.
 - ``program``: :class:`Program`, a plan's executed nodes, run as a whole.
 """
@@ -28,7 +28,7 @@ include "native/node.pxi"
 include "native/arena.pxi"
 include "native/sizes.pxi"
 include "native/step.pxi"
-include "native/layout.pxi"
+include "native/instance.pxi"
 include "native/frame.pxi"
 include "native/arrays.pxi"
 include "native/program.pxi"

@@ -294,7 +294,7 @@ def _define(name: str, doc: str, samples: Any, *, native: bool) -> OpDef:
         attrs={
             "kernel": Attr("ints"),
             "stride": Attr("ints"),
-            "padding": Attr("ints"),
+            "padding": Attr("ints", role="padding"),
             "dilation": Attr("ints"),
             "groups": Attr("int", 1),
             **EPILOGUE,
@@ -302,6 +302,7 @@ def _define(name: str, doc: str, samples: Any, *, native: bool) -> OpDef:
         strided=tuple(range(2, 2 + MAX_EXTRAS)),
         formatted=(1,),
         region=partial(_region, name),
+        border=0.0 if name == "CONV" else None,
         weights=(1,),
         cost=partial(_cost, name),
         native=native,

@@ -116,13 +116,14 @@ class Attr(NamedTuple):
         Whether its integers may be size expressions.
     role : str
         What its integers mean, if that concerns axes: "axis" for axes of the first input, "shape"
-        for the sizes of the output's.
+        for the sizes of the output's, "padding" for the amounts before and behind each axis that
+        windows slide along (:attr:`Window.padding`).
     """
 
     type: str
     default: Any = REQUIRED
     sized: bool = False
-    role: Literal["", "axis", "shape"] = ""
+    role: Literal["", "axis", "shape", "padding"] = ""
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is plain data of this attr's type."""
@@ -191,6 +192,8 @@ class OpDef(NamedTuple):
         the output needs (:mod:`taper_runtime.ops.region`); all of it by default. Batches and images
         are split, and movements pass the op, as far as this says. It need not catch
         :class:`UndecidedError`: then all is needed.
+    border : float, optional
+        What windows that slide over the first input find beyond it.
     weights : tuple of int
         Inputs that hold parameters: where they are constants they may be stored in another form.
     commutes : bool
@@ -229,6 +232,7 @@ class OpDef(NamedTuple):
     attrs: Mapping[str, Attr] = NO_ATTRS
     check: Check | None = None
     region: RegionRule = whole
+    border: float | None = None
     weights: tuple[int, ...] = ()
     commutes: bool = False
     decodes: DecodesRule = _computes
@@ -296,12 +300,25 @@ class OpDef(NamedTuple):
     def needs(
         self, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
     ) -> Sequence[Region]:
-        """Return the region of each input; what sizes leave undecided is needed whole."""
+        """Return the region of each input; what sizes leave undecided is needed whole.
+
+        Raises
+        ------
+        OpError
+            If the rule does not give each axis of each input a relation.
+        """
         attrs = self.complete(attrs)
         try:
-            return self.region(inputs, output, attrs)
+            regions = self.region(inputs, output, attrs)
         except UndecidedError:
             return whole(inputs, output, attrs)
+        ranks = [len(t.shape) for t in inputs]
+        if [len(region) for region in regions] != ranks:
+            raise OpError(
+                f"{self.name}.region: expected a relation for each axis of inputs "
+                f"of ranks {ranks}, got {regions}"
+            )
+        return regions
 
     def part(
         self,

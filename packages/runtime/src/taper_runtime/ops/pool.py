@@ -190,7 +190,8 @@ def _samples_adaptive() -> Iterator[Sample]:
     yield Sample([np.linspace(-1, 1, 20).reshape(1, 5, 4)], {"sizes": [3]}, native=False)
 
 
-_WINDOW = {"kernel": Attr("ints"), "stride": Attr("ints"), "padding": Attr("ints")}
+_PADDING = Attr("ints", role="padding")
+_WINDOW = {"kernel": Attr("ints"), "stride": Attr("ints"), "padding": _PADDING}
 
 OPS = (
     OpDef(
@@ -203,6 +204,7 @@ OPS = (
         samples=_samples_max,
         attrs={**_WINDOW, "dilation": Attr("ints")},
         region=_region,
+        border=-math.inf,
         cost=_cost,
     ),
     OpDef(
@@ -214,8 +216,9 @@ OPS = (
         infer=_infer_avg,
         evaluate=_avg_pool,
         samples=_samples_avg,
-        attrs={**_WINDOW, "counted": Attr("ints"), "divisor": Attr("int", 0)},
+        attrs={**_WINDOW, "counted": _PADDING, "divisor": Attr("int", 0)},
         region=_region,
+        border=0.0,
         cost=_cost,
     ),
     OpDef(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.executor.compiled import arena_blocks
 from taper_runtime.executor.executor import node_work
+from taper_runtime.executor.program import arena_blocks, executed_nodes
 from taper_runtime.pages.viewer import make_page
 from taper_runtime.plan.liveness import live_bytes
 from taper_runtime.profile import least_ns
@@ -166,7 +166,7 @@ def _time_table(plan: Plan, times: dict[str, tuple[str, float, float]]) -> dict[
 
 def _memory(plan: Plan) -> dict[str, Any]:
     """Return the bytes of intermediates that are alive at each step."""
-    nodes = [node for node in plan.nodes if plan.is_executed(node)]
+    nodes = executed_nodes(plan)
     note = (
         f"Bytes of intermediates alive at each step; the line is the arena, {plan.arena_bytes:,}."
     )

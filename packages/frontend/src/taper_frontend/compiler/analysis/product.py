@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeGuard
 
 from taper_runtime.formats import PLAIN
-from taper_runtime.ops.convert import HALVES
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -27,18 +26,21 @@ def is_plain_matmul(node: Node | None) -> TypeGuard[Node]:
 def constant_weight(graph: Graph, node: Node) -> str | None:
     """Return the plain constant that a float32 product multiplies by, None if there is none.
 
-    A MATMUL's may be of 16-bit floats, behind the CAST that widens them.
+    A MATMUL's may be stored as 16-bit floats, behind the CAST that decodes them.
     """
     weight = node.inputs[1]
     if graph.tensors[weight].dtype != "float32":
         return None
     producer = graph.producer(weight)
-    if node.op == "MATMUL" and producer is not None and producer.op == "CAST":
+    if node.op == "MATMUL" and producer is not None and _decodes(graph, producer):
         weight = producer.inputs[0]
-        if graph.tensors[weight].dtype not in HALVES:
-            return None
     plain = graph.is_constant(weight) and graph.tensors[weight].format == PLAIN
     return weight if plain else None
+
+
+def _decodes(graph: Graph, node: Node) -> bool:
+    types = [graph.tensors[name].type for name in node.inputs]
+    return node.definition.decodes(types, graph.tensors[node.output].type)
 
 
 def has_own_weight(graph: Graph, node: Node) -> bool:

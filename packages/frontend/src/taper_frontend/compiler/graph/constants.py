@@ -19,7 +19,7 @@ from taper_frontend.compiler.graph.evaluate import evaluate_op
 from taper_frontend.errors import ExportError
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
-from taper_runtime.formats import PLAIN
+from taper_runtime.formats import PLAIN, encode
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 
@@ -281,7 +281,10 @@ def _is_to_compute(constant: Constant) -> TypeGuard[Derived]:
 
 def _compute(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Compute one step; what only moves values is a view where it can be."""
-    array = _viewed(step, arrays)
+    if step.op == "PACK" and step.inputs[0].type.format == PLAIN:
+        array: np.ndarray | None = encode(arrays[0], step.type)  # its evaluator copies first
+    else:
+        array = _viewed(step, arrays)
     if array is None:
         array = _evaluated(step, arrays)
     if array.nbytes <= _KEPT:

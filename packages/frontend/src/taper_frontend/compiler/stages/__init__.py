@@ -19,12 +19,14 @@ from taper_frontend.compiler.stages.canonical.fold_constants import fold_constan
 from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
 from taper_frontend.compiler.stages.canonical.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.compiler.stages.canonical.simplify_positions import simplify_positions
-from taper_frontend.compiler.stages.movement.absorb_output_transpose import absorb_output_transpose
 from taper_frontend.compiler.stages.movement.hoist_reshapes import hoist_reshapes
-from taper_frontend.compiler.stages.movement.merge_selections import merge_selections
 from taper_frontend.compiler.stages.movement.mix_in_place import mix_in_place
-from taper_frontend.compiler.stages.movement.read_permuted import read_permuted
-from taper_frontend.compiler.stages.movement.sink_permutations import sink_permutations
+from taper_frontend.compiler.stages.movement.permutations import (
+    absorb_output_transpose,
+    read_permuted,
+    sink_permutations,
+)
+from taper_frontend.compiler.stages.movement.selections import merge_selections
 from taper_frontend.compiler.stages.movement.sink_reshapes import sink_reshapes
 from taper_frontend.compiler.stages.recognition.absorb_causal_mask import absorb_causal_mask
 from taper_frontend.compiler.stages.recognition.absorb_repeated_heads import absorb_repeated_heads
@@ -34,8 +36,8 @@ from taper_frontend.compiler.stages.recognition.recognize_norms import recognize
 from taper_frontend.compiler.stages.recognition.recognize_softmax import recognize_softmax
 from taper_frontend.compiler.stages.schedule.fuse_elementwise import fuse_elementwise
 from taper_frontend.compiler.stages.schedule.fuse_epilogues import fuse_epilogues
-from taper_frontend.compiler.stages.schedule.split_batch import split_batch
-from taper_frontend.compiler.stages.schedule.split_into_bands import split_into_bands
+from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_into_microbatches
+from taper_frontend.compiler.stages.schedule.split_into_row_tiles import split_into_row_tiles
 from taper_frontend.compiler.stages.weights.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
 from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
@@ -153,9 +155,9 @@ STAGES: tuple[Stage, ...] = (
             fuse_epilogues,  # what is left beside a product, as one program
             read_permuted,  # what no product has taken
             remove_noops,
-            split_batch,  # after all that looks for neighbours
+            split_into_microbatches,  # after all that looks for neighbours
             move_scales,  # where one image is left, whose factors all rows share
-            split_into_bands,  # of each image
+            split_into_row_tiles,  # of each image
         ),
         keeps=(remove_noops, eliminate_common_subexpressions, eliminate_dead_code),
         form=(

@@ -11,11 +11,13 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from taper_frontend.compiler.graph.constants import Derived, Literal, Parameter, steps
 from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.graph.printer import format_type
 from taper_runtime.report import module_path
 
 if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
 
 _MAX_VALUES = 8  # elements of a constant that is shown; a larger one is a name and a type
@@ -131,7 +133,8 @@ class Recorder(Listener):
 
             ``records``: what a tensor can be. One of a node has the node's ``op``, ``inputs``,
             ``attrs``, ``type`` and ``source``, a place among the sources; one of an input, a state
-            or a constant has its ``role`` and ``type``, and of a small constant its ``value``.
+            or a constant has its ``role`` and ``type``; a constant made of others the names of its
+            ``parameters`` and the ``ops`` that make it, another one of few elements its ``value``.
 
             ``lowered``: ``inputs`` (then the states), ``outputs`` (then the states' next values)
             and ``tensors``, a place among the records by name.
@@ -163,10 +166,8 @@ class Recorder(Listener):
         node = graph.producer(name)
         if node is None:
             record["role"] = spec.role
-            few = graph.is_constant(name) and spec.type.size <= _MAX_VALUES
-            array = graph.value(name) if few and spec.dtype != "bfloat16" else None
-            if array is not None:
-                record["value"] = _plain(array.tolist())
+            if name in graph.constants:
+                record |= _recipe(graph.constants[name])
         else:
             source = node.source[:_MAX_TEXT]
             record["op"] = node.op
@@ -174,6 +175,17 @@ class Recorder(Listener):
             record["attrs"] = {name: _plain(value) for name, value in node.attrs.items()}
             record["source"] = self._sources.setdefault(source, len(self._sources))
         return self._records.setdefault(json.dumps(record), len(self._records))
+
+
+def _recipe(constant: Constant) -> dict[str, Any]:
+    """Return what a constant is made of; nothing is computed and no parameter is read."""
+    if isinstance(constant, Literal):
+        few = constant.array.size <= _MAX_VALUES and constant.dtype != "bfloat16"
+        return {"value": _plain(constant.array.tolist())} if few else {}
+    parts = list(steps(constant))
+    names = [part.names[0] for part in parts if isinstance(part, Parameter)]
+    ops = [part.op for part in parts if isinstance(part, Derived)]
+    return {"parameters": _plain(names), "ops": _plain(ops)}
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,8 @@ function formula(name, record, other, link) {
   const word = (text, isNew) => (other && isNew ? make("mark", {}, text) : text);
   const line = make("span", { class: "formula" }, link(name), " = ");
   if (!record.op) {
-    const value = record.value === undefined ? "" : ` ${JSON.stringify(record.value)}`;
+    let value = record.value === undefined ? "" : ` ${JSON.stringify(record.value)}`;
+    if (record.ops && record.ops.length) value = ` from ${record.parameters.join(", ") || "literals"} by ${record.ops.join(", ")}`;
     line.append(word(record.role, !other || other.op), value);
   } else {
     const inputs = record.inputs.map((input, at) => word(link(input), !other || !other.op || other.inputs[at] !== input));

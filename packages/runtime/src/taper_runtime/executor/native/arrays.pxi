@@ -19,18 +19,22 @@ cdef void *_address(array) except NULL:
     return data
 
 
-cdef void *_input_address(tuple spec, array, list held) except NULL:
-    """Address of an input's elements, checked against (TensorSpec, storage dtype, shape)."""
+cdef void *_input_address(External external, array, list held) except NULL:
+    """Address of an input's elements, which is checked against what it has to be."""
     cdef Py_buffer view
     cdef void *data = NULL
     cdef bint good = False
-    if type(array) is np.ndarray and array.dtype is spec[1] and array.shape == spec[2]:
+    if (
+        type(array) is np.ndarray
+        and array.dtype is external.storage
+        and array.shape == external.shape
+    ):
         PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO)
         data = view.buf
         good = PyBuffer_IsContiguous(&view, b"C") and <uintptr_t>data % view.itemsize == 0
         PyBuffer_Release(&view)
     if good:
         return data
-    array = check_input(spec[0], array)  # says what is wrong, or copies
+    array = check_input(external.spec, array)  # says what is wrong, or copies
     held.append(array)
     return <void *><uintptr_t>array.__array_interface__["data"][0]

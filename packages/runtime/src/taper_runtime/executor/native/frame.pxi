@@ -12,57 +12,60 @@ from taper_runtime.formats import decode
 
 
 cdef struct Patch:
-    void **data     # what points into a bound array
+    void **data     # what points into an external array or the arena
     int64_t offset  # bytes into it
 
 
 cdef class Frame:
-    """What one concurrent run of a layout needs, but for the arena."""
+    """What one concurrent run of an instance needs, but for the arena."""
 
-    cdef Layout layout
+    cdef Instance instance
     cdef Buffer tensors
     cdef Buffer steps
-    cdef Buffer patches        # Patch, grouped by bound array
-    cdef Buffer patch_ends     # int64, per bound array
-    cdef Buffer bound          # void *, the arrays' addresses during a run, the arena's last
+    cdef Buffer patches        # Patch, grouped by base
+    cdef Buffer patch_ends     # int64, per base
+    cdef Buffer bases          # void *, during a run: the external arrays, the arena last
 
-    def __cinit__(self, Layout layout):
-        cdef Program program = layout.program
-        cdef Py_ssize_t n_steps = len(layout.native)
+    def __cinit__(self, Instance instance):
+        cdef Program program = instance.program
+        cdef Py_ssize_t n_bases = program.n_external + 1
+        cdef Py_ssize_t n_steps = len(instance.native)
         cdef Py_ssize_t n_tensors = 0
         cdef taper_step *step
         cdef taper_tensor *tensor
         cdef Step node
         cdef Py_ssize_t i
         cdef Py_ssize_t n = 0
-        cdef list by_bound = [[] for _ in range(program.n_bound)]
-        for i, _ in layout.native:
+        cdef Operand operand
+        cdef Address at
+        cdef list by_base = [[] for _ in range(n_bases)]
+        for i, _ in instance.native:
             node = program.steps[i]
             n_tensors += len(node.operands)
-        self.layout = layout
+        self.instance = instance
         self.tensors = Buffer(n_tensors * sizeof(taper_tensor))
         self.steps = Buffer(n_steps * sizeof(taper_step))
-        self.bound = Buffer(program.n_bound * sizeof(void *))
-        memcpy(self.tensors.data, layout.tensors.data, n_tensors * sizeof(taper_tensor))
-        memcpy(self.steps.data, layout.steps.data, n_steps * sizeof(taper_step))
+        self.bases = Buffer(n_bases * sizeof(void *))
+        memcpy(self.tensors.data, instance.tensors.data, n_tensors * sizeof(taper_tensor))
+        memcpy(self.steps.data, instance.steps.data, n_steps * sizeof(taper_step))
         step = <taper_step *>self.steps.data
         tensor = <taper_tensor *>self.tensors.data
-        for i, _ in layout.native:
+        for i, _ in instance.native:
             node = program.steps[i]
             step.call.inputs = tensor
             step.call.output = tensor + step.call.n_inputs
-            by_bound[-1].append((<uintptr_t>&step.scratch, <uintptr_t>step.scratch))
-            for kind, index, offset, _, _ in node.operands:
-                base, at = layout._place(kind, index, offset)
-                if base < 0:
-                    tensor.data = <void *><uintptr_t>at
+            by_base[-1].append((<uintptr_t>&step.scratch, <uintptr_t>step.scratch))
+            for operand in node.operands:
+                at = instance.address(operand)
+                if at.base < 0:
+                    tensor.data = <void *><uintptr_t>at.offset
                 else:
-                    by_bound[base].append((<uintptr_t>&tensor.data, at))
+                    by_base[at.base].append((<uintptr_t>&tensor.data, at.offset))
                 tensor += 1
             step += 1
-        self.patches = Buffer(sum(map(len, by_bound)) * sizeof(Patch))
-        self.patch_ends = Buffer(program.n_bound * sizeof(int64_t))
-        for i, patches in enumerate(by_bound):
+        self.patches = Buffer(sum(map(len, by_base)) * sizeof(Patch))
+        self.patch_ends = Buffer(n_bases * sizeof(int64_t))
+        for i, patches in enumerate(by_base):
             for address, offset in patches:
                 (<Patch *>self.patches.data)[n].data = <void **><uintptr_t>address
                 (<Patch *>self.patches.data)[n].offset = offset
@@ -70,50 +73,55 @@ cdef class Frame:
             (<int64_t *>self.patch_ends.data)[i] = n
 
     cdef void bind(self) noexcept nogil:
-        """Write the bound arrays' addresses into everything that lies in one."""
+        """Write the addresses of external arrays and arena into everything that lies in one."""
         cdef int64_t *ends = <int64_t *>self.patch_ends.data
         cdef Patch *patch = <Patch *>self.patches.data
-        cdef char **bound = <char **>self.bound.data
+        cdef char **bases = <char **>self.bases.data
         cdef int64_t i
         cdef int64_t n = 0
-        for i in range(self.layout.program.n_bound):
+        for i in range(self.instance.program.n_external + 1):
             while n < ends[i]:
-                patch[n].data[0] = bound[i] + patch[n].offset
+                patch[n].data[0] = bases[i] + patch[n].offset
                 n += 1
 
-    cdef int run_numpy(self, tuple node) except -1:
-        op, attrs, operands = node
-        arrays = [self.array(*operand) for operand in operands]
-        op.compute(arrays[:-1], attrs, arrays[-1], [type_ for _, _, type_, _ in operands])
+    cdef int run_numpy(self, NumpyNode node) except -1:
+        arrays = [self.array(operand) for operand in node.operands]
+        types = [(<Array>operand).type for operand in node.operands]
+        node.op.compute(arrays[:-1], node.attrs, arrays[-1], types)
         return 0
 
     cdef object failure(self, Step step, taper_status status):
         """The InputError for a step whose kernel failed: the op's own words where it has any."""
         reason = taper_status_string(status).decode()
-        op, attrs, operands = self.layout._numpy_node(step)
-        if status == TAPER_BAD_INDEX and op.check is not None:
+        cdef NumpyNode node = self.instance.numpy_node(step)
+        if status == TAPER_BAD_INDEX and node.op.check is not None:
             try:
-                values = [decode(self.array(*operand), operand[2]) for operand in operands[:-1]]
-                op.check(values, attrs)
+                values = [
+                    decode(self.array(operand), (<Array>operand).type)
+                    for operand in node.operands[:-1]
+                ]
+                node.op.check(values, node.attrs)
             except InputError as error:
-                reason = str(error).removeprefix(f"{op.name}: ")
+                reason = str(error).removeprefix(f"{node.op.name}: ")
         return InputError(f"node {step.label}: {reason}")
 
-    def array(self, base, at, type_, strides):
-        """What stores the operand, over the frame's memory; for nodes numpy computes."""
+    cdef object array(self, Array operand):
+        """What stores an operand, over the frame's memory; for nodes numpy computes."""
         cdef char *data = NULL
-        if base >= 0:
-            data = (<char **>self.bound.data)[<Py_ssize_t>base]
-        dtype, shape, _ = type_.storage
+        cdef Address at = operand.address
+        if at.base >= 0:
+            data = (<char **>self.bases.data)[at.base]
+        dtype, shape, _ = operand.type.storage
         storage = DTYPES[dtype].storage
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = storage.itemsize
-        for size, stride in zip(shape, strides, strict=True):
+        for size, stride in zip(shape, operand.strides, strict=True):
             if size == 0:
                 return np.empty(shape, storage)
             low += min(0, (size - 1) * stride * storage.itemsize)
             high += max(0, (size - 1) * stride * storage.itemsize)
         memory = PyMemoryView_FromMemory(
-            data + <uintptr_t>at + low, high - low, PyBUF_WRITE
+            data + <uintptr_t>at.offset + low, high - low, PyBUF_WRITE
         )
-        return np.ndarray(shape, storage, memory, -low, [s * storage.itemsize for s in strides])
+        strides = [stride * storage.itemsize for stride in operand.strides]
+        return np.ndarray(shape, storage, memory, -low, strides)

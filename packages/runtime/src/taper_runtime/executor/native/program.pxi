@@ -8,8 +8,8 @@ from taper_runtime.errors import InputError
 from taper_runtime.executor.inputs import check_output
 from taper_runtime.executor.size_table import SizeTable
 
-# Sets of sizes whose layouts a program keeps.
-cdef int MAX_LAYOUTS = 32
+# Sets of sizes whose instances a program keeps.
+cdef int MAX_INSTANCES = 32
 
 
 cdef class Program:
@@ -20,28 +20,19 @@ cdef class Program:
     Parameters
     ----------
     inputs, outputs : sequence of TensorSpec
-        The caller's arrays, in order; their bound indices are 0.. and then len(inputs)...
+        The external arrays, which are the caller's: EXTERNAL operands count the inputs, then the
+        outputs.
     constants : sequence of numpy.ndarray
         Kept alive; operands of kind CONSTANT point into them.
-    blocks : sequence of Block
-        The memory of the arena's roots and the steps that need it.
-    offsets : sequence of int
-        Where the plan puts them in the arena; all 0 where it has size variables.
-    arena_bytes : int
-        The bytes of the arena in the plan; 0 where it has size variables.
+    arena : Arena
     workers : int
         Threads a run may use, the caller's among them.
-    sizes : sequence of str
-        The size variables.
-    bind : callable
-        From input arrays to the size variables' values, in order; raises InputError.
-    empty : callable
-        From values of which one is 0 to the program for them, without variables; raises InputError.
+    variables : Variables
     """
 
     cdef list steps           # Step
     cdef list blocks          # (birth, death, slot of nbytes) of each root in the arena
-    cdef list offsets         # where a plan without size variables puts them
+    cdef object arena         # Arena
     cdef object table         # SizeTable
     cdef SizeCode sizes       # what `table` is once all steps are added
     cdef Py_ssize_t n_tensors
@@ -49,34 +40,31 @@ cdef class Program:
     cdef list constants       # addresses
     cdef tuple inputs
     cdef tuple outputs
-    cdef int64_t arena_bytes
     cdef int32_t workers
     cdef Py_ssize_t n_inputs
-    cdef Py_ssize_t n_bound
+    cdef Py_ssize_t n_external
     cdef bint dynamic
-    cdef object bind
-    cdef object empty
-    cdef Layout last           # the layout used last; the only one of a static plan
-    cdef dict layouts          # by the inputs' shapes, the one used last at the end
+    cdef object variables      # Variables
+    cdef Instance last         # the instance used last; the only one of a static plan
+    cdef dict instances        # by the inputs' shapes, the one used last at the end
     cdef list arenas           # Buffer, free ones
 
-    def __init__(
-        self, inputs, outputs, constants, blocks, offsets, arena_bytes, workers, sizes, bind, empty
-    ):
+    def __init__(self, inputs, outputs, constants, arena, workers, variables):
         active_isa()
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.n_inputs = len(self.inputs)
-        self.n_bound = len(self.inputs) + len(self.outputs) + 1
+        self.n_external = len(self.inputs) + len(self.outputs)
         self.constant_arrays = tuple(constants)
         self.constants = [c.__array_interface__["data"][0] for c in constants]
-        self.arena_bytes = arena_bytes
         self.workers = workers
-        self.dynamic = bool(sizes)
-        self.bind, self.empty = bind, empty
-        self.table = SizeTable(sizes)
-        self.blocks = [(birth, death, self.table.slot(size)) for birth, death, size in blocks]
-        self.offsets = list(offsets)
-        self.steps, self.layouts, self.arenas = [], {}, []
+        self.dynamic = bool(variables.names)
+        self.variables = variables
+        self.table = SizeTable(variables.names)
+        self.arena = arena
+        self.blocks = [
+            (birth, death, self.table.slot(nbytes)) for birth, death, nbytes in arena.blocks
+        ]
+        self.steps, self.instances, self.arenas = [], {}, []
 
     def add(self, op, attrs, operands, scratch, label, threads):
         """Append a node.
@@ -86,8 +74,8 @@ cdef class Program:
         op : OpDef
         attrs : dict
             Complete.
-        operands : sequence of (kind, index, offset, TensorType, strides)
-            The inputs, then the output. ``index`` counts arena roots, constants or bound arrays.
+        operands : list of Operand
+            The inputs, then the output.
         scratch : tuple of int
             Where the plan puts it: offset and bytes.
         label : str
@@ -99,7 +87,7 @@ cdef class Program:
         self.n_tensors += len(operands)
 
     def finish(self, sizes, tensor_bytes):
-        """Make the program ready, with a layout for these values of the size variables.
+        """Make the program ready, with an instance for these values of the size variables.
 
         tensor_bytes : sequence of int
             What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
@@ -109,18 +97,18 @@ cdef class Program:
             for size in spec.shape:
                 self.table.slot(size)
         self.sizes = SizeCode(self.table, slots)
-        self.last = Layout(self, sizes)
+        self.last = Instance(self, sizes)
         if self.dynamic:
-            self.layouts[tuple([shape for _, _, shape in self.last.inputs])] = self.last
+            self.instances[self.last.shapes()] = self.last
 
     def kernels(self):
-        """Per step the name of its kernel in the layout used last, None where numpy computes it."""
+        """Return the name of each step's kernel in the instance used last, None for numpy's."""
         names = [None] * len(self.steps)
         cdef Candidate candidate
-        cdef Layout layout
+        cdef Instance instance
         with cython.critical_section(self):
-            layout = self.last
-        for index, candidate in layout.native:
+            instance = self.last
+        for index, candidate in instance.native:
             names[index] = candidate.kernel.name.decode()
         return names
 
@@ -156,31 +144,34 @@ cdef class Program:
         outputs = self._run(arrays, out, spans)
         return outputs, spans
 
-    cdef Layout _layout(self, arrays):
-        """The layout for the shapes of ``arrays``; of those kept, it becomes the latest."""
-        cdef Layout layout = None
+    cdef Instance _instance(self, arrays):
+        """The instance for the shapes of ``arrays``; of those kept, it becomes the latest."""
+        cdef Instance instance = None
         key = None
         try:
             key = tuple([array.shape for array in arrays])
-            layout = self.layouts.get(key)
+            instance = self.instances.get(key)
         except (AttributeError, TypeError):
             pass  # no arrays
-        if layout is None:
-            sizes = self.bind(arrays)  # which says what is wrong with the arrays
-            layout = (<Program>self.empty(sizes)).last if 0 in sizes else Layout(self, sizes)
-            key = tuple([shape for _, _, shape in layout.inputs])
+        if instance is None:
+            sizes = self.variables.read(arrays)  # which says what is wrong with the arrays
+            if 0 in sizes:
+                instance = (<Program>self.variables.specialize(sizes)).last
+            else:
+                instance = Instance(self, sizes)
+            key = instance.shapes()
         with cython.critical_section(self):
-            if layout is not self.last:
-                self.layouts.pop(key, None)
-                self.layouts[key] = self.last = layout
-                if len(self.layouts) > MAX_LAYOUTS:
-                    del self.layouts[next(iter(self.layouts))]
-        return layout
+            if instance is not self.last:
+                self.instances.pop(key, None)
+                self.instances[key] = self.last = instance
+                if len(self.instances) > MAX_INSTANCES:
+                    del self.instances[next(iter(self.instances))]
+        return instance
 
-    cdef Buffer _arena(self, Layout layout):
+    cdef Buffer _arena(self, Instance instance):
         """Memory for a run: what a run before has left, if it is large enough."""
         cdef Buffer arena
-        cdef size_t need = layout.arena_bytes + (self.workers - 1) * layout.worker_scratch_bytes
+        cdef size_t need = instance.arena_bytes + (self.workers - 1) * instance.worker_scratch_bytes
         try:
             arena = self.arenas.pop()
             if arena.size >= need:
@@ -200,55 +191,54 @@ cdef class Program:
             raise InputError(f"expected {self.n_inputs} inputs, got {len(arrays)}")
         if out is not None and len(out) != len(self.outputs):
             raise InputError(f"out: expected {len(self.outputs)} arrays, got {len(out)}")
-        cdef Layout layout = self._layout(arrays) if self.dynamic else self.last
-        cdef Buffer arena = self._arena(layout)
+        cdef External external
+        cdef Segment segment
+        cdef Instance instance = self._instance(arrays) if self.dynamic else self.last
+        cdef Buffer arena = self._arena(instance)
         try:
-            frame = layout.frames.pop()
+            frame = instance.frames.pop()
         except IndexError:
-            frame = Frame(layout)
-        cdef void **bound = <void **>frame.bound.data
+            frame = Frame(instance)
+        cdef void **bases = <void **>frame.bases.data
         cdef list outputs = []
         cdef list held = []  # copies made of inputs that are not contiguous
         try:
             for i in range(self.n_inputs):
-                bound[i] = _input_address(layout.inputs[i], arrays[i], held)
-            for i in range(self.n_inputs, self.n_bound - 1):
-                spec = layout.outputs[i - self.n_inputs]
-                if out is None or out[i - self.n_inputs] is None:
-                    array = np.empty((<tuple>spec)[2], (<tuple>spec)[1])
+                bases[i] = _input_address(instance.inputs[i], arrays[i], held)
+            for i in range(self.n_external - self.n_inputs):
+                external = instance.outputs[i]
+                if out is None or out[i] is None:
+                    array = np.empty(external.shape, external.storage)
                 else:
-                    given = out[i - self.n_inputs]
-                    array = check_output((<tuple>spec)[0], given, [*arrays, *outputs])
-                bound[i] = _address(array)
+                    array = check_output(external.spec, out[i], [*arrays, *outputs])
+                bases[self.n_inputs + i] = _address(array)
                 outputs.append(array)
-            bound[self.n_bound - 1] = arena.data
+            bases[self.n_external] = arena.data
             frame.bind()
-            for begin, end, node in layout.segments:
-                if node is None:
-                    self._run_native(frame, arena, begin, end, spans)
+            for segment in instance.segments:
+                if segment.node is None:
+                    self._run_native(frame, arena, segment, spans)
                     continue
                 start = 0 if spans is None else taper_now()
-                frame.run_numpy(node)
+                frame.run_numpy(segment.node)
                 if spans is not None:
                     spans.append([(start, taper_now())])
         finally:
-            layout.frames.append(frame)
+            instance.frames.append(frame)
             self.arenas.append(arena)
         return outputs
 
-    cdef int _run_native(
-        self, Frame frame, Buffer arena, int64_t begin, int64_t end, list spans
-    ) except -1:
-        cdef Layout layout = frame.layout
+    cdef int _run_native(self, Frame frame, Buffer arena, Segment segment, list spans) except -1:
+        cdef Instance instance = frame.instance
         cdef taper_run_args args
         cdef int64_t failed = 0
         cdef taper_status status
         cdef Step step
-        args.steps = <taper_step *>frame.steps.data + begin
-        args.count = end - begin
+        args.steps = <taper_step *>frame.steps.data + segment.first
+        args.count = segment.end - segment.first
         args.workers = self.workers
-        args.worker_scratch = arena.data + layout.arena_bytes
-        args.worker_scratch_bytes = layout.worker_scratch_bytes
+        args.worker_scratch = arena.data + instance.arena_bytes
+        args.worker_scratch_bytes = instance.worker_scratch_bytes
         cdef Buffer record = None
         cdef taper_span *span = NULL
         if spans is not None:
@@ -258,7 +248,7 @@ cdef class Program:
         with nogil:
             status = taper_run(&args, &failed)
         if status != TAPER_OK:
-            step = layout.program.steps[layout.native[begin + failed][0]]
+            step = instance.program.steps[instance.native[segment.first + failed][0]]
             raise frame.failure(step, status)
         if spans is not None:
             for i in range(args.count):

@@ -1,7 +1,8 @@
-"""Compute a node over its axes in another order.
+"""Compute a node over its axes in another order, or over leading axes in other groups.
 
 What a node does to its axes is said by its op's region, and which of its attrs name axes by their
-role: so a permutation crosses any op, a user's own too, without a word about that op here.
+role: so a permutation or a RESHAPE crosses any op, a user's own too, without a word about that op
+here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.errors import OpError
-from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
+from taper_runtime.ops.region import (
+    BROADCAST,
+    WHOLE,
+    Region,
+    Relation,
+    Same,
+    Window,
+    output_axes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,8 +131,7 @@ def _named(op: OpDef, attrs: Attrs) -> set[int]:
     found: set[int] = set()
     for name, attr in op.attrs.items():
         if attr.role == "axis":
-            value = attrs[name]
-            found.update((value,) if isinstance(value, int) else value)
+            found.update(_axes(attrs[name]))
     return found
 
 
@@ -213,3 +221,109 @@ def _place_others(places: dict[int, int], rank: int, axes: Axes | None) -> bool:
     elif len(lost) <= 1:
         places.update(zip(lost, free, strict=True))
     return sorted(places.values()) == list(range(rank))
+
+
+# -- leading axes in other groups ------------------------------------------------------------------
+
+
+class Regrouped(NamedTuple):
+    """How a node computes its output with leading axes in other groups.
+
+    Attributes
+    ----------
+    shapes : list of tuple of int
+        What the inputs are reshaped to.
+    attrs : dict
+    """
+
+    shapes: list[Shape]
+    attrs: dict[str, Any]
+
+
+def regroup(graph: Graph, node: Node, count: int, lead: Shape) -> Regrouped | None:
+    """Return how ``node`` is computed with ``lead`` in place of the first ``count`` axes.
+
+    Those axes have to be computed apart: by the inputs that have all of them in front, while the
+    others broadcast along them or know nothing of them.
+
+    Parameters
+    ----------
+    graph : Graph
+    node : Node
+    count : int
+        Leading axes of the output that are regrouped.
+    lead : tuple of int
+        Sizes that hold as many elements.
+
+    Returns
+    -------
+    Regrouped or None
+        None where the op cannot compute it, or sizes leave that open.
+    """
+    tensors, op = graph.tensors, node.definition
+    types = [tensors[name].type for name in node.inputs]
+    output, attrs = tensors[node.output].type, node.complete_attrs()
+    regions = op.needs(types, output, attrs)
+    carriers = [region[:count] == tuple(map(Same, range(count))) for region in regions]
+    added = len(lead) - count
+    shifted = _shifted(op, attrs, count, added) if any(carriers) else None
+    if shifted is None or (shifted and not carriers[0]):
+        return None
+    rank = len(output.shape)
+    shapes: list[Shape] = []
+    for t, region, carries in zip(types, regions, carriers, strict=True):
+        front = count if carries else max(0, len(region) - (rank - count))
+        if any(axis < count for relation in region[front:] for axis in output_axes(relation)):
+            return None
+        if carries:
+            shapes.append((*lead, *t.shape[count:]))
+        elif all(relation is BROADCAST for relation in region[:front]):
+            shapes.append(t.shape[front:])
+        elif any(axis < count for relation in region[:front] for axis in output_axes(relation)):
+            return None
+        else:
+            shapes.append(t.shape)
+    new_types = [t._replace(shape=shape) for t, shape in zip(types, shapes, strict=True)]
+    new_attrs = attrs | shifted
+    wanted = output._replace(shape=(*lead, *output.shape[count:]))
+    try:
+        if op.infer_type(new_types, new_attrs) != wanted:
+            return None
+    except OpError:
+        return None
+    new_regions = op.needs(new_types, wanted, new_attrs)
+    apart = tuple(map(Same, range(len(lead))))
+    for region, new, carries in zip(regions, new_regions, carriers, strict=True):
+        left = len(region) - len(new) if not carries else 0
+        behind = region[count:] if carries else region[left:]
+        if carries and new[: len(lead)] != apart:
+            return None
+        expected = tuple(_behind(relation, added) for relation in behind)
+        if new[len(lead) if carries else 0 :] != expected:
+            return None
+    return Regrouped(shapes, {**node.attrs, **shifted})
+
+
+def _shifted(op: OpDef, attrs: Attrs, count: int, added: int) -> dict[str, Any] | None:
+    """Return the attrs that name axes, all of them behind those that are regrouped."""
+    shifted: dict[str, Any] = {}
+    for name, attr in op.attrs.items():
+        if attr.role == "shape":
+            return None
+        if attr.role == "axis":
+            value = attrs[name]
+            if min(_axes(value), default=count) < count:
+                return None
+            one = isinstance(value, int)
+            shifted[name] = value + added if one else tuple(axis + added for axis in value)
+    return shifted
+
+
+def _behind(relation: Relation, added: int) -> Relation:
+    if isinstance(relation, Same | Window):
+        return relation._replace(axis=relation.axis + added)
+    return relation
+
+
+def _axes(value: int | Sequence[int]) -> Sequence[int]:
+    return (value,) if isinstance(value, int) else value

@@ -1,21 +1,20 @@
-"""Moving RESHAPE towards the inputs, where two of them meet and cancel."""
+"""Move RESHAPEs towards the inputs, where two of them meet and cancel."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import is_plain_matmul
 from taper_frontend.compiler.analysis.views import is_free_reshape
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_frontend.compiler.stages.movement.crossing import regroup
 from taper_runtime.formats import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.stages.movement.crossing import Regrouped
     from taper_runtime.ops.opdef import Shape
 
 
@@ -45,49 +44,71 @@ def _hoist(graph: Graph, node: Node) -> bool:
         return False
     if any(graph.tensors[name].format != PLAIN for name in producer.inputs):
         return False  # the movement stage is over once weights are packed
-    rule = _elementwise if is_elementwise(producer) else _RULES.get(producer.op)
-    before, after = graph.tensors[source].shape, graph.tensors[node.output].shape
-    kept = _common_suffix(before, after)
-    regroup = _Regrouping(before[: len(before) - kept], after[: len(after) - kept], kept)
-    if rule is None or not kept or math.prod(regroup.lead) != math.prod(regroup.new_lead):
+    found = _regrouped(graph, producer, graph.tensors[node.output].shape)
+    if found is None:
         return False
     shapes = [graph.tensors[name].shape for name in producer.inputs]
-    new_shapes = rule(producer, shapes, regroup)
-    if new_shapes is None:
-        return False
-    changes = list(zip(producer.inputs, shapes, new_shapes, strict=True))
+    changes = list(zip(producer.inputs, shapes, found.shapes, strict=True))
     if not all(old == new or is_free_reshape(graph, name, new) for name, old, new in changes):
         return False
-    if not any(old != new and _meets_reshape(graph, name, producer) for name, old, new in changes):
+    if not _any_meets(graph, producer, found):
         return False
     inputs = [
         name if old == new else _reshaped(graph, name, new, node.source)
         for name, old, new in changes
     ]
-    attrs = dict(producer.attrs)
-    if producer.op == "SOFTMAX":
-        attrs["axis"] += len(after) - len(before)
-    graph.replace_node(node, producer.op, inputs, attrs)
+    graph.replace_node(node, producer.op, inputs, found.attrs)
     return True
+
+
+def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
+    """Return how ``node`` computes its output in another shape that ends alike.
+
+    Nothing is gained where nothing is computed, or where a product has its epilogue already.
+    """
+    if node.definition.view is not None or (node.op == "MATMUL" and not is_plain_matmul(node)):
+        return None
+    before = graph.tensors[node.output].shape
+    kept = min(_common_suffix(before, shape), len(before) - 1, len(shape) - 1)
+    lead, new_lead = before[: len(before) - kept], shape[: len(shape) - kept]
+    if kept < 1 or math.prod(lead) != math.prod(new_lead):
+        return None
+    return regroup(graph, node, len(lead), new_lead)
 
 
 def _reshaped(graph: Graph, tensor: str, shape: Shape, source: str) -> str:
     name = tensor if tensor.endswith(".view") else f"{tensor}.view"
+    expand = graph.producer(tensor)
+    if expand is not None and expand.op == "EXPAND" and _expands_to(graph, expand, shape):
+        tensor = expand.inputs[0]
+        return graph.add_node("EXPAND", [tensor], {"shape": shape}, name=name, source=source)
     return graph.add_node("RESHAPE", [tensor], {"shape": shape}, name=name, source=source)
 
 
-def _meets_reshape(graph: Graph, tensor: str, reader: Node) -> bool:
-    """Whether a RESHAPE lies above ``tensor``, with only ops between that one can be moved over."""
-    node = graph.producer(tensor)
-    if node is None:
-        return False
-    if node.op == "RESHAPE":
-        return True
-    return (
-        (is_elementwise(node) or node.op in _RULES)
-        and graph.sole_consumer(tensor) is reader
-        and any(_meets_reshape(graph, name, node) for name in node.inputs)
+def _expands_to(graph: Graph, expand: Node, shape: Shape) -> bool:
+    """Whether the input of an EXPAND repeats along the axes that a RESHAPE regroups."""
+    small, full = (graph.tensors[name].shape for name in (expand.inputs[0], expand.output))
+    lead = small[: max(0, len(small) - _common_suffix(full, shape))]
+    return len(small) <= len(shape) and all(size == 1 for size in lead)
+
+
+def _any_meets(graph: Graph, node: Node, found: Regrouped) -> bool:
+    """Whether a RESHAPE of some input meets another one further up."""
+    return any(
+        graph.tensors[name].shape != shape and _meets(graph, name, shape, node)
+        for name, shape in zip(node.inputs, found.shapes, strict=True)
     )
+
+
+def _meets(graph: Graph, tensor: str, shape: Shape, reader: Node) -> bool:
+    """Whether a RESHAPE of ``tensor`` to ``shape`` can be hoisted up to another one."""
+    node = graph.producer(tensor)
+    if node is None or node.op == "RESHAPE":
+        return node is not None
+    if graph.sole_consumer(tensor) is not reader:
+        return False
+    found = _regrouped(graph, node, shape)
+    return found is not None and _any_meets(graph, node, found)
 
 
 def _common_suffix(a: Shape, b: Shape) -> int:
@@ -96,74 +117,3 @@ def _common_suffix(a: Shape, b: Shape) -> int:
     while count < min(len(a), len(b)) and a[-1 - count] == b[-1 - count]:
         count += 1
     return count
-
-
-class _Regrouping(NamedTuple):
-    """The leading dimensions ``lead`` of a shape become ``new_lead``; the ``kept`` others stay."""
-
-    lead: Shape
-    new_lead: Shape
-    kept: int
-
-    def broadcast(self, shape: Shape) -> Shape | None:
-        """Return ``shape``, which broadcasts to the regrouped one, regrouped likewise."""
-        lead = shape[: max(len(shape) - self.kept, 0)]
-        rest = shape[len(lead) :]
-        if lead == self.lead and len(rest) == self.kept:
-            return self.new_lead + rest
-        return rest if all(size == 1 for size in lead) else None
-
-    def move(self, shape: Shape) -> Shape:
-        """Return ``shape``, which starts with ``lead``, regrouped."""
-        return self.new_lead + shape[len(self.lead) :]
-
-
-# Each rule returns the new shapes of the inputs; None if the leading dimensions mean something to
-# the op.
-
-
-def _elementwise(node: Node, shapes: list[Shape], regroup: _Regrouping) -> list[Shape] | None:
-    new_shapes = [new for shape in shapes if (new := regroup.broadcast(shape)) is not None]
-    return new_shapes if len(new_shapes) == len(shapes) else None
-
-
-def _softmax(node: Node, shapes: list[Shape], regroup: _Regrouping) -> list[Shape] | None:
-    return [regroup.move(shapes[0])] if node.attrs["axis"] >= len(regroup.lead) else None
-
-
-def _norm(node: Node, shapes: list[Shape], regroup: _Regrouping) -> list[Shape] | None:
-    return [regroup.move(shapes[0]), *shapes[1:]] if node.attrs["dims"] <= regroup.kept else None
-
-
-def _matmul(node: Node, shapes: list[Shape], regroup: _Regrouping) -> list[Shape] | None:
-    """Rows of ``a`` may be grouped at will if ``b`` is a matrix, batches if both have the same."""
-    if not is_plain_matmul(node):
-        return None
-    a, b = shapes
-    if len(b) == 2:
-        return [regroup.move(a), b]
-    if regroup.kept >= 2 and a[:-2] == b[:-2]:
-        return [regroup.move(a), regroup.move(b)]
-    return None
-
-
-def _attention(node: Node, shapes: list[Shape], regroup: _Regrouping) -> list[Shape] | None:
-    """Batch and heads, which a bmm has joined, become two dimensions again."""
-    heads = [shape[:-2] for shape in shapes[:3]]
-    if node.attrs.get("transpose_output") or len(regroup.new_lead) != 2:
-        return None
-    if regroup.kept != 2 or any(lead != regroup.lead for lead in heads):
-        return None
-    mask = [new for shape in shapes[3:] if (new := regroup.broadcast(shape)) is not None]
-    if len(mask) < len(shapes) - 3:
-        return None
-    return [*(regroup.move(shape) for shape in shapes[:3]), *mask]
-
-
-_RULES: Mapping[str, Callable[[Node, list[Shape], _Regrouping], list[Shape] | None]] = {
-    "SOFTMAX": _softmax,
-    "LAYER_NORM": _norm,
-    "RMS_NORM": _norm,
-    "MATMUL": _matmul,
-    "ATTENTION": _attention,
-}

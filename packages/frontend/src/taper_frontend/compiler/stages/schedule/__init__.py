@@ -1,1 +1,1 @@
-"""What is computed together, and in which pieces."""
+"""Decide which nodes are computed together, and in which parts."""

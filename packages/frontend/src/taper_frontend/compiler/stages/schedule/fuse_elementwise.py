@@ -1,4 +1,4 @@
-"""Elementwise nodes that become one tile program."""
+"""Fuse elementwise nodes into tile programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a product, done while its output blocks are hot."""
+"""Fuse what follows a product into its epilogue, done while its output blocks are in cache."""
 
 from __future__ import annotations
 

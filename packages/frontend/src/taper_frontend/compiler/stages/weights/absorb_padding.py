@@ -1,19 +1,16 @@
-"""Borders that a window can imagine."""
+"""Fold explicit padding into the padding attribute of convolutions and pools."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_runtime.ops.region import Window
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-
-#: What an op with windows finds beyond its input.
-_BORDER = {"CONV": 0.0, "AVG_POOL": 0.0, "MAX_POOL": -math.inf}
 
 
 def absorb_padding(graph: Graph) -> bool:
@@ -31,7 +28,7 @@ def absorb_padding(graph: Graph) -> bool:
 
 
 def _absorb(graph: Graph, node: Node) -> bool:
-    border = _BORDER.get(node.op)
+    border = node.definition.border
     if border is None:
         return False
     cat = graph.producer(node.inputs[0])
@@ -42,23 +39,32 @@ def _absorb(graph: Graph, node: Node) -> bool:
         return False
     axis = cat.attrs["axis"] if axes is None else axes.index(cat.attrs["axis"])
     parts = [name for name in cat.inputs if not _is_filled_with(graph, name, border)]
-    if len(parts) != 1 or not 1 <= axis <= len(node.attrs["kernel"]):
+    window = _window(graph, node, axis)
+    if len(parts) != 1 or window is None or window.padding is None:
         return False
     (x,) = parts
     at = cat.inputs.index(x)
     sizes = [graph.tensors[name].shape[cat.attrs["axis"]] for name in cat.inputs]
-    attrs = dict(node.attrs)
-    for attr in ("padding", "counted"):
-        if attr in attrs:
-            widths = list(attrs[attr])
-            widths[2 * axis - 2] += sum(sizes[:at])
-            widths[2 * axis - 1] += sum(sizes[at + 1 :])
-            attrs[attr] = tuple(widths)
+    attrs, place = dict(node.attrs), window.padding[1]
+    for name, attr in node.definition.attrs.items():
+        if attr.role == "padding":
+            widths = list(attrs[name])
+            widths[place] += sum(sizes[:at])
+            widths[place + 1] += sum(sizes[at + 1 :])
+            attrs[name] = tuple(widths)
     if axes is not None:
         op, moved = permutation_op(axes)
         x = graph.add_node(op, [x], moved, name=f"{x}.moved", source=cat.source)
     graph.replace_node(node, node.op, [x, *node.inputs[1:]], attrs)
     return True
+
+
+def _window(graph: Graph, node: Node, axis: int) -> Window | None:
+    """Return what windows over the first input of ``node`` read along an axis."""
+    types = [graph.tensors[name].type for name in node.inputs]
+    regions = node.definition.needs(types, graph.tensors[node.output].type, node.attrs)
+    relation = regions[0][axis]
+    return relation if isinstance(relation, Window) else None
 
 
 def _is_filled_with(graph: Graph, tensor: str, value: float) -> bool:

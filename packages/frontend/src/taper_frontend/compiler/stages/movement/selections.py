@@ -1,4 +1,4 @@
-"""Several copies in a row that only change the order of rows."""
+"""Merge several copies in a row that only pick rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from taper_runtime.ops.opdef import TensorType
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-
-_MOVES = frozenset({"FLIP", "PERMUTE", "RESHAPE", "SLICE", "TRANSPOSE", "INDEX_SELECT"})
 
 _MIN_ROW = 16  # elements; of shorter rows a copy costs more than what it saves
 _MAX_ELEMENTS = 1 << 24  # of a tensor whose every element is followed
@@ -78,7 +76,18 @@ def _merge(graph: Graph, node: Node) -> bool:
 
 
 def _is_move(graph: Graph, node: Node) -> bool:
-    return node.op in _MOVES and all(graph.value(name) is not None for name in node.inputs[1:])
+    """Whether ``node`` only picks elements of its first input, each known at export.
+
+    A view that repeats elements would tear apart the rows that move together.
+    """
+    if not graph.is_static(node):
+        return False
+    if node.op == "INDEX_SELECT":
+        return node.inputs[1] in graph.constants
+    if node.definition.view is None:
+        return False
+    before, after = (graph.tensors[name].type.size for name in (node.inputs[0], node.output))
+    return after <= before
 
 
 def _is_copy(graph: Graph, node: Node) -> bool:

@@ -1,11 +1,11 @@
-"""Moving permutations of axes towards the outputs, where two of them meet and cancel."""
+"""Move permutations to where they cancel, and what is left of them to where it is free."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from taper_frontend.compiler.analysis.elementwise import is_elementwise
-from taper_frontend.compiler.analysis.permutation import permutation, permutation_op
+from taper_frontend.compiler.analysis.elementwise import is_elementwise, is_fusable
+from taper_frontend.compiler.analysis.permutation import permutation, permutation_op, swaps
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.movement.crossing import (
     inverse,
@@ -35,10 +35,10 @@ def sink_permutations(graph: Graph) -> bool:
         CONV -> RELU -> CONV                               (once remove_noops has run)
 
     This is how a model written for ``[N, C, H, W]`` comes to run channels-last throughout: lowering
-    puts a permutation before and after each op that wants another layout. They sink through
-    elementwise ops, reductions, norms, products, joins and cuts, and through a RESHAPE that keeps
-    together what lies together. The other operands of an op must have the same permutation, or one
-    that costs nothing: constants, and what has only one dimension that counts. An operand that lies
+    puts a permutation before and after each op that wants another layout. They sink through every
+    op whose region says so (:func:`.crossing.reorder`), and through a RESHAPE that keeps together
+    what lies together. The other operands of an op must have the same permutation, or one that
+    costs nothing: constants, and what has only one dimension that counts. An operand that lies
     otherwise is permuted only where all that read the result undo the permutation. Each step leaves
     a permutation nearer to the outputs, and what it adds above the op costs nothing or is undone.
     """
@@ -198,14 +198,14 @@ def _reshape(graph: Graph, node: Node) -> _Moved | None:
     for axis in sorted(set(range(len(new))) - set(order)):
         # a new dim keeps its place, but for the last one, which stays behind the dim before it
         order.insert(order.index(axis - 1) + 1 if axis == len(new) - 1 else axis, axis)
-    permuted = tuple(order.index(axis) for axis in range(len(new)))
+    result = tuple(order.index(axis) for axis in range(len(new)))
     regrouped = tuple(axis for members, _ in pieces for axis in members)
     regrouped = (*(axis for axis in sorted(axes) if axis not in regrouped), *regrouped)
     if not keeps_order(graph.tensors[source].shape, regrouped):
-        if not _is_undone(graph, node.output, permuted, by=any):
+        if not _is_undone(graph, node.output, result, by=any):
             return None
         source = _reordered_tensor(graph, source, regrouped)
-    return _Moved([source], {"shape": tuple(new[axis] for axis in order)}, permuted)
+    return _Moved([source], {"shape": tuple(new[axis] for axis in order)}, result)
 
 
 def _blocks(graph: Graph, node: Node) -> list[tuple[list[int], list[int]]]:
@@ -248,3 +248,86 @@ def _added(graph: Graph, like: str, op: str, source: str, attrs: Mapping[str, An
     producer = graph.producer(like)
     origin = "" if producer is None else producer.source
     return graph.add_node(op, [source], attrs, name=f"{like}.moved", source=origin)
+
+
+# -- what is left ----------------------------------------------------------------------------------
+
+
+def read_permuted(graph: Graph) -> bool:
+    """Place the permutations that are left where they cost least.
+
+    ::
+
+        x -> MAP -> PERMUTE -> CONV             x -> PERMUTE -> MAP -> CONV
+
+    Before, permutations stand as far down as they can, where two of them meet. What is a copy there
+    costs nothing before an elementwise node, which reads its operands in whatever order they lie.
+    Only where nothing else reads the result.
+    """
+    return rewrite(graph, _permute_operands)
+
+
+def _permute_operands(graph: Graph, node: Node) -> bool:
+    axes = permutation(graph, node)
+    producer = None if axes is None else graph.producer(node.inputs[0])
+    if (
+        axes is None
+        or producer is None
+        or not is_fusable(graph, producer)
+        or graph.sole_consumer(producer.output) is not node
+        or not _is_copied(graph, node)
+    ):
+        return False
+    inputs = [_operand(graph, name, axes, node.source) for name in producer.inputs]
+    graph.replace_node(node, producer.op, inputs, producer.attrs)
+    return True
+
+
+def _operand(graph: Graph, tensor: str, axes: Axes, source: str) -> str:
+    """Return an operand of fewer dimensions, perhaps, for a result that is permuted."""
+    shape = graph.tensors[tensor].shape
+    if not shape:
+        return tensor
+    full = padded(shape, len(axes))
+    if full != shape:
+        tensor = graph.add_node("RESHAPE", [tensor], {"shape": full}, source=source)
+    op, attrs = permutation_op(axes)
+    return graph.add_node(op, [tensor], attrs, source=source)
+
+
+def _is_copied(graph: Graph, node: Node) -> bool:
+    """Whether something needs the permuted tensor in row-major order."""
+    return graph.is_output(node.output) or any(
+        reader.definition.view is None and not reader.definition.takes_strided(index)
+        for reader in graph.consumers(node.output)
+        for index, name in enumerate(reader.inputs)
+        if name == node.output
+    )
+
+
+def absorb_output_transpose(graph: Graph) -> bool:
+    """Let ATTENTION write its output with the heads beside each other.
+
+    ::
+
+        ATTENTION -> [B, H, L, D]                  ATTENTION(transpose_output) -> [B, L, H, D]
+          -> TRANSPOSE(1, 2) -> [B, L, H, D]         -> RESHAPE [B, L, H * D]     (now free)
+          -> RESHAPE [B, L, H * D]                                                (was a copy)
+
+    Only where nothing else reads the output as it was.
+    """
+    return rewrite(graph, _absorb_transpose)
+
+
+def _absorb_transpose(graph: Graph, node: Node) -> bool:
+    axes = permutation(graph, node)
+    if axes is None or len(axes) != 4 or not swaps(axes, 1, 2):
+        return False
+    attention = graph.producer(node.inputs[0])
+    if attention is None or attention.op != "ATTENTION" or attention.attrs.get("transpose_output"):
+        return False
+    if graph.sole_consumer(attention.output) is not node:
+        return False
+    attrs = attention.attrs | {"transpose_output": True}
+    graph.replace_node(node, "ATTENTION", attention.inputs, attrs)
+    return True

@@ -1,4 +1,4 @@
-"""Stretches of the graph are computed some images of the batch after the others."""
+"""Runs of nodes are computed one micro-batch after the other."""
 
 import sys
 
@@ -8,7 +8,7 @@ import torch
 
 import taper_frontend
 from graph_checks import Builder, check_fires, check_keeps, floats, op_counts, shrink_cache
-from taper_frontend.compiler.stages import PIPELINE, split_batch
+from taper_frontend.compiler.stages import PIPELINE, split_into_microbatches
 from taper_runtime import InferenceSession
 from taper_runtime.sizes import variable
 
@@ -28,29 +28,29 @@ def first_dims(graph, op):
     return sorted(graph.tensors[n.output].shape[0] for n in graph.nodes.values() if n.op == op)
 
 
-def test_images_are_computed_in_turn():
+def test_microbatches_are_computed_in_turn():
     b = Builder()
-    graph = check_fires(split_batch, b.done(wide(b, b.input("x", 8, 16, 4))))
+    graph = check_fires(split_into_microbatches, b.done(wide(b, b.input("x", 8, 16, 4))))
     assert op_counts(graph)["CAT"] == 1
     assert first_dims(graph, "EXP") == [2, 2, 2, 2]
 
 
-def test_groups_of_images_that_do_not_divide():
+def test_microbatches_that_do_not_divide():
     b = Builder()
-    graph = check_fires(split_batch, b.done(wide(b, b.input("x", 7, 16, 4))))
+    graph = check_fires(split_into_microbatches, b.done(wide(b, b.input("x", 7, 16, 4))))
     assert first_dims(graph, "EXP") == [1, 2, 2, 2]
 
 
-def test_groups_are_at_most_sixteen():
+def test_microbatches_are_at_most_sixteen():
     b = Builder()
-    graph = check_fires(split_batch, b.done(wide(b, b.input("x", 80, 16, 4))))
+    graph = check_fires(split_into_microbatches, b.done(wide(b, b.input("x", 80, 16, 4))))
     assert first_dims(graph, "EXP") == [5] * 16
 
 
 def test_plans_stay_of_some_size(monkeypatch):
-    monkeypatch.setattr(sys.modules[split_batch.__module__], "_MOST_NODES", 14)
+    monkeypatch.setattr(sys.modules[split_into_microbatches.__module__], "_MOST_NODES", 14)
     b = Builder()
-    graph = check_fires(split_batch, b.done(wide(b, b.input("x", 8, 16, 4))))
+    graph = check_fires(split_into_microbatches, b.done(wide(b, b.input("x", 8, 16, 4))))
     assert first_dims(graph, "EXP") == [2] * 4
 
 
@@ -60,7 +60,7 @@ def test_means_over_an_image_and_branches_stay_inside():
     y = b.op("MATMUL", x, b.weight(4, 32))
     mean = b.op("MEAN", y, axes=(1,), keepdim=True)
     y = b.op("MATMUL", b.op("MUL", y, b.op("SIGMOID", mean)), b.weight(32, 4))
-    graph = check_fires(split_batch, b.done(b.op("ADD", y, x)))
+    graph = check_fires(split_into_microbatches, b.done(b.op("ADD", y, x)))
     counts = op_counts(graph)
     assert counts["MEAN"] == counts["MUL"] == 4
     assert counts["CAT"] == 1
@@ -70,7 +70,7 @@ def test_windows_of_images_are_rows_of_them():
     b = Builder()
     y = b.reshape(wide(b, b.reshape(b.input("x", 8, 16, 4), 128, 4)), 16, 8, 4)
     y = b.op("CAT", b.constant(floats(16, 1, 4)), y, axis=1)
-    graph = check_fires(split_batch, b.done(wide(b, y, seed=2)))
+    graph = check_fires(split_into_microbatches, b.done(wide(b, y, seed=2)))
     assert first_dims(graph, "EXP") == [2] * 8 + [32] * 4
 
 
@@ -79,7 +79,7 @@ def test_each_result_is_put_together():
     y = b.op("EXP", b.op("MATMUL", b.input("x", 8, 16, 4), b.weight(4, 32)))
     mean = b.op("MEAN", y, axes=(1,))
     z = b.op("MATMUL", y, b.weight(32, 4))
-    graph = check_fires(split_batch, b.done(z, mean, b.op("SUM", z, axes=(0,))))
+    graph = check_fires(split_into_microbatches, b.done(z, mean, b.op("SUM", z, axes=(0,))))
     counts = op_counts(graph)
     assert counts["CAT"] == 2
     assert counts["MEAN"] == 4
@@ -91,7 +91,7 @@ def test_two_inputs_with_the_batch_and_one_without():
     x, y = b.input("x", 8, 16, 4), b.input("y", 8, 16, 4)
     shared = b.input("shared", 1, 16, 32)
     z = b.op("ADD", b.op("MATMUL", b.op("ADD", x, y), b.weight(4, 32)), shared)
-    check_fires(split_batch, b.done(b.op("MATMUL", z, b.weight(32, 4))))
+    check_fires(split_into_microbatches, b.done(b.op("MATMUL", z, b.weight(32, 4))))
 
 
 @pytest.mark.parametrize(
@@ -99,26 +99,28 @@ def test_two_inputs_with_the_batch_and_one_without():
     [
         lambda b: wide(b, b.input("x", 1, 64, 4)),  # one image
         lambda b: wide(b, b.input("x", 2, 16, 4)),  # it fits
-        lambda b: b.op("MATMUL", b.input("x", 8, 64, 64), b.weight(64, 64)),  # nothing handed on
+        lambda b: b.op("MATMUL", b.input("x", 8, 64, 64), b.weight(64, 64)),  # nothing lives across
         lambda b: b.op("SOFTMAX", b.op("EXP", b.input("x", 8, 64, 64)), axis=0),
         lambda b: b.op("EXP", b.transpose(b.input("x", 8, 64, 64), 0, 1)),
     ],
 )
 def test_what_is_left_alone(make):
     b = Builder()
-    check_keeps(split_batch, b.done(make(b)))
+    check_keeps(split_into_microbatches, b.done(make(b)))
 
 
 def test_heavy_weights_are_not_read_for_every_image():
     b = Builder()
     y = b.op("MATMUL", b.input("x", 8, 1, 1024), b.weight(1024, 512))
-    check_keeps(split_batch, b.done(b.op("MATMUL", b.op("EXP", y), b.weight(512, 512, seed=2))))
+    check_keeps(
+        split_into_microbatches, b.done(b.op("MATMUL", b.op("EXP", y), b.weight(512, 512, seed=2)))
+    )
 
 
 def test_sizes_that_vary_are_left_alone():
     b = Builder()
     b.graph.sizes, b.graph.examples = {"n": (1, 64)}, {"n": 16}
-    check_keeps(split_batch, b.done(wide(b, b.input("x", 8, variable("n", 1, 64), 4))))
+    check_keeps(split_into_microbatches, b.done(wide(b, b.input("x", 8, variable("n", 1, 64), 4))))
 
 
 class Excited(torch.nn.Module):
@@ -142,7 +144,7 @@ def test_exported_model_agrees_and_its_arena_is_smaller():
     net, x = Excited().eval(), torch.randn(6, 8, 20, 6)
     plans = [
         taper_frontend.export(net, (x,), passes=passes)
-        for passes in (PIPELINE, [p for p in PIPELINE if p is not split_batch])
+        for passes in (PIPELINE, [p for p in PIPELINE if p is not split_into_microbatches])
     ]
     split, whole = (InferenceSession(plan).run(None, {"x": x.numpy()})[0] for plan in plans)
     np.testing.assert_allclose(split, whole, rtol=1e-5, atol=1e-6)

@@ -11,7 +11,45 @@ from taper_runtime.plan.specialize import substitute
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
 
 
-cdef class Layout:
+cdef struct Address:
+    Py_ssize_t base  # the external array that holds it, or, after those, the arena; -1: neither
+    int64_t offset   # bytes from its begin; where there is neither, the address itself
+
+
+cdef class External:
+    """An array of the caller's, for one set of sizes."""
+
+    cdef object spec     # TensorSpec
+    cdef object storage  # numpy dtype
+    cdef tuple shape
+
+
+cdef class Array:
+    """An operand of a step that numpy computes, for one set of sizes."""
+
+    cdef Address address
+    cdef object type     # TensorType
+    cdef tuple strides   # elements
+
+
+cdef class NumpyNode:
+    """A step that numpy computes, for one set of sizes."""
+
+    cdef object op
+    cdef dict attrs
+    cdef list operands   # Array, the output last
+
+
+cdef class Segment:
+    """Steps that follow each other without Python between them: native ones, or one of numpy's."""
+
+    cdef Py_ssize_t first  # of the native steps
+    cdef Py_ssize_t end    # the one after the last
+    cdef Step step         # None, or the one that numpy computes
+    cdef NumpyNode node    # which is that
+
+
+cdef class Instance:
     """The program for one set of sizes: nodes prepared, the arena laid out."""
 
     cdef Program program
@@ -21,9 +59,9 @@ cdef class Layout:
     cdef Buffer state
     cdef Buffer root_offsets
     cdef list native         # (index among the program's steps, Candidate)
-    cdef list segments       # (first step, end step, None) or (0, 0, numpy node)
-    cdef tuple inputs        # (TensorSpec, storage, shape)
-    cdef tuple outputs
+    cdef list segments       # Segment
+    cdef list inputs         # External
+    cdef list outputs
     cdef int64_t arena_bytes
     cdef size_t worker_scratch_bytes
     cdef list frames
@@ -34,19 +72,25 @@ cdef class Layout:
         self.native = []
         self.segments = []
         self.values = program.sizes.evaluate(sizes)
-        self.inputs = tuple([self._concrete(spec) for spec in program.inputs])
-        self.outputs = tuple([self._concrete(spec) for spec in program.outputs])
+        self.inputs = [self._external(spec) for spec in program.inputs]
+        self.outputs = [self._external(spec) for spec in program.outputs]
         self._prepare()
         self._lay_out()
         self._place_numpy()
 
+    cdef tuple shapes(self):
+        """The shapes of the inputs."""
+        return tuple([(<External>external).shape for external in self.inputs])
+
     cdef int64_t value(self, Py_ssize_t slot) noexcept:
         return (<int64_t *>self.values.data)[slot]
 
-    cdef tuple _concrete(self, spec):
-        """(TensorSpec, storage, shape) of a bound tensor."""
-        shape = substitute(spec.shape, self.number)
-        return spec._replace(shape=shape), DTYPES[spec.dtype].storage, shape
+    cdef External _external(self, spec):
+        cdef External external = External.__new__(External)
+        external.shape = substitute(spec.shape, self.number)
+        external.spec = spec._replace(shape=external.shape)
+        external.storage = DTYPES[spec.dtype].storage
+        return external
 
     def number(self, size):
         """Return what a size expression of the program is here."""
@@ -62,7 +106,8 @@ cdef class Layout:
         cdef char *state
         cdef size_t state_bytes = -(-taper_max_state_bytes() // TAPER_ALIGNMENT) * TAPER_ALIGNMENT
         cdef list candidates
-        cdef Py_ssize_t index, first
+        cdef Segment segment = None
+        cdef Py_ssize_t index
         self.tensors = Buffer(program.n_tensors * sizeof(taper_tensor))
         self.steps = Buffer(len(program.steps) * sizeof(taper_step))
         self.state = Buffer(len(program.steps) * state_bytes)
@@ -81,19 +126,21 @@ cdef class Layout:
                 native.call.output = tensor + native.call.n_inputs
                 candidate = _select(candidates, native, state)
             if candidate is None:
-                self.segments.append((0, 0, step))
+                segment = Segment.__new__(Segment)
+                segment.step = step
+                self.segments.append(segment)
                 continue
             native.workers = <int32_t>min(
                 program.workers,
                 native.work.tasks // max(1, native.work.phases),
                 max(1, self.value(step.threads)),
             )
-            first = len(self.native)
+            if segment is None or segment.step is not None:
+                segment = Segment.__new__(Segment)
+                segment.first = len(self.native)
+                self.segments.append(segment)
             self.native.append((index, candidate))
-            if self.segments and self.segments[-1][2] is None:
-                self.segments[-1] = (self.segments[-1][0], first + 1, None)
-            else:
-                self.segments.append((first, first + 1, None))
+            segment.end = len(self.native)
             tensor += native.call.n_inputs + 1
             native += 1
             state += state_bytes
@@ -127,8 +174,8 @@ cdef class Layout:
         cdef Step step
         cdef Py_ssize_t i
         blocks = [(birth, death, self.value(slot)) for birth, death, slot in program.blocks]
-        offsets = program.offsets
-        total = program.arena_bytes
+        offsets = program.arena.offsets
+        total = program.arena.nbytes
         scratch = []
         for i in range(len(self.native)):
             step = program.steps[self.native[i][0]]
@@ -139,8 +186,8 @@ cdef class Layout:
             elif native[i].work.scratch_bytes <= <size_t>step.scratch[1]:
                 scratch.append(step.scratch[0])
             else:  # this machine's kernel wants more than the one that the plan was made with
-                scratch.append(program.arena_bytes)
-                total = max(total, program.arena_bytes + need)
+                scratch.append(program.arena.nbytes)
+                total = max(total, program.arena.nbytes + need)
         if program.dynamic:
             offsets, total = assign_offsets(blocks)
             scratch = offsets[len(program.blocks):]
@@ -156,36 +203,42 @@ cdef class Layout:
         return 0
 
     cdef int _place_numpy(self) except -1:
-        """Make numpy nodes of the steps without a kernel: (op, attrs, operands)."""
-        cdef Step step
-        for i, (_, _, step) in enumerate(self.segments):
-            if step is not None:
-                self.segments[i] = (0, 0, self._numpy_node(step))
+        """Make numpy nodes of the steps without a kernel."""
+        cdef Segment segment
+        for segment in self.segments:
+            if segment.step is not None:
+                segment.node = self.numpy_node(segment.step)
         return 0
 
-    cdef tuple _numpy_node(self, Step step):
-        """(op, attrs, operands) of a step, all sizes known, operands as Frame.array takes them."""
-        operands = [
-            (
-                *self._place(kind, index, offset),
-                type_._replace(shape=substitute(type_.shape, self.number)),
-                substitute(strides, self.number),
-            )
-            for kind, index, offset, type_, strides in step.operands
-        ]
-        return step.op, self._attrs(step), operands
+    cdef NumpyNode numpy_node(self, Step step):
+        """A step as numpy computes it."""
+        cdef NumpyNode node = NumpyNode.__new__(NumpyNode)
+        cdef Operand operand
+        cdef Array array
+        node.op, node.attrs, node.operands = step.op, self._attrs(step), []
+        for operand in step.operands:
+            array = Array.__new__(Array)
+            array.address = self.address(operand)
+            shape = substitute(operand.type.shape, self.number)
+            array.type = operand.type._replace(shape=shape)
+            array.strides = substitute(operand.strides, self.number)
+            node.operands.append(array)
+        return node
 
     cdef dict _attrs(self, Step step):
         """The step's attrs, all sizes known."""
         return {name: substitute(value, self.number) for name, value in step.attrs.items()}
 
-    cdef tuple _place(self, int kind, Py_ssize_t index, Py_ssize_t offset):
-        """(bound array or -1, address or offset) of an operand's first element."""
-        cdef int64_t inside = self.value(offset)
-        if kind == _CONSTANT:
-            return -1, self.program.constants[index] + inside
-        if kind == _ARENA:
-            return (
-                self.program.n_bound - 1, (<int64_t *>self.root_offsets.data)[index] + inside
-            )
-        return index, inside
+    cdef Address address(self, Operand operand) except *:
+        """Where the first element of an operand lies."""
+        cdef Address at
+        at.offset = self.value(operand.offset_slot)
+        if operand.kind == _CONSTANT:
+            at.base = -1
+            at.offset += <int64_t>self.program.constants[operand.index]
+        elif operand.kind == _ARENA:
+            at.base = self.program.n_external
+            at.offset += (<int64_t *>self.root_offsets.data)[operand.index]
+        else:
+            at.base = operand.index
+        return at

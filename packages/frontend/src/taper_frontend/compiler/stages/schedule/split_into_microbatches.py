@@ -1,0 +1,157 @@
+"""Split the batch into micro-batches, so that what lives across nodes stays in cache."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.batch import Batch
+from taper_frontend.compiler.analysis.cost import node_cost
+from taper_frontend.compiler.stages.schedule.tiles import Tiles
+from taper_runtime.machine.cost import Place, beyond_cache, shared_ns
+from taper_runtime.plan.liveness import lifetimes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+#: Micro-batches at most, and nodes: a plan of more takes long to open.
+_MOST, _MOST_NODES = 16, 1 << 12
+
+
+def split_into_microbatches(graph: Graph) -> bool:
+    """Compute runs of nodes for one micro-batch after the other.
+
+    ::
+
+        CONV(x, v)                              for each micro-batch:
+        MEAN(.), MATMUL(., u), ...                SLICE(x), CONV(., v), MEAN(.), MATMUL(., u), ...
+        MUL(., .), MATMUL(., w)                   MUL(., .), MATMUL(., w)
+                                                CAT(micro-batches)
+
+    A micro-batch is a view of the batch, and its result is computed at its offset in the whole, so
+    nothing but the nodes themselves is new, and the arena holds the tensors of one micro-batch.
+    Which nodes keep the items of the batch apart follows from the regions of their ops. Into how
+    many micro-batches each node is split is a shortest path over the nodes in order: it weighs what
+    they read and write beyond cache, weights that they wait for, and, where the number changes,
+    what lives across.
+    """
+    batch = Batch(graph)
+    if not batch.rows:
+        return False
+    order = _batch_last(graph, batch)
+    counts = _least_time(graph, batch, order)
+    changed = False
+    for count, nodes in groupby(zip(counts, order, strict=True), key=lambda pair: pair[0]):
+        if count > 1:
+            split_nodes(graph, batch, [node for _, node in nodes], count)
+            changed = True
+    return changed
+
+
+def _batch_last(graph: Graph, batch: Batch) -> list[Node]:
+    """Order nodes so that those without the batch come first: they would interrupt a run."""
+    with_batch = set(batch.rows)
+    first, then = [], []
+    for node in graph.order():
+        if with_batch.isdisjoint(node.inputs):
+            first.append(node)
+        else:
+            then.append(node)
+            with_batch.add(node.output)
+    return first + then
+
+
+def _least_time(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[int]:
+    """Return into how many micro-batches each node is split for all to take the least time."""
+    most = min(batch.items, _MOST, _MOST_NODES // max(1, len(order)))
+    choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
+    times = {1: 0.0}  # up to a node, by its count
+    chosen: list[dict[int, int]] = []  # count of a node -> best one of the node before
+    *between, last = _live_across(graph, batch, order)
+    for node, live in zip(order, between, strict=True):
+        before: dict[int, int] = {}
+        after: dict[int, float] = {}
+        for count in choices if batch.keeps_apart(node) else [1]:
+            before[count], time = _cheapest(times, count, live)
+            after[count] = time + _node_ns(graph, batch, node, count)
+        chosen.append(before)
+        times = after
+    count, _ = _cheapest(times, 1, last)
+    counts = []
+    for before in reversed(chosen):
+        counts.append(count)
+        count = before[count]
+    return counts[::-1]
+
+
+def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, float]:
+    """Return from which count to go on to ``count``, and the time of that.
+
+    Where the count changes, what lives across goes through memory, which takes ``live``. The side
+    that is whole, if one is, has that in its own time already.
+    """
+    options = {
+        other: time + (0 if other == count else live if 1 in (other, count) else 2 * live)
+        for other, time in times.items()
+    }
+    best = min(options, key=options.__getitem__)
+    return best, options[best]
+
+
+def _live_across(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[float]:
+    """Return the time of moving what lives before each node, and after the last, beyond cache."""
+    roots = {name: name for name in batch.rows}
+    for node in order:
+        if node.definition.view is not None and node.inputs[0] in roots and node.output in roots:
+            roots[node.output] = roots[node.inputs[0]]
+    lives = lifetimes(order, roots, graph.reads, graph.writes)
+    born = defaultdict[int, list[str]](list)
+    for root, life in lives.items():
+        born[life.birth].append(root)
+    live: list[str] = []
+    times = []
+    for step in range(len(order) + 1):
+        live = [root for root in live + born[step - 1] if lives[root].death >= step]
+        times.append(sum(shared_ns(beyond_cache(graph.tensors[root].nbytes)) for root in live))
+    return times
+
+
+def _node_ns(graph: Graph, batch: Batch, node: Node, count: int) -> float:
+    """Return the time of a node in all micro-batches; 0 for one that is not split either way."""
+    if not batch.keeps_apart(node) or node.definition.view is not None:
+        return 0.0
+    cut = batch.cut_inputs(node)
+    moved = sum(beyond_cache(graph.tensors[t].nbytes / count) for t in (*cut, node.output))
+    shared = sum(
+        graph.tensors[name].nbytes for name in set(node.inputs) - cut if graph.is_constant(name)
+    )
+    # Weights are fetched ahead, and waited for only where there is little to do with them.
+    place = Place(1 / count, streamed=shared_ns(shared), waited=shared_ns(moved))
+    return count * node_cost(graph, node, place)
+
+
+# -- the rewrite -----------------------------------------------------------------------------------
+
+
+def split_nodes(graph: Graph, batch: Batch, nodes: Sequence[Node], count: int) -> None:
+    """Compute nodes in a row, which keep items apart, for one micro-batch after the other."""
+    inside = {node.output for node in nodes}
+    results = [
+        node
+        for node in nodes
+        if graph.is_output(node.output)
+        or any(consumer.output not in inside for consumer in graph.consumers(node.output))
+    ]
+    ends = [batch.items * index // count for index in range(count + 1)]
+    parts: dict[str, list[str]] = {node.output: [] for node in nodes}
+    for items in pairwise(ends):
+        tiles = Tiles(graph, ".items")
+        for node in nodes:
+            made = tiles.compute(node, {0: batch.rows_of(node.output, items)})
+            parts[node.output].append(made)
+    for node in reversed(results):
+        graph.replace_node(node, "CAT", parts[node.output], {"axis": 0})

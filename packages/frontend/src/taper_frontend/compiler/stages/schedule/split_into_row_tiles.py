@@ -1,0 +1,257 @@
+"""Split chains of nodes over images into row tiles, so that what lives across stays in cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_frontend.compiler.analysis.cost import node_cost
+from taper_frontend.compiler.analysis.regions import part_of, regions
+from taper_frontend.compiler.stages.schedule.tiles import Tiles
+from taper_runtime.machine.cost import Place, cache_bytes, shared_ns
+from taper_runtime.ops.region import Same, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.opdef import Shape
+    from taper_runtime.ops.region import Range
+
+#: Nodes of a chain that are weighed together, and tiles at most: a CAT's inputs.
+_LONGEST, _MOST = 8, 64
+
+
+def split_into_row_tiles(graph: Graph) -> bool:
+    """Compute chains of nodes over large images [N, H, *, C] one row tile after the other.
+
+    ::
+
+        MATMUL(x, w)                          for each tile:
+        CONV(., v, kernel=(3, 3))               SLICE(x), MATMUL(., w), CONV(., v), MATMUL(., u)
+        MATMUL(., u)                          CAT(tiles)
+
+    A tile is as large as cache allows: between the nodes of a chain nothing goes to memory, and the
+    arena holds tiles instead of images. Which rows of x a tile needs follows from the regions of
+    the ops. Those rows are a view, and the result is computed at its offset in the whole. Tiles
+    that are neighbours compute the rows that both need, which is weighed against what they save,
+    and so is reading the weights again. Where there are several images, a tile holds one or more of
+    them, or rows of one.
+    """
+    done: set[str] = set()
+    changed = False
+    for node in graph.order():
+        if node.output in done or node.output not in graph.nodes:
+            continue
+        chain = _chain(graph, node)
+        done.update(link.node.output for link in chain)
+        for segment in _segments(graph, chain):
+            if segment.tiles:
+                _split(graph, segment)
+                graph.listener.fired("split_into_row_tiles", segment.links[-1].node.output)
+                changed = True
+    return changed
+
+
+class _Tile(NamedTuple):
+    """Part of a tensor [N, H, ...]."""
+
+    images: Range
+    rows: Range
+
+
+class _Link(NamedTuple):
+    """A node of a chain.
+
+    Attributes
+    ----------
+    node : Node
+    source : str
+        The input that the node before makes, or the first of a chain reads.
+    relation : Same or Window
+        Of the rows of ``source`` to the rows of the output.
+    height : int
+        Rows of ``source``.
+    """
+
+    node: Node
+    source: str
+    relation: Same | Window
+    height: int
+
+    def reads(self, tile: _Tile) -> _Tile:
+        """Return what a tile of the output needs of ``source``."""
+        if isinstance(self.relation, Same):
+            return tile
+        start, stop = self.relation.needs(tile.rows)
+        return _Tile(tile.images, (max(0, start), min(self.height, stop)))
+
+
+class _Segment(NamedTuple):
+    """Links that are computed together: in tiles of the last one's output, or, without, whole."""
+
+    links: Sequence[_Link]
+    tiles: Sequence[_Tile]
+    time: float  # estimated, in nanoseconds
+
+
+# -- what is a chain -------------------------------------------------------------------------------
+
+
+def _chain(graph: Graph, node: Node) -> list[_Link]:
+    """Collect nodes from ``node`` on, of which each is all that reads the one before."""
+    chain: list[_Link] = []
+    following: Node | None = node
+    source = node.inputs[0] if node.inputs else ""
+    while following is not None and (link := _link(graph, following, source)) is not None:
+        chain.append(link)
+        source = following.output
+        following = graph.sole_consumer(source)
+    return chain
+
+
+def _link(graph: Graph, node: Node, source: str) -> _Link | None:
+    """Return ``node`` as a link if it can compute rows of its output from rows of ``source``."""
+    output = graph.tensors[node.output].shape
+    if not graph.is_static(node) or 0 in output or source not in node.inputs:
+        return None
+    index = node.inputs.index(source)
+    shape = graph.tensors[source].shape
+    # What stands behind the weights is an epilogue's operand.
+    if index >= min(node.definition.weights, default=len(node.inputs)) or len(shape) < 3:
+        return None
+    if len(shape) != len(output) or node.definition.view is not None:
+        return None
+    region, *others = {
+        region
+        for name, region in zip(node.inputs, regions(graph, node), strict=True)
+        if name == source
+    }
+    images, rows, *_ = region
+    if others or images != Same(0) or not isinstance(rows, (Same, Window)) or rows.axis != 1:
+        return None
+    one = dict.fromkeys((0, 1), (0, 1))
+    return _Link(node, source, rows, shape[1]) if part_of(graph, node, one) else None
+
+
+# -- what is weighed -------------------------------------------------------------------------------
+
+
+def _segments(graph: Graph, chain: Sequence[_Link]) -> list[_Segment]:
+    """Cut a chain into segments so that it takes the least time, as far as that is estimated."""
+    best: list[tuple[float, list[_Segment]]] = [(0.0, [])]
+    for stop in range(1, len(chain) + 1):
+        options = []
+        for start in range(max(0, stop - _LONGEST), stop):
+            segment = _segment(graph, chain[start:stop])
+            if segment is not None:
+                time, before = best[start]
+                options.append((time + segment.time, [*before, segment]))
+        best.append(min(options, key=lambda option: option[0]))
+    return best[-1][1]
+
+
+def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
+    """Return the fewest tiles that fit cache; None where that is impossible or pointless."""
+    last = graph.tensors[links[-1].node.output]
+    # A large tensor is written to memory and read again, by this segment's last node and the next.
+    live_across = 2 * shared_ns(last.nbytes) if last.nbytes > cache_bytes() else 0.0
+    if len(links) == 1:
+        return _Segment(links, (), node_cost(graph, links[0].node, Place(waited=live_across)))
+    if all(graph.tensors[link.node.output].nbytes <= cache_bytes() for link in links[:-1]):
+        return None
+    images, rows = last.shape[:2]
+    for count in range(2, _MOST + 1):
+        # Whole images as long as there are as many.
+        groups = min(count, images)
+        per_image = -(-count // groups)
+        if per_image > rows:
+            return None
+        tiles = [
+            _Tile(group, part)
+            for group in _shares(images, groups)
+            for part in _shares(rows, per_image if groups == images else 1)
+        ]
+        peak = max(_peak(graph, links, tile) for tile in tiles)
+        if peak <= cache_bytes() and len(tiles) <= _MOST:
+            time = sum(_tile_time(graph, links, tile) for tile in tiles)
+            time += _weights(graph, links, len(tiles))
+            return _Segment(links, tiles, time + live_across)
+    return None
+
+
+def _shares(count: int, parts: int) -> list[Range]:
+    return [(count * i // parts, count * (i + 1) // parts) for i in range(parts)]
+
+
+def _spans(links: Sequence[_Link], tile: _Tile) -> list[tuple[_Tile, _Tile]]:
+    """Return what each link reads of its source and makes of its output, for a tile of the last."""
+    spans = []
+    for link in reversed(links):
+        read = link.reads(tile)
+        spans.append((read, tile))
+        tile = read
+    return spans[::-1]
+
+
+def _bytes(graph: Graph, tensor: str, tile: _Tile) -> float:
+    spec = graph.tensors[tensor]
+    return spec.nbytes * _share(spec.shape, tile)
+
+
+def _share(shape: Shape, tile: _Tile) -> float:
+    """Return what part of a tensor a tile is."""
+    images, rows = (stop - start for start, stop in tile)
+    return images * rows / (shape[0] * shape[1])
+
+
+def _peak(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
+    """Return the most bytes that a link reads and writes for a tile."""
+    return max(
+        _bytes(graph, link.source, read) + _bytes(graph, link.node.output, made)
+        for link, (read, made) in zip(links, _spans(links, tile), strict=True)
+    )
+
+
+def _tile_time(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
+    return sum(
+        node_cost(graph, link.node, Place(_share(graph.tensors[link.node.output].shape, made)))
+        for link, (_, made) in zip(links, _spans(links, tile), strict=True)
+    )
+
+
+def _weights(graph: Graph, links: Sequence[_Link], tiles: int) -> float:
+    """Return the time of reading the weights for every tile but the first, if they do not stay."""
+    names = {name for link in links for name in link.node.inputs if graph.is_constant(name)}
+    nbytes = sum(graph.tensors[name].nbytes for name in names)
+    return (tiles - 1) * shared_ns(nbytes) if nbytes > cache_bytes() // 2 else 0.0
+
+
+# -- the rewrite -----------------------------------------------------------------------------------
+
+
+def _split(graph: Graph, segment: _Segment) -> None:
+    last = segment.links[-1].node
+    images: dict[Range, list[str]] = {}
+    for tile in segment.tiles:
+        images.setdefault(tile.images, []).append(_compute(graph, segment.links, tile))
+    if len(images) == 1:
+        graph.replace_node(last, "CAT", next(iter(images.values())), {"axis": 1})
+        return
+    parts = [
+        tiles[0]
+        if len(tiles) == 1
+        else graph.add_node(
+            "CAT", tiles, {"axis": 1}, name=f"{last.output}.tile", source=last.source
+        )
+        for tiles in images.values()
+    ]
+    graph.replace_node(last, "CAT", parts, {"axis": 0})
+
+
+def _compute(graph: Graph, links: Sequence[_Link], tile: _Tile) -> str:
+    """Add the nodes that compute a tile of the last link's output."""
+    tiles, made = Tiles(graph, ".tile"), ""
+    for link, (_, write) in zip(links, _spans(links, tile), strict=True):
+        made = tiles.compute(link.node, dict(enumerate(write)))
+    return made

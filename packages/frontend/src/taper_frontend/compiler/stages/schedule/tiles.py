@@ -1,0 +1,65 @@
+"""Add nodes that compute a part of a tensor from parts of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.regions import part_of
+from taper_runtime.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.region import Range
+
+
+class Tiles:
+    """Parts of tensors, each computed or sliced once.
+
+    A slice is a view, and so is the CAT of parts that are computed one after the other: nothing
+    but the nodes themselves is new.
+
+    Parameters
+    ----------
+    graph : Graph
+    suffix : str
+        Of the names of what is added.
+    """
+
+    def __init__(self, graph: Graph, suffix: str) -> None:
+        self._graph = graph
+        self._suffix = suffix
+        self._made: dict[tuple[str, tuple[Range, ...]], str] = {}
+
+    def compute(self, node: Node, cuts: Mapping[int, Range]) -> str:
+        """Add a node for ranges of the axes of ``node``'s output; return what it makes."""
+        part = part_of(self._graph, node, cuts)
+        if part is None:
+            raise InternalError(f"{node.op} {node.output!r}: expected to compute {dict(cuts)}")
+        inputs = [
+            self._take(name, ranges) for name, ranges in zip(node.inputs, part.inputs, strict=True)
+        ]
+        made = self._graph.add_node(
+            node.op, inputs, part.attrs, name=f"{node.output}{self._suffix}", source=node.source
+        )
+        shape = self._graph.tensors[node.output].shape
+        ranges = tuple(cuts.get(axis, (0, size)) for axis, size in enumerate(shape))
+        self._made[node.output, ranges] = made
+        return made
+
+    def _take(self, tensor: str, ranges: Sequence[Range]) -> str:
+        """Return ranges of the axes of ``tensor``: itself, what has been made, or a slice."""
+        key = tensor, tuple(ranges)
+        if key not in self._made:
+            self._made[key] = self._slice(tensor, ranges)
+        return self._made[key]
+
+    def _slice(self, tensor: str, ranges: Sequence[Range]) -> str:
+        for axis, (start, stop) in enumerate(ranges):
+            if (start, stop) != (0, self._graph.tensors[tensor].shape[axis]):
+                cut = {"axis": axis, "start": start, "stop": stop}
+                name = f"{tensor}{self._suffix}"
+                tensor = self._graph.add_node("SLICE", [tensor], cut, name=name)
+        return tensor

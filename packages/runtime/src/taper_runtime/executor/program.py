@@ -1,0 +1,151 @@
+"""Make the native program of a plan: its executed nodes, and where their operands lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.executor import _native
+from taper_runtime.executor.executor import definition, node_work, operand
+from taper_runtime.executor.inputs import bind_inputs
+from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.checks import counted_bytes
+from taper_runtime.plan.liveness import Block, lifetimes
+from taper_runtime.plan.specialize import specialize
+from taper_runtime.sizes import nonempty
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+
+class Arena(NamedTuple):
+    """The arena of a program.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        The memory of each root in it, and the steps that need it.
+    offsets : list of int
+        Where the plan puts them; all 0 where it has size variables.
+    nbytes : int
+        Its size in the plan; 0 where that has size variables.
+    """
+
+    blocks: list[Block]
+    offsets: list[int]
+    nbytes: int
+
+
+class Variables:
+    """The size variables of a plan, and what a run's arrays make of it.
+
+    Attributes
+    ----------
+    names : list of str
+    """
+
+    def __init__(self, plan: Plan, threads: int) -> None:
+        self.names = list(plan.sizes)
+        self._plan = plan
+        self._threads = threads
+
+    def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
+        """Return the variables' values, in order, that input arrays give.
+
+        Raises
+        ------
+        InputError
+            If the arrays are not those of the plan's inputs for any sizes.
+        """
+        values = bind_inputs(self._plan, arrays)
+        return [values[name] for name in self.names]
+
+    def specialize(self, values: Sequence[int]) -> _native.Program:
+        """Return the program for these values, one of which is 0; it has no variables.
+
+        Raises
+        ------
+        InputError
+            If the plan cannot run with them.
+        """
+        sizes = dict(zip(self.names, values, strict=True))
+        return make_program(specialize(self._plan, sizes), self._threads)
+
+
+def make_program(plan: Plan, threads: int) -> _native.Program:
+    """Return the program of a valid plan.
+
+    Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps the
+    executed nodes, all in the plan's order.
+    """
+    nodes = executed_nodes(plan)
+    outputs = list(dict.fromkeys(plan.writes))
+    external = {name: i for i, name in enumerate((*plan.reads, *outputs))}
+    constants = {n: i for i, n in enumerate(n for n in plan.constants if n not in plan.states)}
+    blocks = arena_blocks(plan, nodes)
+    roots = {name: i for i, name in enumerate(blocks)}
+
+    def place(name: str) -> _native.Operand:
+        type_, strides = operand(plan, name)
+        root, offset, _ = plan.placements[name]
+        if root in external:
+            return _native.Operand(_native.EXTERNAL, external[root], offset, type_, strides)
+        if root in constants:
+            return _native.Operand(_native.CONSTANT, constants[root], offset, type_, strides)
+        offset = 0 if root == name else offset
+        return _native.Operand(_native.ARENA, roots[root], offset, type_, strides)
+
+    program = _native.Program(
+        [plan.tensors[name] for name in plan.reads],
+        [plan.tensors[name] for name in outputs],
+        [plan.constants[name] for name in constants],
+        Arena(
+            list(blocks.values()),
+            [plan.placements[root].offset for root in blocks],
+            plan.arena_bytes,
+        ),
+        threads,
+        Variables(plan, threads),
+    )
+    for node in nodes:
+        op, attrs = definition(node)
+        operands = [place(name) for name in (*node.inputs, node.output)]
+        count = _threads_worth(plan, node) if threads > 1 else 1
+        label = f"{node.output} ({node.op})"
+        program.add(op, attrs, operands, node.scratch, label, count)
+    types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
+    program.finish(_example_sizes(plan), [counted_bytes(tensor) for tensor in types])
+    return program
+
+
+def executed_nodes(plan: Plan) -> list[PlanNode]:
+    """Return the nodes that a run computes, in order."""
+    return [node for node in plan.nodes if plan.is_executed(node)]
+
+
+def arena_blocks(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, Block]:
+    """Return the memory of each root in the arena, and when ``nodes``, in order, need it."""
+    roots = {
+        name: root
+        for name, (root, _, _) in plan.placements.items()
+        if plan.tensors[root].role == "intermediate"
+    }
+    return {
+        root: Block(*life, plan.tensors[root].nbytes)
+        for root, life in lifetimes(nodes, roots).items()
+    }
+
+
+def _threads_worth(plan: Plan, node: PlanNode) -> int:
+    from taper_runtime.machine.cost import threads_worth
+
+    return threads_worth(node_work(plan, node))
+
+
+def _example_sizes(plan: Plan) -> list[int]:
+    """Values of the size variables to begin with: the samples', else the least; none is 0."""
+    values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+    return [values.get(name) or nonempty(*limits)[0] for name, limits in plan.sizes.items()]
