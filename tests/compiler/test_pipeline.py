@@ -14,10 +14,16 @@ from graph_checks import (
     shrink_cache,
 )
 from random_graphs import random_graph
+from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import evaluate
+from taper_frontend.compiler.rules.engine import Rule, RuleSet
+from taper_frontend.compiler.rules.pattern import op, tensor
 from taper_frontend.compiler.stages import (
     PIPELINE,
+    STAGES,
+    Form,
     Group,
+    Stage,
     eliminate_dead_code,
     fuse_elementwise,
     remove_noops,
@@ -45,7 +51,7 @@ def test_random_graphs_keep_their_values(seed):
     inputs = random_inputs(graph, seed)
     expected = evaluate(graph, inputs)
     names = list(graph.outputs)
-    run_pipeline(graph, PIPELINE, verify=True)
+    run_pipeline(graph, STAGES, verify=True)
     values = evaluate(graph, inputs)
     assert graph.outputs == names
     assert_same_values(values, expected)
@@ -171,3 +177,121 @@ def test_check_fires_notices_a_wrong_pass():
     graph = b.done(b.op("EXP", b.op("NEG", b.input("x", 3))))
     with pytest.raises(AssertionError):
         check_fires(drop_negation, graph)
+
+
+class TestStages:
+    def graph(self):
+        b = Builder()
+        y = b.reshape(b.op("EXP", b.input("x", 2, 3)), 2, 3)
+        return b.done(b.op("NEG", b.reshape(y, 2, 3)))
+
+    def test_pipeline_is_the_steps_of_the_stages(self):
+        names = ["canonical form", "recognition", "movement", "weights", "schedule"]
+        assert [stage.name for stage in STAGES] == names
+        steps = [pass_ for stage in STAGES for pass_ in stage.steps if not isinstance(pass_, Group)]
+        assert [pass_ for pass_ in PIPELINE if not isinstance(pass_, Group)] == steps
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_stages_make_what_their_steps_make(self, seed):
+        whole, steps, called = (random_graph(seed) for _ in range(3))
+        run_pipeline(whole, STAGES)
+        run_pipeline(steps, PIPELINE)
+        for stage in STAGES:
+            stage(called)
+        assert str(whole) == str(steps) == str(called)
+
+    def test_stage_is_a_pass(self):
+        graph = self.graph()
+        stage = Stage("tidy", steps=(Group(remove_noops),), form=())
+        assert stage(graph)
+        assert op_counts(graph) == {"EXP": 1, "NEG": 1}
+        assert not stage(graph)
+
+    def test_stage_keeps_a_form(self):
+        def expand_negation(graph):
+            (neg,) = (n for n in graph.nodes.values() if n.op == "NEG")
+            if len(graph.nodes) > 2:
+                return False
+            copy = graph.add_node("COPY", neg.inputs)
+            graph.replace_node(neg, "NEG", [copy])
+            return True
+
+        graph = self.graph()
+        stage = Stage("s", steps=(expand_negation,), form=(), keeps=(remove_noops,))
+        run_pipeline(graph, [Stage("tidy", (Group(remove_noops),), ()), stage])
+        assert op_counts(graph) == {"EXP": 1, "NEG": 1}
+
+    def test_form_is_checked(self):
+        stage = Stage(
+            "lazy", steps=(), form=(Form("no movement that moves nothing", remove_noops),)
+        )
+        graph = self.graph()
+        before = str(graph)
+        with pytest.raises(
+            InternalError,
+            match=r"after stage 'lazy': node 'reshape' \(RESHAPE\): expected no movement that "
+            r"moves nothing, got what 'movement that moves nothing' of remove_noops would change",
+        ):
+            run_pipeline(graph, [stage], verify=True)
+        assert str(graph) == before  # it is looked for in a copy
+        run_pipeline(graph, [stage])
+
+    def test_every_form_can_be_missed(self):
+        waiting = {form for stage in STAGES for form in stage.form}
+        for seed in range(60):
+            graph = random_graph(seed)
+            for stage in STAGES:
+                waiting -= {form for form in waiting if form.found_by(graph.copy())}
+                stage(graph)
+        # attention and its mask are recognized in one stage
+        assert {form.absent for form in waiting} <= {"no mask of attention that is causal"}
+
+
+class TestCompileGraph:
+    def graph(self):
+        b = Builder()
+        x = b.input("x", 2, 3)
+        return b.done(b.reshape(b.op("EXP", x), 2, 3), x)
+
+    def test_stages_and_outputs(self):
+        graph = self.graph()
+        records = compile_graph(graph, verify=True)
+        assert op_counts(graph) == {"EXP": 1, "COPY": 1}
+        assert records[-1].name == "materialize_outputs"
+
+    def test_no_passes(self):
+        graph = self.graph()
+        compile_graph(graph, ())
+        assert op_counts(graph) == {"EXP": 1, "RESHAPE": 1, "COPY": 1}
+
+    def test_users_passes_among_stages(self):
+        seen = []
+
+        def count(graph):
+            seen.append(len(graph.nodes))
+            return False
+
+        compile_graph(self.graph(), [count, *STAGES, count])
+        assert seen == [2, 1]
+
+
+def test_rule_that_breaks_the_graph_is_named():
+    x = tensor()
+    wrong = RuleSet("wrong", Rule("sum for exp", op("EXP", x), op("SUM", x, axes=(1,))))
+    b = Builder()
+    graph = b.done(b.op("EXP", b.input("x", 2, 3)))
+    with pytest.raises(
+        InternalError, match=r"rule 'sum for exp' at node 'exp' \(EXP\): .*expected .*got"
+    ):
+        compile_graph(graph, [wrong, *STAGES])
+
+
+def test_copy_changes_apart():
+    graph = random_graph(3)
+    before, twin = str(graph), graph.copy()
+    twin.verify()
+    assert str(twin) == before
+    run_pipeline(twin, STAGES)
+    twin.verify()
+    graph.verify()
+    assert str(graph) == before

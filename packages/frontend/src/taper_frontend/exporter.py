@@ -13,7 +13,7 @@ from taper_frontend.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import PIPELINE, Pass
+from taper_frontend.compiler.stages import STAGES, Pass
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
@@ -52,7 +52,7 @@ def export(
     output_names: Sequence[str] | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
-    passes: Sequence[Pass] = PIPELINE,
+    passes: Sequence[Pass] = STAGES,
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -84,7 +84,8 @@ def export(
         their shapes follow from the model.
     passes : sequence of callables, optional
         The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
-        :data:`taper_frontend.compiler.stages.PIPELINE`; ``()`` exports the graph as lowered.
+        :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is the list
+        of steps; ``()`` exports the graph as lowered.
     verify : bool
         Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
@@ -172,7 +173,7 @@ class Options(NamedTuple):
 
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
-    passes: Sequence[Pass] = PIPELINE
+    passes: Sequence[Pass] = STAGES
     trusting: bool = False
     trace: Path | None = None
     title: str = "model"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from taper_frontend.compiler.graph.graph import Graph
+from taper_frontend.compiler.graph.listener import Listener
 from taper_runtime.errors import InternalError
 
 #: Rewrites a graph in place; says whether it changed anything.
@@ -24,6 +26,88 @@ class Group:
     def __call__(self, graph: Graph) -> bool:
         """Run the group on ``graph``."""
         return run_until_stable(graph, self.passes)
+
+
+class Form(NamedTuple):
+    """Something that a graph no longer has after a stage.
+
+    Attributes
+    ----------
+    absent : str
+        What, in words: "no ...".
+    found_by : pass
+        It changes a graph that has it, and no other.
+    """
+
+    absent: str
+    found_by: Pass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the pipeline, which is a pass itself, and the form that it leaves a graph in.
+
+    Attributes
+    ----------
+    name : str
+    steps : tuple of passes
+        In order; those of a :class:`Group` until they are stable.
+    form : tuple of Form
+        What the graph no longer has after this stage.
+    keeps : tuple of passes
+        They restore the form of earlier stages: each runs with every group of this one, and all do
+        after the last step.
+    """
+
+    name: str
+    steps: tuple[Pass, ...]
+    form: tuple[Form, ...]
+    keeps: tuple[Pass, ...] = ()
+
+    def passes(self) -> list[Pass]:
+        """Return what the stage runs, in order."""
+        runs: list[Pass] = [
+            Group(*step.passes, *self.keeps) if isinstance(step, Group) else step
+            for step in self.steps
+        ]
+        return [*runs, Group(*self.keeps)] if self.keeps else runs
+
+    def __call__(self, graph: Graph) -> bool:
+        """Run the stage on ``graph``."""
+        changed = [pass_(graph) for pass_ in self.passes()]
+        return any(changed)
+
+    def check(self, graph: Graph) -> None:
+        """Check that ``graph`` has the form.
+
+        Raises
+        ------
+        InternalError
+            If it has not, naming the stage, the node, what was expected and what is there.
+        """
+        for absent, found_by in self.form:
+            listener = _First()
+            twin = graph.copy()
+            twin.listener = listener
+            if found_by(twin):
+                name, rule = listener.node or "?", listener.rule or _name(found_by)
+                node = graph.producer(name)
+                raise InternalError(
+                    f"after stage {self.name!r}: node {name!r}"
+                    f"{f' ({node.op})' if node else ''}: expected {absent}, got what "
+                    f"{rule!r} of {_name(found_by)} would change"
+                )
+
+
+class _First(Listener):
+    """Remembers the first rule that is applied."""
+
+    rule = node = ""
+
+    def fired(self, rule: str, node: str) -> None:
+        """Remember it if it is the first."""
+        if not self.rule:
+            self.rule, self.node = rule, node
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +135,7 @@ class PassRecord:
 def run_until_stable(
     graph: Graph, passes: Sequence[Pass], run: Callable[[Pass], bool] | None = None
 ) -> bool:
-    """Run ``passes`` in order, again and again, until none of them in a row changes anything.
+    """Run ``passes`` in order, again and again, until none of them has anything to change.
 
     Parameters
     ----------
@@ -70,21 +154,28 @@ def run_until_stable(
     InternalError
         If the passes undo each other's work forever, naming those that still change something.
     """
-    run = run or (lambda pass_: pass_(graph))
+    return _run_until_stable(passes, run or (lambda pass_: pass_(graph)), set())
+
+
+def _run_until_stable(
+    passes: Sequence[Pass], run: Callable[[Pass], bool], settled: set[int]
+) -> bool:
+    """Run passes until all are ``settled``: by id, those that find nothing in the graph."""
     changed = False
     changing: list[Pass] = []
-    since = 0  # runs since the last that changed something
     for _ in range(_MAX_ROUNDS):
         changing = []
         for pass_ in passes:
-            if since == len(passes):
-                return changed
-            since += 1
+            if id(pass_) in settled:
+                continue
             if run(pass_):
                 changing.append(pass_)
-                changed, since = True, 0
-        if since == len(passes):
+                settled.clear()
+            else:
+                settled.add(id(pass_))
+        if not changing:
             return changed
+        changed = True
     names = ", ".join(_name(pass_) for pass_ in changing)
     raise InternalError(f"passes never settle: after {_MAX_ROUNDS} rounds {names} still change")
 
@@ -96,9 +187,9 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
     ----------
     graph : Graph
     passes : sequence of passes
-        A user's own may be among them.
+        Stages, groups and passes; a user's own may be among them.
     verify : bool
-        Check the graph after every pass.
+        Check the graph after every pass, and its form after every :class:`Stage`.
 
     Returns
     -------
@@ -108,10 +199,12 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
     Raises
     ------
     InternalError
-        If a pass breaks the graph (with ``verify``), or a group never settles.
+        If a group never settles; with ``verify``, if a pass breaks the graph, or a stage leaves
+        what its form says is gone.
     """
     records: list[PassRecord] = []
     ops = _ops(graph)
+    settled: set[int] = set()
     stage = ""
 
     def run(pass_: Pass) -> bool:
@@ -132,12 +225,22 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
                 raise InternalError(f"after {_name(pass_)}: {error}") from error
         return changed
 
+    def run_all(passes: Sequence[Pass]) -> None:
+        for pass_ in passes:
+            if isinstance(pass_, Group):
+                _run_until_stable(pass_.passes, run, settled)
+            elif run(pass_):
+                settled.clear()
+
     for number, pass_ in enumerate(passes, 1):
-        stage = f"{number}"
-        if isinstance(pass_, Group):
-            run_until_stable(graph, pass_.passes, run)
+        if isinstance(pass_, Stage):
+            stage = pass_.name
+            run_all(pass_.passes())
+            if verify:
+                pass_.check(graph)
         else:
-            run(pass_)
+            stage = f"{number}"
+            run_all([pass_])
     return records
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -290,6 +291,17 @@ class Graph:
         from taper_frontend.compiler.graph.printer import format_graph
 
         return format_graph(self)
+
+    def copy(self) -> Graph:
+        """Return a graph of its own, without the listener; arrays are shared."""
+        twin = Graph(self.sizes, self.examples)
+        twin.inputs, twin.outputs = list(self.inputs), list(self.outputs)
+        twin.tensors, twin.constants = dict(self.tensors), dict(self.constants)
+        twin.states = [copy(state) for state in self.states]
+        twin._nodes = {name: node.copy() for name, node in self._nodes.items()}
+        twin._consumers = {name: dict(readers) for name, readers in self._consumers.items()}
+        twin._next_suffix = dict(self._next_suffix)
+        return twin
 
     # -- changing ---------------------------------------------------------------------------------
 

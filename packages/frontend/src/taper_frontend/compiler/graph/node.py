@@ -45,6 +45,10 @@ class Node:
         """What the op is."""
         return REGISTRY[self.op]
 
+    def copy(self) -> Node:
+        """Return a node of its own; attr values are shared."""
+        return Node(self.op, list(self.inputs), self.output, dict(self.attrs), self.source)
+
     def complete_attrs(self) -> dict[str, Any]:
         """Attrs with the op's defaults filled in."""
         # checked when the node was made

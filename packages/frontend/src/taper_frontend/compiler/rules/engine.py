@@ -14,7 +14,7 @@ A :class:`RuleSet` is a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,44 +108,59 @@ class RuleSet:
     def __init__(self, name: str, *rules: Rule) -> None:
         self.__name__ = name
         self.rules = rules
-        self._by_op: dict[str, tuple[Rule, ...]] = {}
+        self._by_op = _Index(rules)
 
     def __repr__(self) -> str:
         return f"RuleSet({self.__name__!r}, {len(self.rules)} rules)"
 
     def __call__(self, graph: Graph) -> bool:
         """Rewrite ``graph``; say whether anything changed."""
-        return _rewrite(graph, self.at)
+        return _rewrite(graph, self._by_op.__getitem__)
 
     def at(self, op: str) -> tuple[Rule, ...]:
         """Return the rules that may apply at a node of this op, in order."""
-        found = self._by_op.get(op)
-        if found is None:
-            found = tuple(r for r in self.rules if r.roots is None or op in r.roots)
-            self._by_op[op] = found
-        return found
+        return self._by_op[op]
 
 
-def rewrite(graph: Graph, *steps: Step) -> bool:
+class _Index(dict[str, "tuple[Rule, ...]"]):
+    """The rules that may apply at a node, by its op."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        super().__init__()
+        self.rules = rules
+
+    def __missing__(self, op: str) -> tuple[Rule, ...]:
+        self[op] = tuple(r for r in self.rules if r.roots is None or op in r.roots)
+        return self[op]
+
+
+def rewrite(graph: Graph, *steps: Step, at: Collection[str] | None = None) -> bool:
     """Apply steps at each node until none applies to it any more, producers first.
 
     Every step must lower something that the others do not raise, or this never ends.
+
+    Parameters
+    ----------
+    graph : Graph
+    *steps : callable
+    at : collection of str, optional
+        Ops of the nodes to try: no step applies at any other.
 
     Returns
     -------
     bool
         Whether anything changed.
     """
-    return _rewrite(graph, lambda op: steps)
+    return _rewrite(graph, lambda op: steps if at is None or op in at else ())
 
 
-def _rewrite(graph: Graph, steps: Callable[[str], Iterable[Step]]) -> bool:
-    """Apply ``steps``, of a node's op, at each node until none applies to it any more."""
+def _rewrite(graph: Graph, steps_at: Callable[[str], Sequence[Step]]) -> bool:
+    """Apply the steps for a node's op at each node until none applies to it any more."""
     changed = False
     for node in graph.order():
         # a step may have removed this node, or nodes further down the list
-        while graph.producer(node.output) is node:
-            for step in steps(node.op):
+        while (steps := steps_at(node.op)) and graph.producer(node.output) is node:
+            for step in steps:
                 if _applies(step, graph, node):
                     changed = True
                     break

@@ -497,10 +497,18 @@ def _piece(operand: Pattern | str | float) -> Pattern:
 
 def matches(graph: Graph, node: Node, pattern: Pattern) -> Iterator[Match]:
     """Yield the matches of ``pattern`` at ``node`` whose inner values nothing else needs."""
+    if isinstance(pattern, Op) and not pattern.operands and not pattern.attrs:
+        if node.op in pattern.names:
+            yield Match(graph, node, {pattern: node.output}, frozenset((node.output,)))
+        return
     for match in pattern.match(node.output, Match(graph, node, {}, frozenset())):
-        if not any(
-            graph.is_output(name) or any(c.output not in match.inner for c in graph.consumers(name))
-            for name in match.inner
-            if name != node.output
-        ):
+        if len(match.inner) < 2 or not _is_needed_outside(graph, node, match.inner):
             yield match
+
+
+def _is_needed_outside(graph: Graph, root: Node, inner: frozenset[str]) -> bool:
+    return any(
+        graph.is_output(name) or any(c.output not in inner for c in graph.consumers(name))
+        for name in inner
+        if name != root.output
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from taper_frontend.compiler.pipeline import (
+    Form,
     Group,
     Pass,
     PassRecord,
+    Stage,
     run_pipeline,
     run_until_stable,
 )
@@ -46,67 +48,125 @@ from taper_frontend.compiler.stages.weights.move_scales import move_scales
 from taper_frontend.compiler.stages.weights.pack_weights import pack_weights
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
 
-__all__ = ["PIPELINE", "Group", "Pass", "PassRecord", "run_pipeline", "run_until_stable"]
+__all__ = [
+    "PIPELINE",
+    "STAGES",
+    "Form",
+    "Group",
+    "Pass",
+    "PassRecord",
+    "Stage",
+    "run_pipeline",
+    "run_until_stable",
+]
 
-#: What :func:`taper_frontend.export` runs, in order. A list: copy it and change the copy.
-PIPELINE: list[Pass] = [
-    Group(
-        remove_noops,  # torch's casts, views and expands that do nothing hide every pattern below
-        simplify_arithmetic,  # one spelling for what can be spelled in several ways
-        absorb_into_matmul,  # before folding, which would store weights a second time, transposed
-        fold_constants,  # masks, positions, casts: what no input decides
-        simplify_positions,  # the same where sizes vary
-        eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
-        eliminate_dead_code,  # readers that nobody reads would count as consumers
-    ),
-    mix_in_place,  # before the permutations around it sink
-    Group(
-        sink_permutations,  # before norms are recognized: channels are the last axis then
-        remove_noops,  # where two of them meet
-        fold_constants,  # permuted weights
-        fold_scales,  # batch norm
-        merge_summed_products,  # whose biases are apart now
-        absorb_padding,
-        eliminate_common_subexpressions,
-    ),
+#: One spelling for what can be spelled in several ways, each value computed once.
+_SIMPLIFY: tuple[Pass, ...] = (
+    remove_noops,  # torch's casts, views and expands that do nothing hide every pattern
+    simplify_arithmetic,
+    absorb_into_matmul,  # before folding, which would store weights a second time, transposed
+    fold_constants,  # masks, positions, casts: what no input decides
+    simplify_positions,  # the same where sizes vary
+    eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
+    eliminate_dead_code,  # readers that nobody reads would count as consumers
+)
+
+_RECOGNIZE: tuple[Pass, ...] = (
     recognize_softmax,  # before attention, which is made of it
     recognize_norms,
-    recognize_activations,  # before fusion: one good kernel instead of a dozen micro-ops
-    Group(
-        hoist_reshapes,  # bmm and addmm get their batch dimensions back
-        sink_permutations,  # past the reshapes that came between
-        remove_noops,  # and the reshapes meet and cancel
-        absorb_into_matmul,  # scale factors that a reshape stood in front of
-        eliminate_common_subexpressions,  # reshapes hoisted twice
-    ),
+    recognize_activations,
     recognize_attention,
-    Group(
-        fold_constants,  # masks that attention has put together
-        simplify_positions,
-        absorb_causal_mask,  # half the work, and no mask to read
-        absorb_repeated_heads,
-        sink_permutations,  # past the reshapes that this leaves
-        remove_noops,
-        eliminate_common_subexpressions,
+    absorb_causal_mask,  # half the work, and no mask to read
+    absorb_repeated_heads,
+)
+
+_SIMPLE = (
+    Form("no movement that moves nothing", remove_noops),
+    Form("no arithmetic that has a simpler form", simplify_arithmetic),
+    Form("no transpose or factor that a MATMUL can take over", absorb_into_matmul),
+    Form("no computed value that no input decides", fold_constants),
+    Form("no mask or lookup that positions decide", simplify_positions),
+    Form("no value that is computed twice", eliminate_common_subexpressions),
+    Form("no value that nothing needs", eliminate_dead_code),
+)
+
+_RECOGNIZED = (
+    Form("no softmax written out", recognize_softmax),
+    Form("no norm written out", recognize_norms),
+    Form("no activation written out", recognize_activations),
+    Form("no attention written out", recognize_attention),
+    Form("no mask of attention that is causal", absorb_causal_mask),
+    Form("no heads repeated for attention", absorb_repeated_heads),
+)
+
+#: The pipeline: each stage is a pass, and says what a graph no longer has after it.
+STAGES: tuple[Stage, ...] = (
+    Stage(
+        "canonical form",
+        steps=(
+            Group(*_SIMPLIFY),
+            mix_in_place,  # before the permutations around it sink
+            Group(sink_permutations),  # channels are the last axis where norms are recognized
+        ),
+        keeps=_SIMPLIFY,
+        form=_SIMPLE,
     ),
-    absorb_output_transpose,  # the reshape after it becomes free
-    merge_parallel_matmuls,  # after attention, which reads the slices; before biases are epilogues
-    merge_selections,  # windows that are shifted and cut
-    Group(
-        sink_reshapes,  # what stands between a product and its activation
-        sink_permutations,  # what stood before them
-        remove_noops,  # and the reshapes meet, or there would be two in the way of the next
+    Stage(
+        "recognition",
+        steps=(Group(*_RECOGNIZE),),
+        keeps=(*_SIMPLIFY, sink_permutations),
+        form=(*_SIMPLE, *_RECOGNIZED),
     ),
-    fuse_elementwise,
-    fuse_epilogues,  # what is left beside a product, as one program
-    read_permuted,  # what no product has taken
-    remove_noops,
-    transform_weights,  # before the others are packed
-    pack_weights,
-    fold_packing,  # last to touch weights
-    split_into_microbatches,  # after all that looks for neighbours
-    move_scales,  # where one image is left, whose factors all rows share
-    split_into_row_tiles,  # of each image
-    eliminate_common_subexpressions,  # bands of one tensor for several readers
-    eliminate_dead_code,
-]
+    Stage(
+        "movement",
+        steps=(
+            Group(hoist_reshapes),  # bmm and addmm get their batch dimensions back
+            absorb_output_transpose,  # the reshape after it becomes free
+            merge_selections,  # windows that are shifted and cut
+        ),
+        keeps=(*_SIMPLIFY, sink_permutations, *_RECOGNIZE),
+        form=(*_SIMPLE, *_RECOGNIZED),
+    ),
+    Stage(
+        "weights",
+        steps=(
+            Group(
+                fold_scales,  # batch norm
+                merge_summed_products,  # whose biases are apart now
+                absorb_padding,
+            ),
+            merge_parallel_matmuls,
+            transform_weights,  # before the others are packed
+            pack_weights,
+            fold_packing,  # last to touch weights
+        ),
+        keeps=_SIMPLIFY,
+        form=(
+            *_SIMPLE,
+            Form("no scale or shift beside a weight that can take it", fold_scales),
+            Form("no constant weight that a kernel reads packed and that is not", pack_weights),
+        ),
+    ),
+    Stage(
+        "schedule",
+        steps=(
+            Group(sink_reshapes, sink_permutations),  # from between a product and its activation
+            fuse_elementwise,
+            fuse_epilogues,  # what is left beside a product, as one program
+            read_permuted,  # what no product has taken
+            remove_noops,
+            split_into_microbatches,  # after all that looks for neighbours
+            move_scales,  # where one image is left, whose factors all rows share
+            split_into_row_tiles,  # of each image
+        ),
+        keeps=(remove_noops, eliminate_common_subexpressions, eliminate_dead_code),
+        form=(
+            Form("no movement that moves nothing", remove_noops),
+            Form("no chain of elementwise nodes", fuse_elementwise),
+            Form("no elementwise node that a product can take as its epilogue", fuse_epilogues),
+        ),
+    ),
+)
+
+#: The same step by step. A list: copy it and leave steps out.
+PIPELINE: list[Pass] = [pass_ for stage in STAGES for pass_ in stage.passes()]

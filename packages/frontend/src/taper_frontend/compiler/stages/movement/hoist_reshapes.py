@@ -32,7 +32,7 @@ def hoist_reshapes(graph: Graph) -> bool:
     beside the product, where they fuse. RESHAPEs are free unless they read a strided view; one is
     never moved to where it would. Each step leaves a RESHAPE nearer to the one it is to meet.
     """
-    return rewrite(graph, _hoist)
+    return rewrite(graph, _hoist, at=("RESHAPE",))
 
 
 def _hoist(graph: Graph, node: Node) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 
 from taper_frontend.compiler.analysis.affine import comparison, truth
 from taper_frontend.compiler.graph.evaluate import constant_value
-from taper_frontend.compiler.rules.engine import rewrite
+from taper_frontend.compiler.rules.engine import Rule, RuleSet
+from taper_frontend.compiler.rules.pattern import op
 from taper_frontend.compiler.stages.recognition.recognize_attention import VANISHING
 from taper_runtime.sizes import is_static
 
@@ -18,28 +19,12 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.rules.pattern import Match
 
 
-def absorb_causal_mask(graph: Graph) -> bool:
-    """Turn lower-triangular constant masks into ATTENTION's attrs causal and diagonal.
-
-    ::
-
-        ATTENTION(q, k, v, tril(true))             ATTENTION(q, k, v, causal, diagonal=0)
-        ATTENTION(q, k, v, triu(-inf, 1))          ATTENTION(q, k, v, causal, diagonal=0)
-        ATTENTION(q, k, v, tril & padding)         ATTENTION(q, k, v, padding, causal)
-        ATTENTION(q, k, v, all true)               ATTENTION(q, k, v)
-        ATTENTION(q, k, v, ARANGE(s) <= ARANGE(s)[:, None])      as tril(true)
-
-    bool and float masks count, the latter with 0 where attention is allowed and elsewhere -inf, or
-    a number so low that it stands for it; broadcast leading dimensions have to agree. With such a
-    number a row without any allowed key attends to all, so every row must have one.
-    """
-    return rewrite(graph, _absorb)
-
-
-def _absorb(graph: Graph, node: Node) -> bool:
-    if node.op != "ATTENTION" or len(node.inputs) < 4:
+def _absorb(match: Match) -> bool:
+    graph, node = match.graph, match.node
+    if len(node.inputs) < 4:
         return False
     q, k, v, mask = node.inputs
     if not graph.is_static(node):
@@ -155,3 +140,19 @@ def _diagonal(allowed: np.ndarray) -> int | None:
     else:
         diagonal = -queries
     return diagonal if (allowed == np.tri(queries, keys, diagonal, dtype=np.bool_)).all() else None
+
+
+#: Turn lower-triangular constant masks into ATTENTION's attrs causal and diagonal.
+#:
+#: ::
+#:
+#:     ATTENTION(q, k, v, tril(true))             ATTENTION(q, k, v, causal, diagonal=0)
+#:     ATTENTION(q, k, v, triu(-inf, 1))          ATTENTION(q, k, v, causal, diagonal=0)
+#:     ATTENTION(q, k, v, tril & padding)         ATTENTION(q, k, v, padding, causal)
+#:     ATTENTION(q, k, v, all true)               ATTENTION(q, k, v)
+#:     ATTENTION(q, k, v, ARANGE(s) <= ARANGE(s)[:, None])      as tril(true)
+#:
+#: bool and float masks count, the latter with 0 where attention is allowed and elsewhere -inf, or
+#: a number so low that it stands for it; broadcast leading dimensions have to agree. With such a
+#: number a row without any allowed key attends to all, so every row must have one.
+absorb_causal_mask = RuleSet("absorb_causal_mask", Rule("causal mask", op("ATTENTION"), _absorb))

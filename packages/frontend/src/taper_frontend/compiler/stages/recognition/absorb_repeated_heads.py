@@ -1,36 +1,20 @@
-"""Key and value heads repeated for grouped-query attention."""
+"""Let attention read key and value heads that are repeated for grouped queries."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.rules.engine import rewrite
+from taper_frontend.compiler.rules.engine import Rule, RuleSet
+from taper_frontend.compiler.rules.pattern import op
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.rules.pattern import Match
     from taper_runtime.ops.opdef import Shape
 
 
-def absorb_repeated_heads(graph: Graph) -> bool:
-    """Let ATTENTION read each key and value head for its whole group of query heads.
-
-    ::
-
-        k: [B, Hkv, L, D]                          ATTENTION(q, k, v)   k, v: [B, Hkv, L, D]
-          -> RESHAPE [B, Hkv, 1, L, D]
-          -> EXPAND  [B, Hkv, G, L, D]
-          -> RESHAPE [B, Hkv * G, L, D]
-        v likewise; ATTENTION(q, ., .)
-
-    Both must be repeated, and equally.
-    """
-    return rewrite(graph, _absorb)
-
-
-def _absorb(graph: Graph, node: Node) -> bool:
-    if node.op != "ATTENTION":
-        return False
+def _absorb(match: Match) -> bool:
+    graph, node = match.graph, match.node
     q, k, v, *mask = node.inputs
     k_heads, v_heads = _heads_before_repeat(graph, k), _heads_before_repeat(graph, v)
     if k_heads is None or v_heads is None:
@@ -60,3 +44,19 @@ def _heads_before_repeat(graph: Graph, tensor: str) -> tuple[str, Shape] | None:
     if graph.tensors[tensor].shape != (batch, heads * group, *rest):
         return None
     return source, (batch, heads, *rest)
+
+
+#: Let ATTENTION read each key and value head for its whole group of query heads.
+#:
+#: ::
+#:
+#:     k: [B, Hkv, L, D]                          ATTENTION(q, k, v)   k, v: [B, Hkv, L, D]
+#:       -> RESHAPE [B, Hkv, 1, L, D]
+#:       -> EXPAND  [B, Hkv, G, L, D]
+#:       -> RESHAPE [B, Hkv * G, L, D]
+#:     v likewise; ATTENTION(q, ., .)
+#:
+#: Both must be repeated, and equally.
+absorb_repeated_heads = RuleSet(
+    "absorb_repeated_heads", Rule("heads repeated for a group", op("ATTENTION"), _absorb)
+)

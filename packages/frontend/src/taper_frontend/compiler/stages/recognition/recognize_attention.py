@@ -1,4 +1,4 @@
-"""Attention written as MATMUL, SOFTMAX and MATMUL."""
+"""Recognize attention written as MATMUL, SOFTMAX and MATMUL."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import numpy as np
 
 from taper_frontend.compiler.analysis.permutation import permutation_op
 from taper_frontend.compiler.analysis.product import is_plain_matmul
-from taper_frontend.compiler.rules.engine import rewrite
+from taper_frontend.compiler.rules.engine import Rule, RuleSet
+from taper_frontend.compiler.rules.pattern import op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.rules.pattern import Match
 
 #: What is done to the scores: its kind (SCALE, before all others; ADD, KEEP, DROP), its factor,
 #: addend or condition, and the number that masked scores get.
@@ -30,25 +32,8 @@ VANISHING = -1e9
 _SWALLOWING = -1e30
 
 
-def recognize_attention(graph: Graph) -> bool:
-    """Make one ATTENTION of scores, softmax and the weighted sum.
-
-    ::
-
-        MATMUL(q, k, transpose_b, alpha)                   ATTENTION(q, k, v, mask, scale=alpha)
-          [-> MUL(., factor of each head)]
-          [-> ADD(., mask) | WHERE(keep, ., -inf) | WHERE(drop, -inf, .)] ...
-          -> SOFTMAX(last axis) -> MATMUL(., v)
-
-    What masks the scores becomes the mask: a bool condition where masked scores are -inf, else a
-    float to add (many models use a low number for -inf). A row with every key masked is NaN, as
-    softmax gives it. A number that scales the scores is in alpha already, and bmm has its batch
-    dimensions back (absorb_into_matmul, hoist_reshapes); factors of the heads scale q.
-    """
-    return rewrite(graph, _attention)
-
-
-def _attention(graph: Graph, node: Node) -> bool:
+def _attention(match: Match) -> bool:
+    graph, node = match.graph, match.node
     if not is_plain_matmul(node) or node.attrs.get("alpha", 1.0) != 1.0:
         return False
     weights, v = node.inputs
@@ -164,3 +149,21 @@ def _transposed(graph: Graph, tensor: str, source: str) -> str:
     rank = len(graph.tensors[tensor].shape)
     op, attrs = permutation_op([*range(rank - 2), rank - 1, rank - 2])
     return graph.add_node(op, [tensor], attrs, source=source)
+
+
+#: Make one ATTENTION of scores, softmax and the weighted sum.
+#:
+#: ::
+#:
+#:     MATMUL(q, k, transpose_b, alpha)                   ATTENTION(q, k, v, mask, scale=alpha)
+#:       [-> MUL(., factor of each head)]
+#:       [-> ADD(., mask) | WHERE(keep, ., -inf) | WHERE(drop, -inf, .)] ...
+#:       -> SOFTMAX(last axis) -> MATMUL(., v)
+#:
+#: What masks the scores becomes the mask: a bool condition where masked scores are -inf, else a
+#: float to add (many models use a low number for -inf). A row with every key masked is NaN, as
+#: softmax gives it. A number that scales the scores is in alpha already, and bmm has its batch
+#: dimensions back (absorb_into_matmul, hoist_reshapes); factors of the heads scale q.
+recognize_attention = RuleSet(
+    "recognize_attention", Rule("softmax(q k) v", op("MATMUL"), _attention)
+)

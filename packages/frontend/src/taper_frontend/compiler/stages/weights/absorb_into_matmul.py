@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
+_ROOTS = ("MATMUL", "MUL", "DIV")
 _VIEWS = frozenset({"RESHAPE", "TRANSPOSE", "PERMUTE", "EXPAND", "SLICE"})
 
 
@@ -30,7 +31,8 @@ def absorb_into_matmul(graph: Graph) -> bool:
     even where others read it too, since the product then reads what lies in memory; a factor only
     where nothing else sees the factored value.
     """
-    return rewrite(graph, _absorb_transpose, _absorb_output_factor, _absorb_input_factor)
+    steps = (_absorb_transpose, _absorb_output_factor, _absorb_input_factor)
+    return rewrite(graph, *steps, at=_ROOTS)
 
 
 def _absorb_transpose(graph: Graph, node: Node) -> bool:

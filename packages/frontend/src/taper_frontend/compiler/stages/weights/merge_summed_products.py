@@ -37,7 +37,7 @@ def merge_summed_products(graph: Graph) -> bool:
 
     Taps have to lie where taps of the largest kernel do. A MATMUL is a convolution of one tap.
     """
-    return rewrite(graph, _merge)
+    return rewrite(graph, _merge, at=("ADD", "SUB"))
 
 
 class _Filter(NamedTuple):
