@@ -298,6 +298,15 @@ def models(session: nox.Session) -> None:
 
 
 @nox.session
+def plans(session: nox.Session) -> None:
+    """What the plans of zoo/ are made of; `-- -o FILE`, on another commit `-- --against FILE`."""
+    session.install(*TORCH, *TRANSFORMERS, "rich")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("python", "-m", "zoo.plans", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def pages(session: nox.Session) -> None:
     """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")

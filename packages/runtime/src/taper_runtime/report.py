@@ -84,6 +84,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         data["constants"] = [
             {
                 **_spec_data(plan.tensors[name]),
+                "format": plan.tensors[name].format,
                 "parameters": list(parameter_names(recipe)),
                 "recipe": recipe_text(recipe),
             }
