@@ -133,7 +133,7 @@ def test_uninitialised_tensors_have_the_right_type():
         return torch.empty(2, 3), torch.empty_like(x), strided, x.new_empty_strided((2,), (1,))
 
     graph = lower_model(model, X).graph
-    types = [graph.tensors[name].type for name in graph.outputs]
+    types = [graph.tensors[name].type[:2] for name in graph.outputs]
     assert types == [
         ("float32", (2, 3)),
         ("float32", (2, 3, 4)),
