@@ -157,7 +157,7 @@ def test_laws():
 
 
 def test_halves_are_rounded():
-    """torch computes its normal halves with roundings in between."""
+    """torch computes its normal 16-bit floats with roundings in between."""
 
     def draw():
         sizes = (5, 16, 17, 40)

@@ -167,8 +167,8 @@ def test_product_of_floats_takes_no_others_but_packed_halves(b, attrs):
     a = TensorType("float32", (3, 7))
     with pytest.raises(OpError, match=b.dtype):
         REGISTRY["MATMUL"].infer_type([a, b], attrs)
-    halves = [a, TensorType("bfloat16", (7, 20), "panels.1")]
-    assert REGISTRY["MATMUL"].infer_type(halves, {}) == TensorType("float32", (3, 20))
+    narrow = [a, TensorType("bfloat16", (7, 20), "panels.1")]
+    assert REGISTRY["MATMUL"].infer_type(narrow, {}) == TensorType("float32", (3, 20))
 
 
 @pytest.mark.parametrize(

@@ -408,7 +408,7 @@ static void bench_slice_cat(void) {
     const random_tensor a = make_tensor(TAPER_FLOAT32, 3, half, false);
     const taper_tensor inputs[] = {a.t, a.t};
     y = check_tensor(y.data, TAPER_FLOAT32, 3, full);
-    check_bench_op("cat halves [12,128,32]", "CAT", NULL, inputs, 2, &y, &cat_attrs, 0, 2 * bytes);
+    check_bench_op("cat 16-bit [12,128,32]", "CAT", NULL, inputs, 2, &y, &cat_attrs, 0, 2 * bytes);
     check_free(y.data);
     check_free(a.memory);
     check_free(x.memory);

@@ -553,22 +553,22 @@ static void threads_same_bits(void) {
     release(&t);
 }
 
-/* B in random halves; the packed float32 of t gets their values. */
+/* B in random 16-bit floats; the packed float32 of t gets their values. */
 static taper_tensor halve(tensors *t, taper_dtype dtype, size_t misalign) {
     const taper_tensor *b = &t->inputs[1];
     const int64_t numel = check_numel(b);
-    uint16_t *halves = check_alloc((size_t)numel * sizeof *halves, misalign);
-    t->memory[t->n_memory++] = halves;
+    uint16_t *narrow = check_alloc((size_t)numel * sizeof *narrow, misalign);
+    t->memory[t->n_memory++] = narrow;
     /* Any sign and mantissa; the exponents are those of some small numbers, and of denormals. */
     const int64_t low = dtype == TAPER_FLOAT16 ? 0 : 120 << 7,
                   step = dtype == TAPER_FLOAT16 ? 10 : 7;
     for (int64_t i = 0; i < numel; i++) {
         float *value = (float *)b->data + i;
         const int64_t bits = (low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f);
-        halves[i] = *value == 0 ? 0 : (uint16_t)bits; /* the zeros beyond n stay */
-        *value = check_from_half(dtype, halves[i]);
+        narrow[i] = *value == 0 ? 0 : (uint16_t)bits; /* the zeros beyond n stay */
+        *value = check_from_half(dtype, narrow[i]);
     }
-    taper_tensor narrow = check_tensor(halves, dtype, 3, b->shape);
+    taper_tensor narrow = check_tensor(narrow, dtype, 3, b->shape);
     narrow.format = b->format;
     narrow.logical = b->logical;
     return narrow;
@@ -594,7 +594,7 @@ static void check_halves(product p, taper_dtype dtype) {
     release(&t);
 }
 
-static void halves(void) {
+static void narrow(void) {
     static const taper_dtype dtypes[] = {TAPER_FLOAT16, TAPER_BFLOAT16};
     static const int64_t ks[] = {0, 1, 7, 64, 300, 2100};
     for (int i = 0; i < 2; i++) {
@@ -652,7 +652,7 @@ static void unsupported(void) {
     p.packed = false;
     t = make(&p);
     t.inputs[1].dtype = TAPER_BFLOAT16;
-    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "halves that are not packed");
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "16-bit floats that are not packed");
     release(&t);
 }
 
@@ -691,7 +691,7 @@ static void bench_packed(void) {
 }
 
 /* A row reads half of the bytes. */
-static void bench_halves(void) {
+static void bench_narrow(void) {
     static const int64_t sizes[][3] = {
         {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {128, 2048, 2048}};
     static const taper_dtype dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT16, TAPER_BFLOAT16};
@@ -774,11 +774,11 @@ int main(int argc, char **argv) {
         {"special_values", special_values},
         {"rows_independent", rows_independent},
         {"threads_same_bits", threads_same_bits},
-        {"halves", halves},
+        {"16-bit floats", narrow},
         {"unsupported", unsupported},
     };
     static const check_case benches[] = {
-        {"packed", bench_packed},   {"halves", bench_halves},       {"unpacked", bench_unpacked},
+        {"packed", bench_packed},   {"16-bit floats", bench_narrow}, {"unpacked", bench_unpacked},
         {"batched", bench_batched}, {"epilogues", bench_epilogues},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,

@@ -89,7 +89,7 @@ static void multiply_add(void) {
 }
 
 /* Every float16 and bfloat16, each in the last lane. */
-static void halves(void) {
+static void narrow_floats(void) {
     uint16_t lanes[V_LEN] = {0};
     float got[V_LEN];
     for (int bits = 0; bits < 1 << 16; bits++) {
@@ -399,7 +399,7 @@ extern const size_t level_n_cases, level_n_benches;
 const check_case level_cases[] = {
     {"arithmetic", arithmetic},
     {"multiply_add", multiply_add},
-    {"halves", halves},
+    {"16-bit floats", narrow_floats},
     {"masks", masks},
     {"partial_loads_and_stores", partial_loads_and_stores},
     {"integers", integers},

@@ -80,7 +80,7 @@ typedef enum gemm_b_form {
     GEMM_B_ANY     /* the panels of a tile are packed when their turn comes */
 } gemm_b_form;
 
-/* What B holds. Of halves a float is two: a line of a panel is 8, and so are the strides. */
+/* What B holds. Of 16-bit floats a float is two: a line of a panel is 8, and so are the strides. */
 typedef enum gemm_element { GEMM_F32, GEMM_F16, GEMM_BF16 } gemm_element;
 
 /* From the end of one run of k to the start of the next. */
@@ -138,9 +138,9 @@ V_INLINE int gemm_line(const gemm_element of) { return of == GEMM_F32 ? GEMM_NR 
 
 /* Vector v of a line. */
 V_INLINE vf gemm_load(const float *line, const int v, const gemm_element of) {
-    const uint16_t *halves = (const uint16_t *)line + v * V_LEN;
-    return of == GEMM_F16    ? v_load_f16(halves)
-           : of == GEMM_BF16 ? v_load_bf16(halves)
+    const uint16_t *narrow = (const uint16_t *)line + v * V_LEN;
+    return of == GEMM_F16    ? v_load_f16(narrow)
+           : of == GEMM_BF16 ? v_load_bf16(narrow)
                              : v_load(line + v * V_LEN);
 }
 

@@ -47,7 +47,7 @@
             V_LOOP(V_EACH, V_EACH, expr)                                                           \
     }
 
-/* From halves, V_LEN of which `load` widens. */
+/* From 16-bit floats, V_LEN of which `load` widens. */
 #define V_WIDEN(name, load)                                                                        \
     static void name(void *out, const program_operand *in, int64_t n) {                            \
         float *r = out;                                                                            \

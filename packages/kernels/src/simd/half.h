@@ -1,5 +1,5 @@
 /*
- * Loads that widen halves, V_LEN of them: v_load_f16 and v_load_bf16, which are exact, and
+ * Loads that widen 16-bit floats, V_LEN of them: v_load_f16 and v_load_bf16, which are exact, and
  * vi_load_u16 of unsigned integers.
  */
 #ifndef TAPER_SIMD_HALF_H

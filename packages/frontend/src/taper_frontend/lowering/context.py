@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from taper_frontend.lowering.tensor_types import DTYPE_NAMES
 from taper_runtime.generator import new_state
-from taper_runtime.ops.convert import HALVES
+from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import Size, UndecidedError, bounds, largest, smallest
 
@@ -177,7 +177,7 @@ class Lowering:
         source = self.dtype(tensor)
         if source == dtype:
             return tensor
-        if (source in HALVES or dtype in HALVES) and "float32" not in (source, dtype):
+        if (source in FLOATS_16_BIT or dtype in FLOATS_16_BIT) and "float32" not in (source, dtype):
             tensor = self.emit("CAST", [tensor], dtype="float32")
         return self.emit("CAST", [tensor], dtype=dtype)
 
@@ -312,7 +312,7 @@ class Lowering:
         tensors = [node.meta.get("val") for node in [self.node, *self.node.all_input_nodes]]
         leaves = torch.utils._pytree.tree_leaves(tensors)
         dtypes = {DTYPE_NAMES.get(x.dtype) for x in leaves if isinstance(x, torch.Tensor)}
-        if self._wide or not dtypes & set(HALVES):
+        if self._wide or not dtypes & set(FLOATS_16_BIT):
             return False
         for name in reversed(self._emitted):
             if (node := self.graph.producer(name)) is not None:
@@ -356,7 +356,7 @@ class Lowering:
 
 def widened(dtype: str) -> str:
     """Return the dtype that ``dtype`` is computed in."""
-    return "float32" if dtype in HALVES else dtype
+    return "float32" if dtype in FLOATS_16_BIT else dtype
 
 
 def convert_number(value: float, dtype: str) -> int | float | bool:

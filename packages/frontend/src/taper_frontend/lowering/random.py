@@ -9,7 +9,7 @@ import torch
 
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.registry import lowers
-from taper_runtime.ops.convert import HALVES
+from taper_runtime.ops.convert import FLOATS_16_BIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def _normal(ctx: Lowering, mean: Operand, std: Operand) -> str:
     law = "normal"
     if not _is_row_major(ctx):
         law = "serial_normal"
-    elif ctx.output.dtype in HALVES:
+    elif ctx.output.dtype in FLOATS_16_BIT:
         law = "half_normal"
     return _scaled(ctx, _draw(ctx, law, _real(ctx)), std, mean)
 
@@ -237,7 +237,7 @@ def _is_row_major(ctx: Lowering) -> bool:
 
 
 def _real(ctx: Lowering) -> str:
-    """Return the dtype that floats are drawn in; halves are rounded."""
+    """Return the dtype that floats are drawn in; 16-bit floats are rounded."""
     dtype = ctx.output.dtype
     if not is_float(dtype):
         ctx.unsupported(f"expected floats, got {dtype}", "dtype")

@@ -80,8 +80,8 @@ def verify_plan(plan: Plan, reference: Reference) -> Plan:
     Raises
     ------
     VerificationError
-        If an output's relative error exceeds the tolerance (more where the plan holds halves),
-        or an integer or bool output differs, or NaNs stand in other places.
+        If an output's relative error exceeds the tolerance (more where the plan holds 16-bit
+        floats), or an integer or bool output differs, or NaNs stand in other places.
     ExportError
         If the module cannot run its own example.
     """

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 #: Stored in half the bytes of a float32, computed in float32.
-HALVES = ("float16", "bfloat16")
+FLOATS_16_BIT = ("float16", "bfloat16")
 
 
 def is_native_cast(source: str, target: str) -> bool:
-    """Whether a native kernel converts one dtype to the other: halves from and to float32 only."""
-    return "float32" in (source, target) or not {source, target} & {*HALVES}
+    """Whether a native kernel converts one dtype to the other: 16-bit floats, with float32 only."""
+    return "float32" in (source, target) or not {source, target} & {*FLOATS_16_BIT}
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ def _samples() -> Iterator[Sample]:
     ties = bits & np.uint32(0xFFFF0000) | np.uint32(0x8000)
     within = rng.uniform(-(2.0**-14), 2.0**-14, 4096).astype(np.float32)  # denormal as float16
     values = np.concatenate([bits.view(np.float32), halfway.view(np.float32), within, special])
-    for target in HALVES:
+    for target in FLOATS_16_BIT:
         yield Sample([values], {"dtype": target})
         yield Sample([ties.view(np.float32)], {"dtype": target})
     yield Sample([every[:60].reshape(3, 20).view(np.float16)], {"dtype": "int64"}, native=False)
@@ -92,6 +92,6 @@ CAST = OpDef(
     samples=_samples,
     attrs={"dtype": Attr("string")},
     region=elementwise,
-    decodes=lambda inputs, output: inputs[0].dtype in HALVES and output.dtype in FLOATS,
+    decodes=lambda inputs, output: inputs[0].dtype in FLOATS_16_BIT and output.dtype in FLOATS,
     strided=(ALL_INPUTS,),
 )

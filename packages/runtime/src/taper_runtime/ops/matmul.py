@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.formats import PLAIN
-from taper_runtime.ops.convert import HALVES, cast, to_bfloat16
+from taper_runtime.ops.convert import FLOATS_16_BIT, cast, to_bfloat16
 from taper_runtime.ops.map import (
     EPILOGUE,
     MAX_EXTRAS,
@@ -29,7 +29,7 @@ def _logical_b(b: TensorType, attrs: Attrs) -> TensorType:
     16-bit floats are widened, which kernels do in all formats but plain.
     """
     dtype, shape = b.dtype, b.shape
-    if b.format != PLAIN and dtype in HALVES:
+    if b.format != PLAIN and dtype in FLOATS_16_BIT:
         dtype = "float32"
     if not attrs["transpose_b"]:
         return TensorType(dtype, shape)
@@ -127,8 +127,8 @@ def _samples() -> Iterator[Sample]:
         yield Sample([floats(m, k), floats(n, k)], {"transpose_b": True}, formats=transposed)
     yield Sample([floats(7), floats(7, 20)], {"alpha": -2}, formats=packed)
     for m, k, n in ((1, 20, 70), (1, 0, 5), (20, 30, 70)):
-        for halves in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n))):
-            yield Sample([floats(m, k), halves], formats=packed)
+        for narrow in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n))):
+            yield Sample([floats(m, k), narrow], formats=packed)
     # What is cut along the other axis no kernel reads.
     yield Sample([floats(3, 4), floats(4, 20)], native=False, formats=transposed)
     bias_gelu = {"code": ["ADD", "GELU"], "args": [0, 1, 2]}

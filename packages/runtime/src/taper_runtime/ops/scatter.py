@@ -77,8 +77,8 @@ def _samples() -> Iterator[Sample]:
     flags = rng.random((4, 5)) < 0.5
     index = np.zeros((4, 5), np.int64)
     yield Sample([flags, index[:0], flags[:0]], {"axis": 0})
-    halves = flags.astype(np.float16)
-    yield Sample([halves, np.zeros((4, 1), np.int64), halves[:, :1].copy()], {"axis": 1})
+    narrow = flags.astype(np.float16)
+    yield Sample([narrow, np.zeros((4, 1), np.int64), narrow[:, :1].copy()], {"axis": 1})
     yield from _samples_of_rows(rng)
 
 

@@ -10,7 +10,7 @@ from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import constant_weight, is_plain_matmul
 from taper_frontend.compiler.analysis.views import can_have_strides
 from taper_frontend.compiler.graph.constants import derived, filled, transposed
-from taper_runtime.ops.convert import HALVES
+from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.opdef import contiguous_strides
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
 
     It pays where the slices cost nothing: everything that reads one, directly or through views,
     takes it with the strides it has. A product that an elementwise node reads stays by itself,
-    for that node becomes its epilogue (the gate of a gated MLP). Not so a rounding to halves and
-    back: it is done to all columns alike. Weights that are halves stay so.
+    for that node becomes its epilogue (the gate of a gated MLP). Not so a rounding to 16 bits and
+    back: it is done to all columns alike. Weights that are 16-bit floats stay so.
     """
     groups: dict[tuple[object, ...], list[_Branch]] = defaultdict(list)
     for node in graph.order():
@@ -134,7 +134,7 @@ def _concatenated_weights(
         dtype = graph.tensors[pairs[0][0]].dtype
         recipe = derived("CAT", matrices, {"axis": 1})
         merged = graph.add_constant(f"{pairs[0][0]}.merged", recipe)
-        if dtype in HALVES:
+        if dtype in FLOATS_16_BIT:
             merged = graph.add_node("CAST", [merged], {"dtype": "float32"})
         known[key] = merged
     return known[key]

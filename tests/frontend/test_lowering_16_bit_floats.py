@@ -13,7 +13,7 @@ from marks import NUMPY
 from taper_frontend.lowering.context import to_numpy
 
 pytestmark = NUMPY
-HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+FLOATS_16_BIT = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 
 
 def run(model, *tensors):
@@ -36,7 +36,7 @@ class Function(torch.nn.Module):
         return self.function(*tensors)
 
 
-@HALVES
+@FLOATS_16_BIT
 def test_results_are_torchs(dtype):
     torch.manual_seed(0)
 
@@ -64,7 +64,7 @@ def test_results_are_torchs(dtype):
         torch.testing.assert_close(mine, torchs)
 
 
-@HALVES
+@FLOATS_16_BIT
 def test_an_op_is_rounded_once(dtype):
     """A handler of several steps keeps float32 between them."""
     graph = lower_model(lambda x: F.softplus(x, 2.0), torch.randn(4).to(dtype)).graph
@@ -74,7 +74,7 @@ def test_an_op_is_rounded_once(dtype):
     assert ops[-1] == "CAST"
 
 
-@HALVES
+@FLOATS_16_BIT
 def test_movement_stays_half(dtype):
     def model(x, index):
         return torch.cat([x.T, x.T], 1)[2:, ::3], x[index]
@@ -83,7 +83,7 @@ def test_movement_stays_half(dtype):
     assert "CAST" not in ops_of(graph)
 
 
-@HALVES
+@FLOATS_16_BIT
 def test_weights_stay_half_in_the_plan(dtype):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()).to(dtype).eval()
@@ -95,7 +95,7 @@ def test_weights_stay_half_in_the_plan(dtype):
     assert session.run(None, dict(plan.samples))
 
 
-@HALVES
+@FLOATS_16_BIT
 def test_products_read_halves(dtype):
     """No weight of a product is widened before it, be it a table of embeddings too."""
     torch.manual_seed(0)
