@@ -68,7 +68,7 @@ def test_json_of_export(taper):
     data = json.loads(out)
     plan_form = schema("inspect")
     del plan_form["constants"], plan_form["nodes"]
-    assert schema("export")["plan"] == "as inspect prints it, without nodes"
+    assert schema("export")["plan"] == "as inspect prints it, without constants and nodes"
     check_json(plan_form, data.pop("plan"))
     form = schema("export")
     del form["plan"]
