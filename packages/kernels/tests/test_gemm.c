@@ -557,18 +557,18 @@ static void threads_same_bits(void) {
 static taper_tensor halve(tensors *t, taper_dtype dtype, size_t misalign) {
     const taper_tensor *b = &t->inputs[1];
     const int64_t numel = check_numel(b);
-    uint16_t *narrow = check_alloc((size_t)numel * sizeof *narrow, misalign);
-    t->memory[t->n_memory++] = narrow;
+    uint16_t *bits16 = check_alloc((size_t)numel * sizeof *bits16, misalign);
+    t->memory[t->n_memory++] = bits16;
     /* Any sign and mantissa; the exponents are those of some small numbers, and of denormals. */
     const int64_t low = dtype == TAPER_FLOAT16 ? 0 : 120 << 7,
                   step = dtype == TAPER_FLOAT16 ? 10 : 7;
     for (int64_t i = 0; i < numel; i++) {
         float *value = (float *)b->data + i;
         const int64_t bits = (low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f);
-        narrow[i] = *value == 0 ? 0 : (uint16_t)bits; /* the zeros beyond n stay */
-        *value = check_from_half(dtype, narrow[i]);
+        bits16[i] = *value == 0 ? 0 : (uint16_t)bits; /* the zeros beyond n stay */
+        *value = check_from_half(dtype, bits16[i]);
     }
-    taper_tensor narrow = check_tensor(narrow, dtype, 3, b->shape);
+    taper_tensor narrow = check_tensor(bits16, dtype, 3, b->shape);
     narrow.format = b->format;
     narrow.logical = b->logical;
     return narrow;
@@ -594,7 +594,7 @@ static void check_halves(product p, taper_dtype dtype) {
     release(&t);
 }
 
-static void narrow(void) {
+static void narrow_b(void) {
     static const taper_dtype dtypes[] = {TAPER_FLOAT16, TAPER_BFLOAT16};
     static const int64_t ks[] = {0, 1, 7, 64, 300, 2100};
     for (int i = 0; i < 2; i++) {
@@ -774,7 +774,7 @@ int main(int argc, char **argv) {
         {"special_values", special_values},
         {"rows_independent", rows_independent},
         {"threads_same_bits", threads_same_bits},
-        {"16-bit floats", narrow},
+        {"16-bit floats", narrow_b},
         {"unsupported", unsupported},
     };
     static const check_case benches[] = {
