@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def _infer_pack(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    packed = TensorType(inputs[0].dtype, inputs[0].shape, find(attrs["format"]).name)
-    packed.storage  # noqa: B018 - refuses a tensor that has no such format
-    return packed
+    dtype, shape, _ = inputs[0]
+    format_ = find(attrs["format"])
+    format_.storage(dtype, shape)  # refuses a tensor that cannot be stored so
+    return TensorType(dtype, shape, format_.name)
 
 
 def _infer_unpack(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
