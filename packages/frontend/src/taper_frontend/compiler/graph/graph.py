@@ -685,9 +685,17 @@ class Graph:
         for name in node.reads:
             self._consumers[name][node.output] = None
         for block in node.blocks:
-            block.sizes, block.examples = self.sizes, self.examples
+            block._share_sizes(self)
             block.listener = _Within(self, node)
         self._order = None
+
+    def _share_sizes(self, around: Graph) -> None:
+        """Have the size variables of the graph around this one."""
+        if self.sizes is not around.sizes:
+            self.sizes, self.examples = around.sizes, around.examples
+            for node in self._nodes.values():
+                for block in node.blocks:
+                    block._share_sizes(self)
 
     def _unlink(self, node: Node) -> None:
         for name in node.reads:
