@@ -54,7 +54,7 @@ class _Stack:
         ctx: Lowering,
         op: str,
         settings: _Settings,
-        attrs: dict[str, str] | None = None,
+        attrs: dict[str, Any] | None = None,
     ) -> None:
         if settings.dropout and settings.train:
             ctx.unsupported("it draws random numbers; call eval() before export")

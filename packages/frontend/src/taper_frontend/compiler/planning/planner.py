@@ -83,7 +83,7 @@ def make_plan(
         places = zip(scratch_blocks.items(), offsets[len(blocks) :], strict=True)
         scratch = {name: (offset, block.nbytes) for (name, block), offset in places}
     fallbacks = [
-        {"node": node.output, "op": node.op, "source": node.source}
+        {"node": node.output, "op": node.op, "source": node.source.line}
         for node in sharing.executed
         if kernels[node.output] is None
     ]
@@ -149,7 +149,7 @@ def _freeze(node: Node, scratch: tuple[int, int]) -> PlanNode:
     defaults = {name: attr.default for name, attr in REGISTRY[node.op].attrs.items()}
     complete = REGISTRY[node.op].complete(node.attrs)
     attrs = {name: value for name, value in complete.items() if not _same(value, defaults[name])}
-    return PlanNode(node.op, tuple(node.inputs), node.output, attrs, scratch, node.source)
+    return PlanNode(node.op, tuple(node.inputs), node.output, attrs, scratch, node.source.line)
 
 
 def _same(value: Any, default: Any) -> bool:
