@@ -75,6 +75,12 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return evaluate_epilogue(product, inputs[2:], attrs)
 
 
+def _packing(weight: TensorType, attrs: Attrs) -> str | None:
+    if len(weight.shape) != 2 or weight.dtype not in ("float32", *FLOATS_16_BIT):
+        return None
+    return "panels.0" if attrs["transpose_b"] else "panels.1"
+
+
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
     a, b = inputs[0].shape, inputs[1].shape
     rows, columns = len(a) > 1, len(b) > 1
@@ -165,6 +171,7 @@ MATMUL = OpDef(
     },
     region=_region,
     weights=(1,),
+    packing=_packing,
     strided=(ALL_INPUTS,),
     formatted=(1,),
     cost=_cost,
