@@ -339,9 +339,7 @@ def attention(q, k, v, mask=None, *, attrs):
 
 def norm(x, *parameters, attrs):
     shape = x.shape[x.ndim - attrs["dims"] :]
-    weight = parameters[0] if attrs["has_weight"] else None
-    bias = parameters[-1] if attrs["has_bias"] else None
-    return F.layer_norm(x, shape, weight, bias, attrs["eps"])
+    return F.layer_norm(x, shape, *parameters, eps=attrs["eps"])
 
 
 def reduce_scatter(x, index, src, a):
@@ -377,20 +375,23 @@ def lstm(gates, h, c, w_hh, *w_hr, a):
 
 
 def recurrent(layer, gates, state, weights, has_biases, a):
-    """A layer of torch's, step by step, with inputs that are the gates themselves."""
-    width, hidden = gates.shape[2], state[0].shape[1]
+    """A layer of torch's, step by step, with inputs that are the gates themselves.
+
+    h after each step, and the other state after the last.
+    """
+    width = gates.shape[2]
     results = {}
-    if not gates.numel():
-        return torch.zeros(*gates.shape[:2], sum(s.shape[1] for s in state), dtype=gates.dtype)
+    if not state[0].numel():
+        return torch.zeros(*gates.shape[:2], state[0].shape[1], dtype=gates.dtype), *state[1:]
     for t in range(len(gates))[:: -1 if a["reverse"] else 1]:
         given = [s[None] for s in state]
         params = [torch.eye(width, dtype=gates.dtype), *weights]
         hx = tuple(given) if len(given) == 2 else given[0]
         _, *after = layer(gates[t : t + 1], hx, params, has_biases, 1, 0.0, False, False, False)
         state = [s[0] for s in after]
-        results[t] = torch.cat(state, -1)
-    assert hidden
-    return torch.stack([results[t] for t in sorted(results)])
+        results[t] = state[0]
+    sequence = [results[t] for t in sorted(results)]
+    return torch.stack(sequence) if sequence else gates[:, :, : state[0].shape[1]], *state[1:]
 
 
 def gru(gates, h, w, b_hn, a):
@@ -493,21 +494,33 @@ def test_op(name):
         attrs = op.complete(sample.attrs)
         if name == "ATTENTION" and not attrs["safe_softmax"]:
             continue  # torch's is safe
-        got = op.evaluate(sample.inputs, attrs)
+        results = op.evaluate_all(sample.inputs, attrs)
         # Positions are rounded as values are.
         wide = np.float32 if name == "RESAMPLE" else np.float64
-        arrays = [x.astype(wide) if x.dtype == np.float32 else x for x in sample.inputs]
-        want = OTHERS[name](*map(torch.from_numpy, arrays), attrs).numpy()
-        assert got.shape == want.shape
-        if got.dtype == np.float32:
-            assert want.dtype == wide
-            with np.errstate(over="ignore"):
-                want = want.astype(np.float32)
-            scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
-            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6 * scale)
-        else:
-            assert got.dtype == want.dtype
-            np.testing.assert_allclose(got, want, rtol=1e-12)
+        arrays = [
+            torch.from_numpy(x.astype(wide) if x.dtype == np.float32 else x)
+            if x is not None
+            else None
+            for x in sample.inputs
+        ]
+        wanted = OTHERS[name](*arrays, attrs)
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for got, want in zip(results, wanted, strict=True):
+            assert_is(got, want.numpy(), wide)
+
+
+def assert_is(got, want, wide):
+    """``want`` is torch's, computed in ``wide`` floats where ``got`` is of float32."""
+    assert got.shape == want.shape
+    if got.dtype == np.float32:
+        assert want.dtype == wide
+        with np.errstate(over="ignore"):
+            want = want.astype(np.float32)
+        scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6 * scale)
+    else:
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("safe", [True, False])

@@ -80,8 +80,8 @@ def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, np.nd
     steps, batch, width = gates.shape
     hidden, out = width // 4, h.shape[1]
     result = np.empty((steps, batch, out), gates.dtype)
-    if batch * (out + hidden) == 0:
-        return result, c
+    if batch * (out + hidden) == 0 or steps == 0:
+        return result, np.array(c, order="C")
     w = _unpacked(w_hh, hidden)
     w_hr = _unpacked(inputs[4], out) if len(inputs) == 5 else None
     with np.errstate(all="ignore"):
@@ -92,7 +92,7 @@ def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, np.nd
             if w_hr is not None:
                 h = h @ w_hr
             result[t] = h
-    return result, c
+    return result, np.ascontiguousarray(c)
 
 
 def _infer_gru(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
