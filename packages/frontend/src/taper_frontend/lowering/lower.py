@@ -20,12 +20,18 @@ from torch.utils._pytree import tree_leaves
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
-from taper_frontend.lowering.context import Lowering, Refusal, as_numpy, to_numpy
+from taper_frontend.lowering.context import Lowering, Refusal, stored
 from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
-from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
+from taper_frontend.lowering.representation import (
+    DTYPE_NAMES,
+    Pairs,
+    refused_type,
+    represented,
+    stored_type,
+)
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
@@ -68,12 +74,18 @@ class Lowered(NamedTuple):
         How the flat inputs and outputs nest; see :class:`taper_runtime.plan.plan.Plan`.
     symbols : dict of sympy.Symbol to size
         torch's symbols, as expressions in the size variables.
+    complex_reads : frozenset of str
+        The inputs and states that hold complex numbers.
+    complex_outputs : frozenset of int
+        Which of the outputs do.
     """
 
     graph: Graph
     input_tree: Tree
     output_tree: Tree
     symbols: dict[sympy.Symbol, int]
+    complex_reads: frozenset[str]
+    complex_outputs: frozenset[int]
 
 
 _Arguments = tuple[list[Any], dict[str, Any]]
@@ -216,21 +228,27 @@ class _Walk:
         outputs = [name for kind, name in results if kind == "tensor"]
         if _holds_poison([*outputs, *map(self._value, self.written.values())]):
             raise InternalError("an output has no value though nothing was refused")
-        self.graph.set_outputs(outputs)
+        self.graph.set_outputs(map(str, outputs))
         self.set_next_values()
         spec = self.program.call_spec
+        results = [[k, str(v) if isinstance(v, Pairs) else v] for k, v in results]
         return Lowered(
             self.graph,
             describe_tree(spec.in_spec, input_leaves),
             describe_tree(spec.out_spec, results),
             self.sizes.symbols,
+            frozenset(str(n) for n in self.values.values() if self._is_complex_read(n)),
+            frozenset(i for i, name in enumerate(outputs) if isinstance(name, Pairs)),
         )
+
+    def _is_complex_read(self, value: Any) -> bool:
+        return isinstance(value, Pairs) and value in self.graph.reads
 
     def set_next_values(self) -> None:
         """Give the states their next values, as far as they could be lowered."""
         for state, name in self.states.items():
             if (tensor := self._value(name)) is not _POISON:
-                self.graph.set_next(state, tensor)
+                self.graph.set_next(str(state), str(tensor))
         if self.context.generator is not None and self.context.generator_state is not None:
             self.graph.set_next(self.context.generator_state, self.context.generator)
 
@@ -283,11 +301,17 @@ class _Walk:
                 if reason := refused_type(value):
                     self._refuse(what, "dtype", reason)
                 elif type_ := self.sizes.type(value):
-                    name = self.inputs.get(arg.name, arg.name)
-                    self.values[arg.name] = self.graph.add_input(name, type_.dtype, type_.shape)
+                    self.values[arg.name] = self._add_input(
+                        self.inputs.get(arg.name, arg.name), type_
+                    )
             except OpError as error:
                 self._refuse(what, "dynamic shape", str(error))
-        return ["tensor", self.values[arg.name]]
+        value = self.values[arg.name]
+        return ["tensor", str(value) if isinstance(value, Pairs) else value]
+
+    def _add_input(self, name: str, type_: TensorType) -> str:
+        held = stored_type(type_)
+        return represented(self.graph.add_input(name, held.dtype, held.shape), type_.dtype)
 
     def _bind_states(self) -> None:
         """Make states of the buffers that the module writes to."""
@@ -299,8 +323,9 @@ class _Walk:
                 self._refuse(f"buffer {target!r}", "dtype", reason)
                 self.values[name] = _POISON
                 continue
-            state = self.graph.add_state(target, to_numpy(tensor), DTYPE_NAMES[tensor.dtype])
-            self.values[name] = state
+            type_ = _type(tensor)
+            state = self.graph.add_state(target, stored(tensor).copy(), stored_type(type_).dtype)
+            self.values[name] = state = represented(state, type_.dtype)
             self.states[state] = self.written[target]
 
     def _result(self, spec: OutputSpec) -> Tree | None:
@@ -342,14 +367,14 @@ class _Walk:
             return _POISON
         key = _memory(tensor)
         if key not in self.tied or not tensor.numel():
-            dtype, value = DTYPE_NAMES[tensor.dtype], partial(as_numpy, tensor)
+            type_, value = _type(tensor), partial(stored, tensor)
             recipe: Constant
             if spec.kind == InputKind.CONSTANT_TENSOR:
-                recipe = literal(value(), dtype)
+                recipe = literal(value(), stored_type(type_).dtype)
             else:
                 names = dict.fromkeys([name, *self.names.get(key, ())])
-                recipe = Parameter(TensorType(dtype, tuple(tensor.shape)), tuple(names), value)
-            self.tied[key] = self.graph.add_constant(name, recipe)
+                recipe = Parameter(stored_type(type_), tuple(names), value)
+            self.tied[key] = represented(self.graph.add_constant(name, recipe), type_.dtype)
         return self.tied[key]
 
     # -- nodes ------------------------------------------------------------------------------------
@@ -418,7 +443,7 @@ class _Walk:
             result = handler(self.context, *args, **kwargs)
         many = isinstance(node.meta.get("val"), list | tuple)
         names = self.context.finish(list(result) if many else [result])
-        got = [None if name is None else self.graph.tensors[name].type for name in names]
+        got = [None if name is None else self.context.type(name) for name in names]
         if len(got) != len(expected) or any(
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
@@ -452,13 +477,17 @@ class _Walk:
         except OpError:  # they are what was refused
             return _POISON
         names = [
-            _POISON if t is None else self.graph.add_input(node.name, t.dtype, t.shape)
+            _POISON if t is None else self._add_input(node.name, t)
             for t in types
         ]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
 
     def _refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
         self.refused.append(UnsupportedNode(op, category, reason, source))
+
+
+def _type(tensor: torch.Tensor) -> TensorType:
+    return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:

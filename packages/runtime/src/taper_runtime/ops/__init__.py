@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.ops import (
     attention,
+    complex_mul,
     conv,
     convert,
     creation,
@@ -61,6 +62,7 @@ for _op in (
     pack.PACK,
     pack.UNPACK,
     map.MAP,
+    complex_mul.COMPLEX_MUL,
     matmul.MATMUL,
     grouped.GROUPED_MATMUL,
     attention.ATTENTION,
