@@ -38,7 +38,7 @@ static bool complex_stride(const taper_tensor *x, const taper_tensor *y, int32_t
     return x->shape[at] == y->shape[d];
 }
 
-static taper_status complex_prepare(const taper_call *call, taper_work *work) {
+static taper_status f32_complex_mul_prepare(const taper_call *call, taper_work *work) {
     const taper_tensor *y = call->output;
     struct complex_state *s = call->state;
     if (call->n_inputs != 2 || y->rank < 1 || y->shape[y->rank - 1] != 2 ||
@@ -88,42 +88,13 @@ static taper_status complex_prepare(const taper_call *call, taper_work *work) {
     return TAPER_OK;
 }
 
-/* n numbers: y is contiguous, a and b step as their operands say. */
-typedef void complex_row(void *y, const void *a, const void *b, int64_t n,
-                         const struct complex_operand *pa, const struct complex_operand *pb);
+/* (ar, ai) br + (-ai, ar) bi: lanes of a vector are V_LEN / 2 numbers. */
+struct complex_lanes {
+    vi real, imag, swap;
+    vf sign;
+};
 
-#define COMPLEX_ROW(name, T)                                                                       \
-    static void name(void *out, const void *left, const void *right, int64_t n,                    \
-                     const struct complex_operand *pa, const struct complex_operand *pb) {         \
-        T *y = out;                                                                                \
-        const T *a = left, *b = right;                                                             \
-        for (int64_t i = 0; i < n; i++, a += pa->step, b += pb->step, y += 2) {                    \
-            const T ar = a[0], ai = a[pa->part], br = b[0], bi = b[pb->part];                      \
-            y[0] = ar * br - ai * bi;                                                              \
-            y[1] = ai * br + ar * bi;                                                              \
-        }                                                                                          \
-    }
-COMPLEX_ROW(f32_any_row, float)
-COMPLEX_ROW(f64_any_row, double)
-
-/* V_LEN / 2 numbers: (ar, ai) br + (-ai, ar) bi. */
-V_INLINE vf complex_product(vf a, vf b, vi real, vi imag, vi swap, vf sign) {
-    const vf turned = v_xor_sign(v_permute(a, swap), sign);
-    return v_fma(a, v_permute(b, real), v_mul(turned, v_permute(b, imag)));
-}
-
-/* The same with numbers side by side, or one number for the whole row. */
-static void f32_row(void *out, const void *left, const void *right, int64_t n,
-                    const struct complex_operand *pa, const struct complex_operand *pb) {
-    if (pa->part != 1 || pb->part != 1 || (pa->step != 2 && pb->step != 2) ||
-        (pa->step != 2 && pa->step != 0) || (pb->step != 2 && pb->step != 0)) {
-        f32_any_row(out, left, right, n, pa, pb);
-        return;
-    }
-    const bool swapped = pa->step == 0; /* the one number second */
-    const float *a = swapped ? right : left, *b = swapped ? left : right;
-    const bool spread = pa->step == 0 || pb->step == 0;
-    float *y = out;
+static struct complex_lanes complex_lanes(void) {
     int32_t real[V_LEN], imag[V_LEN], swap[V_LEN];
     float sign[V_LEN];
     for (int32_t i = 0; i < V_LEN; i++) {
@@ -132,30 +103,47 @@ static void f32_row(void *out, const void *left, const void *right, int64_t n,
         swap[i] = i ^ 1;
         sign[i] = i & 1 ? 1.0f : -1.0f;
     }
-    const vi re = vi_load(real), im = vi_load(imag), other = vi_load(swap);
-    const vf signs = v_load(sign);
-    float one[V_LEN];
-    for (int32_t i = 0; i < V_LEN && spread; i++)
-        one[i] = b[i & 1];
-    const vf number = spread ? v_load(one) : v_zero();
-    int64_t i = 0;
-    for (; i + V_LEN <= 2 * n; i += V_LEN)
-        v_store(y + i, complex_product(v_load(a + i), spread ? number : v_load(b + i), re, im,
-                                       other, signs));
-    if (i < 2 * n) {
-        const int64_t rest = 2 * n - i;
-        v_store_n(y + i,
-                  complex_product(v_load_n(a + i, rest), spread ? number : v_load_n(b + i, rest),
-                                  re, im, other, signs),
-                  rest);
+    return (struct complex_lanes){vi_load(real), vi_load(imag), vi_load(swap), v_load(sign)};
+}
+
+V_INLINE vf complex_product(const struct complex_lanes *l, vf a, vf b) {
+    const vf turned = v_xor_sign(v_permute(a, l->swap), l->sign);
+    return v_fma(a, v_permute(b, l->real), v_mul(turned, v_permute(b, l->imag)));
+}
+
+/* The first `count` numbers of a row, V_LEN / 2 at most. */
+V_INLINE vf complex_load(const float *x, const struct complex_operand *p, int64_t count) {
+    if (p->part == 1 && p->step == 2)
+        return 2 * count == V_LEN ? v_load(x) : v_load_n(x, 2 * count);
+    float lanes[V_LEN] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        lanes[2 * i] = x[i * p->step];
+        lanes[2 * i + 1] = x[i * p->step + p->part];
+    }
+    return v_load(lanes);
+}
+
+/* n numbers: y is contiguous, a and b step as their operands say. */
+static void complex_row(float *y, const float *a, const float *b, int64_t n,
+                        const struct complex_operand *pa, const struct complex_operand *pb) {
+    const struct complex_lanes lanes = complex_lanes();
+    for (int64_t i = 0; i < n; i += V_LEN / 2) {
+        const int64_t count = i64_min(V_LEN / 2, n - i);
+        const vf product = complex_product(&lanes, complex_load(a + i * pa->step, pa, count),
+                                           complex_load(b + i * pb->step, pb, count));
+        if (2 * count == V_LEN)
+            v_store(y + 2 * i, product);
+        else
+            v_store_n(y + 2 * i, product, 2 * count);
     }
 }
 
-/* Tasks [begin, end): runs of whole rows, or parts of one. */
-static taper_status complex_run(const taper_call *call, int64_t begin, int64_t end,
-                                complex_row *row, int64_t size) {
+/* A task is a run of whole rows, or a part of one. */
+static taper_status f32_complex_mul_run(const taper_call *call, int64_t begin, int64_t end,
+                                        void *scratch) {
     const struct complex_state *s = call->state;
     const int64_t parts = i64_ceil_div(s->cols, s->cols_per_task);
+    (void)scratch;
     for (int64_t task = begin; task < end; task++) {
         const int64_t first = task / parts * s->rows_per_task;
         const int64_t last = i64_min(first + s->rows_per_task, s->rows);
@@ -170,30 +158,13 @@ static taper_status complex_run(const taper_call *call, int64_t begin, int64_t e
                 at[0] += index * s->operands[0].outer[d];
                 at[1] += index * s->operands[1].outer[d];
             }
-            row((char *)call->output->data + (r * s->cols + col) * 2 * size,
-                (const char *)call->inputs[0].data + at[0] * size,
-                (const char *)call->inputs[1].data + at[1] * size, n, &s->operands[0],
-                &s->operands[1]);
+            complex_row((float *)call->output->data + (r * s->cols + col) * 2,
+                        (const float *)call->inputs[0].data + at[0],
+                        (const float *)call->inputs[1].data + at[1], n, &s->operands[0],
+                        &s->operands[1]);
         }
     }
     return TAPER_OK;
-}
-
-static taper_status f32_complex_mul_prepare(const taper_call *call, taper_work *work) {
-    return complex_prepare(call, work);
-}
-static taper_status f32_complex_mul_run(const taper_call *call, int64_t begin, int64_t end,
-                                        void *scratch) {
-    (void)scratch;
-    return complex_run(call, begin, end, f32_row, sizeof(float));
-}
-static taper_status f64_complex_mul_prepare(const taper_call *call, taper_work *work) {
-    return complex_prepare(call, work);
-}
-static taper_status f64_complex_mul_run(const taper_call *call, int64_t begin, int64_t end,
-                                        void *scratch) {
-    (void)scratch;
-    return complex_run(call, begin, end, f64_any_row, sizeof(double));
 }
 
 #define TAPER_KERNEL_ROWS
