@@ -46,7 +46,8 @@ _PLAN_KEYS = frozenset(
 )  # fmt: skip
 _NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "scratch", "source"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
-_FORMATTED_KEYS = _TENSOR_KEYS | {"format"}
+#: What stands there only where it is not as usual.
+_TENSOR_OPTIONS = frozenset({"format", "complex"})
 
 
 def load(path: FilePath) -> Plan:
@@ -161,17 +162,20 @@ def _from_document(
     tensors, placements = {}, {}
     for name, item in document["tensors"].items():
         field = tensor_field(name)
-        formatted = type(item) is dict and "format" in item
-        _check_object(item, _FORMATTED_KEYS if formatted else _TENSOR_KEYS, field)
+        given = _TENSOR_OPTIONS & item.keys() if type(item) is dict else frozenset[str]()
+        _check_object(item, _TENSOR_KEYS | given, field)
         shape, strides = (
             _parse_sizes(_tuple(item, key, field), expressions, field, key)
             for key in ("shape", "strides")
         )
         offset = _parse_size(item["offset"], expressions, f"{field}.offset")
-        format = item["format"] if formatted else PLAIN
-        if formatted and format == PLAIN:
+        format = item.get("format", PLAIN)
+        if "format" in given and format == PLAIN:
             fail(f"{field}.format", f"expected no format where it is {PLAIN}", format)
-        tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"], format)
+        is_complex = item.get("complex", False)
+        if "complex" in given and is_complex is not True:
+            fail(f"{field}.complex", "expected true, or nothing", is_complex)
+        tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"], format, is_complex)
         placements[name] = Placement(item["root"], offset, strides)
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:

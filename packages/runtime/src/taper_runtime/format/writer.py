@@ -121,6 +121,8 @@ def to_document(plan: Plan) -> dict[str, Any]:
         }
         if spec.format != PLAIN:
             tensors[name]["format"] = spec.format
+        if spec.is_complex:
+            tensors[name]["complex"] = True
     nodes = [
         {
             "op": node.op,

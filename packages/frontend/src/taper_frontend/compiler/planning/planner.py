@@ -17,7 +17,7 @@ from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
 
@@ -33,6 +33,7 @@ def make_plan(
     input_tree: Any = None,
     output_tree: Any = None,
     metadata: Mapping[str, Any] | None = None,
+    complex_ends: Collection[str] = (),
 ) -> Plan:
     """Plan a graph's execution.
 
@@ -45,6 +46,8 @@ def make_plan(
         Carried into the plan as they are; ``metadata`` gains "memory" (bytes: arena, intermediates,
         lower_bound, weights) and "fallbacks" (nodes without a native kernel), both at the graph's
         example sizes, and "recipes" (see :mod:`taper_runtime.plan.recipes`).
+    complex_ends : collection of str
+        The inputs, outputs and states that users see as complex numbers.
 
     Returns
     -------
@@ -88,7 +91,10 @@ def make_plan(
     ]
     plan = Plan(
         nodes=tuple(_freeze(node, scratch.get(node.output, (0, 0))) for node in order),
-        tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
+        tensors={
+            name: _with_role(graph, spec)._replace(is_complex=name in complex_ends)
+            for name, spec in graph.tensors.items()
+        },
         placements={name: sharing.placement(name, arena) for name in graph.tensors},
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
