@@ -230,7 +230,8 @@ def compile_program(
             input_tree=lowered.input_tree,
             output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
             metadata=report,
-            complex_ends=lowered.complex_reads | {graph.outputs[i] for i in lowered.complex_outputs},
+            complex_ends=lowered.complex_reads
+            | {graph.outputs[i] for i in lowered.complex_outputs},
         )
     except PlanFormatError as error:
         if not graph.sizes:

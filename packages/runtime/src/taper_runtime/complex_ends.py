@@ -6,11 +6,15 @@ in memory: the one is a view of the other.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from taper_runtime.dtypes import COMPLEX
 from taper_runtime.errors import InputError
-from taper_runtime.plan.plan import Plan, TensorSpec
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan, TensorSpec
 
 
 class ComplexEnds:
@@ -43,7 +47,7 @@ class ComplexEnds:
     def give(
         self, arrays: list[np.ndarray], out: list[np.ndarray | None] | None
     ) -> list[np.ndarray]:
-        """Return what a run has written, pairs as complex numbers; arrays of ``out`` as they are."""
+        """Return what a run has written: arrays of ``out`` as they are, pairs as complex numbers."""
         given = list(arrays)
         for i in self.outputs:
             array = None if out is None else out[i]

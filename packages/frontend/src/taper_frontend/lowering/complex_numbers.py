@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.complex_ops import conjugate, imag, joined, real
-from taper_frontend.lowering.representation import Pairs
 from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.representation import Pairs
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering

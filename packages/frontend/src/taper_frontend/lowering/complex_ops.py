@@ -73,7 +73,13 @@ def apply(ctx: Lowering, op: str, operands: Sequence[str | Number], dtype: str) 
 
 
 def cast(ctx: Lowering, x: str, dtype: str) -> str:
-    """Convert from or to complex numbers; to reals the imaginary part is dropped, as by torch."""
+    """Convert from or to complex numbers.
+
+    Raises
+    ------
+    OpError
+        For a real dtype but bool: imaginary parts are dropped by name only (:func:`real`).
+    """
     if not isinstance(x, Pairs):
         part = ctx.cast(x, real_dtype(dtype))
         zero = ctx.full(ctx.shape(part), 0, real_dtype(dtype))
@@ -82,7 +88,7 @@ def cast(ctx: Lowering, x: str, dtype: str) -> str:
         return Pairs(ctx.cast(str(x), real_dtype(dtype)))
     if dtype == "bool":
         return _any_part(ctx, ctx.cast(str(x), "bool"))
-    return ctx.cast(real(ctx, x), dtype)
+    raise OpError(f"expected real numbers, or an op of complex ones, got {ctx.dtype(x)}")
 
 
 # -- parts ----------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def stored_type(type_: TensorType) -> TensorType:
 
 
 def represented_type(name: str, stored: TensorType) -> TensorType:
-    """Return the type that torch has of what the graph's tensor ``name`` of type ``stored`` holds."""
+    """Return the type in torch of what a tensor of the graph, of type ``stored``, holds."""
     if not isinstance(name, Pairs):
         return stored
     return TensorType(_COMPLEX[stored.dtype], stored.shape[:-1])

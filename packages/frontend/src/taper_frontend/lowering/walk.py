@@ -12,9 +12,9 @@ from taper_frontend.errors import UnsupportedNode
 from taper_frontend.lowering.context import Lowering, Refusal
 from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
+from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
-from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.sizes import UndecidedError, variables
 
@@ -186,9 +186,7 @@ class Walk:
             types = self.sizes.types(node)
         except OpError:  # they are what was refused
             return POISON
-        names = [
-            POISON if t is None else self.add_input(node.name, t) for t in types
-        ]
+        names = [POISON if t is None else self.add_input(node.name, t) for t in types]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
 
     def add_input(self, name: str, type_: TensorType) -> str:

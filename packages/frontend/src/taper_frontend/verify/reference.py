@@ -215,7 +215,7 @@ def _contents(value: Any) -> Any:
 def _as_torch(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     """Return an array as a plan has it as a tensor of the dtype of ``like``."""
     tensor = torch.from_numpy(array.copy())
-    return torch.view_as_complex(tensor) if like.is_complex() else tensor.view(like.dtype)
+    return torch.complex(*tensor.unbind(-1)) if like.is_complex() else tensor.view(like.dtype)
 
 
 def _changed(value: Any, change: Change) -> Any:

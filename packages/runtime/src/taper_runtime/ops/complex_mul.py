@@ -76,7 +76,6 @@ COMPLEX_MUL = OpDef(
     evaluate=_evaluate,
     samples=_samples,
     region=_region,
-    commutes=True,
     inplace=(0, 1),
     strided=(ALL_INPUTS,),
     cost=_cost,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.dtypes import COMPLEX
+from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
