@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import taper_frontend
 import taper_runtime
-from lowering import Call
+from complex_models import check, exported, numbers
 from marks import NUMPY, STATE
 from taper_frontend.errors import UnsupportedOpError
-from taper_frontend.lowering.context import to_numpy
 from taper_runtime.errors import InputError
 
 pytestmark = [NUMPY, STATE]
@@ -20,36 +18,11 @@ pytestmark = [NUMPY, STATE]
 torch.manual_seed(0)
 
 
-def exported(model, *args, **options):
-    module = model if isinstance(model, torch.nn.Module) else Call(model)
-    options.setdefault("input_names", ["x", "y"][: len(args)])
-    return taper_frontend.export(module.eval(), args, **options)
-
-
-def check(model, *args, rtol=1e-5, atol=1e-5, **options):
-    """Compare a model's results, complex ones as such, with those of its plan; return that."""
-    plan = exported(model, *args, **options)
-    session = taper_runtime.InferenceSession(plan)
-    got = session.run(None, dict(zip(plan.inputs, map(to_numpy, args), strict=True)))
-    with torch.no_grad():
-        want = torch.utils._pytree.tree_leaves(model(*args))
-    assert len(got) == len(want)
-    for mine, torchs in zip(got, want, strict=True):
-        torch.testing.assert_close(
-            torch.from_numpy(mine.copy()), torchs, rtol=rtol, atol=atol, equal_nan=True
-        )
-    return plan
-
-
 def dumped(plan):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "plan.taper"
         plan.save(path)
         return path.read_bytes()
-
-
-def numbers(*shape):
-    return torch.randn(shape, dtype=torch.complex64)
 
 
 X, Y = numbers(2, 3, 4), numbers(2, 3, 4)

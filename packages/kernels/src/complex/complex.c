@@ -51,8 +51,7 @@ static taper_status f32_complex_mul_prepare(const taper_call *call, taper_work *
     for (int32_t d = 0; d < y->rank - 1; d++) {
         int64_t step[2];
         for (int32_t i = 0; i < 2; i++)
-            if (call->inputs[i].rank > y->rank ||
-                !complex_stride(&call->inputs[i], y, d, &step[i]))
+            if (call->inputs[i].rank > y->rank || !complex_stride(&call->inputs[i], y, d, &step[i]))
                 return TAPER_UNSUPPORTED;
         if (y->shape[d] == 1)
             continue;
@@ -173,5 +172,5 @@ static const taper_kernel complex_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_complex);
-const taper_family TAPER_ISA_SYM(taper_complex) = {
-    complex_kernels, sizeof complex_kernels / sizeof complex_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_complex) = {complex_kernels, sizeof complex_kernels /
+                                                                        sizeof complex_kernels[0]};

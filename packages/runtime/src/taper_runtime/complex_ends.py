@@ -47,7 +47,7 @@ class ComplexEnds:
     def give(
         self, arrays: list[np.ndarray], out: list[np.ndarray | None] | None
     ) -> list[np.ndarray]:
-        """Return what a run has written: arrays of ``out`` as they are, pairs as complex numbers."""
+        """Return what a run gives: arrays of ``out`` as they are, pairs as complex numbers."""
         given = list(arrays)
         for i in self.outputs:
             array = None if out is None else out[i]

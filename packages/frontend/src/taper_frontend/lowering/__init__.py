@@ -9,6 +9,7 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     creation,
     distance,
     elementwise,
+    fft,
     fold,
     grid_sample,
     indexing,

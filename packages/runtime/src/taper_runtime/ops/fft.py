@@ -209,7 +209,7 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     """5 n log2(n) flops for n complex numbers, half for real ones."""
     x = inputs[0].shape
     n = attrs.get("size", x[attrs["axis"]])
-    numbers = max(inputs[0].size, output.size) // 2
+    numbers = (inputs[0].size + output.size) // 4
     log = math.ceil(math.log2(n)) if isinstance(n, int) and n > 1 else 10
     return Cost(5 * numbers * log, output.nbytes + sum(t.nbytes for t in inputs))
 
