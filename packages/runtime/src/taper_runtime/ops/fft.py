@@ -27,6 +27,9 @@ from taper_runtime.sizes import Size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: Flops of a complex number, 5 log2(n): of a usual length, for sizes may decide the length.
+_FLOPS = 45
+
 #: Largest prime factor that a pass of its own transforms.
 _MAX_RADIX = 31
 
@@ -169,17 +172,27 @@ def _numbers(x: np.ndarray) -> np.ndarray:
 
 
 def _pairs(x: np.ndarray, like: np.ndarray) -> np.ndarray:
-    return np.stack([x.real, x.imag], -1).astype(like.dtype, order="C")
+    return _as(like, np.stack([x.real, x.imag], -1))
 
 
+def _as(like: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return x.astype(like.dtype, order="C")
+
+
+@np.errstate(all="ignore")
 def _evaluate_fft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, axis = inputs[0].astype(np.float64), attrs["axis"]
     if not x.size:
         return np.zeros(x.shape, inputs[0].dtype)
-    function, norm = (np.fft.ifft, "forward") if attrs["inverse"] else (np.fft.fft, "backward")
-    return _pairs(attrs["scale"] * function(_numbers(x), axis=axis, norm=norm), inputs[0])
+    numbers = _numbers(x)
+    if attrs["inverse"]:
+        y = np.fft.ifft(numbers, axis=axis, norm="forward")
+    else:
+        y = np.fft.fft(numbers, axis=axis)
+    return _pairs(attrs["scale"] * y, inputs[0])
 
 
+@np.errstate(all="ignore")
 def _evaluate_rfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, axis = inputs[0].astype(np.float64), attrs["axis"]
     if not x.size:
@@ -188,12 +201,13 @@ def _evaluate_rfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return _pairs(attrs["scale"] * np.fft.rfft(x, axis=axis), inputs[0])
 
 
+@np.errstate(all="ignore")
 def _evaluate_irfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, axis, size = inputs[0].astype(np.float64), attrs["axis"], attrs["size"]
     if not x.size:
         return np.zeros(replace(x.shape[:-1], axis, size), inputs[0].dtype)
     y = np.fft.irfft(_numbers(x), size, axis=axis, norm="forward")
-    return np.asarray(attrs["scale"] * y, inputs[0].dtype, order="C")
+    return _as(inputs[0], attrs["scale"] * y)
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
@@ -206,12 +220,8 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """5 n log2(n) flops for n complex numbers, half for real ones."""
-    x = inputs[0].shape
-    n = attrs.get("size", x[attrs["axis"]])
-    numbers = (inputs[0].size + output.size) // 4
-    log = math.ceil(math.log2(n)) if isinstance(n, int) and n > 1 else 10
-    return Cost(5 * numbers * log, output.nbytes + sum(t.nbytes for t in inputs))
+    numbers = (inputs[0].size + output.size) // 4  # of real ones, half as many
+    return Cost(_FLOPS * numbers, output.nbytes + sum(t.nbytes for t in inputs))
 
 
 _LENGTHS = (1, 2, 3, 4, 5, 8, 12, 15, 16, 21, 30, 31, 37, 49, 64, 74, 100, 144)
