@@ -31,7 +31,7 @@ Number = int | float | complex | bool
 _SCALING = frozenset({"MUL", "DIV"})
 
 
-def emit(ctx: Lowering, op: str, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
+def emit(ctx: Lowering, op: str, inputs: Sequence[str | None], attrs: Mapping[str, Any]) -> str:
     """Emit what an op comes to on inputs of which one or more are complex.
 
     Raises
@@ -40,9 +40,10 @@ def emit(ctx: Lowering, op: str, inputs: Sequence[str], attrs: Mapping[str, Any]
         If it has no meaning on complex numbers, or none that is known here.
     """
     rule = _RULES.get(op)
-    if rule is None:
+    given = [name for name in inputs if name is not None]
+    if rule is None or len(given) < len(inputs):
         raise OpError(f"{op}: expected real numbers, got complex ones")
-    return rule(ctx, inputs, attrs)
+    return rule(ctx, given, attrs)
 
 
 def apply(ctx: Lowering, op: str, operands: Sequence[str | Number], dtype: str) -> str:
