@@ -21,7 +21,7 @@ def _complex(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(*shape, dtype=torch.complex64) / WIDTH)
 
 
-class SpectralConv(nn.Module):
+class _SpectralConv(nn.Module):
     """The lowest frequencies of an image, mixed by matrices of their own (Li et al. 2021)."""
 
     def __init__(self, modes: int = 6) -> None:
@@ -39,13 +39,13 @@ class SpectralConv(nn.Module):
         return torch.fft.irfft2(out, s=x.shape[-2:])
 
 
-class FourierOperator(nn.Module):
+class _FourierOperator(nn.Module):
     """A Fourier neural operator for images."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lift = nn.Conv2d(3, WIDTH, 1)
-        self.spectral = nn.ModuleList(SpectralConv() for _ in range(2))
+        self.spectral = nn.ModuleList(_SpectralConv() for _ in range(2))
         self.local = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 1) for _ in range(2))
         self.project = nn.Conv2d(WIDTH, 1, 1)
 
@@ -57,7 +57,7 @@ class FourierOperator(nn.Module):
         return out
 
 
-class GlobalFilter(nn.Module):
+class _GlobalFilter(nn.Module):
     """A filter of tokens in frequency (Rao et al. 2021, GFNet), with its MLP."""
 
     def __init__(self, side: int = 14) -> None:
@@ -77,7 +77,7 @@ class GlobalFilter(nn.Module):
         return out
 
 
-class LongConvolution(nn.Module):
+class _LongConvolution(nn.Module):
     """Hyena's convolution over the whole sequence, by transforms of twice its length."""
 
     def __init__(self, length: int = 60) -> None:
@@ -96,7 +96,7 @@ class LongConvolution(nn.Module):
         return out
 
 
-class DiagonalStateSpace(nn.Module):
+class _DiagonalStateSpace(nn.Module):
     """S4D (Gu et al. 2022): the kernel is a sum of powers of complex numbers."""
 
     def __init__(self, states: int = 8, length: int = 48) -> None:
@@ -121,7 +121,7 @@ class DiagonalStateSpace(nn.Module):
         return F.gelu(y + x * self.skip.unsqueeze(-1))
 
 
-class RotaryAttention(nn.Module):
+class _RotaryAttention(nn.Module):
     """Attention of LLaMA's own code: pairs of channels are complex numbers, which are turned."""
 
     def __init__(self, heads: int = 4, size: int = 8, length: int = 32) -> None:
@@ -147,7 +147,7 @@ class RotaryAttention(nn.Module):
         return out
 
 
-class MelClassifier(nn.Module):
+class _MelClassifier(nn.Module):
     """A log-mel spectrogram, as torchaudio computes it, and a small network over it."""
 
     def __init__(self, size: int = 400, hop: int = 160, mels: int = 40) -> None:
@@ -165,7 +165,7 @@ class MelClassifier(nn.Module):
         return out
 
 
-class Vocoder(nn.Module):
+class _Vocoder(nn.Module):
     """Vocos (Siuzdak 2023): frames become magnitude and phase of a spectrogram, that a wave."""
 
     def __init__(self, size: int = 64, hop: int = 16) -> None:
@@ -183,7 +183,7 @@ class Vocoder(nn.Module):
         return torch.istft(spectrum, self.size, self.hop, self.size, self.window, center=True)
 
 
-class MaskingDenoiser(nn.Module):
+class _MaskingDenoiser(nn.Module):
     """A recurrent network that weighs the frequencies of a signal."""
 
     def __init__(self, size: int = 128, hop: int = 32) -> None:
@@ -201,7 +201,7 @@ class MaskingDenoiser(nn.Module):
         return torch.istft(spectrum * mask, length=x.shape[-1], **options)
 
 
-class GriffinLim(nn.Module):
+class _GriffinLim(nn.Module):
     """The phase of a spectrogram of which the magnitude is known, by turns of both transforms."""
 
     def __init__(self, size: int = 64, hop: int = 16, turns: int = 4) -> None:
@@ -221,13 +221,13 @@ class GriffinLim(nn.Module):
 
 
 SIGNALS = {
-    "Fourier neural operator": Architecture(FourierOperator, _floats(2, 3, 20, 24)),
-    "GFNet block": Architecture(GlobalFilter, _floats(2, 196, WIDTH)),
-    "Hyena convolution": Architecture(LongConvolution, _floats(2, 60, WIDTH)),
-    "S4D": Architecture(DiagonalStateSpace, _floats(2, WIDTH, 48)),
-    "LLaMA's own rotary attention": Architecture(RotaryAttention, _floats(2, 20, WIDTH)),
-    "log-mel classifier": Architecture(MelClassifier, _floats(2, 4000)),
-    "Vocos": Architecture(Vocoder, _floats(2, 20, 30)),
-    "masking denoiser": Architecture(MaskingDenoiser, _floats(2, 1500)),
-    "Griffin-Lim": Architecture(GriffinLim, _floats(2, 33, 25)),
+    "Fourier neural operator": Architecture(_FourierOperator, _floats(2, 3, 20, 24)),
+    "GFNet block": Architecture(_GlobalFilter, _floats(2, 196, WIDTH)),
+    "Hyena convolution": Architecture(_LongConvolution, _floats(2, 60, WIDTH)),
+    "S4D": Architecture(_DiagonalStateSpace, _floats(2, WIDTH, 48)),
+    "LLaMA's own rotary attention": Architecture(_RotaryAttention, _floats(2, 20, WIDTH)),
+    "log-mel classifier": Architecture(_MelClassifier, _floats(2, 4000)),
+    "Vocos": Architecture(_Vocoder, _floats(2, 20, 30)),
+    "masking denoiser": Architecture(_MaskingDenoiser, _floats(2, 1500)),
+    "Griffin-Lim": Architecture(_GriffinLim, _floats(2, 33, 25)),
 }
