@@ -111,6 +111,12 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
     return evaluate_epilogue(product, inputs[2:], attrs)
 
 
+def _packing(op: str, weight: TensorType, attrs: Attrs) -> str | None:
+    if weight.dtype != "float32" or (op == "CONV" and is_read_plain(weight.shape, attrs["groups"])):
+        return None
+    return f"grouped_panels.{attrs['groups']}"
+
+
 def _region(
     op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 ) -> list[Region]:
@@ -304,6 +310,7 @@ def _define(name: str, doc: str, samples: Any, *, native: bool) -> OpDef:
         region=partial(_region, name),
         border=0.0 if name == "CONV" else None,
         weights=(1,),
+        packing=partial(_packing, name),
         cost=partial(_cost, name),
         native=native,
     )
