@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import definition, node_work, operand
@@ -10,11 +10,9 @@ from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block, lifetimes
-from taper_runtime.plan.specialize import specialize
-from taper_runtime.sizes import nonempty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -29,10 +27,9 @@ class Variables:
     names : list of str
     """
 
-    def __init__(self, plan: Plan, threads: int) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.names = list(plan.sizes)
         self._plan = plan
-        self._threads = threads
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Return the variables' values, in order, that input arrays give.
@@ -44,17 +41,6 @@ class Variables:
         """
         values = bind_inputs(self._plan, arrays)
         return [values[name] for name in self.names]
-
-    def specialize(self, values: Sequence[int]) -> _native.Program:
-        """Return the program for these values, one of which is 0; it has no variables.
-
-        Raises
-        ------
-        InputError
-            If the plan cannot run with them.
-        """
-        sizes = dict(zip(self.names, values, strict=True))
-        return make_program(specialize(self._plan, sizes), self._threads)
 
 
 def make_program(plan: Plan, threads: int) -> _native.Program:
@@ -91,17 +77,51 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
         [plan.constants[name] for name in constants],
         list(blocks.values()),
         threads,
-        Variables(plan, threads),
+        Variables(plan),
     )
     for node in nodes:
+        op: Any
         op, attrs = definition(node)
-        operands = [place(name) for name in (*node.inputs, node.output)]
+        operands = [place(name) for name in (*node.reads, *node.outputs)]
+        if node.blocks or None in node.inputs or len(node.outputs) > 1:
+            op = _Composite(plan, node)
         count = _threads_worth(plan, node) if threads > 1 else 1
         label = f"{node.output} ({node.op})"
         program.add(op, attrs, operands, label, count)
     types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
     program.finish([*example_sizes(plan).values()], [counted_bytes(tensor) for tensor in types])
     return program
+
+
+class _Composite:
+    """A node of several outputs, absent inputs or blocks, which numpy computes.
+
+    Attributes
+    ----------
+    name : str
+        That of no op, so that no kernel serves it.
+    """
+
+    name = ""
+    check = None
+
+    def __init__(self, plan: Plan, node: PlanNode) -> None:
+        self._plan = plan
+        self._node = node
+
+    def compute(
+        self,
+        arrays: Sequence[np.ndarray],
+        attrs: Mapping[str, object],
+        last: Sequence[np.ndarray],
+        types: object,
+    ) -> None:
+        """See :meth:`OpDef.compute`; ``arrays`` are the inputs and all outputs but the last."""
+        from taper_runtime.executor.interpreted import numpy_backend
+
+        values = iter((*arrays, *last))
+        inputs = [None if name is None else next(values) for name in self._node.inputs]
+        numpy_backend(self._plan, self._node)(inputs, list(values))
 
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:
@@ -129,6 +149,6 @@ def _threads_worth(plan: Plan, node: PlanNode) -> int:
 
 
 def example_sizes(plan: Plan) -> dict[str, int]:
-    """Return values of the size variables: the samples', else the least; none is 0."""
+    """Return values of the size variables: the samples', else the least from 1 on."""
     values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
-    return {name: values.get(name) or nonempty(*limits)[0] for name, limits in plan.sizes.items()}
+    return {name: values.get(name) or max(low, 1) for name, (low, _) in plan.sizes.items()}
