@@ -31,17 +31,19 @@ def test_transforms():
     assert not plan.metadata["fallbacks"]
 
 
-@pytest.mark.parametrize("length", [64, 400, 1000, 1009, 4096, 2 * 1009, 5005])
-def test_long_transforms(length):
+@pytest.mark.parametrize("rows", [1, 20])
+def test_long_transforms(rows):
     """Many rows at once, and one row, which is transformed otherwise."""
-    for rows in (1, 20):
-        x, z = torch.randn(rows, length), numbers(rows, length)
-        check(
-            lambda x, z: (fft.fft(z), fft.ifft(z), fft.rfft(x), fft.irfft(z, n=length)),
-            x,
-            z,
-            atol=1e-4 * length**0.5,
-        )
+    lengths = (64, 400, 1000, 1009, 4096, 2 * 1009, 5005)
+    inputs = [t for n in lengths for t in (torch.randn(rows, n), numbers(rows, n))]
+
+    def transforms(*inputs):
+        for n, x, z in zip(lengths, inputs[::2], inputs[1::2], strict=True):
+            yield from (fft.fft(z, norm="ortho"), fft.ifft(z, norm="ortho"))
+            yield from (fft.rfft(x, norm="ortho"), fft.irfft(z, n=n, norm="ortho"))
+
+    names = [f"x{i}" for i in range(len(inputs))]
+    check(lambda *inputs: list(transforms(*inputs)), *inputs, atol=1e-5, input_names=names)
 
 
 def test_lengths_that_vary():

@@ -294,6 +294,12 @@ def _matmul(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> s
     return ctx.reshape(Pairs(ctx.reshape(product, (*outer, rows, columns, 2))), shape)
 
 
+def _var(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
+    """Add up the variances of both parts; the result is real."""
+    parts = ctx.emit("VAR", [str(inputs[0])], **attrs)
+    return ctx.emit("SUM", [parts], axes=(len(ctx.shape(parts)) - 1,))
+
+
 def _where(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     condition, *values = inputs
     dtype = next(ctx.dtype(x) for x in values if isinstance(x, Pairs))
@@ -321,10 +327,16 @@ def _any_part(ctx: Lowering, parts: str) -> str:
 
 
 def absolute(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute the absolute value."""
+    """Compute ``large sqrt(1 + (small / large)^2)``: no square leaves the range."""
     (x,) = inputs
-    squares = ctx.emit("SQUARE", [str(x)])
-    return ctx.emit("SQRT", [ctx.emit("SUM", [squares], axes=(ctx.rank(x),))])
+    p = _Parts(ctx, x)
+    re, im = p("ABS", p.re), p("ABS", p.im)
+    large, small = p("MAXIMUM", re, im), p("MINIMUM", re, im)
+    # of 0 and of infinities the larger part is the absolute value
+    certain = ctx.emit("LOGICAL_OR", [p("EQ", large, 0), p("EQ", large, math.inf)])
+    ratio = p("DIV", small, p("WHERE", certain, 1, large))
+    size = p("MUL", large, p("SQRT", p("ADD", p("SQUARE", ratio), 1)))
+    return p("WHERE", certain, large, size)
 
 
 def _sign(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
@@ -414,6 +426,26 @@ def _tan(p: _Parts) -> tuple[str, str]:
     return im, p("NEG", re)
 
 
+def _silu(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
+    return _mul(ctx, [*inputs, _sigmoid(ctx, inputs, attrs)], {})
+
+
+def _log1p(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
+    """Compute ``log(1 + x)``; ``|1 + x|^2`` is ``1 + (2 re + |x|^2)``, exact where x is small."""
+    p = _Parts(ctx, inputs[0])
+    above = p("ADD", p("MUL", p.re, p("ADD", p.re, 2)), p("SQUARE", p.im))
+    size = p("MUL", ctx.emit("LOG1P", [above]), 0.5)
+    return joined(ctx, size, p("ATAN2", p.im, p("ADD", p.re, 1)))
+
+
+def _expm1(p: _Parts) -> tuple[str, str]:
+    """Compute ``exp(x) - 1``: ``cos(im) - 1`` is ``-2 sin(im / 2)^2``."""
+    less, size = p("EXPM1", p.re), p("EXP", p.re)
+    half = p("SIN", p("MUL", p.im, 0.5))
+    cosine = p("MUL", p("SQUARE", half), 2)
+    return p("SUB", less, p("MUL", size, cosine)), p("MUL", size, p("SIN", p.im))
+
+
 def _sigmoid(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     """Compute ``(1 + tanh(x / 2)) / 2``."""
     (x,) = inputs
@@ -472,5 +504,9 @@ _RULES: dict[str, Rule] = {
     "COSH": _from_parts(_cosh),
     "TANH": _from_parts(_tanh),
     "SIGMOID": _sigmoid,
+    "SILU": _silu,
+    "LOG1P": _log1p,
+    "EXPM1": _from_parts(_expm1),
+    "VAR": _var,
     "POW": _pow,
 }
