@@ -60,6 +60,7 @@ FUNCTIONS = [
     lambda x, y: torch.linalg.vector_norm(x, dim=-1) + y.abs().pow(2).sum(-1).sqrt(),
     lambda x, y: x.mul(y.real) / y.imag,
     lambda x, y: torch.log1p(x / 8) + torch.expm1(y / 8) + torch.nn.functional.silu(x),
+    lambda x, y: x.asin() + y.acos() + x.atan() + y.asinh() + x.acosh() + y.atanh(),
     lambda x, y: x.var(1) + y.std(dim=(0, 2), keepdim=True).sum() + torch.dist(x, y),
     lambda x, y: (1e30 * x).abs() / 1e30 + (1e-30 * y).abs() * 1e30 + (0 * x).abs(),
 ]

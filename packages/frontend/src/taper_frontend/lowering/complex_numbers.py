@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering.complex_ops import conjugate, imag, joined, real
+from taper_frontend.lowering.complex_parts import conjugate, imag, joined, real
 from taper_frontend.lowering.registry import lowers
 from taper_frontend.lowering.representation import Pairs
 

@@ -7,23 +7,21 @@ of the parts, products are COMPLEX_MUL, and functions are formulas over both par
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
+from taper_frontend.lowering.complex_functions import FUNCTIONS
+from taper_frontend.lowering.complex_parts import Parts, beside, conjugate, joined, times_i
 from taper_frontend.lowering.representation import Pairs, is_complex, real_dtype
 from taper_runtime.errors import OpError
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from taper_frontend.lowering.complex_functions import Rule
     from taper_frontend.lowering.context import Lowering
-
-    #: ``(ctx, inputs, attrs) -> name``
-    Rule = Callable[[Lowering, Sequence[str], Mapping[str, Any]], str]
 
 Number = int | float | complex | bool
 
@@ -79,7 +77,7 @@ def cast(ctx: Lowering, x: str, dtype: str) -> str:
     Raises
     ------
     OpError
-        For a real dtype but bool: imaginary parts are dropped by name only (:func:`real`).
+        For a real dtype but bool: imaginary parts are dropped by name only.
     """
     if not isinstance(x, Pairs):
         part = ctx.cast(x, real_dtype(dtype))
@@ -90,79 +88,6 @@ def cast(ctx: Lowering, x: str, dtype: str) -> str:
     if dtype == "bool":
         return _any_part(ctx, ctx.cast(str(x), "bool"))
     raise OpError(f"expected real numbers, or an op of complex ones, got {ctx.dtype(x)}")
-
-
-# -- parts ----------------------------------------------------------------------------------------
-
-
-def real(ctx: Lowering, x: str) -> str:
-    """Return the real part; of real numbers they themselves."""
-    return _part(ctx, x, 0) if isinstance(x, Pairs) else x
-
-
-def imag(ctx: Lowering, x: str) -> str:
-    """Return the imaginary part of complex numbers."""
-    return _part(ctx, x, 1)
-
-
-def _part(ctx: Lowering, x: str, index: int) -> str:
-    shape = ctx.shape(x)
-    return ctx.reshape(ctx.slice(str(x), len(shape), index, index + 1), shape)
-
-
-def joined(ctx: Lowering, re: str, im: str) -> Pairs:
-    """Return the complex numbers of these parts, which have one shape."""
-    shape = (*ctx.shape(re), 1)
-    parts = [ctx.reshape(re, shape), ctx.reshape(im, shape)]
-    return Pairs(ctx.emit("CAT", parts, axis=len(shape) - 1))
-
-
-def conjugate(ctx: Lowering, x: str) -> str:
-    """Return the conjugate; of real numbers they themselves."""
-    return _signed(ctx, x, (1, -1)) if isinstance(x, Pairs) else x
-
-
-def _signed(ctx: Lowering, x: str, signs: tuple[int, int]) -> Pairs:
-    dtype = ctx.dtype(str(x))
-    return Pairs(ctx.emit("MUL", [str(x), ctx.constant(np.array(signs, dtype))]))
-
-
-def _times_i(ctx: Lowering, x: str) -> Pairs:
-    """Return ``i x``: the parts change places, one of them its sign."""
-    swapped = ctx.emit("FLIP", [str(x)], axes=(ctx.rank(x),))
-    return _signed(ctx, Pairs(swapped), (-1, 1))
-
-
-def _from_parts(function: Callable[[_Parts], tuple[str, str]]) -> Rule:
-    """Make a rule of a formula for the parts of the result."""
-
-    def rule(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-        (x,) = inputs
-        return joined(ctx, *function(_Parts(ctx, x)))
-
-    return rule
-
-
-class _Parts:
-    """The parts of a tensor, and real arithmetic in their dtype."""
-
-    def __init__(self, ctx: Lowering, x: str) -> None:
-        self.ctx = ctx
-        self.x = x
-        self.dtype = ctx.dtype(str(x))
-        self.re, self.im = real(ctx, x), imag(ctx, x)
-
-    def __call__(self, op: str, *operands: str | float) -> str:
-        return self.ctx.apply(op, *operands, dtype=self.dtype)
-
-    @property
-    def size(self) -> str:
-        """The absolute value, without overflow or underflow on the way."""
-        return absolute(self.ctx, [self.x], {})
-
-    @property
-    def angle(self) -> str:
-        return self("ATAN2", self.im, self.re)
 
 
 # -- movement -------------------------------------------------------------------------------------
@@ -229,35 +154,30 @@ def _each_part(op: str) -> Rule:
     return rule
 
 
-def _beside(ctx: Lowering, x: str) -> str:
-    """Return a real tensor in the shape that broadcasts against pairs."""
-    return ctx.reshape(x, (*ctx.shape(x), 1))
-
-
 def _mul(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     if all(isinstance(x, Pairs) for x in inputs):
         return Pairs(ctx.emit("COMPLEX_MUL", [str(x) for x in inputs]))
-    a, b = (str(x) if isinstance(x, Pairs) else _beside(ctx, x) for x in inputs)
+    a, b = (str(x) if isinstance(x, Pairs) else beside(ctx, x) for x in inputs)
     return Pairs(ctx.emit("MUL", [a, b]))
 
 
 def _div(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     a, b = inputs
     if not isinstance(b, Pairs):
-        return Pairs(ctx.emit("DIV", [str(a), _beside(ctx, b)]))
+        return Pairs(ctx.emit("DIV", [str(a), beside(ctx, b)]))
     return _mul(ctx, [a, _reciprocal(ctx, [b], {})], {})
 
 
 def _reciprocal(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     """Compute ``conj(x) / |x|^2``, scaled so that neither square leaves the range."""
     (x,) = inputs
-    parts = _Parts(ctx, x)
+    parts = Parts(ctx, x)
     scale = parts("MAXIMUM", parts("ABS", parts.re), parts("ABS", parts.im))
-    x = Pairs(ctx.emit("DIV", [str(x), _beside(ctx, scale)]))
-    parts = _Parts(ctx, x)
+    x = Pairs(ctx.emit("DIV", [str(x), beside(ctx, scale)]))
+    parts = Parts(ctx, x)
     norm = parts("ADD", parts("SQUARE", parts.re), parts("SQUARE", parts.im))
     norm = parts("MUL", norm, scale)
-    return Pairs(ctx.emit("DIV", [str(conjugate(ctx, x)), _beside(ctx, norm)]))
+    return Pairs(ctx.emit("DIV", [str(conjugate(ctx, x)), beside(ctx, norm)]))
 
 
 def _square(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
@@ -281,7 +201,7 @@ def _matmul(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> s
         b = ctx.reshape(b, (*ctx.shape(b), 1))
     (*outer_a, rows, inner), (*outer_b, _, columns) = ctx.shape(a), ctx.shape(b)
     b = ctx.reshape(b, (*outer_b, inner, 1, columns))
-    both = ctx.emit("CAT", [str(b), str(_times_i(ctx, b))], axis=len(outer_b) + 1)
+    both = ctx.emit("CAT", [str(b), str(times_i(ctx, b))], axis=len(outer_b) + 1)
     product = ctx.emit(
         "MATMUL",
         [
@@ -303,7 +223,7 @@ def _var(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
 def _where(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     condition, *values = inputs
     dtype = next(ctx.dtype(x) for x in values if isinstance(x, Pairs))
-    operands = [_beside(ctx, condition), *(str(ctx.cast(x, dtype)) for x in values)]
+    operands = [beside(ctx, condition), *(str(ctx.cast(x, dtype)) for x in values)]
     return Pairs(ctx.emit("WHERE", operands, **attrs))
 
 
@@ -321,153 +241,6 @@ def _predicate(op: str) -> Rule:
 
 def _any_part(ctx: Lowering, parts: str) -> str:
     return ctx.emit("ANY", [parts], axes=(ctx.rank(parts) - 1,))
-
-
-# -- functions ------------------------------------------------------------------------------------
-
-
-def absolute(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``large sqrt(1 + (small / large)^2)``: no square leaves the range."""
-    (x,) = inputs
-    p = _Parts(ctx, x)
-    re, im = p("ABS", p.re), p("ABS", p.im)
-    large, small = p("MAXIMUM", re, im), p("MINIMUM", re, im)
-    # of 0 and of infinities the larger part is the absolute value
-    certain = ctx.emit("LOGICAL_OR", [p("EQ", large, 0), p("EQ", large, math.inf)])
-    ratio = p("DIV", small, p("WHERE", certain, 1, large))
-    size = p("MUL", large, p("SQRT", p("ADD", p("SQUARE", ratio), 1)))
-    return p("WHERE", certain, large, size)
-
-
-def _sign(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``x / |x|``, 0 of 0."""
-    (x,) = inputs
-    parts = _Parts(ctx, x)
-    size = parts.size
-    size = parts("WHERE", parts("EQ", size, 0), 1, size)
-    return Pairs(ctx.emit("DIV", [str(x), _beside(ctx, size)]))
-
-
-def _exp(p: _Parts) -> tuple[str, str]:
-    size = p("EXP", p.re)
-    return p("MUL", size, p("COS", p.im)), p("MUL", size, p("SIN", p.im))
-
-
-def _logarithm(base: float) -> Callable[[_Parts], tuple[str, str]]:
-    def log(p: _Parts) -> tuple[str, str]:
-        re, im = p("LOG", p.size), p.angle
-        if base == math.e:
-            return re, im
-        return p("DIV", re, math.log(base)), p("DIV", im, math.log(base))
-
-    return log
-
-
-def _sqrt(p: _Parts) -> tuple[str, str]:
-    """Compute the root with a real part of 0 or more."""
-    half = p("MUL", p("ADD", p.size, p("ABS", p.re)), 0.5)
-    large = p("SQRT", half)
-    is_zero = p("EQ", large, 0)
-    small = p("DIV", p("MUL", p("ABS", p.im), 0.5), p("WHERE", is_zero, 1, large))
-    negative = p("LT", p.re, 0)
-    re, im = p("WHERE", negative, small, large), p("WHERE", negative, large, small)
-    below = p("LT", p.im, 0)
-    return re, p("WHERE", below, p("NEG", im), im)
-
-
-def _sin(p: _Parts) -> tuple[str, str]:
-    return (
-        p("MUL", p("SIN", p.re), p("COSH", p.im)),
-        p("MUL", p("COS", p.re), p("SINH", p.im)),
-    )
-
-
-def _cos(p: _Parts) -> tuple[str, str]:
-    return (
-        p("MUL", p("COS", p.re), p("COSH", p.im)),
-        p("NEG", p("MUL", p("SIN", p.re), p("SINH", p.im))),
-    )
-
-
-def _sinh(p: _Parts) -> tuple[str, str]:
-    return (
-        p("MUL", p("SINH", p.re), p("COS", p.im)),
-        p("MUL", p("COSH", p.re), p("SIN", p.im)),
-    )
-
-
-def _cosh(p: _Parts) -> tuple[str, str]:
-    return (
-        p("MUL", p("COSH", p.re), p("COS", p.im)),
-        p("MUL", p("SINH", p.re), p("SIN", p.im)),
-    )
-
-
-def _tanh_of(p: _Parts, along: str, across: str) -> tuple[str, str]:
-    """Return the parts of ``tanh(along + i across)``, without overflow.
-
-    With ``t = tanh(along)``, ``s = tan(across)``: ``(t (1 + s^2), s (1 - t^2)) / (1 + t^2 s^2)``,
-    here with sine and cosine, which have no poles.
-    """
-    t, sine, cosine = p("TANH", along), p("SIN", across), p("COS", across)
-    squared = p("SQUARE", t)
-    below = p("ADD", p("SQUARE", cosine), p("MUL", squared, p("SQUARE", sine)))
-    left = p("SUB", 1, squared)
-    return p("DIV", t, below), p("DIV", p("MUL", p("MUL", sine, cosine), left), below)
-
-
-def _tanh(p: _Parts) -> tuple[str, str]:
-    return _tanh_of(p, p.re, p.im)
-
-
-def _tan(p: _Parts) -> tuple[str, str]:
-    """Compute ``-i tanh(i x)``."""
-    re, im = _tanh_of(p, p("NEG", p.im), p.re)
-    return im, p("NEG", re)
-
-
-def _silu(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    return _mul(ctx, [*inputs, _sigmoid(ctx, inputs, attrs)], {})
-
-
-def _log1p(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``log(1 + x)``; ``|1 + x|^2`` is ``1 + (2 re + |x|^2)``, exact where x is small."""
-    p = _Parts(ctx, inputs[0])
-    above = p("ADD", p("MUL", p.re, p("ADD", p.re, 2)), p("SQUARE", p.im))
-    size = p("MUL", ctx.emit("LOG1P", [above]), 0.5)
-    return joined(ctx, size, p("ATAN2", p.im, p("ADD", p.re, 1)))
-
-
-def _expm1(p: _Parts) -> tuple[str, str]:
-    """Compute ``exp(x) - 1``: ``cos(im) - 1`` is ``-2 sin(im / 2)^2``."""
-    less, size = p("EXPM1", p.re), p("EXP", p.re)
-    half = p("SIN", p("MUL", p.im, 0.5))
-    cosine = p("MUL", p("SQUARE", half), 2)
-    return p("SUB", less, p("MUL", size, cosine)), p("MUL", size, p("SIN", p.im))
-
-
-def _sigmoid(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``(1 + tanh(x / 2)) / 2``."""
-    (x,) = inputs
-    dtype = ctx.dtype(x)
-    y = ctx.emit("TANH", [ctx.apply("MUL", x, 0.5, dtype=dtype)])
-    return ctx.apply("MUL", ctx.apply("ADD", y, 1, dtype=dtype), 0.5, dtype=dtype)
-
-
-def _rsqrt(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    return _reciprocal(ctx, [ctx.emit("SQRT", [inputs[0]])], {})
-
-
-def _pow(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``exp(b log a)``; 0 to a power with a positive real part is 0, to 0 it is 1."""
-    a, b = inputs
-    dtype = ctx.dtype(a)
-    is_zero = ctx.apply("EQ", a, 0, dtype=dtype)
-    to_zero = ctx.apply("EQ", b, 0, dtype=dtype)
-    base = ctx.apply("WHERE", is_zero, 1, a, dtype=dtype)
-    power = ctx.emit("EXP", [ctx.apply("MUL", b, ctx.emit("LOG", [base]), dtype=dtype)])
-    of_zero = ctx.cast(to_zero, dtype)
-    return ctx.apply("WHERE", is_zero, of_zero, power, dtype=dtype)
 
 
 _RULES: dict[str, Rule] = {
@@ -489,24 +262,6 @@ _RULES: dict[str, Rule] = {
     "NE": _compare("NE", "ANY"),
     "ISNAN": _predicate("ISNAN"),
     "ISINF": _predicate("ISINF"),
-    "ABS": absolute,
-    "SIGN": _sign,
-    "EXP": _from_parts(_exp),
-    "LOG": _from_parts(_logarithm(math.e)),
-    "LOG2": _from_parts(_logarithm(2)),
-    "LOG10": _from_parts(_logarithm(10)),
-    "SQRT": _from_parts(_sqrt),
-    "RSQRT": _rsqrt,
-    "SIN": _from_parts(_sin),
-    "COS": _from_parts(_cos),
-    "TAN": _from_parts(_tan),
-    "SINH": _from_parts(_sinh),
-    "COSH": _from_parts(_cosh),
-    "TANH": _from_parts(_tanh),
-    "SIGMOID": _sigmoid,
-    "SILU": _silu,
-    "LOG1P": _log1p,
-    "EXPM1": _from_parts(_expm1),
     "VAR": _var,
-    "POW": _pow,
+    **FUNCTIONS,
 }

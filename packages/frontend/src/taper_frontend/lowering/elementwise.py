@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering.complex_ops import real
+from taper_frontend.lowering.complex_parts import real
 from taper_frontend.lowering.registry import HANDLERS, lowers
 from taper_frontend.lowering.representation import is_complex
 from taper_runtime.ops.elementwise import MICROOPS
