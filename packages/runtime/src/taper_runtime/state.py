@@ -72,12 +72,22 @@ class State:
         """Return a copy of one tensor's present value."""
         self._check(name)
         with self._lock:
-            return self._arrays[name].copy()
+            value = self._arrays[name].copy()
+        if not self._plan.tensors[name].is_complex:
+            return value
+        from taper_runtime.complex_ends import as_complex
+
+        return as_complex(value)
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Give one tensor a value."""
         self._check(name)
-        checked = check_input(self._plan.tensors[name], array)
+        spec = self._plan.tensors[name]
+        if spec.is_complex:
+            from taper_runtime.complex_ends import as_pairs
+
+            array = as_pairs(spec, array, f"state {name!r}")
+        checked = check_input(spec, array)
         with self._lock:
             self._arrays[name][...] = checked
 

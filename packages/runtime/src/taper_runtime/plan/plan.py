@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_runtime.dtypes import COMPLEX
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
@@ -24,18 +25,33 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TensorSpec(NamedTuple):
-    """Name, type and role of one tensor; its dims may be size expressions."""
+    """Name, type and role of one tensor; its dims may be size expressions.
+
+    Attributes
+    ----------
+    is_complex : bool
+        Whether users see an input, an output or a state as complex numbers, whose real and
+        imaginary parts lie along its last axis, of 2. Nodes see those.
+    """
 
     name: str
     dtype: str
     shape: Shape
     role: str
     format: str = PLAIN
+    is_complex: bool = False
 
     @property
     def type(self) -> TensorType:
         """The dtype, shape and format."""
         return TensorType(self.dtype, self.shape, self.format)
+
+    @property
+    def seen(self) -> TensorType:
+        """The type that users see: that of complex numbers where it holds such."""
+        if not self.is_complex:
+            return self.type
+        return TensorType(COMPLEX[self.dtype], self.shape[:-1])
 
     @property
     def storage(self) -> TensorType:

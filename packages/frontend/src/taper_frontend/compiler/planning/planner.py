@@ -15,7 +15,7 @@ from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy as np
 
@@ -29,6 +29,7 @@ def make_plan(
     input_tree: Any = None,
     output_tree: Any = None,
     metadata: Mapping[str, Any] | None = None,
+    complex_ends: Collection[str] = (),
 ) -> Plan:
     """Plan a graph's execution.
 
@@ -40,6 +41,8 @@ def make_plan(
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "fallbacks" (nodes without a native
         kernel at the graph's example sizes) and "recipes" (see :mod:`taper_runtime.plan.recipes`).
+    complex_ends : collection of str
+        The inputs, outputs and states that users see as complex numbers.
 
     Returns
     -------
@@ -47,8 +50,10 @@ def make_plan(
         Valid by :func:`taper_runtime.plan.validate.validate`.
     """
     frozen = freeze(graph)
+    seen = {name: frozen.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
+    block = frozen.block._replace(tensors={**frozen.block.tensors, **seen})
     plan = Plan(
-        *frozen.block,
+        *block,
         constants={
             **spool(frozen.constants),
             **{state.name: state.first for state in graph.states},
