@@ -7,7 +7,7 @@
  * combined in the order of src along the axis. Where there are few lines, each is cut into parts,
  * ranges of places: every part reads the whole index and writes to its own range, so that no split
  * changes a bit. An index outside ends a task with TAPER_BAD_INDEX before anything is written
- * through it.
+ * through it. Where the output is x itself nothing is copied: what is not written stays.
  */
 #include <string.h>
 
@@ -192,7 +192,8 @@ static taper_status scatter_places(const taper_call *call, int64_t line, int64_t
         covered = covered && i < s->index_sizes[d];
     }
     uint8_t *out = (uint8_t *)call->output->data + y * s->size;
-    scatter_begin(s, out, (const uint8_t *)call->inputs[0].data + x * s->size, first, last);
+    if (call->output->data != call->inputs[0].data)
+        scatter_begin(s, out, (const uint8_t *)call->inputs[0].data + x * s->size, first, last);
     if (!covered)
         return TAPER_OK;
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);

@@ -118,5 +118,6 @@ SCATTER = OpDef(
     samples=_samples,
     attrs={"axis": Attr("int", role="axis"), "reduce": Attr("string", "none")},
     region=_region,
+    inplace=(0,),
     strided=(ALL_INPUTS,),
 )
