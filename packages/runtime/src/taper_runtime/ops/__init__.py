@@ -73,7 +73,7 @@ for _op in (
     *gather.OPS,
     creation.ARANGE,
     *random.OPS,
-    scatter.SCATTER,
+    *scatter.OPS,
     sort.ARGSORT,
     search.SEARCHSORTED,
     *scan.OPS,
