@@ -87,11 +87,9 @@ class Sharing:
             if not in_buffer and not self._join_inplace(node, step):
                 self._start(node.output, external=graph.is_output(node.output), writable=True)
 
-    def placement(self, name: str, arena: dict[str, int]) -> Placement:
-        """Return the tensor's placement, given the arena's offsets by root."""
-        offset, strides = self.slices[name]
-        root = self.allocations[name].root
-        return Placement(root, offset + (arena.get(name, 0) if root == name else 0), strides)
+    def placement(self, name: str) -> Placement:
+        """Return the tensor's placement."""
+        return Placement(self.allocations[name].root, *self.slices[name])
 
     def _start(self, name: str, *, external: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]
