@@ -21,6 +21,7 @@ from taper_runtime.plan.checks import (
     is_size_expression,
     tensor_field,
 )
+from taper_runtime.plan.liveness import NEVER
 from taper_runtime.sizes import Size, UndecidedError
 
 if TYPE_CHECKING:
@@ -51,19 +52,21 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
     ----------
     plan : Plan
     last_read : mapping of str to int
-        The last step that reads each output of a node, as :func:`.last_reads` tells it.
+        The last step that reads each tensor, as :func:`.last_reads` tells it.
 
     Raises
     ------
     PlanFormatError
     """
     extents = _check_placements(plan)
+    _check_states(plan)
     written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
+    written.update((name, [name]) for name in plan.states)
     for step, node in enumerate(plan.nodes):
         in_root = written[plan.placements[node.output].root]
         if plan.is_executed(node):
             _check_executed(plan, node, extents, f"plan.nodes[{step}]")
-            in_root[:] = [name for name in in_root if last_read[name] >= step]
+            in_root[:] = [name for name in in_root if last_read.get(name, NEVER) >= step]
             for name in in_root:
                 if extents[name].overlaps(extents[node.output]) and not (
                     last_read[name] == step and _is_in_place(plan, node, name, extents)
@@ -104,6 +107,17 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             except OpError as error:
                 raise PlanFormatError(f"{field}.offset", str(error)) from error
     return extents
+
+
+def _check_states(plan: Plan) -> None:
+    """Check that the next value of each state that is written in place fills its memory."""
+    for name, after in plan.states.items():
+        root, offset, strides = plan.placements[after]
+        whole = root == name and offset == 0
+        if plan.tensors[after].role == "intermediate" and not (
+            whole and strides == plan.placements[name].strides
+        ):
+            fail(f"{tensor_field(after)}.root", f"expected all of the state {name!r}", root)
 
 
 def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
@@ -172,7 +186,10 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
         return
     field = tensor_field(node.output)
     _check_row_major(plan, plan.tensors[node.output], field)
-    if root.role in ("input", "constant", "state"):
+    may_write = root.role not in ("input", "constant")
+    if root.role == "state":  # a run that fails has to put it back
+        may_write = op.save is not None and _is_in_place(plan, node, node.inputs[0], extents)
+    if not may_write:
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
 
 

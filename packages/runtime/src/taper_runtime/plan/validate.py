@@ -154,7 +154,10 @@ def _check_signature(
 
 
 def _check_states(plan: Plan) -> None:
-    """Check that each state has a next value: an output of its type, and of no other state's."""
+    """Check that each state has a next value of its type: an output, and of no other state's.
+
+    Or a tensor in the state's memory, which :func:`.check_memory` sees to.
+    """
     for name, spec in plan.tensors.items():
         if spec.role == "state" and name not in plan.states:
             raise PlanFormatError(f"{tensor_field(name)}.role", "state, but not in plan.states")
@@ -165,7 +168,7 @@ def _check_states(plan: Plan) -> None:
             raise PlanFormatError(field, "expected the name of a tensor of role state")
         if type(after) is not str or after not in plan.tensors or after in taken:
             fail(field, "expected an output of its own", after)
-        if plan.tensors[after].role != "output" or (
+        if plan.tensors[after].role not in ("output", "intermediate") or (
             plan.tensors[after].type != plan.tensors[name].type
         ):
             fail(field, f"expected an output of the type of {name!r}", after)
@@ -244,7 +247,8 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
     for name in tensors:
         if name not in defined:
             raise PlanFormatError(tensor_field(name), "expected a node that produces it")
-    return last_reads(plan.nodes, [n for n, spec in tensors.items() if spec.role == "output"])
+    outputs = [name for name, spec in tensors.items() if spec.role == "output"]
+    return last_reads(plan.nodes, [*outputs, *plan.states.values()])
 
 
 def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:

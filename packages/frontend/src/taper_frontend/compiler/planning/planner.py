@@ -9,8 +9,9 @@ from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.executor.program import executed_nodes, make_program
+from taper_runtime.executor.rollback import with_saves
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.plan import Plan, PlanNode
+from taper_runtime.plan.plan import Placement, Plan, PlanNode
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
 
@@ -50,10 +51,11 @@ def make_plan(
     """
     order = memory_order(graph)
     sharing = Sharing(graph, order)
+    placements = {name: sharing.placement(name) for name in graph.tensors}
     plan = Plan(
         nodes=tuple(_freeze(node) for node in order),
-        tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
-        placements={name: sharing.placement(name) for name in graph.tensors},
+        tensors={name: _with_role(graph, spec, placements) for name, spec in graph.tensors.items()},
+        placements=placements,
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
         constants={
@@ -73,7 +75,8 @@ def make_plan(
 
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     """Return the nodes that no native kernel serves at these sizes."""
-    kernels = make_program(specialize(plan, sizes), threads=1).kernels()
+    plan = with_saves(specialize(plan, sizes))
+    kernels = make_program(plan, threads=1).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for node, kernel in zip(executed_nodes(plan), kernels, strict=True)
@@ -93,7 +96,8 @@ def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
-    if graph.is_output(spec.name):
+def _with_role(graph: Graph, spec: TensorSpec, placements: Mapping[str, Placement]) -> TensorSpec:
+    """An output has memory of its own; a state's next value may lie in the state's."""
+    if graph.is_output(spec.name) and placements[spec.name].root == spec.name:
         return spec._replace(role="output")
     return spec

@@ -4,6 +4,9 @@ Tensors that share lie in one *allocation*. It starts with the tensor that is co
 and in-place results join it. If a graph output joins, the caller's array becomes the memory, and
 the output its root. Tensors that a CAT puts side by side are computed as slices of a *concat
 buffer*, an allocation that starts under the name of the CAT's output.
+
+What a node overwrites of a state can be put back where its op says how (``OpDef.save``): it may run
+in place over the state, and the state's next value may lie there too.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from taper_frontend.compiler.analysis.views import can_have_strides, view_of
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides, is_contiguous
-from taper_runtime.plan.liveness import last_reads
+from taper_runtime.plan.liveness import NEVER, last_reads
 from taper_runtime.plan.plan import Placement
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class Allocation:
         Whether the caller or the file owns the memory: it is not in the arena.
     writable : bool
         False for graph inputs, states and constants.
+    state : bool
+        Whether it is a state's, which nodes may write whose ops can take it back.
     members : list of str
         The tensors in it.
     """
@@ -45,6 +50,7 @@ class Allocation:
     external: bool
     writable: bool
     members: list[str] = field(default_factory=list)
+    state: bool = False
 
 
 class Slice(NamedTuple):
@@ -74,9 +80,11 @@ class Sharing:
         self.executed: list[Node] = []
         self._last_read = last_reads(order, graph.writes)
         self._in_buffers: dict[str, tuple[str, int]] = {}
+        self._next = {state.name: state.next for state in graph.states}
         buffers = set() if graph.sizes else _find_concat_buffers(graph, order, self._in_buffers)
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
+            self.allocations[name].state = name in self._next
         for step, node in enumerate(order):
             if self._join_view(node):
                 continue
@@ -100,15 +108,20 @@ class Sharing:
         allocation.members.append(name)
         self.allocations[name] = allocation
         self.slices[name] = Slice(offset, strides)
-        if self.graph.is_output(name):
+        if self.graph.is_output(name) and not allocation.state:
             allocation.root = name
             allocation.external = True
 
     def _may_join(self, name: str, allocation: Allocation, offset: int) -> bool:
-        """Whether it is no graph output, or the memory can become the caller's array as a whole."""
+        """Whether it is no graph output, or the memory can become the caller's array as a whole.
+
+        Or it is the next value of the state that has the memory.
+        """
         if not self.graph.is_output(name):
             return True
         fits = offset == 0 and allocation.nbytes == self.graph.tensors[name].nbytes
+        if allocation.state:
+            return fits and self._next[allocation.root] == name
         return fits and allocation.writable and not allocation.external
 
     def _join_view(self, node: Node) -> bool:
@@ -153,10 +166,10 @@ class Sharing:
             allocation = self.allocations[source]
             offset, strides = self.slices[source]
             if (
-                allocation.writable
+                (allocation.writable or (allocation.state and node.definition.save is not None))
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
                 and is_contiguous(self.graph.tensors[source].shape, strides)
-                and all(self._last_read[member] <= step for member in allocation.members)
+                and all(self._last_read.get(name, NEVER) <= step for name in allocation.members)
                 and self._reads_only(node, source)
                 and self._may_join(output, allocation, offset)
             ):
