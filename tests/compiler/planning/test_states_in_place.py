@@ -168,6 +168,9 @@ def test_a_state_that_is_read_later_is_not_overwritten():
     graph.set_outputs([graph.add_node("SUB", [written, cache])])
     plan = make_plan(graph)
     assert not plan.is_in_place("cache")
+    over = plan.placements[written]._replace(root="cache")
+    with pytest.raises(PlanFormatError, match="WRITE overwrites 'cache', but node 1 reads it"):
+        validate(plan._replace(placements={**plan.placements, written: over}))
     session = opened(plan)
     (change,) = session.run(None, {"x": np.ones((1, 2), np.float32), "places": np.array([2])})
     np.testing.assert_array_equal(change.sum(1), [0, 0, 2, 0])
@@ -193,23 +196,23 @@ def test_a_state_through_a_reshape():
 def test_a_plan_that_overwrites_a_state_otherwise_is_refused():
     plan = make_plan(cache_graph())
     after = plan.states["total"]
-    moved = plan._replace(
-        tensors={**plan.tensors, after: plan.tensors[after]._replace(role="intermediate")},
-        placements={**plan.placements, after: plan.placements[after]._replace(root="total")},
-    )
-    with pytest.raises(PlanFormatError, match="memory that a node may write"):
-        validate(moved)
-    elsewhere = plan._replace(
-        tensors={**plan.tensors, after: plan.tensors[after]._replace(role="intermediate")}
-    )
-    with pytest.raises(PlanFormatError, match="all of the state 'total'"):
-        validate(elsewhere)
-    swapped = plan._replace(states={**plan.states, "keys": plan.states["values"]})
-    with pytest.raises(PlanFormatError, match=r"output of its own|all of the state"):
-        validate(swapped)
-    early = next(node.output for node in plan.nodes if node.op == "WRITE")
-    with pytest.raises(PlanFormatError, match="overwrites"):
-        validate(plan._replace(states={**plan.states, "keys": early}))
+
+    def at(name, **place):
+        placements = {**plan.placements, name: plan.placements[name]._replace(**place)}
+        return plan._replace(placements=placements)
+
+    with pytest.raises(PlanFormatError, match="memory that a node may write, got 'state total'"):
+        validate(at(after, root="total"))  # ADD cannot put back what it overwrites
+    keys, values = plan.states["keys"], plan.states["values"]
+    with pytest.raises(PlanFormatError, match="expected itself, for an output"):
+        validate(at(keys, root="values"))
+    with pytest.raises(PlanFormatError, match="row-major"):
+        validate(at(keys, strides=(1, ROWS)))
+    with pytest.raises(PlanFormatError, match="spans bytes"):
+        validate(at(keys, offset=4))
+    swapped = {**plan.states, "keys": values, "values": keys}
+    with pytest.raises(PlanFormatError, match="expected itself, for an output"):
+        validate(plan._replace(states=swapped))
 
 
 def test_an_array_of_a_state_that_cannot_be_written_is_refused():

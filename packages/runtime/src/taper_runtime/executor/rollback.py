@@ -40,7 +40,7 @@ def with_saves(plan: Plan) -> Plan:
         if _overwrites_state(plan, node) and _saved(node) not in tensors:
             save = _save_node(node)
             op = REGISTRY[save.op]
-            types = [plan.tensors[name].type for name in save.inputs]
+            types = [plan.tensors[name].type for name in save.reads]
             dtype, shape, _ = op.infer_type(types, save.attrs)
             tensors[save.output] = TensorSpec(save.output, dtype, shape, "intermediate")
             placements[save.output] = Placement(save.output, 0, contiguous_strides(shape))
@@ -59,8 +59,8 @@ def find_restores(plan: Plan, nodes: Sequence[PlanNode]) -> list[Restore]:
             rule = REGISTRY[node.op].save
             assert rule is not None  # else the plan is not valid
             save = rule(REGISTRY[node.op].complete(node.attrs))
-            inputs = (node.output, *node.inputs[1:-1], _saved(node))
-            restore = PlanNode(save.restore_op, inputs, node.output, save.restore_attrs)
+            inputs = (node.output, *node.reads[1:-1], _saved(node))
+            restore = PlanNode(save.restore_op, inputs, node.outputs, save.restore_attrs)
             restores.append(Restore(index - 1, restore))
     return restores
 
@@ -79,4 +79,4 @@ def _save_node(node: PlanNode) -> PlanNode:
     rule = REGISTRY[node.op].save
     assert rule is not None  # else the plan is not valid
     save = rule(REGISTRY[node.op].complete(node.attrs))
-    return PlanNode(save.op, node.inputs[:-1], _saved(node), save.attrs, source=node.source)
+    return PlanNode(save.op, node.inputs[:-1], (_saved(node),), save.attrs, source=node.source)

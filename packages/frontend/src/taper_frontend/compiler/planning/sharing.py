@@ -6,7 +6,7 @@ the output its root. Tensors that a CAT puts side by side are computed as slices
 buffer*, an allocation that starts under the name of the CAT's output.
 
 What a node overwrites of a state can be put back where its op says how (``OpDef.save``): it may run
-in place over the state, and the state's next value may lie there too.
+in place over the state, and the state's next value may lie there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from taper_runtime.plan.liveness import NEVER, last_reads
 from taper_runtime.plan.plan import Placement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
@@ -40,10 +42,11 @@ class Allocation:
         Whether the caller or the file owns the memory: it is not in the arena.
     writable : bool
         False for graph inputs, states and constants.
-    state : bool
-        Whether it is a state's, which nodes may write whose ops can take it back.
     members : list of str
         The tensors in it.
+    successor : str or None
+        The output that may be computed here though the memory is no node's: what takes the place of
+        the input that has it.
     """
 
     root: str
@@ -51,7 +54,7 @@ class Allocation:
     external: bool
     writable: bool
     members: list[str] = field(default_factory=list)
-    state: bool = False
+    successor: str | None = None
 
 
 class Slice(NamedTuple):
@@ -64,6 +67,13 @@ class Slice(NamedTuple):
 class Sharing:
     """The allocations of a graph whose node order is fixed.
 
+    Parameters
+    ----------
+    graph : Graph
+    order : list of Node
+    replaced : mapping of str to str, optional
+        Outputs that may be computed in the memory of the input whose place they take.
+
     Attributes
     ----------
     allocations : dict of str to Allocation
@@ -74,18 +84,21 @@ class Sharing:
         The order without the nodes that became views.
     """
 
-    def __init__(self, graph: Graph, order: list[Node]) -> None:
+    def __init__(
+        self, graph: Graph, order: list[Node], replaced: Mapping[str, str] | None = None
+    ) -> None:
         self.graph = graph
         self.allocations: dict[str, Allocation] = {}
         self.slices: dict[str, Slice] = {}
         self.executed: list[Node] = []
         self._last_read = last_reads(order, graph.kept)
         self._in_buffers: dict[str, tuple[str, int]] = {}
-        self._next = {state.name: state.next for state in graph.states}
+        self._states = {state.name for state in graph.states}
         buffers = set() if graph.sizes else _find_concat_buffers(graph, order, self._in_buffers)
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
-            self.allocations[name].state = name in self._next
+        for output, name in (replaced or {}).items():
+            self.allocations[name].successor = output
         for step, node in enumerate(order):
             if self._join_view(node):
                 continue
@@ -110,21 +123,17 @@ class Sharing:
         allocation.members.append(name)
         self.allocations[name] = allocation
         self.slices[name] = Slice(offset, strides)
-        if self.graph.is_output(name) and not allocation.state:
+        if self.graph.is_output(name) and allocation.successor != name:
             allocation.root = name
             allocation.external = True
 
     def _may_join(self, name: str, allocation: Allocation, offset: int) -> bool:
-        """Whether it is no graph output, or the memory can become the caller's array as a whole.
-
-        Or it is the next value of the state that has the memory.
-        """
+        """Whether it is no graph output, or the memory can become the caller's array as a whole."""
         if not self.graph.is_output(name):
             return True
         fits = offset == 0 and allocation.nbytes == self.graph.tensors[name].nbytes
-        if allocation.state:
-            return fits and self._next[allocation.root] == name
-        return fits and allocation.writable and not allocation.external
+        own = allocation.writable and not allocation.external
+        return fits and (own or allocation.successor == name)
 
     def _join_view(self, node: Node) -> bool:
         if node.definition.view is None:
@@ -168,7 +177,7 @@ class Sharing:
             allocation = self.allocations[source]
             offset, strides = self.slices[source]
             if (
-                (allocation.writable or (allocation.state and node.definition.save is not None))
+                self._may_overwrite(allocation, node)
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
                 and is_contiguous(self.graph.tensors[source].shape, strides)
                 and all(self._last_read.get(name, NEVER) <= step for name in allocation.members)
@@ -179,6 +188,11 @@ class Sharing:
                 self._join(output, allocation, offset, strides)
                 return True
         return False
+
+    def _may_overwrite(self, allocation: Allocation, node: Node) -> bool:
+        if allocation.members[0] in self._states:  # a run that fails has to put it back
+            return node.definition.save is not None
+        return allocation.writable or allocation.successor == node.output
 
     def _reads_only(self, node: Node, source: str) -> bool:
         """Whether the node reads the memory to be overwritten through ``source`` alone.
