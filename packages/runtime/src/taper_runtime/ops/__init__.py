@@ -78,7 +78,7 @@ for _op in (
     nonzero.NONZERO,
     creation.ARANGE,
     *random.OPS,
-    scatter.SCATTER,
+    *scatter.OPS,
     sort.ARGSORT,
     search.SEARCHSORTED,
     *scan.OPS,

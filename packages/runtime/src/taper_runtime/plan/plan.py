@@ -190,7 +190,8 @@ class Plan(NamedTuple):
     sizes : mapping of str to tuple of int
         The size variables, each with the least and the largest value it may take.
     states : mapping of str to str
-        Each tensor of role state, and the tensor of role output that is its value after a run.
+        Each tensor of role state, and the tensor that is its value after a run: one of role output,
+        or one in the state's own memory, which is then written in place.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -213,8 +214,15 @@ class Plan(NamedTuple):
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """What a run gives: the outputs, then the states' next values."""
-        return (*self.outputs, *self.states.values())
+        """What a run gives: the outputs, then the next values of states not written in place."""
+        return (
+            *self.outputs,
+            *(self.states[name] for name in self.states if not self.is_in_place(name)),
+        )
+
+    def is_in_place(self, state: str) -> bool:
+        """Whether a state's next value lies in its own memory."""
+        return self.placements[self.states[state]].root == state
 
     @property
     def generator(self) -> str | None:

@@ -67,7 +67,13 @@ def _check_plan(plan: Plan) -> None:
     _check_states(plan)
     _check_constants(plan)
     _check_samples(plan)
-    check_memory(plan, _check_nodes(plan, set(plan.tensors)))
+    last_read = _check_nodes(plan, set(plan.tensors))
+    places = {after: plan.placements.get(after) for after in plan.states.values()}
+    check_memory(
+        plan,
+        last_read,
+        {n: state for state, n in plan.states.items() if (at := places[n]) and at.root == state},
+    )
     _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
     _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
     parse_recipes(plan.metadata)

@@ -10,6 +10,7 @@ from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import executed_nodes, make_program
+from taper_runtime.executor.rollback import with_saves
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
@@ -93,7 +94,8 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     """Return the nodes that no native kernel serves at these sizes."""
-    kernels = make_program(specialize(plan, sizes), threads=1).kernels()
+    plan = with_saves(specialize(plan, sizes))
+    kernels = make_program(plan, threads=1).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for node, kernel in zip(executed_nodes(plan), kernels, strict=True)
