@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
-from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size, size_at
+from taper_runtime.sizes import Size, ranged, size_at, variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from taper_runtime.plan.plan import Block, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Block, TensorSpec
 
 
 def substitute(value: Any, number: Callable[[int], int]) -> Any:
@@ -30,89 +29,81 @@ def substitute(value: Any, number: Callable[[int], int]) -> Any:
 def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
     """Return the plan for one set of sizes: every size an int, no size variables.
 
-    Samples that have other sizes are left out. Where a size is 0 the plan is checked: what holds
-    for all sizes is proven of those from 1 on.
+    Samples that have other sizes are left out.
 
     Raises
     ------
     InputError
-        If a size does not fit 64 bits, or a tensor would be larger than a plan may have, or the
-        plan is not valid with a size of 0.
+        If a size does not fit 64 bits, or a tensor would be larger than a plan may have.
     """
-    made = _substitute_all(plan, values)
-    if 0 not in values.values():
-        return made
-    try:
-        validate(made)
-    except PlanFormatError as error:
-        empty = " and ".join(name for name, value in values.items() if value == 0)
-        raise InputError(f"the inputs' sizes: the plan cannot run with {empty} = 0: {error}") from (
-            error
-        )
-    return made
-
-
-def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
     if not plan.sizes:
         return plan
 
     def number(size: int) -> int:
         return size_at(size, values)
 
-    tensors = _tensors(plan.tensors, number)
-    placements = _placements(plan.placements, tensors, number)
-    nodes = tuple(_node(node, number) for node in plan.nodes)
-    samples = {
-        name: array for name, array in plan.samples.items() if array.shape == tensors[name].shape
-    }
-    return plan._replace(
-        nodes=nodes,
-        tensors=tensors,
-        placements=placements,
-        samples=samples,
-        sizes={},
-    )
-
-
-def _tensors(
-    tensors: Mapping[str, TensorSpec], number: Callable[[int], int]
-) -> dict[str, TensorSpec]:
-    known = {
-        name: spec._replace(shape=substitute(spec.shape, number)) for name, spec in tensors.items()
-    }
-    for name, spec in known.items():
+    def place(spec: TensorSpec, placement: Placement) -> Placement:
         if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
-            raise InputError(f"the inputs' sizes: tensor {name!r} would be too large")
-    return known
-
-
-def _placements(
-    placements: Mapping[str, Placement],
-    tensors: Mapping[str, TensorSpec],
-    number: Callable[[int], int],
-) -> dict[str, Placement]:
-    known = {}
-    for name, placement in placements.items():
-        offset = substitute(placement.offset, number)
-        shape = tensors[name].storage.shape
-        strides = plain_strides(shape, substitute(placement.strides, number))
+            raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
+        shape = spec.storage.shape
         if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
-            offset, strides = 0, contiguous_strides(shape)
-        known[name] = Placement(placement.root, offset, strides)
-    return known
+            return Placement(placement.root, 0, contiguous_strides(shape))
+        return placement._replace(strides=plain_strides(shape, placement.strides))
+
+    known = _with_sizes(plan.as_block(), number, place)
+    samples = {
+        name: array
+        for name, array in plan.samples.items()
+        if array.shape == known.tensors[name].shape
+    }
+    return plan._replace(**known._asdict(), samples=samples, sizes={})
 
 
-def _node(node: PlanNode, number: Callable[[int], int]) -> PlanNode:
-    return node._replace(
-        attrs={key: substitute(value, number) for key, value in node.attrs.items()},
-        blocks=tuple([_block(block, number) for block in node.blocks]),
+def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
+    """Return the plan with other ranges of its size variables.
+
+    Raises
+    ------
+    OpError
+        If an expression has no meaning there: it divides by what may be 0, say.
+    """
+    known: dict[str, int] = {}
+    for name, limits in ranges.items():
+        known[name] = variable(name, *limits)
+
+    def size(value: int) -> int:
+        return ranged(value, known)
+
+    changed = _with_sizes(plan.as_block(), size, lambda spec, placement: placement)
+    return plan._replace(**changed._asdict(), sizes=dict(ranges))
+
+
+def _with_sizes(
+    block: Block,
+    size: Callable[[int], int],
+    place: Callable[[TensorSpec, Placement], Placement],
+) -> Block:
+    """Return a block, and the blocks in it, with what ``size`` gives for each expression.
+
+    ``place`` gives the placement for the tensor and the one that follows so.
+    """
+    tensors = {
+        name: spec._replace(shape=substitute(spec.shape, size))
+        for name, spec in block.tensors.items()
+    }
+    placements = {
+        name: place(
+            tensors[name], Placement(root, substitute(offset, size), substitute(strides, size))
+        )
+        for name, (root, offset, strides) in block.placements.items()
+    }
+    nodes = tuple(
+        [
+            node._replace(
+                attrs={key: substitute(value, size) for key, value in node.attrs.items()},
+                blocks=tuple([_with_sizes(inner, size, place) for inner in node.blocks]),
+            )
+            for node in block.nodes
+        ]
     )
-
-
-def _block(block: Block, number: Callable[[int], int]) -> Block:
-    tensors = _tensors(block.tensors, number)
-    return block._replace(
-        nodes=tuple([_node(node, number) for node in block.nodes]),
-        tensors=tensors,
-        placements=_placements(block.placements, tensors, number),
-    )
+    return block._replace(nodes=nodes, tensors=tensors, placements=placements)
