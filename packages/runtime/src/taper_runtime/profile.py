@@ -66,7 +66,7 @@ def profile_plan(
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
     plan = specialize(plan, sizes)
     executor = CompiledExecutor.compile(plan, threads=threads)
-    arrays = [plan.constants[name] if name in plan.states else feed[name] for name in plan.reads]
+    arrays = [plan.first_value(name) if name in plan.states else feed[name] for name in plan.reads]
     executor.run(arrays)
     taken = []
     for _ in range(runs):
