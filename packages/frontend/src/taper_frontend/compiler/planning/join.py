@@ -83,8 +83,8 @@ def _check_states(plans: Mapping[str, Plan]) -> None:
         for name in owners:
             if name not in plan.states and (name in plan.tensors or plan.made_from(name)):
                 raise ExportError(
-                    f"{name!r} is a state in {owners[name]!r}; expected one in {entry!r} too, where "
-                    "the module does not write to it: there it would keep its first value"
+                    f"state {name!r} of {owners[name]!r}: expected one of {entry!r} too, whose "
+                    "module does not write to it, so that it would keep its first value there"
                 )
 
 
