@@ -370,6 +370,16 @@ class Plan(NamedTuple):
 
         return plan_html(self)
 
+    def fingerprint(self) -> str:
+        """Return a SHA-256, in hexadecimal, that plans share which compute the same alike.
+
+        It covers nodes, attrs, placements and the bytes of all weights, which are read for it;
+        names count, metadata, samples and source lines do not.
+        """
+        from taper_runtime.format.fingerprint import fingerprint
+
+        return fingerprint(self)
+
     def save(self, path: FilePath) -> None:
         """Write the plan to ``path`` as one ``.taper`` file, atomically.
 
