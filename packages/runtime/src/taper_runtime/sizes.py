@@ -223,7 +223,12 @@ def variable(name: str, low: int, high: int) -> int:
     if low == high:
         return low
     limits = () if is_static(high) else (high,)
-    return _of_atom(Atom(name, "", limits, low, bounds(high)[1]))
+    return _of_atom(Atom(name, "", limits, low, min(bounds(high)[1], MAX_SIZE)))
+
+
+def range_of(atom: Atom) -> tuple[int, int]:
+    """Return what :func:`variable` made a variable of."""
+    return atom.low, atom.args[0] if atom.args else atom.high
 
 
 def assuming_nonempty(shape: Iterable[int]) -> Callable[[int], int]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _PLAN_KEYS = frozenset(
     {
         "format_version", "inputs", "outputs", "nodes", "tensors",
-        "input_tree", "output_tree", "metadata", "sizes", "states",
+        "input_tree", "output_tree", "metadata", "sizes", "states", "origins",
     }
 )  # fmt: skip
 _NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "source"})
@@ -192,6 +192,10 @@ def _from_document(
         metadata=metadata,
         sizes=sizes,
         states=_object(document, "states"),
+        origins={
+            name: tuple(origin) if type(origin) is list else origin
+            for name, origin in _object(document, "origins").items()
+        },
     )
 
 
@@ -210,7 +214,7 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
     known = {}
     for name, limits in item.items():
         if type(limits) is list:
-            limits = tuple(limits)
+            limits = _parse_sizes(tuple(limits), Expressions(known), f"plan.sizes[{name!r}]", "most")
         check_variable(name, limits)
         ranges[name] = limits
         known[name] = variable(name, *limits)

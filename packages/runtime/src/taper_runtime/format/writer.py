@@ -16,7 +16,7 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size
+from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,8 +144,18 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "output_tree": to_json(plan.output_tree, "plan.output_tree"),
         "metadata": to_json(dict(plan.metadata), "plan.metadata"),
         "states": {name: plan.states[name] for name in sorted(plan.states)},
-        "sizes": {name: list(plan.sizes[name]) for name in sorted(plan.sizes)},
+        "sizes": {
+            name: [_size(limit) for limit in plan.sizes[name]]
+            for name in sorted(plan.sizes, key=lambda name: (_depth(plan, name), name))
+        },
+        "origins": {name: list(plan.origins[name]) for name in sorted(plan.origins)},
     }
+
+
+def _depth(plan: Plan, name: str) -> int:
+    """Return how many variables, each limited by the one before, lead to this one."""
+    limit = plan.sizes[name][1]
+    return 1 + max((_depth(plan, atom.text) for atom in variables(limit)), default=0)
 
 
 def _size(value: Any) -> Any:

@@ -92,14 +92,18 @@ def check_text(value: object, field: str) -> None:
         fail(field, "expected a string without lone surrogates", value)
 
 
+#: Types of the limits of a size variable.
+_LIMITS = [int, int], [int, Size]
+
+
 def check_variable(name: object, limits: object) -> None:
     """Check the name and the range of a size variable."""
     field = f"plan.sizes[{name!r}]"
     if type(name) is not str or not is_name(name):
         fail(field, "expected a name of letters, digits and _", name)
-    if type(limits) is not tuple or [type(limit) for limit in limits] != [int, int]:
+    if type(limits) is not tuple or [type(limit) for limit in limits] not in _LIMITS:
         fail(field, "expected the least and the largest size", limits)
-    low, high = limits
+    low, high = limits[0], min(bounds(limits[1])[1], MAX_SIZE) if type(limits[1]) is Size else limits[1]
     if not 0 <= low < high <= MAX_SIZE:
         raise PlanFormatError(
             field,

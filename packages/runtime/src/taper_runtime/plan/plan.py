@@ -119,7 +119,11 @@ class Plan(NamedTuple):
     metadata : mapping
         The export report and what else a reader may show; never read to run.
     sizes : mapping of str to tuple of int
-        The size variables, each with the least and the largest value it may take.
+        The size variables, each with the least and the largest value it may take; the largest may
+        be an expression in variables before it.
+    origins : mapping of str to tuple of str and int
+        Of each size variable that no input's dim gives: an int64 tensor that a node makes, and
+        which of its elements, row-major, is the value. Nodes that have to do with it come later.
     states : mapping of str to str
         Each tensor of role state, and the tensor of role output that is its value after a run.
     """
@@ -136,6 +140,7 @@ class Plan(NamedTuple):
     metadata: Mapping[str, Any] = _NOTHING
     sizes: Mapping[str, tuple[int, int]] = _NOTHING
     states: Mapping[str, str] = _NOTHING
+    origins: Mapping[str, tuple[str, int]] = _NOTHING
 
     @property
     def reads(self) -> tuple[str, ...]:

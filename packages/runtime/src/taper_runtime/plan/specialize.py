@@ -68,6 +68,7 @@ def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
         placements=placements,
         samples=samples,
         sizes={},
+        origins={},
     )
 
 
@@ -80,8 +81,10 @@ def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
         If an expression has no meaning there: it divides by what may be 0, say.
     """
     known: dict[str, int] = {}
-    for name, limits in ranges.items():
-        known[name] = variable(name, *limits)
+    sizes = {}
+    for name, (low, high) in ranges.items():
+        sizes[name] = low, ranged(high, known)
+        known[name] = variable(name, *sizes[name])
 
     def size(value: int) -> int:
         return ranged(value, known)
@@ -99,5 +102,5 @@ def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
             node._replace(attrs={key: substitute(value, size) for key, value in node.attrs.items()})
             for node in plan.nodes
         ),
-        sizes=dict(ranges),
+        sizes=sizes,
     )
