@@ -67,7 +67,7 @@ def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int])
     low, high = plan.sizes[name]
     most = size_at(high, values)
     if not low <= value <= most:
-        node = next(node for node in plan.nodes if node.output == plan.origins[name][0])
+        node = next(node for node in plan.nodes if plan.origins[name][0] in node.outputs)
         at = f" at {node.source}" if node.source else ""
         limits = f"at least {low}" if most >= UNBOUNDED and value < low else f"{low} to {most}"
         raise InputError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.plan import Block, Plan, PlanNode
 
 
 FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -108,38 +108,9 @@ def _replaced_mode(path: str) -> int | None:
 
 def to_document(plan: Plan) -> dict[str, Any]:
     """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
-    tensors = {}
-    for name in sorted(plan.tensors):
-        spec, placement = plan.tensors[name], plan.placements[name]
-        tensors[name] = {
-            "dtype": spec.dtype,
-            "shape": [_size(size) for size in spec.shape],
-            "role": spec.role,
-            "root": placement.root,
-            "offset": _size(placement.offset),
-            "strides": [_size(stride) for stride in placement.strides],
-        }
-        if spec.format != PLAIN:
-            tensors[name]["format"] = spec.format
-    nodes = [
-        {
-            "op": node.op,
-            "inputs": node.inputs,
-            "output": node.output,
-            "attrs": to_json(
-                {name: _sizes(value) for name, value in node.attrs.items()},
-                f"plan.nodes[{step}].attrs",
-            ),
-            "source": node.source,
-        }
-        for step, node in enumerate(plan.nodes)
-    ]
     return {
         "format_version": FORMAT_VERSION,
-        "inputs": plan.inputs,
-        "outputs": plan.outputs,
-        "nodes": nodes,
-        "tensors": tensors,
+        **_block(plan, "plan"),
         "input_tree": to_json(plan.input_tree, "plan.input_tree"),
         "output_tree": to_json(plan.output_tree, "plan.output_tree"),
         "metadata": to_json(dict(plan.metadata), "plan.metadata"),
@@ -152,10 +123,51 @@ def to_document(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _block(block: Plan | Block, field: str) -> dict[str, Any]:
+    """What blocks and plans have."""
+    tensors = {}
+    for name in sorted(block.tensors):
+        spec, placement = block.tensors[name], block.placements[name]
+        tensors[name] = {
+            "dtype": spec.dtype,
+            "shape": [_size(size) for size in spec.shape],
+            "role": spec.role,
+            "root": placement.root,
+            "offset": _size(placement.offset),
+            "strides": [_size(stride) for stride in placement.strides],
+        }
+        if spec.format != PLAIN:
+            tensors[name]["format"] = spec.format
+    return {
+        "inputs": block.inputs,
+        "outputs": block.outputs,
+        "nodes": [_node(node, f"{field}.nodes[{i}]") for i, node in enumerate(block.nodes)],
+        "tensors": tensors,
+    }
+
+
 def _depth(plan: Plan, name: str) -> int:
     """Return how many variables, each limited by the one before, lead to this one."""
     limit = plan.sizes[name][1]
     return 1 + max((_depth(plan, atom.text) for atom in variables(limit)), default=0)
+
+
+def _node(node: PlanNode, field: str) -> dict[str, Any]:
+    attrs = {name: _sizes(value) for name, value in node.attrs.items()}
+    written = {
+        "op": node.op,
+        "inputs": node.inputs,
+        "outputs": node.outputs,
+        "attrs": to_json(attrs, f"{field}.attrs"),
+        "source": node.source,
+    }
+    if node.blocks:
+        written["blocks"] = [
+            _block(block, f"{field}.blocks[{i}]") for i, block in enumerate(node.blocks)
+        ]
+    if node.targets:
+        written["targets"] = node.targets
+    return written
 
 
 def _size(value: Any) -> Any:

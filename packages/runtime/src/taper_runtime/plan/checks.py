@@ -34,6 +34,9 @@ SAMPLE_PREFIX = "sample/"
 #: Arrays and objects inside each other in attrs, trees and metadata.
 MAX_DEPTH = 100
 
+#: Blocks inside each other.
+MAX_BLOCK_DEPTH = 16
+
 
 def aligned(nbytes: int) -> int:
     """Return ``nbytes`` rounded up to a multiple of :data:`ALIGNMENT`."""
@@ -103,7 +106,10 @@ def check_variable(name: object, limits: object) -> None:
         fail(field, "expected a name of letters, digits and _", name)
     if type(limits) is not tuple or [type(limit) for limit in limits] not in _LIMITS:
         fail(field, "expected the least and the largest size", limits)
-    low, high = limits[0], min(bounds(limits[1])[1], MAX_SIZE) if type(limits[1]) is Size else limits[1]
+    low, high = (
+        limits[0],
+        min(bounds(limits[1])[1], MAX_SIZE) if type(limits[1]) is Size else limits[1],
+    )
     if not 0 <= low < high <= MAX_SIZE:
         raise PlanFormatError(
             field,

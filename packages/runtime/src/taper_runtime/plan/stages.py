@@ -64,28 +64,29 @@ def _parts(plan: Plan) -> list[tuple[list[PlanNode], list[str]]]:
     for node in plan.nodes:
         needs = _sizes_of(plan, node) & plan.origins.keys()
         if not needs <= known:
-            fresh = [n for n, (tensor, _) in plan.origins.items() if tensor in computed - known]
-            fresh = [name for name in fresh if name not in known]
+            ready = [name for name, (tensor, _) in plan.origins.items() if tensor in computed]
+            fresh = [name for name in ready if name not in known]
             known.update(fresh)
             parts.append(([], fresh))
         parts[-1][0].append(node)
-        computed.add(node.output)
+        computed.update(node.outputs)
     return parts
 
 
 def _touched(nodes: Iterable[PlanNode], roots: Mapping[str, str]) -> dict[str, None]:
     """Return the roots that the nodes read or write, in order."""
-    names = (name for node in nodes for name in (*node.inputs, node.output))
+    names = (name for node in nodes for name in (*node.reads, *node.outputs))
     return dict.fromkeys(roots[name] for name in names)
 
 
 def _sizes_of(plan: Plan, node: PlanNode) -> set[str]:
     """Return the size variables that a node has to do with."""
     values = [*node.attrs.values()]
-    for name in (*node.inputs, node.output):
+    for name in (*node.reads, *node.outputs):
         root, offset, strides = plan.placements[name]
         values += [plan.tensors[name].shape, plan.tensors[root].shape, strides, offset]
-    return {atom.text for value in values for atom in _atoms(value)}
+    inside = [_sizes_of(plan.body(block), each) for block in node.blocks for each in block.nodes]
+    return {atom.text for value in values for atom in _atoms(value)}.union(*inside)
 
 
 def _atoms(value: object) -> Iterator[object]:
@@ -97,7 +98,7 @@ def _atoms(value: object) -> Iterator[object]:
 def _sub_plan(
     plan: Plan, nodes: list[PlanNode], reads: tuple[str, ...], writes: tuple[str, ...]
 ) -> Plan:
-    names = dict.fromkeys(name for node in nodes for name in (*node.inputs, node.output))
+    names = dict.fromkeys(name for node in nodes for name in (*node.reads, *node.outputs))
     names |= dict.fromkeys(plan.placements[name].root for name in [*names])
     sizes = {name for node in nodes for name in _sizes_of(plan, node)}
     crossing = dict.fromkeys(reads, "input") | dict.fromkeys(writes, "output")
