@@ -43,7 +43,6 @@ def test_every_share(executor):
 def test_the_planner_learns_how_large_tensors_become(algorithm):
     opened = session(planning=Planning(algorithm=algorithm, interval_s=1000))
     planner, rng = opened._executor._planner, np.random.default_rng(1)
-    largest = 0
     for _ in range(1000):
         arrays = measured_arrays(rng, int(rng.integers(0, 65)), rng.random())
         check(opened, arrays)
@@ -162,7 +161,7 @@ def test_layouts(algorithm):
         ("best", "expected a SessionOptions.MemoryPlanning"),
         (Planning(algorithm="worst"), "expected one of bump"),
         (Planning(interval_s=0), "more than 0"),
-        (Planning(enabled=1), "memory_planning.enabled"),
+        (Planning(enabled="yes"), "memory_planning.enabled"),
     ],
 )
 def test_bad_options(planning, words):

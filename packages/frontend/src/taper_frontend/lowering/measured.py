@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.ops.rules import broadcast
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def nonzero_numpy(ctx: Lowering, x: str) -> list[str]:
 @lowers("aten.masked_select.default")
 def masked_select(ctx: Lowering, x: str, mask: str) -> str:
     """Take the elements where the mask, broadcast together with x, is set."""
-    shape = np_broadcast(ctx.shape(x), ctx.shape(mask))
+    shape = _broadcast(ctx.shape(x), ctx.shape(mask))
     places = places_of(ctx, ctx.expand(mask, shape), ctx.output.shape[0])
     return ctx.emit("INDEX_SELECT", [ctx.flat(ctx.expand(x, shape)), places], axis=0)
 
@@ -272,8 +271,6 @@ def _divided(ctx: Lowering, place: str, size: int) -> str:
     return ctx.apply("FLOOR_DIV", place, max(size, 1), dtype="int64")
 
 
-def np_broadcast(a: Shape, b: Shape) -> Shape:
+def _broadcast(a: Shape, b: Shape) -> Shape:
     """Return the shape that two broadcast to."""
-    from taper_runtime.ops.rules import broadcast
-
     return broadcast("masked_select", [a, b])

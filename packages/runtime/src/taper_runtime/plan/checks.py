@@ -106,10 +106,9 @@ def check_variable(name: object, limits: object) -> None:
         fail(field, "expected a name of letters, digits and _", name)
     if type(limits) is not tuple or [type(limit) for limit in limits] not in _LIMITS:
         fail(field, "expected the least and the largest size", limits)
-    low, high = (
-        limits[0],
-        min(bounds(limits[1])[1], MAX_SIZE) if type(limits[1]) is Size else limits[1],
-    )
+    low, high = limits
+    if type(high) is Size:  # what exceeds that is refused when it comes
+        high = min(bounds(high)[1], MAX_SIZE)
     if not 0 <= low < high <= MAX_SIZE:
         raise PlanFormatError(
             field,
