@@ -216,6 +216,9 @@ def _planning(name: str, value: object) -> MemoryPlanning:
     return value
 
 
+_MemoryPlanning = MemoryPlanning
+
+
 class SessionOptions(_Options):
     """Options of a session; a session keeps a copy of those it was opened with.
 
@@ -271,7 +274,7 @@ class SessionOptions(_Options):
     intra_op_num_threads: int
     strict_native: bool
     executor: str
-    memory_planning: MemoryPlanning
+    memory_planning: _MemoryPlanning
     seed: int | None
     enable_profiling: bool
     profile_file_prefix: str

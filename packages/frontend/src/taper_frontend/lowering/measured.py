@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.registry import lowers
 from taper_runtime.ops.rules import broadcast
@@ -42,7 +42,7 @@ def masked_select(ctx: Lowering, x: str, mask: str) -> str:
 
 
 @lowers("aten.item.default", "aten._local_scalar_dense.default")
-def item(ctx: Lowering, x: str) -> int | str:
+def item(ctx: Lowering, x: str) -> Any:
     """Take a number out of a tensor: a size where it can be one, else a scalar tensor."""
     size = ctx.bound_size
     if size is None:

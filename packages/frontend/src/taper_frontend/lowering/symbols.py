@@ -220,23 +220,27 @@ class Sizes:
 
     def _capacity(self, node: Node) -> int | None:
         """Return a size that what a node finds does not exceed; None if there is none."""
-        shapes = [self.size_of(each) for each in node.all_input_nodes]
+        args: Any = node.args
+        axis: int
+        shapes = [self._shape(each) for each in node.all_input_nodes]
         match str(node.target):
             case "aten.masked_select.default":
                 return math.prod(broadcast("masked_select", shapes))
             case "aten.index.Tensor":
-                masks = [each for each in node.args[1] if each is not None]
-                shapes = [self.size_of(e) for e in masks if e.meta["val"].dtype == torch.bool]
+                masks = [each for each in args[1] if each is not None]
+                shapes = [self._shape(e) for e in masks if e.meta["val"].dtype == torch.bool]
                 return math.prod(shapes[0]) if len(shapes) == 1 else None
             case "aten.unique_dim.default":
-                return shapes[0][node.args[1]]
+                axis = args[1]
+                return shapes[0][axis]
             case "aten.slice.Tensor":
-                return shapes[0][node.args[1] if len(node.args) > 1 else 0]
+                axis = args[1] if len(args) > 1 else 0
+                return shapes[0][axis]
             case text if text in _FINDERS:
                 return math.prod(shapes[0])
         return None
 
-    def size_of(self, node: Node) -> tuple[int, ...]:
+    def _shape(self, node: Node) -> tuple[int, ...]:
         """Return the shape of the tensor that a node gives; of others none."""
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
@@ -247,7 +251,7 @@ class Sizes:
         """Return dtype and shape of a tensor; None for what has none in a plan."""
         if not isinstance(value, torch.Tensor) or refused_type(value):
             return None
-        if not free_unbacked_symbols(value) <= self.symbols.keys():
+        if not free_unbacked_symbols(tuple(value.shape)) <= self.symbols.keys():
             return None
         return TensorType(DTYPE_NAMES[value.dtype], tuple(self.size(size) for size in value.shape))
 

@@ -174,7 +174,7 @@ class Walk:
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
             message = f"{node.target} is lowered to {got}, torch gives {expected}"
-            if self.sizes.ranges:  # two forms of one size
+            if self.sizes.symbols:  # two forms of one size
                 raise UndecidedError(message)
             raise InternalError(message)
         return names if many else names[0]

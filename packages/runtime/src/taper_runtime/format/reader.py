@@ -190,7 +190,7 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
     ranges: dict[str, tuple[int, int]] = {}
-    known = {}
+    known: dict[str, int] = {}
     for name, limits in item.items():
         if type(limits) is list:
             limits = _parse_sizes(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from taper_runtime.sizes import Atom
 
 
 class Stage(NamedTuple):
@@ -89,7 +91,7 @@ def _sizes_of(plan: Plan, node: PlanNode) -> set[str]:
     return {atom.text for value in values for atom in _atoms(value)}.union(*inside)
 
 
-def _atoms(value: object) -> Iterator[object]:
+def _atoms(value: Any) -> Iterator[Atom]:
     for item in value if type(value) in (tuple, list) else (value,):
         if type(item) is Size:
             yield from variables(item)
