@@ -4,24 +4,9 @@
  * order. Each element is one vector of partial sums, added up in a fixed order: its bits do not
  * depend on m, n or on the tiles around it.
  */
-#ifndef TAPER_GEMM_DOT_F32_INL
-#define TAPER_GEMM_DOT_F32_INL
-
-#include "common/tensor.h"
-#include "simd/simd.h"
+#include "gemm/engine.h"
 
 enum { DOT_MR = V_REGISTERS == 32 ? 4 : 2, DOT_NR = 4 };
-
-typedef struct dot_block {
-    const float *a; /* A[i][k] at a[i * a_row_stride + k] */
-    int64_t a_row_stride;
-    const float *b; /* B[k][j] at b[j * b_col_stride + k] */
-    int64_t b_col_stride;
-    int64_t k;
-    float *c; /* C[i][j] at c[i * ldc + j] */
-    int64_t ldc;
-    float alpha;
-} dot_block;
 
 V_INLINE void dot_step(vf sum[DOT_MR][DOT_NR], const vf *a, const vf *b, const int rows,
                        const int cols) {
@@ -98,5 +83,3 @@ static void dot_block_run(const dot_block *block, int64_t m, int64_t n) {
         }
     }
 }
-
-#endif /* TAPER_GEMM_DOT_F32_INL */
