@@ -12,6 +12,7 @@ from taper_runtime.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
 
@@ -43,7 +44,7 @@ def test_every_shape(executor, threads):
 @pytest.mark.parametrize("executor", ["compiled", "interpreted"])
 def test_an_empty_dim(executor, threads):
     plan = sized_plan()
-    plan = plan._replace(sizes={**plan.sizes, "B": (0, 8)})
+    plan = with_ranges(plan, {**plan.sizes, "B": (0, 8)})
     opened = session(plan, executor, threads)
     for b, s in [(0, 3), (2, 3), (0, 3), (0, 32), (1, 2), (0, 2)]:
         check(opened, plan, b, s)
@@ -56,10 +57,10 @@ def test_an_empty_dim(executor, threads):
 
 
 def test_a_sample_that_is_empty():
-    """A session opens with the sizes of the samples; those of 0 are no part of the table."""
+    """A session opens with the sizes of the samples, but for those of 0."""
     plan = sized_plan()
     samples = {"x": np.ones((0, 3, 4), np.float32), "m": np.ones(6, np.float32)}
-    plan = plan._replace(sizes={**plan.sizes, "B": (0, 8)}, samples=samples)
+    plan = with_ranges(plan, {**plan.sizes, "B": (0, 8)})._replace(samples=samples)
     validate(plan)
     opened = session(plan)
     check(opened, plan, 0, 3)
@@ -143,9 +144,9 @@ def test_concurrent_runs_of_different_shapes():
 def test_node_that_numpy_computes():
     """Attrs and strides of a fallback are those of the sizes."""
     plan = sized_plan()
-    cast = PlanNode("CAST", ("a",), "d", {"dtype": "float16"})
-    wide = PlanNode("CAST", ("e",), "c", {"dtype": "float32"})
-    cat = PlanNode("CAT", ("d", "d"), "e", {"axis": 1})
+    cast = PlanNode("CAST", ("a",), ("d",), {"dtype": "float16"})
+    wide = PlanNode("CAST", ("e",), ("c",), {"dtype": "float32"})
+    cat = PlanNode("CAT", ("d", "d"), ("e",), {"axis": 1})
     specs = [
         TensorSpec("d", "float16", (B, S, 3), "intermediate"),
         TensorSpec("e", "float16", (B, 2 * S, 3), "intermediate"),
@@ -178,7 +179,6 @@ def plan_of_x(nodes, specs, placements, high):
         inputs=("x",),
         outputs=("y",),
         constants={},
-        arena_bytes=0,
         sizes={"n": (1, high)},
     )
 
@@ -197,9 +197,9 @@ def cube_plan(high=2**31 - 1):
     }
     placements["a"] = Placement("x", 0, (0, 0, 1))
     nodes = (
-        PlanNode("EXPAND", ("x",), "a", {"shape": (n, n, n)}),
-        PlanNode("RELU", ("a",), "b"),
-        PlanNode("SUM", ("b",), "y", {"axes": (0, 1, 2)}),
+        PlanNode("EXPAND", ("x",), ("a",), {"shape": (n, n, n)}),
+        PlanNode("RELU", ("a",), ("b",)),
+        PlanNode("SUM", ("b",), ("y",), {"axes": (0, 1, 2)}),
     )
     return plan_of_x(nodes, specs, placements, high)
 
@@ -230,10 +230,10 @@ def test_views_that_are_too_large_are_refused(executor):
     for name, strides in {"column": (1, 1), "a": (1, 0), "b": (0, 1)}.items():
         placements[name] = Placement("x", 0, strides)
     nodes = (
-        PlanNode("RESHAPE", ("x",), "column", {"shape": (n, 1)}),
-        PlanNode("EXPAND", ("column",), "a", {"shape": (n, many)}),
-        PlanNode("EXPAND", ("x",), "b", {"shape": (many, n)}),
-        PlanNode("MATMUL", ("a", "b"), "y"),
+        PlanNode("RESHAPE", ("x",), ("column",), {"shape": (n, 1)}),
+        PlanNode("EXPAND", ("column",), ("a",), {"shape": (n, many)}),
+        PlanNode("EXPAND", ("x",), ("b",), {"shape": (many, n)}),
+        PlanNode("MATMUL", ("a", "b"), ("y",)),
     )
     plan = plan_of_x(nodes, specs, placements, 2**31 - 1)
     validate(plan)

@@ -142,14 +142,6 @@ EDITS = {
         "float_that_is_none": ("plan.metadata.e", {"float": "Infinity"}),
         "float_that_is_an_array": ("plan.metadata.e", {"float": []}),
     },
-    "plan.arena_bytes": {
-        "negative_arena": ("plan.arena_bytes", -64),
-        "arena_is_a_bool": ("plan.arena_bytes", False),
-        "arena_is_a_float": ("plan.arena_bytes", 192.0),
-        "arena_larger_than_memory": ("plan.arena_bytes", 2**62),
-        "arena_of_4300_digits": ("plan.arena_bytes", 10**4299),
-        "arena_that_overflows": ("plan.arena_bytes", 2**64 + 192),
-    },
     "plan.inputs[1]": {
         "input_twice": ("plan.inputs", ["x", "x"]),
     },
@@ -234,13 +226,8 @@ EDITS = {
     "plan.tensors['h'].offset": {
         "negative_offset": ("plan.tensors.h.offset", -64),
         "offset_is_true": ("plan.tensors.h.offset", True),
-        "unaligned_root": ("plan.tensors.h.offset", 32),
-    },
-    "plan.tensors['t'].offset": {
-        "arena_too_small": ("plan.arena_bytes", 95),
-        "root_outside_the_arena": ("plan.tensors.t.offset", 192),
-        "root_whose_end_overflows": ("plan.tensors.t.offset", 2**64),
-        "roots_over_each_other": ("plan.tensors.t.offset", 0),
+        "root_at_an_offset": ("plan.tensors.h.offset", 64),
+        "root_at_a_huge_offset": ("plan.tensors.h.offset", 2**64),
     },
     "plan.tensors['s'].offset": {
         "view_beyond_its_root": ("plan.tensors.s.offset", 20),
@@ -266,6 +253,7 @@ EDITS = {
         "node_is_a_string": ("plan.nodes.0", "MATMUL"),
         "too_few_inputs": ("plan.nodes.0.inputs", ["x"]),
         "inputs_that_do_not_fit": ("plan.nodes.0.inputs", ["w", "x"]),
+        "input_that_may_not_be_absent": ("plan.nodes.0.inputs", [None, "w"]),
     },
     "plan.nodes[0].source": {
         "node_without_a_source": ("plan.nodes.0.source", GONE),
@@ -284,6 +272,7 @@ EDITS = {
     "plan.nodes[0].inputs[1]": {
         "unknown_tensor": ("plan.nodes.0.inputs", ["x", "ghost"]),
         "input_name_is_an_array": ("plan.nodes.0.inputs", ["x", ["w"]]),
+        "input_that_is_false": ("plan.nodes.0.inputs", ["x", False]),
     },
     "plan.nodes[1].inputs[0]": {
         "cycle_of_one": ("plan.nodes.1.inputs", ["r"]),
@@ -292,16 +281,46 @@ EDITS = {
     "plan.nodes[1]": {
         "too_many_inputs": ("plan.nodes.1.inputs", ["h"] * 9),
     },
-    "plan.nodes[0].output": {
-        "output_is_no_tensor": ("plan.nodes.0.output", "ghost"),
-        "output_name_is_an_array": ("plan.nodes.0.output", ["h"]),
-        "output_name_is_null": ("plan.nodes.0.output", None),
-        "node_that_produces_an_input": ("plan.nodes.0.output", "x"),
-        "node_that_produces_a_constant": ("plan.nodes.0.output", "b"),
+    "plan.nodes[0].outputs[0]": {
+        "output_is_no_tensor": ("plan.nodes.0.outputs", ["ghost"]),
+        "output_name_is_an_array": ("plan.nodes.0.outputs", [["h"]]),
+        "output_name_is_null": ("plan.nodes.0.outputs", [None]),
+        "node_that_produces_an_input": ("plan.nodes.0.outputs", ["x"]),
+        "node_that_produces_a_constant": ("plan.nodes.0.outputs", ["b"]),
         "output_of_another_dtype": ("plan.tensors.h.dtype", "int32"),
     },
-    "plan.nodes[1].output": {
-        "tensor_defined_twice": ("plan.nodes.1.output", "h"),
+    "plan.nodes[0].outputs": {
+        "outputs_is_a_string": ("plan.nodes.0.outputs", "h"),
+        "node_without_outputs": ("plan.nodes.0.outputs", []),
+        "one_output_too_many": ("plan.nodes.0.outputs", ["h", "r"]),
+    },
+    "plan.nodes[0].outputs[1]": {
+        "one_output_twice": ("plan.nodes.0.outputs", ["h", "h"]),
+    },
+    "plan.nodes[1].outputs[0]": {
+        "tensor_defined_twice": ("plan.nodes.1.outputs", ["h"]),
+    },
+    "plan.nodes[0].blocks": {
+        "block_of_an_op_without_blocks": (
+            "plan.nodes.0.blocks",
+            [{"inputs": [], "outputs": [], "nodes": [], "tensors": {}}],
+        ),
+        "blocks_that_need_not_be_said": ("plan.nodes.0.blocks", []),
+        "blocks_in_an_object": ("plan.nodes.0.blocks", {"then": {}}),
+    },
+    "plan.nodes[0].blocks[0]": {
+        "block_is_a_string": ("plan.nodes.0.blocks", ["then"]),
+    },
+    "plan.nodes[0].blocks[0].inputs": {
+        "block_without_inputs": (
+            "plan.nodes.0.blocks",
+            [{"outputs": [], "nodes": [], "tensors": {}}],
+        ),
+    },
+    "plan.nodes[0].targets": {
+        "targets_that_need_not_be_said": ("plan.nodes.0.targets", []),
+        "targets_is_a_string": ("plan.nodes.0.targets", "aten.mm.default"),
+        "target_is_a_number": ("plan.nodes.0.targets", [1]),
     },
     "plan.nodes[0].attrs": {
         "attrs_is_an_array": ("plan.nodes.0.attrs", []),
@@ -331,21 +350,6 @@ EDITS = {
     "plan.nodes[4]": {
         "reshape_to_more_elements": ("plan.nodes.4.attrs.shape", [9]),
         "reshape_that_overflows": ("plan.nodes.4.attrs.shape", [2**32, 2**32, 8]),
-    },
-    "plan.nodes[0].scratch": {
-        "scratch_outside_the_arena": ("plan.nodes.0.scratch", [128, 65]),
-        "scratch_that_overflows": ("plan.nodes.0.scratch", [2**63, 2**63]),
-        "negative_scratch": ("plan.nodes.0.scratch", [128, -64]),
-        "unaligned_scratch": ("plan.nodes.0.scratch", [136, 8]),
-        "scratch_of_one_number": ("plan.nodes.0.scratch", [128]),
-        "scratch_is_a_bool": ("plan.nodes.0.scratch", [False, False]),
-        "scratch_over_the_output": ("plan.nodes.0.scratch", [0, 64]),
-    },
-    "plan.nodes[3].scratch": {
-        "scratch_over_an_input": ("plan.nodes.3.scratch", [0, 1]),
-    },
-    "plan.nodes[2].scratch": {
-        "scratch_of_a_view": ("plan.nodes.2.scratch", [128, 64]),
     },
     "header['keep'].data_offsets": {
         "tensor_at_the_end_of_memory": ("header.keep.data_offsets", [2**63 - 4, 2**63]),

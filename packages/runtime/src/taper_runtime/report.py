@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.executor.memory import memory_use
 from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -66,6 +68,7 @@ def module_path(source: str) -> str | None:
 
 def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
     """Return what :func:`describe_plan` says as plain data that JSON can hold (docs/cli.md)."""
+    memory = memory_use(plan)
     data: dict[str, Any] = {
         "inputs": [_spec_data(plan.tensors[name]) for name in plan.inputs],
         "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
@@ -74,8 +77,11 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             name: {"least": low, "largest": None if high >= UNBOUNDED else high}
             for name, (low, high) in plan.sizes.items()
         },
-        "weights_bytes": weights_bytes(plan),
-        "arena_bytes": _arena(plan),
+        "weights_bytes": memory.weights,
+        "arena_bytes": memory.arena,
+        "lower_bound_bytes": memory.lower_bound,
+        "intermediates_bytes": memory.intermediates,
+        "memory_sizes": dict(memory.sizes),
         "nodes_total": len(plan.nodes),
         "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
         "metadata": to_json({k: v for k, v in plan.metadata.items() if k != KEY}, "metadata"),
@@ -90,33 +96,55 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             }
             for name, recipe in _recipes(plan)
         ]
-        data["nodes"] = [
-            {
-                "op": node.op,
-                "inputs": list(node.inputs),
-                "output": _spec_data(plan.tensors[node.output]),
-                "attrs": to_json({k: _plain(v) for k, v in node.attrs.items()}, "attrs"),
-                "executed": plan.is_executed(node),
-                "source": node.source,
-            }
-            for node in plan.nodes
-        ]
+        data["nodes"] = [_node_data(plan, node) for node in plan.nodes]
     return data
 
 
+def _node_data(plan: Plan, node: PlanNode) -> dict[str, Any]:
+    return {
+        "op": node.op,
+        "inputs": list(node.inputs),
+        "outputs": [_tensor_data(plan, name) for name in node.outputs],
+        "attrs": to_json({k: _plain(v) for k, v in node.attrs.items()}, "attrs"),
+        "executed": plan.is_executed(node),
+        "source": node.source,
+        "targets": list(node.targets),
+        "blocks": [_block_data(plan.body(block)) for block in node.blocks],
+    }
+
+
+def _block_data(body: Plan) -> dict[str, Any]:
+    return {
+        "inputs": [_spec_data(body.tensors[name]) for name in body.inputs],
+        "outputs": list(body.outputs),
+        "nodes": [_node_data(body, node) for node in body.nodes],
+    }
+
+
+def _tensor_data(plan: Plan, name: str) -> dict[str, Any]:
+    spec, (root, offset, strides) = plan.tensors[name], plan.placements[name]
+    return {
+        **_spec_data(spec),
+        "format": spec.format,
+        "root": root,
+        "offset": _plain(offset),
+        "strides": _plain(strides),
+    }
+
+
 def describe_memory(plan: Plan) -> str:
-    """Tell the bytes of weights and arena, and what the planner reported of them."""
-    line = f"weights {size_text(weights_bytes(plan))}, arena {size_text(_arena(plan))}"
-    memory = plan.metadata.get("memory")
-    if not _has(memory, {"lower_bound": int, "intermediates": int}):
-        return line
-    memory = plan.metadata["memory"]
-    line += (
-        f" (lower bound {size_text(memory['lower_bound'])}, "
-        f"intermediates {size_text(memory['intermediates'])})"
+    """Tell the bytes of weights and arena; of a plan that is not valid, why."""
+    try:
+        memory = memory_use(plan)
+    except PlanFormatError as error:
+        return f"unknown, as the plan is not valid: {error}"
+    line = (
+        f"weights {size_text(memory.weights)}, arena {size_text(memory.arena)}"
+        f" (lower bound {size_text(memory.lower_bound)},"
+        f" intermediates {size_text(memory.intermediates)})"
     )
-    if plan.sizes and _has(memory, {"sizes": dict}):
-        line += " at " + ", ".join(f"{name} = {value}" for name, value in memory["sizes"].items())
+    if memory.sizes:
+        line += " at " + ", ".join(f"{name} = {value}" for name, value in memory.sizes.items())
     return line
 
 
@@ -146,9 +174,10 @@ def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
 
 
-def weights_bytes(plan: Plan) -> int:
-    """Return the bytes of the values that the file has: weights, and where state begins."""
-    return sum(array.nbytes for array in plan.constants.values())
+def call_text(node: PlanNode) -> str:
+    """Write what a node computes, as in ``ADD(a, b)``."""
+    inputs = ", ".join("-" if name is None else name for name in node.inputs)
+    return f"{node.op}({inputs})"
 
 
 def type_text(spec: TensorSpec) -> str:
@@ -199,14 +228,6 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
             yield f"dim     {dim.input}[{dim.axis}] = {dim.size}: {dim.least} {most}{step}"
 
 
-def _arena(plan: Plan) -> int:
-    """Bytes of the arena; where sizes vary, at those of the example."""
-    memory = plan.metadata.get("memory")
-    if plan.sizes and _has(memory, {"arena": int}):
-        return int(plan.metadata["memory"]["arena"])
-    return plan.arena_bytes
-
-
 def _describe_export(plan: Plan) -> list[str]:
     executed = sum(map(plan.is_executed, plan.nodes))
     lines = [f"{counted(len(plan.nodes), 'node')}, {executed} executed, the others views"]
@@ -245,17 +266,17 @@ def _describe_copies(plan: Plan) -> list[str]:
     copies = [node for node in plan.nodes if _is_copy(plan, node)]
     if not copies:
         return []
-    makers = {node.output: node for node in plan.nodes}
+    makers = {name: node for node in plan.nodes for name in node.outputs}
     readers: dict[str, list[int]] = {}  # steps
     for step, node in enumerate(plan.nodes):
-        for name in dict.fromkeys(node.inputs):
+        for name in dict.fromkeys(node.reads):
             readers.setdefault(name, []).append(step)
     count = counted(len(copies), "node")
     lines = [f"{count} moving values only, between what makes and needs them:"]
     for node in copies:
-        source = node.inputs[0]
+        source = node.reads[0]
         while source in makers and not plan.is_executed(makers[source]):
-            source = makers[source].inputs[0]
+            source = makers[source].reads[0]
         maker = makers[source].op if source in makers else plan.tensors[source].role
         needs = ", ".join(_needs(plan, node.output, readers))
         size = size_text(plan.tensors[node.output].nbytes)
@@ -296,15 +317,33 @@ def _describe_constants(plan: Plan) -> list[str]:
 
 
 def _describe_nodes(plan: Plan) -> list[str]:
-    lines = []
+    counts = Counter(node.op for node in _all_nodes(plan.nodes))
+    return [
+        *_node_lines(plan, ""),
+        "",
+        "  ".join(f"{op} {count}" for op, count in counts.most_common()),
+    ]
+
+
+def _node_lines(plan: Plan, indent: str) -> Iterable[str]:
+    """A line per node, those of blocks under theirs."""
     for node in plan.nodes:
-        shape = type_text(plan.tensors[node.output])
+        outputs = ", ".join(f"{name}: {type_text(plan.tensors[name])}" for name in node.outputs)
         attrs = "".join(f" {name}={_short(value)}" for name, value in node.attrs.items())
         kind = "" if plan.is_executed(node) else " (view)"
-        lines.append(f"{node.output}: {shape} = {node.op}({', '.join(node.inputs)}){attrs}{kind}")
-    counts = Counter(node.op for node in plan.nodes)
-    lines += ["", "  ".join(f"{op} {count}" for op, count in counts.most_common())]
-    return lines
+        yield f"{indent}{outputs} = {call_text(node)}{attrs}{kind}"
+        for block in node.blocks:
+            types = ", ".join(f"{name}: {type_text(block.tensors[name])}" for name in block.inputs)
+            yield f"{indent}  ({types}) -> ({', '.join(block.outputs)}):"
+            yield from _node_lines(plan.body(block), f"{indent}    ")
+
+
+def _all_nodes(nodes: Iterable[PlanNode]) -> Iterable[PlanNode]:
+    """These nodes and those of their blocks."""
+    for node in nodes:
+        yield node
+        for block in node.blocks:
+            yield from _all_nodes(block.nodes)
 
 
 def _short(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import definition, node_work, operand
@@ -10,33 +10,13 @@ from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block, lifetimes
-from taper_runtime.plan.specialize import specialize
-from taper_runtime.sizes import nonempty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
     from taper_runtime.plan.plan import Plan, PlanNode
-
-
-class Arena(NamedTuple):
-    """The arena of a program.
-
-    Attributes
-    ----------
-    blocks : list of Block
-        The memory of each root in it, and the steps that need it.
-    offsets : list of int
-        Where the plan puts them; all 0 where it has size variables.
-    nbytes : int
-        Its size in the plan; 0 where that has size variables.
-    """
-
-    blocks: list[Block]
-    offsets: list[int]
-    nbytes: int
 
 
 class Variables:
@@ -47,10 +27,9 @@ class Variables:
     names : list of str
     """
 
-    def __init__(self, plan: Plan, threads: int) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.names = list(plan.sizes)
         self._plan = plan
-        self._threads = threads
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Return the variables' values, in order, that input arrays give.
@@ -63,23 +42,18 @@ class Variables:
         values = bind_inputs(self._plan, arrays)
         return [values[name] for name in self.names]
 
-    def specialize(self, values: Sequence[int]) -> _native.Program:
-        """Return the program for these values, one of which is 0; it has no variables.
-
-        Raises
-        ------
-        InputError
-            If the plan cannot run with them.
-        """
-        sizes = dict(zip(self.names, values, strict=True))
-        return make_program(specialize(self._plan, sizes), self._threads)
-
 
 def make_program(plan: Plan, threads: int) -> _native.Program:
     """Return the program of a valid plan.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps the
-    executed nodes, all in the plan's order.
+    executed nodes, all in the plan's order. It begins with an instance for
+    :func:`example_sizes`.
+
+    Raises
+    ------
+    InputError
+        If the arena would be larger than one may be.
     """
     nodes = executed_nodes(plan)
     outputs = list(dict.fromkeys(plan.writes))
@@ -95,30 +69,59 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
             return _native.Operand(_native.EXTERNAL, external[root], offset, type_, strides)
         if root in constants:
             return _native.Operand(_native.CONSTANT, constants[root], offset, type_, strides)
-        offset = 0 if root == name else offset
         return _native.Operand(_native.ARENA, roots[root], offset, type_, strides)
 
     program = _native.Program(
         [plan.tensors[name] for name in plan.reads],
         [plan.tensors[name] for name in outputs],
         [plan.constants[name] for name in constants],
-        Arena(
-            list(blocks.values()),
-            [plan.placements[root].offset for root in blocks],
-            plan.arena_bytes,
-        ),
+        list(blocks.values()),
         threads,
-        Variables(plan, threads),
+        Variables(plan),
     )
     for node in nodes:
+        op: Any
         op, attrs = definition(node)
-        operands = [place(name) for name in (*node.inputs, node.output)]
+        operands = [place(name) for name in (*node.reads, *node.outputs)]
+        if node.blocks or None in node.inputs or len(node.outputs) > 1:
+            op = _Composite(plan, node)
         count = _threads_worth(plan, node) if threads > 1 else 1
         label = f"{node.output} ({node.op})"
-        program.add(op, attrs, operands, node.scratch, label, count)
+        program.add(op, attrs, operands, label, count)
     types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
-    program.finish(_example_sizes(plan), [counted_bytes(tensor) for tensor in types])
+    program.finish([*example_sizes(plan).values()], [counted_bytes(tensor) for tensor in types])
     return program
+
+
+class _Composite:
+    """A node of several outputs, absent inputs or blocks, which numpy computes.
+
+    Attributes
+    ----------
+    name : str
+        That of no op, so that no kernel serves it.
+    """
+
+    name = ""
+    check = None
+
+    def __init__(self, plan: Plan, node: PlanNode) -> None:
+        self._plan = plan
+        self._node = node
+
+    def compute(
+        self,
+        arrays: Sequence[np.ndarray],
+        attrs: Mapping[str, object],
+        last: Sequence[np.ndarray],
+        types: object,
+    ) -> None:
+        """See :meth:`OpDef.compute`; ``arrays`` are the inputs and all outputs but the last."""
+        from taper_runtime.executor.interpreted import numpy_backend
+
+        values = iter((*arrays, *last))
+        inputs = [None if name is None else next(values) for name in self._node.inputs]
+        numpy_backend(self._plan, self._node)(inputs, list(values))
 
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:
@@ -145,7 +148,7 @@ def _threads_worth(plan: Plan, node: PlanNode) -> int:
     return threads_worth(node_work(plan, node))
 
 
-def _example_sizes(plan: Plan) -> list[int]:
-    """Values of the size variables to begin with: the samples', else the least; none is 0."""
+def example_sizes(plan: Plan) -> dict[str, int]:
+    """Return values of the size variables: the samples', else the least from 1 on."""
     values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
-    return [values.get(name) or nonempty(*limits)[0] for name, limits in plan.sizes.items()]
+    return {name: values.get(name) or max(low, 1) for name, (low, _) in plan.sizes.items()}

@@ -63,7 +63,7 @@ def _transposed_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
         (size - 1) * stride[d] + dilation[d] * (kernel[d] - 1) + 1 - sum(padding[2 * d : 2 * d + 2])
         for d, size in enumerate(spatial)
     )
-    if 0 in spatial or any(size < 1 for size in sizes):
+    if any(size < 1 for size in (*spatial, *sizes)):
         fail(op, "an input and an output that are not empty", [list(spatial), list(sizes)])
     return sizes
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor.executor import node_work
-from taper_runtime.executor.program import arena_blocks, executed_nodes
+from taper_runtime.executor.memory import MemoryUse, memory_use
 from taper_runtime.pages.viewer import make_page
-from taper_runtime.plan.liveness import live_bytes
 from taper_runtime.profile import least_ns
-from taper_runtime.report import (
-    metadata_rows,
-    module_path,
-    type_text,
-    verification_lines,
-    weights_bytes,
-)
+from taper_runtime.report import metadata_rows, module_path, type_text, verification_lines
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -47,12 +40,13 @@ def report_page(title: str, profile: Profile, limits: Limits) -> str:
         node.output: (kernel, ns, floors[node.output])
         for (node, kernel), ns in zip(profile.steps, profile.ns, strict=True)
     }
+    memory = memory_use(plan)
     sections = [
-        _summary(plan, total, sum(floors.values())),
+        _summary(plan, total, sum(floors.values()), memory),
         *_warnings(plan),
         {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times)},
         _time_table(plan, times),
-        _memory(plan),
+        _memory(plan, memory),
         _tensors("Inputs and outputs", [*plan.inputs, *plan.outputs], plan),
         _weights(plan),
     ]
@@ -63,11 +57,11 @@ def _executed(plan: Plan) -> list[str]:
     return [node.output for node in plan.nodes if plan.is_executed(node)]
 
 
-def _summary(plan: Plan, total: float, least: float) -> dict[str, Any]:
+def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
     rows = [
         ["nodes", f"{len(plan.nodes)}, of which {len(_executed(plan))} are computed"],
         ["time", f"{total / 1e6:.3f} ms, {least / max(total, 1.0):.0%} of the machine's limit"],
-        ["weights", f"{weights_bytes(plan):,} bytes"],
+        ["weights", f"{memory.weights:,} bytes"],
     ]
     rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
     rows += [["verified", line] for line in verification_lines(plan)]
@@ -86,13 +80,15 @@ def _warnings(plan: Plan) -> list[dict[str, Any]]:
 def _graph(plan: Plan, times: dict[str, tuple[str, float, float]]) -> list[dict[str, Any]]:
     """Return the nodes of the picture: inputs and states, the plan's nodes, outputs."""
     nodes = [_end(plan.tensors[name], name, []) for name in plan.reads]
+    makers = {name: node.output for node in plan.nodes for name in node.outputs}
     module: list[str] = []
     for node in plan.nodes:
         # a node that torch recorded no line for belongs with the one before it
         path = module_path(node.source)
         module = module if path is None else path.split(".")
-        nodes.append(_node(plan, node, module, times.get(node.output)))
-    nodes += [_end(plan.tensors[name], f"{name} (output)", [name]) for name in plan.outputs]
+        inputs = [makers.get(name, name) for name in node.reads]
+        nodes.append(_node(plan, node, inputs, module, times.get(node.output)))
+    nodes += [_end(plan.tensors[n], f"{n} (output)", [makers[n]]) for n in plan.outputs]
     return nodes
 
 
@@ -110,10 +106,14 @@ def _end(spec: TensorSpec, name: str, inputs: list[str]) -> dict[str, Any]:
 
 
 def _node(
-    plan: Plan, node: PlanNode, module: list[str], time: tuple[str, float, float] | None
+    plan: Plan,
+    node: PlanNode,
+    inputs: list[str],
+    module: list[str],
+    time: tuple[str, float, float] | None,
 ) -> dict[str, Any]:
-    spec = plan.tensors[node.output]
-    facts = [["op", node.op], ["result", type_text(spec)], ["module", ".".join(module)]]
+    types = ", ".join(type_text(plan.tensors[name]) for name in node.outputs)
+    facts = [["op", node.op], ["result", types], ["module", ".".join(module)]]
     facts += [[name, str(value)] for name, value in node.attrs.items()]
     if time is None:
         facts.append(["kernel", "none: a view of its input"])
@@ -131,10 +131,10 @@ def _node(
     return {
         "id": node.output,
         "title": node.op,
-        "subtitle": type_text(spec),
+        "subtitle": types,
         "kind": kind,
         "group": [part for part in module if part],
-        "inputs": list(node.inputs),
+        "inputs": inputs,
         "facts": facts,
         "time": time[1] if time else 0,
     }
@@ -164,18 +164,15 @@ def _time_table(plan: Plan, times: dict[str, tuple[str, float, float]]) -> dict[
     return {"kind": "table", "title": "Time by node", "columns": columns, "rows": rows}
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
-    """Return the bytes of intermediates that are alive at each step."""
-    nodes = executed_nodes(plan)
-    note = (
-        f"Bytes of intermediates alive at each step; the line is the arena, {plan.arena_bytes:,}."
-    )
+def _memory(plan: Plan, memory: MemoryUse) -> dict[str, Any]:
+    """Return the bytes of the arena that are needed at each step."""
+    note = f"Bytes that each step needs in the arena; the line is its size, {memory.arena:,}."
     return {
         "kind": "steps",
         "title": "Memory over the run",
-        "values": live_bytes(arena_blocks(plan, nodes).values(), len(nodes)),
-        "labels": [f"{node.output} = {node.op}" for node in nodes],
-        "total": plan.arena_bytes,
+        "values": memory.live,
+        "labels": [f"{node.output} = {node.op}" for node in filter(plan.is_executed, plan.nodes)],
+        "total": memory.arena,
         "note": note,
     }
 

@@ -1,14 +1,14 @@
 """Check where the tensors of a plan lie, and that nothing live is overwritten.
 
 A root owns its bytes from the first node that writes one of its tensors to the last that reads one.
-So two questions are enough: does a node overwrite, inside one root, what is still read; and do two
-roots, or a root and a scratch, overlap in the arena while both are alive?
+So one question is enough: does a node overwrite, inside one root, what is still read? An executor
+keeps roots in the arena apart that are alive at the same node.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.dtypes import DTYPES
@@ -16,21 +16,22 @@ from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.checks import (
-    ALIGNMENT,
     fail,
     is_integer,
     is_size,
-    is_size_expression,
     tensor_field,
 )
-from taper_runtime.plan.liveness import lifetimes
-from taper_runtime.sizes import Size, UndecidedError
+from taper_runtime.plan.liveness import NEVER
+from taper_runtime.plan.specialize import substitute
+from taper_runtime.sizes import Size, UndecidedError, assuming_nonempty
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class _Extent(NamedTuple):
@@ -47,39 +48,48 @@ class _Extent(NamedTuple):
             return True
 
 
-def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
-    """Check all placements and scratch of a plan whose tensors and nodes are right otherwise.
+def check_memory(
+    plan: Plan, last_read: Mapping[str, int], replaced: Mapping[str, str] = _NOTHING
+) -> None:
+    """Check all placements of a plan whose tensors and nodes are right otherwise.
 
     Parameters
     ----------
     plan : Plan
     last_read : mapping of str to int
-        The last step that reads each output of a node, as :func:`.last_reads` tells it.
+        The last step that reads each tensor, as :func:`.last_reads` tells it.
+    replaced : mapping of str to str
+        Outputs that may lie in the memory of an input: the one whose value each takes the place of.
 
     Raises
     ------
     PlanFormatError
     """
-    extents = _check_placements(plan)
+    extents = _check_placements(plan, replaced)
+    writable = {plan.placements[name].root for name in replaced}
     written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
+    written.update((root, [root]) for root in writable)
     for step, node in enumerate(plan.nodes):
-        in_root = written[plan.placements[node.output].root]
         if plan.is_executed(node):
-            _check_executed(plan, node, extents, f"plan.nodes[{step}]")
-            in_root[:] = [name for name in in_root if last_read[name] >= step]
-            for name in in_root:
-                if extents[name].overlaps(extents[node.output]) and not (
-                    last_read[name] == step and _is_in_place(plan, node, name, extents)
-                ):
-                    _fail_overwrite(plan, node, name, last_read[name])
+            _check_inputs(plan, node, f"plan.nodes[{step}]")
+            for index, output in enumerate(node.outputs):
+                _check_output(plan, output, writable)
+                in_root = written[plan.placements[output].root]
+                in_root[:] = [n for n in in_root if last_read.get(n, NEVER) >= step]
+                for name in (*in_root, *node.outputs[:index]):
+                    if _share(plan, name, output, extents) and not (
+                        index == 0
+                        and last_read[name] == step
+                        and _is_in_place(plan, node, name, extents)
+                    ):
+                        _fail_overwrite(plan, node, output, name, last_read[name])
         else:
-            _check_view(plan, node, f"plan.nodes[{step}]")
-        in_root.append(node.output)
-    if not plan.sizes:  # else the arena is laid out when they are known
-        _check_arena(plan, extents)
+            _check_view(plan, node)
+        for output in node.outputs:
+            written[plan.placements[output].root].append(output)
 
 
-def _check_placements(plan: Plan) -> dict[str, _Extent]:
+def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, _Extent]:
     """Check that every tensor lies inside memory it may have; return where in its root."""
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
@@ -91,7 +101,7 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
         root, strides = placement.root, placement.strides
         if type(root) is not str or root not in sizes:
             fail(f"{field}.root", "expected a tensor's name", root)
-        if not (is_size(placement.offset) or is_size_expression(placement.offset)):
+        if type(placement.offset) is not Size and not is_size(placement.offset):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
         if type(strides) is not tuple or not all(
             type(stride) is Size or is_integer(stride) for stride in strides
@@ -101,50 +111,54 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
         if len(strides) != rank:
             fail(f"{field}.strides", f"expected {rank}, one per dim", len(strides))
         if root == name:
-            _check_root(plan, spec, sizes[name], field)
+            _check_root(plan, spec, field)
             extents[name] = _Extent(0, sizes[name])
         else:
             try:
-                extents[name] = _check_slice(plan, spec, sizes, field)
+                extents[name] = _check_slice(plan, spec, sizes, replaced.get(name), field)
             except OpError as error:
                 raise PlanFormatError(f"{field}.offset", str(error)) from error
     return extents
 
 
-def _check_root(plan: Plan, spec: TensorSpec, nbytes: int, field: str) -> None:
+def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
     offset = plan.placements[spec.name].offset
     _check_row_major(plan, spec, field)
-    if spec.role == "intermediate":
-        _check_in_arena(plan, offset, nbytes, f"{field}.offset")
-    elif offset != 0:
-        fail(f"{field}.offset", f"expected 0, for an {spec.role} has external memory", offset)
+    if type(offset) is Size or offset != 0:
+        fail(f"{field}.offset", "expected 0, as it is its own root", offset)
 
 
-def _check_slice(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: str) -> _Extent:
-    """Check a tensor that is a slice of another's memory; return which."""
+def _check_slice(
+    plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], replaced: str | None, field: str
+) -> _Extent:
+    """Check a tensor that is a slice of another's memory; return which.
+
+    Only a tensor with elements lies anywhere.
+    """
     placement = plan.placements[spec.name]
+    assume = assuming_nonempty(spec.storage.shape)
     root = plan.tensors[placement.root]
     dtype, shape, _ = spec.storage
     itemsize = DTYPES[dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
-    if spec.role != "intermediate":
+    if spec.role != "intermediate" and root.name != replaced:
         fail(f"{field}.root", f"expected itself, for an {spec.role} has external memory", root.name)
     if placement.offset % itemsize != 0:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
     if itemsize > DTYPES[root.storage.dtype].size:
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
-    start = stop = placement.offset
+    start = stop = assume(placement.offset)
     if sizes[spec.name] != 0:
-        for size, stride in zip(shape, placement.strides, strict=True):
+        for size, stride in zip(map(assume, shape), map(assume, placement.strides), strict=True):
             reach = (size - 1) * stride * itemsize
             if stride < 0:
                 start += reach
             else:
                 stop += reach
         stop += itemsize
-    if not (start >= 0 and stop <= sizes[root.name]):
+    if not (start >= 0 and stop <= assume(sizes[root.name])):
         raise PlanFormatError(
             f"{field}.offset",
             f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
@@ -161,24 +175,12 @@ def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
         )
 
 
-def _check_in_arena(plan: Plan, offset: int, nbytes: int, field: str) -> None:
-    if plan.sizes:
-        if offset != 0 or (field.endswith("scratch") and nbytes):
-            fail(field, "expected 0, as the arena depends on sizes", offset)
-        return
-    if offset % ALIGNMENT:
-        fail(field, f"expected a multiple of {ALIGNMENT} bytes", offset)
-    if offset + nbytes > plan.arena_bytes:
-        fail(field, f"expected to end within the arena's {plan.arena_bytes} bytes", offset + nbytes)
-
-
-def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], field: str) -> None:
-    """Check a node's scratch, that its inputs lie as its op takes them, and its output's root."""
-    if [is_size(value) for value in node.scratch] != [True, True]:
-        fail(f"{field}.scratch", "expected an offset and bytes, both >= 0", node.scratch)
-    _check_in_arena(plan, *node.scratch, f"{field}.scratch")
+def _check_inputs(plan: Plan, node: PlanNode, field: str) -> None:
+    """Check that the inputs of an executed node lie as its op takes them."""
     op = REGISTRY[node.op]
     for index, name in enumerate(node.inputs):
+        if name is None:
+            continue
         placement = plan.placements[name]
         if (
             placement.root != name  # a root is contiguous
@@ -188,13 +190,23 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
             raise PlanFormatError(
                 f"{field}.inputs[{index}]", f"{node.op} takes it contiguous, which {name!r} is not"
             )
-    root = plan.tensors[plan.placements[node.output].root]
-    if root.name == node.output:
+
+
+def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
+    """Check that an output of an executed node lies row-major in memory that may be written."""
+    root = plan.tensors[plan.placements[name].root]
+    if root.name == name:
         return
-    field = tensor_field(node.output)
-    _check_row_major(plan, plan.tensors[node.output], field)
-    if root.role in ("input", "constant", "state"):
+    field = tensor_field(name)
+    _check_row_major(plan, plan.tensors[name], field)
+    if root.role in ("input", "constant", "state") and root.name not in writable:
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
+
+
+def _share(plan: Plan, name: str, other: str, extents: Mapping[str, _Extent]) -> bool:
+    """Whether two tensors share bytes, for some sizes at least."""
+    same = plan.placements[name].root == plan.placements[other].root
+    return same and extents[name].overlaps(extents[other])
 
 
 def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _Extent]) -> bool:
@@ -210,39 +222,40 @@ def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _E
     )
 
 
-def _fail_overwrite(plan: Plan, node: PlanNode, name: str, last_read: int) -> None:
+def _fail_overwrite(plan: Plan, node: PlanNode, output: str, name: str, last_read: int) -> None:
     reader = f"node {last_read} reads it" if last_read < len(plan.nodes) else "it is an output"
+    if name in node.outputs:
+        reader = "that is its output too"
     raise PlanFormatError(
-        f"{tensor_field(node.output)}.root", f"{node.op} overwrites {name!r}, but {reader}"
+        f"{tensor_field(output)}.root", f"{node.op} overwrites {name!r}, but {reader}"
     )
 
 
-def _check_view(plan: Plan, node: PlanNode, field: str) -> None:
+def _check_view(plan: Plan, node: PlanNode) -> None:
     """Check that a node that is not executed lies where its op's rule puts it."""
     op = REGISTRY[node.op]
-    if node.scratch != (0, 0):
-        fail(f"{field}.scratch", "expected [0, 0], as a view computes nothing", node.scratch)
     if op.view is None:
         _check_parts(plan, node, op)
         return
-    source, name = node.inputs[0], node.output
+    source, name = node.reads[0], node.output
     field = tensor_field(name)
     shape = plan.tensors[name].shape
     if 0 in shape and plan.placements[name].strides == contiguous_strides(shape):
         return  # it shows nothing, wherever that is
+    assume = assuming_nonempty(shape)
     spec = plan.tensors[source]
-    view = op.view(spec.shape, plan.placements[source].strides, op.complete(node.attrs))
+    view = op.view(
+        substitute(spec.shape, assume),
+        substitute(plan.placements[source].strides, assume),
+        {key: substitute(value, assume) for key, value in op.complete(node.attrs).items()},
+    )
     if view is None:
         fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
-    offset = plan.offset_in_root(source) + view.offset * DTYPES[spec.dtype].size
-    if plan.offset_in_root(name) != offset:
-        fail(
-            f"{field}.offset",
-            f"expected {offset} in {source!r}'s root",
-            plan.offset_in_root(name),
-        )
-    strides = plan.placements[name].strides
-    if strides != tuple(view.strides):
+    offset = assume(plan.placements[source].offset) + view.offset * DTYPES[spec.dtype].size
+    _, got, strides = plan.placements[name]
+    if assume(got) != offset:
+        fail(f"{field}.offset", f"expected {offset} in {source!r}'s root", got)
+    if substitute(strides, assume) != tuple(view.strides):
         raise PlanFormatError(
             f"{field}.strides", f"expected {list(view.strides)}, got {list(strides)}"
         )
@@ -253,58 +266,20 @@ def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
     assert op.parts is not None  # else it is executed
     spec, root = plan.tensors[node.output], plan.placements[node.output].root
     _check_row_major(plan, spec, tensor_field(node.output))
-    shapes = [plan.tensors[name].shape for name in node.inputs]
+    shapes = [plan.tensors[name].shape for name in node.reads]
     offsets = op.parts(shapes, op.complete(node.attrs))
     if offsets is None:
         fail(
             f"{tensor_field(node.output)}.root",
-            f"expected another than {node.inputs[0]!r}'s, for the parts lie apart",
+            f"expected another than {node.reads[0]!r}'s, for the parts lie apart",
             root,
         )
-    for name, shape, offset in zip(node.inputs, shapes, offsets, strict=True):
+    for name, shape, offset in zip(node.reads, shapes, offsets, strict=True):
         field, placement = tensor_field(name), plan.placements[name]
-        expected = plan.offset_in_root(node.output) + offset * DTYPES[spec.dtype].size
+        expected = plan.placements[node.output].offset + offset * DTYPES[spec.dtype].size
         if placement.root != root:
             fail(f"{field}.root", f"expected that of {node.output!r}, {root!r}", placement.root)
-        if plan.offset_in_root(name) != expected:
-            fail(f"{field}.offset", f"expected {expected} in {root!r}", plan.offset_in_root(name))
+        if placement.offset != expected:
+            fail(f"{field}.offset", f"expected {expected} in {root!r}", placement.offset)
         if not placement.is_contiguous(shape):
             fail(f"{field}.strides", "expected row-major", placement.strides)
-
-
-def _check_arena(plan: Plan, extents: Mapping[str, _Extent]) -> None:
-    """Check that roots and scratch that are alive at the same step are apart in the arena."""
-    roots = {
-        name: root
-        for name, (root, _, _) in plan.placements.items()
-        if plan.tensors[root].role == "intermediate" and extents[root].stop
-    }
-    lives = lifetimes(plan.nodes, roots)
-    dying = defaultdict[int, list[str]](list)
-    for name, life in lives.items():
-        dying[life.death].append(name)
-
-    alive: list[tuple[int, int, str]] = []  # start, stop and name of roots: apart, in order
-    for step, node in enumerate(plan.nodes):
-        name = plan.placements[node.output].root
-        if name in lives and lives[name].birth == step:
-            start = plan.placements[name].offset
-            stop = start + extents[name].stop
-            index = _find_gap(alive, start, stop, f"{tensor_field(name)}.offset")
-            alive.insert(index, (start, stop, name))
-        start, nbytes = node.scratch
-        if nbytes:
-            _find_gap(alive, start, start + nbytes, f"plan.nodes[{step}].scratch")
-        for name in dying.get(step, ()):
-            del alive[bisect_left(alive, (plan.placements[name].offset,))]
-
-
-def _find_gap(alive: list[tuple[int, int, str]], start: int, stop: int, field: str) -> int:
-    """Return where ``[start, stop)`` belongs in ``alive``, or raise if it overlaps a neighbour."""
-    index = bisect_left(alive, (start, stop, ""))
-    for other_start, other_stop, root in alive[max(index - 1, 0) : index + 1]:
-        if max(start, other_start) < min(stop, other_stop):
-            raise PlanFormatError(
-                field, f"bytes {start} to {stop} of the arena hold {root!r}, which is still read"
-            )
-    return index

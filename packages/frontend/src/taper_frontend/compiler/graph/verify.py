@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
+from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +26,13 @@ def verify(graph: Graph) -> None:
         Listing everything that breaks the first broken rule.
     """
     # each rule relies on those before it
-    for rule in (_tensor_problems, _index_problems, _order_problems, _type_problems):
+    for rule in (
+        _tensor_problems,
+        _index_problems,
+        _origin_problems,
+        _order_problems,
+        _type_problems,
+    ):
         if problems := list(rule(graph)):
             raise InternalError("invalid graph:\n  " + "\n  ".join(problems))
 
@@ -38,7 +45,7 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
             "input": graph.inputs.count(name),
             "state": states.count(name),
             "constant": int(name in graph.constants),
-            "intermediate": int(name in graph.nodes),
+            "intermediate": int(graph.producer(name) is not None),
         }
         if spec.name != name:
             yield f"tensor {name!r} calls itself {spec.name!r}"
@@ -48,7 +55,8 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
             yield f"tensor {name!r} has role {spec.role!r}, which graphs do not have"
         elif origins[spec.role] != 1 or sum(origins.values()) != 1:
             yield f"tensor {name!r} of role {spec.role!r} must have one origin, has {origins}"
-    for name in [*graph.reads, *graph.constants, *graph.nodes, *graph.writes]:
+    made = [name for node in graph.nodes.values() for name in node.outputs]
+    for name in [*graph.reads, *graph.constants, *made, *graph.writes]:
         if name not in graph.tensors:
             yield f"{name!r} is not among the tensors"
     for name, constant in graph.constants.items():
@@ -79,7 +87,10 @@ def _index_problems(graph: Graph) -> Iterable[str]:
     for output, node in graph.nodes.items():
         if node.output != output:
             yield f"node {node.output!r} is indexed as {output!r}"
-        for name in node.inputs:
+        for name in node.outputs:
+            if graph.producer(name) is not node:
+                yield f"{name!r} of node {output!r} is indexed as another's"
+        for name in node.reads:
             if name in readers:
                 readers[name].add(output)
             else:
@@ -88,6 +99,19 @@ def _index_problems(graph: Graph) -> Iterable[str]:
         indexed = [node.output for node in graph.consumers(name)]
         if set(indexed) != expected or len(indexed) != len(expected):
             yield f"{name!r} is read by {sorted(expected)}, its index says {sorted(indexed)}"
+
+
+def _origin_problems(graph: Graph) -> Iterable[str]:
+    """Check that what gives a size variable its value is an integer that a node makes."""
+    for size, (name, element) in graph.origins.items():
+        if size not in graph.sizes or size not in graph.examples:
+            yield f"size {size!r} has an origin but no limits or no example"
+        if graph.producer(name) is None:
+            yield f"size {size!r} is an element of {name!r}, which no node makes"
+        elif graph.tensors[name].dtype != "int64":
+            yield f"size {size!r} is an element of {name!r}, which is {graph.tensors[name].type}"
+        elif not 0 <= element < bounds(graph.tensors[name].type.size)[0]:
+            yield f"size {size!r} is element {element} of {name!r}, which has no such"
 
 
 def _order_problems(graph: Graph) -> Iterable[str]:
@@ -101,24 +125,42 @@ def _order_problems(graph: Graph) -> Iterable[str]:
         yield "the cached order does not hold each node once"
     done: set[str] = set()
     for node in order:
-        late = [t for t in node.inputs if t in graph.nodes and t not in done]
+        late = [t for t in graph.needs(node) if graph.producer(t) is not None and t not in done]
         if late:
             yield f"the cached order has node {node.output!r} before its inputs {late}"
-        done.add(node.output)
+        done.update(node.outputs)
 
 
 def _type_problems(graph: Graph) -> Iterable[str]:
-    """Check each output against the type its op infers."""
+    """Check the outputs of each node against the types its op infers, and its blocks."""
     for output, node in graph.nodes.items():
         if node.op not in REGISTRY:
             yield f"node {output!r}: no op {node.op!r} is registered"
             continue
+        for index, block in enumerate(node.blocks):
+            yield from _block_problems(graph, f"node {output!r}: block {index}", block)
         try:
-            inferred = node.definition.infer_type(
-                [graph.tensors[name].type for name in node.inputs], node.attrs
+            inferred = node.definition.infer_types(
+                graph.input_types(node), node.attrs, [block.signature for block in node.blocks]
             )
         except OpError as error:
             yield f"node {output!r}: {error}"
             continue
-        if inferred != graph.tensors[output].type:
-            yield f"node {output!r} is {graph.tensors[output].type}, {node.op} infers {inferred}"
+        declared = graph.output_types(node)
+        if [*inferred] != declared:
+            got, want = (", ".join(map(str, types)) for types in (declared, inferred))
+            yield f"node {output!r} is {got}, {node.op} infers {want}"
+
+
+def _block_problems(graph: Graph, place: str, block: Graph) -> Iterable[str]:
+    """Check a graph inside a node, and that it says of sizes what the graph around it does."""
+    if block.states:
+        yield f"{place}: has states"
+    if block.origins:
+        yield f"{place}: computes sizes"
+    if block.sizes is not graph.sizes or block.examples is not graph.examples:
+        yield f"{place}: has size variables of its own"
+    try:
+        verify(block)
+    except InternalError as error:
+        yield f"{place}: {error}"

@@ -32,7 +32,7 @@ def peak_bytes(graph: Graph, order: list[Node]) -> int:
     """Return the most bytes of intermediates live at once when nodes run in this order."""
     roots = view_roots(graph, order)
     made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
-    lives = lifetimes(order, made, outputs=graph.writes)
+    lives = lifetimes(order, made, outputs=graph.kept)
     blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
     return max(live_bytes(blocks, len(order) + 1))
 
@@ -44,16 +44,19 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
     for name, root in roots.items():
         members.setdefault(root, []).append(name)
     readers = _reader_counts(graph, own, roots)
-    waiting = {
-        node.output: len({n for n in node.inputs if graph.producer(n) is not None}) for node in own
-    }
+    waiting: dict[str, int] = {}
+    followers: dict[str, list[Node]] = {}
+    for node in own:
+        needs = {name for name in graph.needs(node) if graph.producer(name) is not None}
+        waiting[node.output] = len(needs)
+        for name in needs:
+            followers.setdefault(name, []).append(node)
 
     def score(node: Node) -> int:
         """Return the bytes allocated minus those freed: smaller is better."""
-        is_view = roots[node.output] != node.output
-        allocated = 0 if is_view else graph.nbytes(node.output)
+        allocated = sum(graph.nbytes(name) for name in node.outputs if roots[name] == name)
         freed = 0
-        for root in {roots[name] for name in node.inputs}:
+        for root in {roots[name] for name in node.reads}:
             if readers[root] == 1 and graph.producer(root) is not None:
                 freed += graph.nbytes(root)
         # Computing in place means the two never stand side by side, not even during the node.
@@ -73,11 +76,11 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
             continue  # outdated: a fresher entry is in the heap
         done.add(node.output)
         order.append(node)
-        for consumer in graph.consumers(node.output):
+        for consumer in (each for name in node.outputs for each in followers.get(name, ())):
             waiting[consumer.output] -= 1
             if waiting[consumer.output] == 0:
                 heapq.heappush(heap, (score(consumer), position[consumer.output]))
-        for root in {roots[name] for name in node.inputs}:
+        for root in {roots[name] for name in node.reads}:
             readers[root] -= 1
             if readers[root] == 1:
                 for name in members[root]:
@@ -89,6 +92,6 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
 
 def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:
     """Return how many nodes read each root; what a run gives has one more, that never comes."""
-    readers = Counter(root for node in order for root in {roots[name] for name in node.inputs})
-    readers.update(roots[name] for name in graph.writes)
+    readers = Counter(root for node in order for root in {roots[name] for name in node.reads})
+    readers.update(roots[name] for name in graph.kept)
     return readers
