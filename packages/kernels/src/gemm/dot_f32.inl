@@ -70,11 +70,12 @@ static const struct {
 /* Computes the block's m rows and n columns; m, n, k >= 0. */
 static void dot_block_run(const dot_block *block, int64_t m, int64_t n) {
     const int64_t tiles = i64_ceil_div(m, DOT_MR);
+    dot_block d = *block; /* not for each column: a tile would wait for what vectors have copied */
     for (int64_t j = 0, cols; j < n; j += cols) {
         cols = n - j >= DOT_NR ? DOT_NR : 1;
-        dot_block d = *block;
-        d.b += j * d.b_col_stride;
-        d.c += j;
+        d.a = block->a;
+        d.b = block->b + j * d.b_col_stride;
+        d.c = block->c + j;
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             (cols == 1 ? dot_tiles[rows].edge : dot_tiles[rows].main)(&d);

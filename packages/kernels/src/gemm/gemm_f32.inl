@@ -325,6 +325,7 @@ static int64_t gemm_next_panels(int64_t m, int64_t left) {
 static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
     if (m <= 0)
         return;
+    gemm_block g = *block;
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
         panels = gemm_next_panels(m, left);
@@ -336,10 +337,12 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
         const int64_t tiles = image_row_tiles * (block->more_image_rows + 1);
         const int64_t share = i64_ceil_div(panels * GEMM_NR, tiles);
         const int64_t cols = i64_min(panels * GEMM_NR, n - j);
-        gemm_block g = *block;
-        g.b += j / GEMM_NR * g.b_panel_stride;
-        g.c += j;
-        g.fused = fused_at(g.fused, j, j);
+        g.a = block->a;
+        g.b = block->b + j / GEMM_NR * block->b_panel_stride;
+        g.b_panel_stride = block->b_panel_stride;
+        g.b_k_stride = block->b_k_stride;
+        g.c = block->c + j;
+        g.fused = fused_at(block->fused, j, j);
         const bool last = block->b_next && j + panels * GEMM_NR >= n;
         const float *next = last ? block->b_next : g.b + panels * g.b_panel_stride;
         if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < panels * GEMM_NR)) {
