@@ -186,6 +186,8 @@ const char *taper_isa_available(size_t i);
 
 /* The i-th kernel of the active level, in order of preference; NULL past the end. */
 const taper_kernel *taper_kernel_at(size_t i);
+/* Does this CPU have what the kernel needs beyond the level? */
+bool taper_kernel_runs(const taper_kernel *kernel);
 /* First kernel at or after position *position for op whose needs this CPU has; moves *position past
  * it. NULL when none. */
 const taper_kernel *taper_kernel_next(const char *op, size_t *position);

@@ -82,17 +82,17 @@ const taper_kernel *taper_kernel_at(size_t i) {
     return NULL;
 }
 
-static bool has_needs(const char *needs) {
-    if (!needs)
+bool taper_kernel_runs(const taper_kernel *kernel) {
+    if (!kernel->needs)
         return true;
     const taper_cpuid id = taper_cpuid_read();
-    return taper_cpu_has(&id, needs);
+    return taper_cpu_has(&id, kernel->needs);
 }
 
 const taper_kernel *taper_kernel_next(const char *op, size_t *position) {
     const taper_kernel *kernel;
     while ((kernel = taper_kernel_at((*position)++)) != NULL)
-        if (strcmp(kernel->op, op) == 0 && has_needs(kernel->needs))
+        if (strcmp(kernel->op, op) == 0 && taper_kernel_runs(kernel))
             return kernel;
     return NULL;
 }

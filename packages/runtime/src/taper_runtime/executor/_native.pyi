@@ -77,8 +77,14 @@ class Program:
     def kernels(self) -> list[str | None]: ...
     def arena(self) -> tuple[list[tuple[int, int, int]], list[int], int]: ...
     def run(
-        self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        arrays: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> list[np.ndarray]: ...
     def profile(
-        self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        arrays: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]: ...
