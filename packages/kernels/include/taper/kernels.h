@@ -55,6 +55,9 @@ typedef enum taper_dtype {
     TAPER_DTYPE_COUNT
 } taper_dtype;
 
+/* In place of the dtype of an optional input that is absent: all else of the tensor is 0. */
+enum { TAPER_ABSENT = -1 };
+
 /* "float32", ... as numpy spells it; NULL outside the enum. Other languages resolve codes by these
  * names and never copy the enum. */
 const char *taper_dtype_name(int dtype);

@@ -106,7 +106,8 @@ static bool operand_takes(taper_operand operand, const taper_tensor *t) {
 bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {
     for (int32_t i = 0; i < call->n_inputs; i++) {
         const int32_t at = i < kernel->n_operands ? i : kernel->n_operands - 1;
-        if (!operand_takes(kernel->inputs[at], &call->inputs[i]))
+        if (call->inputs[i].dtype != TAPER_ABSENT &&
+            !operand_takes(kernel->inputs[at], &call->inputs[i]))
             return false;
     }
     return operand_takes(kernel->output, call->output);

@@ -85,23 +85,25 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
             return _native.Operand(_native.CONSTANT, constants[root], offset, type_, strides)
         return _native.Operand(_native.ARENA, roots[root], offset, type_, strides)
 
-    program = _native.Program(
-        [plan.tensors[name] for name in plan.reads],
-        [plan.tensors[name] for name in outputs],
-        [plan.constants[name] for name in constants],
-        list(blocks.values()),
-        threads,
-        Variables(plan, threads),
-    )
+    steps = []
     for node in nodes:
         op, attrs = definition(node)
-        operands = [place(name) for name in (*node.inputs, node.output)]
         count = _threads_worth(plan, node) if threads > 1 else 1
+        inputs = [place(name) for name in node.inputs]
         label = f"{node.output} ({node.op})"
-        program.add(op, attrs, operands, label, count)
+        steps.append(_native.Step(op, attrs, inputs, [place(node.output)], label, count))
     types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
-    program.finish([*example_sizes(plan).values()], [counted_bytes(tensor) for tensor in types])
-    return program
+    return _native.Program(
+        [plan.tensors[name] for name in plan.reads],
+        [plan.tensors[name] for name in outputs],
+        _native.Weights([plan.constants[name] for name in constants]),
+        steps,
+        [_native.Body(0, len(steps), blocks.values())],
+        threads,
+        Variables(plan, threads),
+        [*example_sizes(plan).values()],
+        [counted_bytes(tensor) for tensor in types],
+    )
 
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:
