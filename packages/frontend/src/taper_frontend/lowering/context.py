@@ -122,8 +122,8 @@ class Lowering:
 
     # -- building ---------------------------------------------------------------------------------
 
-    def emit(self, op: str, inputs: Sequence[str], /, **attrs: Any) -> str:
-        """Add a node and return the name of its output."""
+    def emit(self, op: str, inputs: Sequence[str | None], /, **attrs: Any) -> str:
+        """Add a node of one output and return its name; None is an input that is absent."""
         output = self.graph.add_node(
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
@@ -132,6 +132,22 @@ class Lowering:
             if isinstance(size, Size) and bounds(size)[0] < 1:
                 raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
         return output
+
+    def emit_multi(
+        self,
+        op: str,
+        inputs: Sequence[str | None],
+        /,
+        blocks: Sequence[Graph] = (),
+        **attrs: Any,
+    ) -> tuple[str, ...]:
+        """Add a node of any number of outputs, or one with blocks, and return their names."""
+        first = f"{self._name}.{op.lower()}"
+        outputs = self.graph.add_multi_output(
+            op, inputs, attrs, blocks=blocks, name=first, source=self._source
+        )
+        self._emitted.update(dict.fromkeys(outputs))
+        return outputs
 
     def constant(self, value: torch.Tensor | np.ndarray) -> str:
         """Add a constant; a tensor's values are copied, so the plan shares nothing with a model."""
@@ -317,7 +333,7 @@ class Lowering:
         for name in reversed(self._emitted):
             if (node := self.graph.producer(name)) is not None:
                 self.graph.remove_node(node)
-            else:
+            elif name in self.graph.tensors:  # not another output of a node that is gone
                 self.graph.remove_tensor(name)
         self._emitted = {}
         self._wide = True
@@ -341,13 +357,21 @@ class Lowering:
             ]
         names: dict[str, str] = {}
         for index, result in enumerate(results):
-            if result in self._emitted and result in self.graph.nodes and result not in names:
+            if result in self._emitted and result not in names and self._is_made(result):
                 name = self._name if len(results) == 1 else f"{self._name}.{index}"
                 names[result] = self._rename(result, name)
         return [None if result is None else names.get(result, result) for result in results]
 
+    def _is_made(self, tensor: str | None) -> bool:
+        return tensor is not None and self.graph.producer(tensor) is not None
+
     def _rename(self, tensor: str, name: str) -> str:
-        node = self.graph.nodes[tensor]
+        node = self.graph.producer(tensor)
+        assert node is not None
+        if len(node.outputs) > 1 or node.blocks:
+            name = self.graph.unique_name(name)
+            self.graph.rename({tensor: name})
+            return name
         named = self.graph.add_node(node.op, node.inputs, node.attrs, name=name, source=node.source)
         self.graph.replace_uses(tensor, named)
         self.graph.remove_node(node)

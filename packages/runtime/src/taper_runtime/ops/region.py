@@ -94,7 +94,8 @@ Relation = Same | Window | Block | _Kind
 #: One input's relations, one per axis.
 Region = tuple[Relation, ...]
 
-RegionRule = Callable[[Sequence["TensorType"], "TensorType", Attrs], Sequence[Region]]
+#: Of the inputs' types (None where one is absent), the output's and complete attrs.
+RegionRule = Callable[[Sequence[Any], "TensorType", Attrs], Sequence[Region]]
 
 
 def output_axes(relation: Relation) -> tuple[int, ...]:
@@ -110,9 +111,9 @@ def output_axes(relation: Relation) -> tuple[int, ...]:
 # -- rules of families -----------------------------------------------------------------------------
 
 
-def whole(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+def whole(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> list[Region]:
     """Need everything: the rule of an op that has none."""
-    return [all_of(t.shape) for t in inputs]
+    return [() if t is None else all_of(t.shape) for t in inputs]
 
 
 def elementwise(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
@@ -269,7 +270,7 @@ class Part(NamedTuple):
 
 def part_of(
     op: OpDef,
-    inputs: Sequence[TensorType],
+    inputs: Sequence[TensorType | None],
     output: TensorType,
     attrs: Attrs,
     cuts: Mapping[int, Range],
@@ -297,15 +298,19 @@ def part_of(
 
 def _part(
     op: OpDef,
-    inputs: Sequence[TensorType],
+    inputs: Sequence[TensorType | None],
     output: TensorType,
     attrs: Attrs,
     cuts: Mapping[int, Range],
 ) -> Part | None:
     wanted = {axis: cut for axis, cut in cuts.items() if cut != (0, output.shape[axis])}
-    changed, parts = dict(attrs), []
+    changed = dict(attrs)
+    parts: list[tuple[Range, ...]] = []
     related: set[int] = set()
     for t, region in zip(inputs, op.needs(inputs, output, attrs), strict=True):
+        if t is None:
+            parts.append(())
+            continue
         ranges: list[Range] = [(0, size) for size in t.shape]
         for axis, relation in enumerate(region):
             axes = output_axes(relation)

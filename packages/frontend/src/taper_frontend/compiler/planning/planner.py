@@ -8,6 +8,7 @@ from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_frontend.compiler.planning.spool import spool
+from taper_runtime.errors import InternalError
 from taper_runtime.executor.program import executed_nodes, make_program
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.plan import Plan, PlanNode
@@ -82,6 +83,8 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
 
 
 def _freeze(node: Node) -> PlanNode:
+    if len(node.outputs) > 1 or node.blocks or node.reads != node.inputs:
+        raise InternalError(f"{node.op} {node.output!r}: plans have no node of this form yet")
     defaults = {name: attr.default for name, attr in REGISTRY[node.op].attrs.items()}
     complete = REGISTRY[node.op].complete(node.attrs)
     attrs = {name: value for name, value in complete.items() if not _same(value, defaults[name])}
