@@ -39,7 +39,7 @@ def kernel(name, inputs, attrs, output):
 
 
 def evaluator(name, inputs, attrs, output):
-    REGISTRY[name].compute(inputs, REGISTRY[name].complete(attrs), output)
+    REGISTRY[name].compute(inputs, REGISTRY[name].complete(attrs), [output])
 
 
 #: Op, inputs of which one holds what is outside, attrs; the output of each is empty.
@@ -75,7 +75,7 @@ def test_what_is_outside_a_packed_table_is_found(index):
     node = _native.prepare(op, {}, operands[:-1], operands[-1])
     for compute in (
         lambda: node.run(inputs, output),
-        lambda: op.compute(inputs, {}, output, types),
+        lambda: op.compute(inputs, {}, [output], types),
     ):
         with pytest.raises(InputError, match=rf"expected indices in \[0, 20\), got {index}"):
             compute()
@@ -111,5 +111,5 @@ def test_an_empty_result_of_vast_dims_costs_nothing(name, inputs, attrs):
     output = output_of(name, inputs, attrs)
     assert output.size == 0
     op = REGISTRY[name]._replace(evaluate=None)
-    op.compute(inputs, op.complete(attrs), output)
+    op.compute(inputs, op.complete(attrs), [output])
     kernel(name, inputs, attrs, output)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
-from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size, size_at
+from taper_runtime.sizes import Size, ranged, size_at, variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,29 +27,13 @@ def substitute(value: Any, number: Callable[[int], int]) -> Any:
 def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
     """Return the plan for one set of sizes: every size an int, no size variables.
 
-    Samples that have other sizes are left out. Where a size is 0 the plan is checked: what holds
-    for all sizes is proven of those from 1 on.
+    Samples that have other sizes are left out.
 
     Raises
     ------
     InputError
-        If a size does not fit 64 bits, or a tensor would be larger than a plan may have, or the
-        plan is not valid with a size of 0.
+        If a size does not fit 64 bits, or a tensor would be larger than a plan may have.
     """
-    made = _substitute_all(plan, values)
-    if 0 not in values.values():
-        return made
-    try:
-        validate(made)
-    except PlanFormatError as error:
-        empty = " and ".join(name for name, value in values.items() if value == 0)
-        raise InputError(f"the inputs' sizes: the plan cannot run with {empty} = 0: {error}") from (
-            error
-        )
-    return made
-
-
-def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
     if not plan.sizes:
         return plan
 
@@ -85,4 +68,36 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         placements=placements,
         samples=samples,
         sizes={},
+    )
+
+
+def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
+    """Return the plan with other ranges of its size variables.
+
+    Raises
+    ------
+    OpError
+        If an expression has no meaning there: it divides by what may be 0, say.
+    """
+    known: dict[str, int] = {}
+    for name, limits in ranges.items():
+        known[name] = variable(name, *limits)
+
+    def size(value: int) -> int:
+        return ranged(value, known)
+
+    return plan._replace(
+        tensors={
+            name: spec._replace(shape=substitute(spec.shape, size))
+            for name, spec in plan.tensors.items()
+        },
+        placements={
+            name: Placement(root, substitute(offset, size), substitute(strides, size))
+            for name, (root, offset, strides) in plan.placements.items()
+        },
+        nodes=tuple(
+            node._replace(attrs={key: substitute(value, size) for key, value in node.attrs.items()})
+            for node in plan.nodes
+        ),
+        sizes=dict(ranges),
     )
