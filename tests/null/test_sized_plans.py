@@ -178,8 +178,8 @@ def one_node(node, x, y, sizes):
 def test_what_holds_from_1_on_is_not_taken_for_0():
     """Columns 3 to 6 of no columns; the largest of nothing."""
     n = variable("n", 1, 8)
-    cut = PlanNode("SLICE", ("x",), "y", {"axis": 0, "start": 3, "stop": 6})
-    largest = PlanNode("AMAX", ("x",), "y", {"axes": (0,)})
+    cut = PlanNode("SLICE", ("x",), ("y",), {"axis": 0, "start": 3, "stop": 6})
+    largest = PlanNode("AMAX", ("x",), ("y",), {"axes": (0,)})
     for plan in (
         one_node(cut, (6 * n,), (3,), {"n": (1, 8)}),
         one_node(largest, (n, 2), (2,), {"n": (1, 8)}),
@@ -192,8 +192,8 @@ def test_what_holds_from_1_on_is_not_taken_for_0():
 def test_a_view_of_nothing_may_begin_anywhere():
     """The last column of n begins at 4 * (n - 1) bytes, which is no place where n is 0."""
     n = variable("n", 0, 8)
-    plan = one_node(PlanNode("COPY", ("v",), "y"), (n, 3), (n, 3), {"n": (0, 8)})
-    turned = PlanNode("FLIP", ("x",), "v", {"axes": (0,)})
+    plan = one_node(PlanNode("COPY", ("v",), ("y",)), (n, 3), (n, 3), {"n": (0, 8)})
+    turned = PlanNode("FLIP", ("x",), ("v",), {"axes": (0,)})
     view = TensorSpec("v", "float32", (n, 3), "intermediate")
     plan = plan._replace(
         nodes=(turned, *plan.nodes),

@@ -66,6 +66,24 @@ class Signature(NamedTuple):
     outputs: tuple[TensorType, ...]
 
 
+class BlockFunction(NamedTuple):
+    """A block as an evaluator calls it.
+
+    Attributes
+    ----------
+    types : Signature
+    run : callable
+        The arrays that it takes to those that it gives.
+    """
+
+    types: Signature
+    run: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Run the block once."""
+        return self.run(arrays)
+
+
 class View(NamedTuple):
     """Where a tensor lies inside another's memory."""
 
@@ -153,9 +171,6 @@ class Sample(NamedTuple):
     formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain
 
 
-#: A block as an evaluator calls it: the arrays that it takes to those that it gives.
-BlockFunction = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
-
 Infer = Callable[..., TensorType | tuple[TensorType, ...]]
 Evaluate = Callable[..., np.ndarray | tuple[np.ndarray, ...]]
 ViewRule = Callable[[Shape, Shape, Attrs], View | None]
@@ -172,6 +187,10 @@ ALL_INPUTS = -1
 def _streaming_cost(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> Cost:
     """One flop per output element; every tensor read or written once."""
     return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs if t is not None))
+
+
+def _carries_nothing(attrs: Attrs, block: int) -> int:
+    return 0
 
 
 def _computes(inputs: Sequence[TensorType | None], output: TensorType) -> bool:
@@ -204,6 +223,10 @@ class OpDef(NamedTuple):
         input is never absent; there are fewer inputs then.
     blocks : int
         How many blocks a node of the op has.
+    carries : callable
+        ``(attrs, index of a block) -> count``. So many of the block's outputs, from the first on,
+        take the place of its inputs of the same numbers when it runs again: such an output may lie
+        in the input's memory.
     check : callable, optional
         ``(arrays, attrs)``. Raises :class:`InputError` on values of the inputs that the op does not
         allow, indices out of range say; ``evaluate`` does so too. What a kernel that meets such a
@@ -272,6 +295,7 @@ class OpDef(NamedTuple):
     native: bool = True
     optional: tuple[int, ...] = ()
     blocks: int = 0
+    carries: Callable[[Attrs, int], int] = _carries_nothing
 
     def check_attrs(self) -> None:
         """Check what :meth:`complete` relies on: types that exist, defaults that have them.
