@@ -132,6 +132,7 @@ class _Builder:
     def _step(
         self, plan: Plan, places: Mapping[str, Place], node: PlanNode, index: int
     ) -> _native.Step:
+        op: Any
         op, attrs = definition(node)
         scope = _Scope(plan, places)
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
@@ -157,7 +158,7 @@ class _Builder:
 
     def _loop(self, scope: _Scope, node: PlanNode, index: int) -> _native.Control:
         """A WHILE or a SCAN: what its blocks read as carries is what the node gives."""
-        attrs = definition(node)[1]
+        attrs: dict[str, Any] = definition(node)[1]
         n, block = attrs["carries"], node.blocks[-1]
         read = [*node.outputs[:n], *node.reads[n:]]
         enter = [
@@ -188,8 +189,8 @@ class _Builder:
         return _native.Control(kind, made, predicate, trips, enter, after)
 
     def _inside(self, scope: _Scope, block: Block, ends: Mapping[str, Place]) -> tuple[int, _Scope]:
-        body, places = scope.body(block, ends)
-        index, places = self.add_body(body, places)
+        body, outside = scope.body(block, ends)
+        index, places = self.add_body(body, outside)
         return index, _Scope(body, places)
 
 
