@@ -84,7 +84,7 @@ class Place(NamedTuple):
     """Where the memory of a root lies; see ``Operand``."""
 
     kind: int
-    index: int
+    number: int
     offset: int = 0
     along: tuple[tuple[int, int], ...] = ()
 

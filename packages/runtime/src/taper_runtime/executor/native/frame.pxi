@@ -127,10 +127,8 @@ cdef c_bool _check_signals(Poll *poll) noexcept with gil:
     """Have Python handle signals, KeyboardInterrupt above all; False where a handler raised."""
     import threading
 
-    if threading.get_ident() != threading.main_thread().ident:
-        poll.elsewhere = True
-        return True
-    try:
+    try:  # a handler may raise in any of these
+        poll.elsewhere = threading.get_ident() != threading.main_thread().ident
         PyErr_CheckSignals()
     except BaseException as error:
         (<Frame>poll.frame).error = error
