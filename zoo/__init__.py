@@ -8,6 +8,7 @@ from zoo.audio import AUDIO
 from zoo.encoder_decoder import ENCODER_DECODER
 from zoo.layers import LAYERS
 from zoo.newcomers import NEWCOMERS
+from zoo.signals import SIGNALS
 from zoo.text import TEXT
 from zoo.vision import VISION
 
@@ -18,6 +19,7 @@ GROUPS = {
     "audio": AUDIO,
     "encoder-decoder": ENCODER_DECODER,
     "layers": LAYERS,
+    "signals": SIGNALS,
 }
 
 #: The same with the architectures of packages that only `nox -s models` installs.

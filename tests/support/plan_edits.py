@@ -105,6 +105,14 @@ EDITS = {
     "plan.tensors['y'].format": {
         "output_in_a_format": ("plan.tensors.y.format", "grouped_panels.1"),
     },
+    "plan.tensors['x'].complex": {
+        "complex_of_another_last_axis": ("plan.tensors.x.complex", True),
+        "complex_is_false": ("plan.tensors.x.complex", False),
+        "complex_is_a_number": ("plan.tensors.x.complex", 1),
+    },
+    "plan.tensors['w'].complex": {
+        "complex_constant": ("plan.tensors.w.complex", True),
+    },
     "plan.samples['x'].shape": {
         "sample_of_another_shape": ("header.sample/x.shape", [8]),
     },

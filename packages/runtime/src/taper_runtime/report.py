@@ -182,7 +182,7 @@ def call_text(node: PlanNode) -> str:
 
 def type_text(spec: TensorSpec) -> str:
     """Write dtype and shape of a tensor, as in ``float32[B, 4]``."""
-    text = f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+    text = f"{spec.seen.dtype}[{', '.join(map(str, spec.seen.shape))}]"
     return text if spec.format == PLAIN else f"{text} {spec.format}"
 
 
@@ -204,7 +204,7 @@ def _has(value: object, types: Mapping[str, type]) -> bool:
 
 
 def _spec_data(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "dtype": spec.dtype, "shape": _plain(spec.shape)}
+    return {"name": spec.name, "dtype": spec.seen.dtype, "shape": _plain(spec.seen.shape)}
 
 
 def _plain(value: Any) -> Any:

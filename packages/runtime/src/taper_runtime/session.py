@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.background import Background, Callback
+    from taper_runtime.complex_ends import ComplexEnds
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.modelmeta import ModelMeta
@@ -115,6 +116,11 @@ class InferenceSession:
             from taper_runtime.state import State  # imports threading, which most plans do not need
 
             self._state = State(self.plan, options.seed)
+        self._complex: ComplexEnds | None = None
+        if any(spec.is_complex for spec in self.plan.tensors.values()):
+            from taper_runtime.complex_ends import ComplexEnds  # which most plans do not need
+
+            self._complex = ComplexEnds(self.plan)
         self._background: Background | None = None
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
@@ -271,7 +277,8 @@ class InferenceSession:
         input_feed : mapping of str to numpy.ndarray
             One array per input, of exactly its dtype and shape; dims that vary have any size in
             their variable's range, the same in all inputs. Arrays that are not C-contiguous
-            are copied; nothing is converted.
+            are copied; nothing is converted. Complex numbers may also come as reals, with their
+            real and imaginary parts along a last axis of 2.
         run_options : RunOptions, optional
         out : mapping of str to numpy.ndarray, optional
             Arrays to write outputs into, by output name, without a copy: C-contiguous, writable, of
@@ -306,12 +313,18 @@ class InferenceSession:
             raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
         wanted = None if output_names is None else self._wanted(output_names)
         mine = None if out is None else self._given(out)
+        theirs = mine
+        if self._complex is not None:
+            mine = None if mine is None else list(mine)
+            self._complex.take(arrays, mine)
         if self._state is None:
             outputs = self._executor.run(arrays, mine)
         else:
             outputs = self._state.run(
                 self._executor, arrays, mine, None if run_options is None else run_options.seed
             )
+        if self._complex is not None:
+            outputs = self._complex.give(outputs, theirs)
         return outputs if not wanted else [outputs[i] for i in wanted]
 
     def _begin(self, run_options: object) -> None:
@@ -483,5 +496,6 @@ def _severity(options: SessionOptions) -> int:
 
 
 def _describe(spec: TensorSpec) -> NodeArg:
-    shape = [str(size) if isinstance(size, Size) else size for size in spec.shape]
-    return NodeArg(spec.name, shape, onnx_type(spec.dtype))
+    seen = spec.seen
+    shape = [str(size) if isinstance(size, Size) else size for size in seen.shape]
+    return NodeArg(spec.name, shape, onnx_type(seen.dtype))

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class State:
     """The state of one session.
 
-    Every state tensor has two arrays: a run reads one and writes the other, then they change
-    places. So a run that fails leaves the state as it was. Runs take turns.
+    A state tensor that the plan writes in place has one array. The others have two: a run reads one
+    and writes the other, then they change places. A run that fails leaves the state as it was: what
+    it has overwritten in place it puts back. Runs take turns.
 
     The generator of random numbers is a state too, though nobody is shown it. Where it has no seed,
     and in a run with a seed of its own, the run has a generator of its own; such runs take turns
@@ -41,7 +42,11 @@ class State:
         self._generator = plan.generator
         self.names = tuple(name for name in plan.states if name != self._generator)
         self._arrays = {name: np.array(plan.constants[name]) for name in plan.states}
-        self._spare = {name: np.empty_like(array) for name, array in self._arrays.items()}
+        self._spare = {
+            name: np.empty_like(array)
+            for name, array in self._arrays.items()
+            if not plan.is_in_place(name)
+        }
         self.reset()
 
     def run(
@@ -63,7 +68,7 @@ class State:
             outputs = executor.run(
                 [*inputs, *(self._arrays | own).values()], [*out, *self._spare.values()]
             )
-            for name in self._arrays.keys() - own.keys():
+            for name in self._spare.keys() - own.keys():
                 arrays = self._spare[name], self._arrays[name]
                 self._arrays[name], self._spare[name] = arrays
         return outputs[:count]
@@ -72,12 +77,22 @@ class State:
         """Return a copy of one tensor's present value."""
         self._check(name)
         with self._lock:
-            return self._arrays[name].copy()
+            value = self._arrays[name].copy()
+        if not self._plan.tensors[name].is_complex:
+            return value
+        from taper_runtime.complex_ends import as_complex
+
+        return as_complex(value)
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Give one tensor a value."""
         self._check(name)
-        checked = check_input(self._plan.tensors[name], array)
+        spec = self._plan.tensors[name]
+        if spec.is_complex:
+            from taper_runtime.complex_ends import as_pairs
+
+            array = as_pairs(spec, array, f"state {name!r}")
+        checked = check_input(spec, array)
         with self._lock:
             self._arrays[name][...] = checked
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from taper_frontend.lowering import (  # noqa: F401  (importing them registers their handlers)
     attention,
+    complex_numbers,
     conv,
     creation,
     distance,
     elementwise,
+    fft,
     fold,
     grid_sample,
     indexing,

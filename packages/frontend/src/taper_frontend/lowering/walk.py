@@ -12,9 +12,9 @@ from taper_frontend.errors import UnsupportedNode
 from taper_frontend.lowering.context import Lowering, Refusal
 from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
+from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
-from taper_frontend.lowering.tensor_types import DTYPE_NAMES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.sizes import UndecidedError, variables
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.registry import Handler
+    from taper_runtime.ops.opdef import TensorType
 
 #: Where a result lies is no matter of a plan.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
@@ -152,7 +153,7 @@ class Walk:
             result = handler(self.context, *args, **kwargs)
         many = isinstance(node.meta.get("val"), list | tuple)
         names = self.context.finish(list(result) if many else [result])
-        got = [None if name is None else self.graph.tensors[name].type for name in names]
+        got = [None if name is None else self.context.type(name) for name in names]
         if len(got) != len(expected) or any(
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
@@ -185,11 +186,13 @@ class Walk:
             types = self.sizes.types(node)
         except OpError:  # they are what was refused
             return POISON
-        names = [
-            POISON if t is None else self.graph.add_input(node.name, t.dtype, t.shape)
-            for t in types
-        ]
+        names = [POISON if t is None else self.add_input(node.name, t) for t in types]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
+
+    def add_input(self, name: str, type_: TensorType) -> str:
+        """Add an input of the graph that holds a tensor of this type; return its name."""
+        held = stored_type(type_)
+        return represented(self.graph.add_input(name, held.dtype, held.shape), type_.dtype)
 
     def refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
         """Note that something cannot be lowered."""

@@ -101,6 +101,7 @@ class Program:
         weights: Weights,
         steps: list[Step],
         bodies: list[Body],
+        restores: list[tuple[int, Step]],
         workers: int,
         variables: Variables,
         sizes: Sequence[int],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import definition, node_work, operand
 from taper_runtime.executor.inputs import bind_inputs
+from taper_runtime.executor.rollback import find_restores, with_saves
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
@@ -52,20 +53,25 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
     """Return the program of a valid plan.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
-    those of :func:`all_nodes`. It begins with an instance for :func:`example_sizes`.
+    those of :func:`all_nodes`, of the plan with what saves the states that a run overwrites
+    (:mod:`taper_runtime.executor.rollback`). It begins with an instance for :func:`example_sizes`.
 
     Raises
     ------
     InputError
         If the arena would be larger than one may be.
     """
+    plan = with_saves(plan)
+    restores = find_restores(plan, executed_nodes(plan))
+    kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
     constants = [name for name in plan.constants if name not in plan.states]
     places = {name: Place(_native.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_native.EXTERNAL, i)) for i, name in enumerate(external))
     builder = _Builder(threads)
-    builder.add_body(plan, places)
+    _, all_places = builder.add_body(plan, places, kept)
+    scope = _Scope(plan, all_places)
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
     return _native.Program(
         [plan.tensors[name] for name in plan.reads],
@@ -73,6 +79,7 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
         _native.Weights([plan.constants[name] for name in constants]),
         builder.steps,
         builder.bodies,
+        [(saved_by, builder.step(scope, node, 0)) for saved_by, node in restores],
         threads,
         Variables(plan),
         [*example_sizes(plan).values()],
@@ -109,14 +116,16 @@ class _Builder:
         self._threads = threads
         self._n_roots = 0
 
-    def add_body(self, plan: Plan, places: Mapping[str, Place]) -> tuple[int, Mapping[str, Place]]:
+    def add_body(
+        self, plan: Plan, places: Mapping[str, Place], kept: Sequence[str]
+    ) -> tuple[int, Mapping[str, Place]]:
         """Add the nodes of a plan, or of a block as a plan of its own.
 
-        ``places`` are those of the roots that do not lie in the body's part of the arena. Returns
-        which body it is, and the places of all roots.
+        ``places`` are those of the roots that do not lie in the body's part of the arena; what is
+        ``kept`` is needed to the end. Returns which body it is, and the places of all roots.
         """
         nodes = executed_nodes(plan)
-        roots = arena_blocks(plan, nodes, places)
+        roots = arena_blocks(plan, nodes, kept, places)
         places = {
             **places,
             **{r: Place(_native.ARENA, self._n_roots + i) for i, r in enumerate(roots)},
@@ -126,15 +135,13 @@ class _Builder:
         self.steps += [None] * len(nodes)
         self.bodies.append(_native.Body(first, len(nodes), roots.values()))
         for i, node in enumerate(nodes):
-            self.steps[first + i] = self._step(plan, places, node, first + i)
+            self.steps[first + i] = self.step(_Scope(plan, places), node, first + i)
         return body, places
 
-    def _step(
-        self, plan: Plan, places: Mapping[str, Place], node: PlanNode, index: int
-    ) -> _native.Step:
+    def step(self, scope: _Scope, node: PlanNode, index: int) -> _native.Step:
+        """Return the step of a node, the ``index``-th of the program."""
         op: Any
         op, attrs = definition(node)
-        scope = _Scope(plan, places)
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
         outputs = [scope.operand(name) for name in node.outputs]
         label = f"{node.output} ({node.op})"
@@ -143,8 +150,8 @@ class _Builder:
             control = make(scope, node, index)
             return _native.Step(op, attrs, inputs, outputs, label, 1, control)
         if node.blocks:
-            op = _WithBlocks(op, plan, node)
-        count = _threads_worth(plan, node) if self._threads > 1 else 1
+            op = _WithBlocks(op, scope.plan, node)
+        count = _threads_worth(scope.plan, node) if self._threads > 1 else 1
         return _native.Step(op, attrs, inputs, outputs, label, count)
 
     def _branch(self, scope: _Scope, node: PlanNode, index: int) -> _native.Control:
@@ -190,7 +197,7 @@ class _Builder:
 
     def _inside(self, scope: _Scope, block: Block, ends: Mapping[str, Place]) -> tuple[int, _Scope]:
         body, outside = scope.body(block, ends)
-        index, places = self.add_body(body, outside)
+        index, places = self.add_body(body, outside, body.outputs)
         return index, _Scope(body, places)
 
 
@@ -271,12 +278,15 @@ def executed_nodes(plan: Plan) -> list[PlanNode]:
 
 
 def arena_blocks(
-    plan: Plan, nodes: Sequence[PlanNode], elsewhere: Container[str] | None = None
+    plan: Plan,
+    nodes: Sequence[PlanNode],
+    kept: Sequence[str] = (),
+    elsewhere: Container[str] | None = None,
 ) -> dict[str, Memory]:
     """Return the memory of each root in the arena, and when ``nodes``, in order, need it.
 
-    elsewhere : the roots that do not lie there; those of constants, states and what the caller has
-    are left out without.
+    That of the tensors ``kept`` is needed to the end. ``elsewhere`` are the roots that do not lie
+    in the arena; without it, all that are no intermediates.
     """
     roots = {
         name: root
@@ -287,8 +297,11 @@ def arena_blocks(
             else root not in elsewhere
         )
     }
-    lives = lifetimes(nodes, roots, outputs=plan.outputs)
-    return {root: Memory(*life, plan.tensors[root].nbytes) for root, life in lives.items()}
+    last = len(nodes) - 1
+    return {
+        root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
+        for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
+    }
 
 
 def _threads_worth(plan: Plan, node: PlanNode) -> int:

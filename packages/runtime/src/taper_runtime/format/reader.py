@@ -48,7 +48,7 @@ _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
 #: Keys that are left out where they say nothing.
 _NODE_OPTIONS = frozenset({"blocks", "targets"})
-_TENSOR_OPTIONS = frozenset({"format"})
+_TENSOR_OPTIONS = frozenset({"format", "complex"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
 
 
@@ -260,7 +260,10 @@ def _tensor(
     format = item.get("format", PLAIN)
     if "format" in item and format == PLAIN:
         fail(f"{field}.format", f"expected no format where it is {PLAIN}", format)
-    spec = TensorSpec(name, item["dtype"], shape, item["role"], format)
+    is_complex = item.get("complex", False)
+    if "complex" in item and is_complex is not True:
+        fail(f"{field}.complex", "expected true, or nothing", is_complex)
+    spec = TensorSpec(name, item["dtype"], shape, item["role"], format, is_complex)
     return spec, Placement(item["root"], offset, strides)
 
 

@@ -134,6 +134,8 @@ def _block(block: Plan | Block, field: str) -> dict[str, Any]:
         }
         if spec.format != PLAIN:
             tensors[name]["format"] = spec.format
+        if spec.is_complex:
+            tensors[name]["complex"] = True
     return {
         "inputs": block.inputs,
         "outputs": block.outputs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_runtime.dtypes import COMPLEX
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
@@ -24,18 +25,33 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TensorSpec(NamedTuple):
-    """Name, type and role of one tensor; its dims may be size expressions."""
+    """Name, type and role of one tensor; its dims may be size expressions.
+
+    Attributes
+    ----------
+    is_complex : bool
+        Whether users see an input, an output or a state as complex numbers, whose real and
+        imaginary parts lie along its last axis, of 2. Nodes see those.
+    """
 
     name: str
     dtype: str
     shape: Shape
     role: str
     format: str = PLAIN
+    is_complex: bool = False
 
     @property
     def type(self) -> TensorType:
         """The dtype, shape and format."""
         return TensorType(self.dtype, self.shape, self.format)
+
+    @property
+    def seen(self) -> TensorType:
+        """The type that users see: that of complex numbers where it holds such."""
+        if not self.is_complex:
+            return self.type
+        return TensorType(COMPLEX[self.dtype], self.shape[:-1])
 
     @property
     def storage(self) -> TensorType:
@@ -174,7 +190,8 @@ class Plan(NamedTuple):
     sizes : mapping of str to tuple of int
         The size variables, each with the least and the largest value it may take.
     states : mapping of str to str
-        Each tensor of role state, and the tensor of role output that is its value after a run.
+        Each tensor of role state, and the tensor that is its value after a run: one of role output,
+        or one in the state's own memory, which is then written in place.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -197,8 +214,15 @@ class Plan(NamedTuple):
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """What a run gives: the outputs, then the states' next values."""
-        return (*self.outputs, *self.states.values())
+        """What a run gives: the outputs, then the next values of states not written in place."""
+        return (
+            *self.outputs,
+            *(self.states[name] for name in self.states if not self.is_in_place(name)),
+        )
+
+    def is_in_place(self, state: str) -> bool:
+        """Whether a state's next value lies in its own memory."""
+        return self.placements[self.states[state]].root == state
 
     @property
     def generator(self) -> str | None:

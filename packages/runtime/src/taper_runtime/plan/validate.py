@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -67,7 +67,13 @@ def _check_plan(plan: Plan) -> None:
     _check_states(plan)
     _check_constants(plan)
     _check_samples(plan)
-    check_memory(plan, _check_nodes(plan, set(plan.tensors)))
+    last_read = _check_nodes(plan, set(plan.tensors))
+    places = {after: plan.placements.get(after) for after in plan.states.values()}
+    check_memory(
+        plan,
+        last_read,
+        {n: state for state, n in plan.states.items() if (at := places[n]) and at.root == state},
+    )
     _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
     _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
     parse_recipes(plan.metadata)
@@ -119,8 +125,19 @@ def _check_spec(name: object, spec: TensorSpec) -> None:
         fail(f"{field}.role", f"expected one of {', '.join(ROLES)}", spec.role)
     if spec.format != PLAIN:
         _check_format(spec, field)
+    if spec.is_complex:
+        _check_complex(spec, f"{field}.complex")
     if spec.role in _STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
         raise PlanFormatError(field, "the file keeps this name for itself: rename the constant")
+
+
+def _check_complex(spec: TensorSpec, field: str) -> None:
+    """Check that users see the tensor, and that it has parts of complex numbers."""
+    if spec.role not in ("input", "output", "state"):
+        fail(field, "expected an input, an output or a state", spec.role)
+    if spec.dtype not in COMPLEX or not spec.shape or spec.shape[-1] != 2:
+        expected = f"expected {' or '.join(COMPLEX)} with a last axis of 2"
+        raise PlanFormatError(field, f"{expected}, got {spec.dtype} of shape {spec.shape}")
 
 
 def _check_format(spec: TensorSpec, field: str) -> None:

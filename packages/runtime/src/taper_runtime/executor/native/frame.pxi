@@ -91,7 +91,21 @@ cdef class Frame:
         with nogil:
             status = taper_run(&args, &failed)
         if status != TAPER_OK:
-            raise self.failure(failed, status)
+            error = self.failure(failed, status)
+            self._restore(program.outermost(failed))
+            raise error
+        return 0
+
+    cdef int _restore(self, Py_ssize_t reached) except -1:
+        """Put back what a run that came to step ``reached`` has overwritten of states."""
+        cdef Program program = self.instance.program
+        cdef taper_step *step = <taper_step *>self.image.data
+        cdef Py_ssize_t i
+        for i in range(len(program.saved_by) - 1, -1, -1):
+            if program.saved_by[i] < reached:
+                (<NumpyNode>self.instance.chosen[program.n_run + i]).compute(
+                    &step[program.n_run + i].call
+                )
         return 0
 
     cdef object failure(self, int64_t index, taper_status status):

@@ -44,6 +44,8 @@ cdef class Program:
     bodies : list of Body
         The run's own, then those inside: each behind the one around it. ARENA operands count the
         roots of all.
+    restores : list of (int, Step)
+        What puts back an input's memory where a run fails, and the step that saves it.
     workers : int
         Threads a run may use, the caller's among them.
     variables : Variables
@@ -58,7 +60,10 @@ cdef class Program:
         If the arena for these sizes would be larger than one may be.
     """
 
-    cdef list steps            # Step
+    cdef list steps            # Step, behind those of bodies what puts back
+    cdef Py_ssize_t n_run      # of them, the bodies'
+    cdef list saved_by         # per step that puts back, the one that saves
+    cdef set overwritten       # of inputs, by number: a run writes to their memory
     cdef list bodies           # Body
     cdef object table          # SizeTable
     cdef SizeCode sizes        # what `table` is once it has all
@@ -87,13 +92,16 @@ cdef class Program:
     cdef int max_frames
 
     def __init__(
-        self, inputs, outputs, weights, steps, bodies, workers, variables, sizes, tensor_bytes
+        self, inputs, outputs, weights, steps, bodies, restores, workers, variables, sizes, tensor_bytes
     ):
         active_isa()
         self.inputs, self.outputs, self.weights = tuple(inputs), tuple(outputs), weights
         self.n_inputs = len(self.inputs)
         self.n_external = len(self.inputs) + len(self.outputs)
-        self.steps, self.bodies = steps, bodies
+        self.steps, self.bodies = steps + [step for _, step in restores], bodies
+        self.saved_by = [index for index, _ in restores]
+        self.n_run = len(steps)
+        self.overwritten = {self._overwritten(step) for _, step in restores}
         self.workers, self.variables = workers, variables
         self.dynamic = bool(variables.names)
         self.instances, self.frames = {}, []
@@ -105,6 +113,9 @@ cdef class Program:
         if self.dynamic:
             self.instances[self.last.shapes()] = self.last
 
+    cdef object _overwritten(self, Step step):
+        return (<Operand>step.operands[step.n_inputs]).index
+
     cdef int _bind(self, tensor_bytes) except -1:
         """Give all sizes a slot."""
         cdef Step step
@@ -113,8 +124,11 @@ cdef class Program:
             body.first_root = self.n_roots
             self.n_roots += len(body.roots)
             body.roots = [(birth, death, self.table.slot(n)) for birth, death, n in body.roots]
-        for step in self.steps:
-            step.bind(self.table)
+        for i, step in enumerate(self.steps):
+            step.bind(self.table, i < self.n_run)
+            for inner in () if step.control is None else step.control.bodies:
+                body = self.bodies[inner]
+                body.owner = i
         slots = [self.table.slot(size) for size in tensor_bytes]
         for spec in (*self.inputs, *self.outputs):
             for size in spec.shape:
@@ -172,7 +186,7 @@ cdef class Program:
         with cython.critical_section(self):
             instance = self.last
         names = []
-        for step, chosen in zip(self.steps, instance.chosen):
+        for step, chosen in zip(self.steps[:self.n_run], instance.chosen):
             if type(chosen) is Candidate:
                 names.append((<Candidate>chosen).kernel.name.decode())
             else:
@@ -250,6 +264,14 @@ cdef class Program:
                     del self.instances[next(iter(self.instances))]
         return instance
 
+    cdef Py_ssize_t outermost(self, Py_ssize_t index) except -1:
+        """The step of the run's own body that step ``index`` is, or lies in."""
+        cdef Body body
+        for body in reversed(self.bodies[1:]):  # each behind the one around it
+            if body.first <= index < body.first + body.count:
+                index = body.owner
+        return index
+
     cdef Frame _frame(self, Instance instance):
         """A frame for a run: one that a run before has left, if there is one."""
         cdef Frame frame
@@ -283,6 +305,8 @@ cdef class Program:
         try:
             for i in range(self.n_inputs):
                 bases[i] = _input_address(instance.inputs[i], arrays[i], held)
+                if i in self.overwritten and not _is_writable(arrays[i], bases[i]):
+                    raise InputError(f"state {self.inputs[i].name!r}: expected to write its memory")
             for i in range(self.n_external - self.n_inputs):
                 external = instance.outputs[i]
                 if out is None or out[i] is None:

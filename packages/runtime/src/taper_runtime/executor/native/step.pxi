@@ -124,6 +124,7 @@ cdef class Body:
 
     cdef Py_ssize_t first
     cdef Py_ssize_t count
+    cdef Py_ssize_t owner       # the step that it lies in
     cdef Py_ssize_t first_root  # among the program's
     cdef list roots             # (birth, death, slot of the bytes)
 
@@ -169,7 +170,7 @@ cdef class Step:
         self.operands, self.n_inputs = inputs + outputs, len(inputs)
         self.sized = any([_is_sized(value) for value in attrs.values()])
 
-    cdef int bind(self, table) except -1:
+    cdef int bind(self, table, bint native) except -1:
         """Give all sizes a slot of the table, and find the kernels that may serve the step."""
         cdef Operand operand
         self.threads_slot = table.slot(self.threads)
@@ -186,7 +187,7 @@ cdef class Step:
             for size in (value if type(value) is tuple else (value,)):
                 if type(size) is Size:
                     table.slot(size)
-        if _is_served([(<Operand>each).type for each in self.operands if each is not None]):
+        if native and _is_served([(<Operand>each).type for each in self.operands if each is not None]):
             self.candidates = _candidates(
                 self.op, {name: _stand_in(value) for name, value in self.attrs.items()}
             )
