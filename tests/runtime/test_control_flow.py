@@ -125,7 +125,7 @@ def test_scans_in_scans(threads):
             np.testing.assert_array_equal(a, b)
 
 
-def counting(limit_op="LESS", add="ADD"):
+def counting(limit_op="LT", add="ADD"):
     """While i < limit: i = i + 1, and x = x + i where i is odd, else table[i]."""
     sizes = {"i": (INT, (), "input"), "x": (F, (2,), "input"), "limit": (INT, (), "input")}
     condition = block(
