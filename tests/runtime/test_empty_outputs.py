@@ -33,9 +33,9 @@ def output_of(name, inputs, attrs):
 def kernel(name, inputs, attrs, output):
     op = REGISTRY[name]
     operands = [(t, contiguous_strides(t.shape)) for t in types_of([*inputs, output])]
-    node = _native.prepare(op, op.complete(attrs), operands[:-1], operands[-1])
+    node = _native.prepare(op, op.complete(attrs), operands[:-1], operands[-1:])
     assert node is not None, f"no kernel for {name}"
-    node.run(inputs, output)
+    node.run(inputs, [output])
 
 
 def evaluator(name, inputs, attrs, output):
@@ -73,9 +73,9 @@ def test_what_is_outside_a_packed_table_is_found(index):
     types = [table, TensorType("int64", (1,)), TensorType("float32", (1, 0))]
     inputs, output = [floats(*table.storage.shape), ints(index)], floats(1, 0)
     operands = [(t, contiguous_strides(t.storage.shape)) for t in types]
-    node = _native.prepare(op, {}, operands[:-1], operands[-1])
+    node = _native.prepare(op, {}, operands[:-1], operands[-1:])
     for compute in (
-        lambda: node.run(inputs, output),
+        lambda: node.run(inputs, [output]),
         lambda: op.compute(inputs, {}, [output], types),
     ):
         with pytest.raises(InputError, match=rf"expected indices in \[0, 20\), got {index}"):

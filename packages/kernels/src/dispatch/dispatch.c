@@ -110,7 +110,10 @@ bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {
             !operand_takes(kernel->inputs[at], &call->inputs[i]))
             return false;
     }
-    return operand_takes(kernel->output, call->output);
+    for (int32_t i = 0; i < call->n_outputs; i++)
+        if (!operand_takes(kernel->output, &call->output[i]))
+            return false;
+    return true;
 }
 
 const taper_probe *taper_probe_find(const char *isa, const char *name) {
