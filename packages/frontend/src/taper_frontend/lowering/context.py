@@ -14,10 +14,10 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import Size, UndecidedError, bounds, largest, smallest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
-    from torch.fx import Node
+    from torch.fx import GraphModule, Node
 
     from taper_frontend.compiler.graph import Graph
     from taper_runtime.ops.opdef import Shape
@@ -52,9 +52,17 @@ class Lowering:
 
     node: Node
 
-    def __init__(self, graph: Graph, training: bool = False) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        training: bool = False,
+        prefix: str = "",
+        lower_block: Callable[..., Graph] | None = None,
+    ) -> None:
         self.graph = graph
         self.training = training
+        self._prefix = prefix
+        self._lower_block = lower_block
         self.generator: str | None = None
         self.generator_state: str | None = None
         self._name = ""
@@ -128,9 +136,7 @@ class Lowering:
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
         self._emitted[output] = None
-        for size in self.shape(output):
-            if isinstance(size, Size) and bounds(size)[0] < 1:
-                raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
+        self._check_not_empty([output])
         return output
 
     def constant(self, value: torch.Tensor | np.ndarray) -> str:
@@ -151,13 +157,70 @@ class Lowering:
         """
         if self.training:
             self.unsupported("it draws random numbers in training mode; call eval() before export")
+        attrs = {"law": law, "limit": limit}
+        state = self.generator_now()
+        drawn = self.emit("RANDOM", [state], shape=tuple(shape), dtype=dtype, **attrs)
+        self.generator = self.emit("RANDOM_NEXT", [state, drawn], **attrs)
+        return drawn
+
+    def generator_now(self) -> str:
+        """Return the state of the generator after what has been drawn."""
         if self.generator is None:
             self.generator = self.graph.add_state("generator", new_state(0))
             self.generator_state = self._before = self.generator
-        attrs = {"law": law, "limit": limit}
-        drawn = self.emit("RANDOM", [self.generator], shape=tuple(shape), dtype=dtype, **attrs)
-        self.generator = self.emit("RANDOM_NEXT", [self.generator, drawn], **attrs)
-        return drawn
+        return self.generator
+
+    def emit_blocks(
+        self, op: str, inputs: Sequence[str], blocks: Sequence[Graph], /, **attrs: Any
+    ) -> list[str]:
+        """Add a node with blocks and return the names of its outputs."""
+        outputs = self.graph.add_multi_output(
+            op, inputs, attrs, blocks=blocks, name=self._name, source=self._source
+        )
+        self._check_not_empty(outputs)
+        return list(outputs)
+
+    def block(
+        self,
+        module: GraphModule,
+        name: str,
+        leading: Sequence[TensorType],
+        others: Sequence[Operand],
+        generator: Sequence[str] = (),
+        *,
+        advances: bool = True,
+    ) -> Graph:
+        """Lower a body that torch.export gives.
+
+        Parameters
+        ----------
+        module : torch.fx.GraphModule
+        name : str
+            What the body is to the node; part of the names of its tensors.
+        leading : sequence of TensorType
+            The types of its first inputs.
+        others : sequence of str or number
+            What it is given behind them: a constant becomes its own, a number or a size is put
+            into it, the other tensors are further inputs: see :meth:`free`.
+        generator : sequence of str
+            The state of the generator if that is to be the first input, before the leading ones.
+        advances : bool
+            Whether that state, after what has been drawn, is the first output.
+
+        Returns
+        -------
+        Graph
+            With its outputs set: numbers as scalars.
+        """
+        assert self._lower_block is not None
+        prefix = f"{self._name}.{name}."
+        state = [self.type(tensor) for tensor in generator]
+        return self._lower_block(module, prefix, self._source, leading, others, state, advances)
+
+    def free(self, operands: Sequence[Operand]) -> list[str]:
+        """Return those operands of a body that are its inputs, not its constants or numbers."""
+        names = [name for name in operands if isinstance(name, str)]
+        return [name for name in names if not self.graph.is_constant(name)]
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> str:
         """Return a tensor filled with ``value``."""
@@ -291,7 +354,7 @@ class Lowering:
     def begin(self, node: Node, outputs: Sequence[TensorType | None], source: str) -> None:
         """Start on a node."""
         self.node = node
-        self._name = node.name
+        self._name = self._prefix + node.name
         self._source = source
         self._outputs = tuple(outputs)
         self._emitted = {}
@@ -345,6 +408,11 @@ class Lowering:
                 name = self._name if len(results) == 1 else f"{self._name}.{index}"
                 names[result] = self._rename(result, name)
         return [None if result is None else names.get(result, result) for result in results]
+
+    def _check_not_empty(self, outputs: Sequence[str]) -> None:
+        for size in (size for output in outputs for size in self.shape(output)):
+            if isinstance(size, Size) and bounds(size)[0] < 1:
+                raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
 
     def _rename(self, tensor: str, name: str) -> str:
         node = self.graph.nodes[tensor]
