@@ -106,6 +106,7 @@ class _Trials:
         self.ran = 0
         self.refusals: list[str] = []
         self.uncertain: dict[str, str] = {}
+        self.no_float64 = ""  # why the module did not run in float64, where that was wanted
 
     def run_all(self) -> None:
         """Run the example, and random inputs like it."""
@@ -167,8 +168,7 @@ class _Trials:
         try:
             return self.reference.run(arrays)
         except Exception as error:  # anyone's code may raise anything
-            first = (str(error).strip().splitlines() or [""])[0]
-            raise _RefusedError(f"{type(error).__name__}: {first}") from error
+            raise _RefusedError(_first_line(error)) from error
 
     def _session(self, arrays: Arrays) -> Arrays:
         options = RunOptions()
@@ -205,7 +205,8 @@ class _Trials:
                 f"output {self.plan.outputs[index]!r} differs from the module's on "
                 f"{self._inputs(arrays)}: expected a relative error of at most "
                 f"{self.tolerance:g}, got {errors[index].relative:.3g} (largest difference "
-                f"{errors[index].largest:.3g}). export(..., verify=False) skips this check"
+                f"{errors[index].largest:.3g}).{self._float64_note()} "
+                "export(..., verify=False) skips this check"
             )
         certain = [
             error
@@ -240,7 +241,8 @@ class _Trials:
         """Return which of the outputs err by more than twice what the module does in float32."""
         try:
             exact = self.reference.exact(arrays, before)
-        except Exception:  # the module has a place for float32 only: the plain rule holds
+        except Exception as error:  # the module has a place for float32 only: the plain rule holds
+            self.no_float64 = _first_line(error)
             return doubtful
         noise = torch.Generator().manual_seed(0)
         runs = [
@@ -263,6 +265,11 @@ class _Trials:
             )
         return wrong
 
+    def _float64_note(self) -> str:
+        if not self.no_float64:
+            return ""
+        return f" The module does not run in float64, which could tell more: {self.no_float64}."
+
     def _inputs(self, arrays: Arrays | None) -> str:
         return "the example inputs" if arrays is None else f"random inputs {self._describe(arrays)}"
 
@@ -270,6 +277,12 @@ class _Trials:
         dtypes = (self.plan.tensors[name].dtype for name in self.plan.inputs)
         pairs = zip(dtypes, arrays, strict=True)
         return ", ".join(f"{dtype}{list(array.shape)}" for dtype, array in pairs) or "()"
+
+
+def _first_line(error: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"
 
 
 def _in_the_last_bit(generator: torch.Generator, x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,201 @@
+"""Lower the nodes of one torch.fx graph, each by its handler, and collect what is refused."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from taper_frontend.errors import UnsupportedNode
+from taper_frontend.lowering.context import Lowering, Refusal
+from taper_frontend.lowering.fraction import lower_fraction
+from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
+from taper_frontend.lowering.source import source_line
+from taper_frontend.lowering.symbols import SizeError, Sizes
+from taper_frontend.lowering.tensor_types import DTYPE_NAMES
+from taper_runtime.errors import InternalError, OpError
+from taper_runtime.sizes import UndecidedError, variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.fx import Node
+
+    from taper_frontend.compiler.graph import Graph
+    from taper_frontend.lowering.registry import Handler
+
+#: Where a result lies is no matter of a plan.
+_PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
+
+#: A refusal of tensors of these dtypes is not for their dtype.
+_ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
+
+
+_Arguments = tuple[list[Any], dict[str, Any]]
+
+
+class Poison:
+    """The value of what depends on something refused and has no type to go on with."""
+
+
+POISON = Poison()
+
+
+class Findings(NamedTuple):
+    """What a program does not let be lowered.
+
+    Attributes
+    ----------
+    refused : list of UnsupportedNode
+    undecided : set of str
+        Size variables whose ranges left something open.
+    """
+
+    refused: list[UnsupportedNode]
+    undecided: set[str]
+
+
+class Walk:
+    """One pass over the nodes of a torch.fx graph.
+
+    Attributes
+    ----------
+    graph : Graph
+        Gains a node for each that is lowered.
+    values : dict of str to value
+        What stands for each FX node: the name of a tensor, the names of several, a plain value, a
+        size, or :data:`POISON`.
+    """
+
+    def __init__(self, graph: Graph, sizes: Sizes, findings: Findings, training: bool) -> None:
+        self.graph = graph
+        self.sizes = sizes
+        self.findings = findings
+        self.context = Lowering(graph, training)
+        self.values: dict[str, Any] = {}
+
+    def value(self, name: str) -> Any:
+        """Return what stands for an FX node."""
+        return self.values[name]
+
+    def lower_nodes(self, nodes: Iterable[Node]) -> None:
+        """Lower the nodes that results are made of."""
+        nodes = list(nodes)
+        wanted = set(needed(nodes))
+        for node in nodes:
+            if node.op == "call_function":
+                self.values[node.name] = self._lower(node) if node in wanted else POISON
+
+    def _lower(self, node: Node) -> Any:
+        """Lower one node; return its value."""
+        if node.target is operator.getitem:
+            return self._pick(node)
+        try:
+            self.context.begin(node, self.sizes.types(node), source_line(node))
+            arguments = self._arguments(node)
+            handler = find_handler(node)
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt) and not unbacked_sizes(node):
+                return self.sizes.size(value)
+            if (
+                isinstance(value, torch.SymFloat)
+                and not unbacked_sizes(node)
+                and tensors_of(node.users)
+            ):
+                return lower_fraction(self.context, self.sizes, value.node.expr)
+            if handler is None or holds_poison(arguments) or unbacked_sizes(node):
+                return POISON
+            return self._call(handler, arguments, node)
+        except Refusal as refusal:
+            category, reason = refusal.category, str(refusal)
+        except UndecidedError as error:
+            self.findings.undecided.update(atom.text for atom in variables(error.size))
+            category, reason = "dynamic shape", f"{error}; a Dim with a narrower range may tell"
+        except SizeError as error:
+            category, reason = "dynamic shape", str(error)
+        except OpError as error:
+            dtypes = {value.dtype for value in tensors_of([node, *node.all_input_nodes])}
+            category, reason = "op" if dtypes <= _ORDINARY else "dtype", str(error)
+        except TypeError as error:
+            if not self.sizes.ranges:
+                raise
+            category = "dynamic shape"
+            reason = f"lowered only where its sizes are fixed ({error})"
+        self.refuse(str(node.target), category, reason, source_line(node))
+        return self._stand_in(node)
+
+    def _pick(self, node: Node) -> Any:
+        """Return one result of a multi-output node."""
+        source, index = node.args
+        values = self._argument(source)
+        if values is POISON or values[index] is not None:
+            return values if values is POISON else values[index]
+        assert isinstance(source, torch.fx.Node)
+        self.refuse(str(source.target), "op", f"result {index} is not lowered", source_line(node))
+        return POISON
+
+    def _call(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
+        """Call the handler of a node and check what it gives against what torch says."""
+        expected = self.sizes.types(node)
+        args, kwargs = arguments
+        result: Any
+        try:
+            result = handler(self.context, *args, **kwargs)
+        except UndecidedError:
+            raise
+        except OpError:
+            if not self.context.widen():
+                raise
+            args, kwargs = self._arguments(node)
+            result = handler(self.context, *args, **kwargs)
+        many = isinstance(node.meta.get("val"), list | tuple)
+        names = self.context.finish(list(result) if many else [result])
+        got = [None if name is None else self.graph.tensors[name].type for name in names]
+        if len(got) != len(expected) or any(
+            mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
+        ):
+            message = f"{node.target} is lowered to {got}, torch gives {expected}"
+            if self.sizes.ranges:  # two forms of one size
+                raise UndecidedError(message)
+            raise InternalError(message)
+        return names if many else names[0]
+
+    def _arguments(self, node: Node) -> _Arguments:
+        """Return the arguments of a node as a handler gets them."""
+        return (
+            [self._argument(arg) for arg in node.args],
+            {k: self._argument(arg) for k, arg in node.kwargs.items() if k not in _PLACEMENT},
+        )
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            value = POISON if arg.op == "get_attr" else self.value(arg.name)
+            return self.context.tensor_argument(value) if isinstance(value, str) else value
+        if isinstance(arg, list | tuple):
+            return [self._argument(item) for item in arg]
+        if isinstance(arg, torch.dtype):
+            return self.context.dtype_argument(DTYPE_NAMES[arg]) if arg in DTYPE_NAMES else arg
+        return arg
+
+    def _stand_in(self, node: Node) -> Any:
+        """Return inputs of the node's types, so that what follows it is looked at too."""
+        try:
+            types = self.sizes.types(node)
+        except OpError:  # they are what was refused
+            return POISON
+        names = [
+            POISON if t is None else self.graph.add_input(node.name, t.dtype, t.shape)
+            for t in types
+        ]
+        return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
+
+    def refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
+        """Note that something cannot be lowered."""
+        self.findings.refused.append(UnsupportedNode(op, category, reason, source))
+
+
+def holds_poison(args: Any) -> bool:
+    """Whether a value among ``args`` is :data:`POISON`."""
+    return any(leaf is POISON for leaf in tree_leaves(args))
