@@ -3,6 +3,9 @@
 An :class:`OpDef` owns the meaning of an op: its attrs, its shape and dtype rule, a numpy evaluator
 that is both the reference and the fallback, how its output may share memory with an input, what it
 costs. Lowering, passes, planner, loader, executors and tests all read it; nothing repeats it.
+
+An op has one output or several, inputs that may be absent, and, if it is one of control flow,
+blocks: graphs that it runs.
 """
 
 from __future__ import annotations
@@ -54,6 +57,13 @@ class TensorType(NamedTuple):
         """Bytes of the contiguous tensor as it is stored."""
         storage = self.storage
         return storage.size * DTYPES[storage.dtype].size
+
+
+class Signature(NamedTuple):
+    """Types of what a block takes and gives."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
 
 
 class View(NamedTuple):
@@ -143,24 +153,27 @@ class Sample(NamedTuple):
     formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain
 
 
-Infer = Callable[[Sequence[TensorType], Attrs], TensorType]
-Evaluate = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
+#: A block as an evaluator calls it: the arrays that it takes to those that it gives.
+BlockFunction = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+Infer = Callable[..., TensorType | tuple[TensorType, ...]]
+Evaluate = Callable[..., np.ndarray | tuple[np.ndarray, ...]]
 ViewRule = Callable[[Shape, Shape, Attrs], View | None]
-Check = Callable[[Sequence[np.ndarray], Attrs], None]
-DecodesRule = Callable[[Sequence[TensorType], TensorType], bool]
+Check = Callable[..., None]
+DecodesRule = Callable[[Sequence[Any], TensorType], bool]
 PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
-CostRule = Callable[[Sequence[TensorType], TensorType, Attrs], Cost]
+CostRule = Callable[[Sequence[Any], TensorType, Attrs], Cost]
 
 #: ``OpDef.strided`` of an op that takes any strides on every input.
 ALL_INPUTS = -1
 
 
-def _streaming_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+def _streaming_cost(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> Cost:
     """One flop per output element; every tensor read or written once."""
-    return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs))
+    return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs if t is not None))
 
 
-def _computes(inputs: Sequence[TensorType], output: TensorType) -> bool:
+def _computes(inputs: Sequence[TensorType | None], output: TensorType) -> bool:
     return False
 
 
@@ -176,12 +189,20 @@ class OpDef(NamedTuple):
     inputs : tuple of int
         Fewest and most inputs.
     infer : callable
-        ``(input types, attrs) -> output type``. Raises :class:`OpError` on anything the op does not
-        allow, attr values included: it is what stands between a plan file and a kernel. ``attrs``
-        is complete (defaults filled in).
+        ``(input types, attrs) -> output type``, a tuple of types if there are several. Raises
+        :class:`OpError` on anything the op does not allow, attr values included: it is what stands
+        between a plan file and a kernel. ``attrs`` is complete (defaults filled in). An op with
+        blocks takes their signatures as a third argument.
     evaluate : callable
-        ``(arrays, attrs) -> array`` in numpy, of the inferred dtype and shape. The meaning of the
-        op, whatever the tensors' formats are: see :meth:`compute`.
+        ``(arrays, attrs) -> array`` in numpy, of the inferred dtype and shape, a tuple of arrays if
+        there are several. The meaning of the op, whatever the tensors' formats are: see
+        :meth:`compute`. An op with blocks takes them as a third argument, each a
+        :data:`BlockFunction`.
+    optional : tuple of int
+        Inputs that may be absent though others follow: ``None`` stands in their place. The last
+        input is never absent; there are fewer inputs then.
+    blocks : int
+        How many blocks a node of the op has.
     check : callable, optional
         ``(arrays, attrs)``. Raises :class:`InputError` on values of the inputs that the op does not
         allow, indices out of range say; ``evaluate`` does so too. What a kernel that meets such a
@@ -243,6 +264,8 @@ class OpDef(NamedTuple):
     formatted: tuple[int, ...] = ()
     cost: CostRule = _streaming_cost
     native: bool = True
+    optional: tuple[int, ...] = ()
+    blocks: int = 0
 
     def check_attrs(self) -> None:
         """Check what :meth:`complete` relies on: types that exist, defaults that have them.
@@ -285,20 +308,51 @@ class OpDef(NamedTuple):
             full[name] = tuple(value) if type(value) is list else value
         return full
 
-    def infer_type(self, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        """Output type for these inputs; :class:`OpError` where the op does not allow them."""
+    def infer_types(
+        self,
+        inputs: Sequence[TensorType | None],
+        attrs: Attrs,
+        blocks: Sequence[Signature] = (),
+    ) -> tuple[TensorType, ...]:
+        """Output types for these inputs; :class:`OpError` where the op does not allow them."""
         low, high = self.inputs
         if not low <= len(inputs) <= high:
             raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
         for index, tensor in enumerate(inputs):
-            if tensor.format != PLAIN and index not in self.formatted:
+            if tensor is None:
+                if index not in self.optional or index == len(inputs) - 1:
+                    raise OpError(f"{self.name}: input {index}: expected a tensor, got none")
+            elif tensor.format != PLAIN and index not in self.formatted:
                 raise OpError(
                     f"{self.name}: input {index}: expected format plain, got {tensor.format}"
                 )
-        return self.infer(inputs, self.complete(attrs))
+        if len(blocks) != self.blocks:
+            raise OpError(f"{self.name} takes {self.blocks} blocks, got {len(blocks)}")
+        attrs = self.complete(attrs)
+        types = self.infer(inputs, attrs, blocks) if self.blocks else self.infer(inputs, attrs)
+        return (types,) if isinstance(types, TensorType) else tuple(types)
+
+    def infer_type(self, inputs: Sequence[TensorType | None], attrs: Attrs) -> TensorType:
+        """Output type of an op that has one output; :class:`OpError` as :meth:`infer_types`."""
+        types = self.infer_types(inputs, attrs)
+        if len(types) != 1:
+            raise OpError(f"{self.name}: expected an op of one output, it has {len(types)}")
+        return types[0]
+
+    def evaluate_all(
+        self,
+        inputs: Sequence[np.ndarray | None],
+        attrs: Attrs,
+        blocks: Sequence[BlockFunction] = (),
+    ) -> tuple[np.ndarray, ...]:
+        """Return all outputs as ``evaluate`` gives them; ``attrs`` is complete."""
+        values = (
+            self.evaluate(inputs, attrs, blocks) if self.blocks else self.evaluate(inputs, attrs)
+        )
+        return values if isinstance(values, tuple) else (values,)
 
     def needs(
-        self, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
+        self, inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs
     ) -> Sequence[Region]:
         """Return the region of each input; what sizes leave undecided is needed whole.
 
@@ -312,7 +366,7 @@ class OpDef(NamedTuple):
             regions = self.region(inputs, output, attrs)
         except UndecidedError:
             return whole(inputs, output, attrs)
-        ranks = [len(t.shape) for t in inputs]
+        ranks = [0 if t is None else len(t.shape) for t in inputs]
         if [len(region) for region in regions] != ranks:
             raise OpError(
                 f"{self.name}.region: expected a relation for each axis of inputs "
@@ -322,7 +376,7 @@ class OpDef(NamedTuple):
 
     def part(
         self,
-        inputs: Sequence[TensorType],
+        inputs: Sequence[TensorType | None],
         output: TensorType,
         attrs: Attrs,
         cuts: Mapping[int, Range],
@@ -347,25 +401,28 @@ class OpDef(NamedTuple):
 
     def compute(
         self,
-        inputs: Sequence[np.ndarray],
+        inputs: Sequence[np.ndarray | None],
         attrs: Attrs,
-        output: np.ndarray,
-        types: Sequence[TensorType] = (),
+        outputs: Sequence[np.ndarray],
+        types: Sequence[TensorType | None] = (),
+        blocks: Sequence[BlockFunction] = (),
     ) -> None:
-        """Fill ``output``, of the inferred type, with what ``evaluate`` gives.
+        """Fill ``outputs``, of the inferred types, with what ``evaluate`` gives.
 
-        An empty one costs nothing, however large the dims that are not 0.
+        Empty ones cost nothing, however large the dims that are not 0.
 
         Parameters
         ----------
-        inputs : sequence of numpy.ndarray
-            As they are stored.
+        inputs : sequence of numpy.ndarray or None
+            As they are stored; None for those that are absent.
         attrs : mapping
             Complete.
-        output : numpy.ndarray
-            What stores the output.
-        types : sequence of TensorType, optional
-            Of the inputs and the output; needed where one is not plain.
+        outputs : sequence of numpy.ndarray
+            What stores the outputs.
+        types : sequence of TensorType or None, optional
+            Of the inputs and the outputs; needed where one is not plain.
+        blocks : sequence of callable
+            As many as the op has.
 
         Raises
         ------
@@ -373,10 +430,15 @@ class OpDef(NamedTuple):
             On values of the inputs that the op does not allow.
         """
         if types:
-            inputs = [decode(array, tensor) for array, tensor in zip(inputs, types, strict=False)]
-        if output.size:
-            value = self.evaluate(inputs, attrs)
-            output[...] = encode(value, types[-1]) if types else value
+            inputs = [
+                array if array is None or type_ is None else decode(array, type_)
+                for array, type_ in zip(inputs, types, strict=False)
+            ]
+        if any(output.size for output in outputs):
+            values = self.evaluate_all(inputs, attrs, blocks)
+            wanted = types[len(inputs) :] or [None] * len(outputs)
+            for output, value, type_ in zip(outputs, values, wanted, strict=True):
+                output[...] = value if type_ is None else encode(value, type_)
         elif self.check is not None:
             self.check(inputs, attrs)
 

@@ -94,7 +94,8 @@ Relation = Same | Window | Block | _Kind
 #: One input's relations, one per axis.
 Region = tuple[Relation, ...]
 
-RegionRule = Callable[[Sequence["TensorType"], "TensorType", Attrs], Sequence[Region]]
+#: Of the inputs' types (None where one is absent), the output's and complete attrs.
+RegionRule = Callable[[Sequence[Any], "TensorType", Attrs], Sequence[Region]]
 
 
 def output_axes(relation: Relation) -> tuple[int, ...]:
@@ -110,9 +111,9 @@ def output_axes(relation: Relation) -> tuple[int, ...]:
 # -- rules of families -----------------------------------------------------------------------------
 
 
-def whole(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+def whole(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> list[Region]:
     """Need everything: the rule of an op that has none."""
-    return [all_of(t.shape) for t in inputs]
+    return [() if t is None else all_of(t.shape) for t in inputs]
 
 
 def elementwise(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:

@@ -83,7 +83,8 @@ class _Check:
         raise OpError(f"{self._op.name}, {self._where}: expected {expected}, got {got}")
 
     def _evaluate(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-        return self._op.evaluate(arrays, self._op.complete(attrs))
+        (value,) = self._op.evaluate_all(arrays, self._op.complete(attrs))
+        return value
 
     # -- form --------------------------------------------------------------------------------------
 

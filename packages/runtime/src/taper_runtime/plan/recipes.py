@@ -32,7 +32,8 @@ class Step(NamedTuple):
     Attributes
     ----------
     op : str
-        An op's name, :data:`PARAMETER` or :data:`LITERAL`. It need not be registered.
+        An op's name, with ``[1]`` behind it for its second output and so on; :data:`PARAMETER` or
+        :data:`LITERAL`. It need not be registered.
     inputs : tuple of int
         Which steps before it the op reads, counted from 0.
     attrs : mapping

@@ -39,7 +39,7 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
 
 
 def _decodes(graph: Graph, node: Node) -> bool:
-    types = [graph.tensors[name].type for name in node.inputs]
+    types = graph.input_types(node)
     return node.definition.decodes(types, graph.tensors[node.output].type)
 
 

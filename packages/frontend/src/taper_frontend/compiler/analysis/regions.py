@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def regions(graph: Graph, node: Node) -> Sequence[Region]:
     """Return the region of each input of ``node``; see :mod:`taper_runtime.ops.region`."""
-    types = [graph.tensors[name].type for name in node.inputs]
+    types = graph.input_types(node)
     return node.definition.needs(types, graph.tensors[node.output].type, node.attrs)
 
 
@@ -23,5 +23,5 @@ def part_of(graph: Graph, node: Node, cuts: Mapping[int, Range]) -> Part | None:
 
     None where its op cannot.
     """
-    types = [graph.tensors[name].type for name in node.inputs]
+    types = graph.input_types(node)
     return node.definition.part(types, graph.tensors[node.output].type, node.attrs, cuts)

@@ -137,33 +137,42 @@ class Literal(Constant):
 
 @dataclass(frozen=True, eq=False)
 class Derived(Constant):
-    """What an op makes of other constants.
+    """What an op makes of other constants: one of its outputs.
 
     Attributes
     ----------
     op : str
         Name in the op registry.
-    inputs : tuple of Constant
+    inputs : tuple of Constant or None
+        None where an optional input is absent.
     attrs : dict
         Plain data without sizes that vary.
     source : str
         The user's source line, empty where unknown.
+    index : int
+        Which of the op's outputs.
     """
 
     type: TensorType
     op: str
-    inputs: tuple[Constant, ...]
+    inputs: tuple[Constant | None, ...]
     attrs: Mapping[str, Any]
     source: str
+    index: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> list[Constant]:
+        """The inputs that are there."""
+        return [constant for constant in self.inputs if constant is not None]
 
     @property
     def identity(self) -> bytes:
         """Digest of the op, its attrs and the identities of its inputs."""
         if "identity" not in self._known:
             complete = sorted(REGISTRY[self.op].complete(self.attrs).items())
-            inputs = [constant.identity for constant in self.inputs]
-            self._known["identity"] = _digest(self.op, complete, inputs)
+            inputs = [None if x is None else x.identity for x in self.inputs]
+            self._known["identity"] = _digest(self.op, complete, inputs, self.index)
         identity: bytes = self._known["identity"]
         return identity
 
@@ -173,14 +182,14 @@ class Derived(Constant):
             known: np.ndarray = self._known["value"]
             return known
         order = list(steps(self, opened=_is_to_compute))
-        readers = Counter(id(x) for step in order if _is_to_compute(step) for x in step.inputs)
+        readers = Counter(id(x) for step in order if _is_to_compute(step) for x in step.reads)
         values: dict[int, np.ndarray] = {}
         for step in order:
             if not _is_to_compute(step):
                 values[id(step)] = step.value()
                 continue
-            values[id(step)] = _compute(step, [values[id(x)] for x in step.inputs])
-            for x in step.inputs:
+            values[id(step)] = _compute(step, [values.get(id(x)) for x in step.inputs])
+            for x in step.reads:
                 readers[id(x)] -= 1
                 if readers[id(x)] == 0:
                     values.pop(id(x), None)
@@ -211,7 +220,7 @@ def literal(array: np.ndarray, dtype: str | None = None) -> Literal:
 def derived(
     op: str, inputs: Sequence[Constant], attrs: Mapping[str, Any] | None = None, source: str = ""
 ) -> Derived:
-    """Make the constant that ``op`` computes from ``inputs``; nothing is computed yet.
+    """Make the constant that ``op``, of one output, computes; nothing is computed yet.
 
     Raises
     ------
@@ -264,7 +273,7 @@ def steps(
     stack = [constant]
     while stack:
         step = stack[-1]
-        inputs = step.inputs if isinstance(step, Derived) and opened(step) else ()
+        inputs = step.reads if isinstance(step, Derived) and opened(step) else ()
         waiting = [x for x in inputs if id(x) not in done]
         if waiting and id(step) not in done:
             stack += reversed(waiting)
@@ -279,12 +288,9 @@ def _is_to_compute(constant: Constant) -> TypeGuard[Derived]:
     return isinstance(constant, Derived) and "value" not in constant._known
 
 
-def _compute(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _compute(step: Derived, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
     """Compute one step; what only moves values is a view where it can be."""
-    if step.op == "PACK" and step.inputs[0].type.format == PLAIN:
-        array: np.ndarray | None = encode(arrays[0], step.type)  # its evaluator copies first
-    else:
-        array = _viewed(step, arrays)
+    array = _moved(step, *arrays[:1])
     if array is None:
         array = _evaluated(step, arrays)
     if array.nbytes <= _KEPT:
@@ -292,23 +298,29 @@ def _compute(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return array
 
 
-def _viewed(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    definition = REGISTRY[step.op]
-    if definition.view is None or not arrays[0].size or step.inputs[0].type.format != PLAIN:
+def _moved(step: Derived, first: np.ndarray | None = None) -> np.ndarray | None:
+    """Return the value of a step that only moves what its first input has, if that is known."""
+    definition, source = REGISTRY[step.op], step.inputs[0] if step.inputs else None
+    if first is None or source is None or source.type.format != PLAIN:
         return None
-    array, itemsize = arrays[0], arrays[0].itemsize
-    strides = tuple(stride // itemsize for stride in array.strides)
-    view = definition.view(array.shape, strides, definition.complete(step.attrs))
-    if view is None or (view.offset and not array.flags.c_contiguous):
+    if step.op == "PACK":
+        return encode(first, step.type)  # its evaluator copies first
+    if definition.view is None or not first.size:
         return None
-    start = array.reshape(-1)[view.offset :] if view.offset else array
+    itemsize = first.itemsize
+    strides = tuple(stride // itemsize for stride in first.strides)
+    view = definition.view(first.shape, strides, definition.complete(step.attrs))
+    if view is None or (view.offset and not first.flags.c_contiguous):
+        return None
+    start = first.reshape(-1)[view.offset :] if view.offset else first
     moved = [stride * itemsize for stride in view.strides]
     return np.lib.stride_tricks.as_strided(start, step.shape, moved, writeable=False)
 
 
-def _evaluated(step: Derived, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _evaluated(step: Derived, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
+    types = [None if x is None else x.type for x in step.inputs]
     try:
-        return evaluate_op(step.op, arrays, [x.type for x in step.inputs], step.attrs)
+        return evaluate_op(step.op, arrays, types, step.attrs)[step.index]
     except InputError as error:
         place = f" at {step.source}" if step.source else ""
         raise ExportError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
     from taper_runtime.ops.opdef import TensorType
 
 
@@ -46,10 +48,17 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
         _check_type(f"input {name!r}", inputs[name], graph.tensors[name].type, InputError)
         values[name] = inputs[name]
     for node in graph.order():
-        types = [graph.tensors[name].type for name in node.inputs]
-        arrays = [values[name] for name in node.inputs]
-        values[node.output] = evaluate_op(node.op, arrays, types, node.attrs)
+        results = evaluate_node(graph, node, [values.get(name) for name in node.inputs])
+        values.update(zip(node.outputs, results, strict=True))
     return {name: values[name] for name in graph.writes}
+
+
+def evaluate_node(
+    graph: Graph, node: Node, arrays: Sequence[np.ndarray | None]
+) -> tuple[np.ndarray, ...]:
+    """Compute a node from arrays that store its inputs, None where one is absent."""
+    types = graph.input_types(node)
+    return evaluate_op(node.op, arrays, types, node.attrs, node.blocks)
 
 
 def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
@@ -62,34 +71,49 @@ def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
     node = graph.producer(tensor)
     if node is None or not graph.is_static(node):
         return None
-    arrays = []
-    for name in node.inputs:
-        value = constant_value(graph, name)
-        if value is None:
-            return None
-        arrays.append(value)
-    return evaluate_op(node.op, arrays, [graph.tensors[t].type for t in node.inputs], node.attrs)
+    values = {name: constant_value(graph, name) for name in node.reads}
+    if any(value is None for value in values.values()):
+        return None
+    results = evaluate_node(graph, node, [values.get(name) for name in node.inputs])
+    return results[node.outputs.index(tensor)]
 
 
 def evaluate_op(
-    op: str, arrays: Sequence[np.ndarray], types: Sequence[TensorType], attrs: Mapping[str, Any]
-) -> np.ndarray:
+    op: str,
+    arrays: Sequence[np.ndarray | None],
+    types: Sequence[TensorType | None],
+    attrs: Mapping[str, Any],
+    blocks: Sequence[Graph] = (),
+) -> tuple[np.ndarray, ...]:
     """Compute one op on arrays that store tensors of the given types.
 
-    The result stores a tensor of the type the op infers.
+    The results store tensors of the types the op infers.
 
     Raises
     ------
     InternalError
-        If the evaluator gives another type than the op infers.
+        If the evaluator gives other types than the op infers.
     """
     definition = REGISTRY[op]
-    expected = definition.infer_type(types, attrs)
-    values = [decode(array, type_) for array, type_ in zip(arrays, types, strict=True)]
+    expected = definition.infer_types(types, attrs, [block.signature for block in blocks])
+    values = [
+        array if array is None or type_ is None else decode(array, type_)
+        for array, type_ in zip(arrays, types, strict=True)
+    ]
+    functions = [partial(_run_block, block) for block in blocks]
     with np.errstate(all="ignore"):  # inf and nan are values like others
-        result = np.asarray(definition.evaluate(values, definition.complete(attrs)))
-    _check_type(f"the evaluator of {op}", result, expected, InternalError)
-    return encode(result, expected)
+        results = definition.evaluate_all(values, definition.complete(attrs), functions)
+    stored = []
+    for result, type_ in zip(results, expected, strict=True):
+        array = np.asarray(result)
+        _check_type(f"the evaluator of {op}", array, type_, InternalError)
+        stored.append(encode(array, type_))
+    return tuple(stored)
+
+
+def _run_block(block: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    values = evaluate(block, dict(zip(block.inputs, arrays, strict=True)))
+    return [values[name] for name in block.outputs]
 
 
 def _check_type(what: str, array: np.ndarray, expected: TensorType, error: type[Exception]) -> None:

@@ -1,4 +1,4 @@
-"""Hold a model as single-output nodes over named tensors, which rewrites change."""
+"""Hold a model as nodes over named tensors, which rewrites change."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.constants import Constant, Literal, literal, visible
 from taper_frontend.compiler.graph.listener import Listener
-from taper_frontend.compiler.graph.node import Node
+from taper_frontend.compiler.graph.node import ABSENT, Node
 from taper_frontend.compiler.graph.state import State
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.opdef import Signature, TensorType
 from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
 from taper_runtime.plan.plan import TensorSpec
 from taper_runtime.sizes import Size, size_at
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 class Graph:
     """Nodes connected by named tensors; inputs, states and constants are tensors, not nodes.
 
-    Every tensor is an input, a state, a constant, or the output of exactly one node. All changes go
+    Every tensor is an input, a state, a constant, or an output of exactly one node. All changes go
     through methods, which keep the producer and consumer indices current and forget the cached
     order.
+
+    A graph inside a node, one of its blocks, has no states, and the size variables of the graph
+    around it. What changes in it is told to that graph's listener as a change of the node.
 
     Attributes
     ----------
@@ -64,8 +67,9 @@ class Graph:
         self.constants: dict[str, Constant] = {}
         self.states: list[State] = []
         self.listener = Listener()
-        self._nodes: dict[str, Node] = {}
-        # tensor -> outputs of the nodes that read it (a dict as an ordered set)
+        self._nodes: dict[str, Node] = {}  # by their first output
+        self._producers: dict[str, Node] = {}  # by each of their outputs
+        # tensor -> first outputs of the nodes that read it (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}
         self._order: tuple[Node, ...] | None = None
         self._next_suffix: dict[str, int] = {}
@@ -145,19 +149,19 @@ class Graph:
     def add_node(
         self,
         op: str,
-        inputs: Sequence[str],
+        inputs: Sequence[str | None],
         attrs: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
         source: str = "",
     ) -> str:
-        """Add a node; the op's definition infers the type of its output.
+        """Add a node of one output; the op's definition infers its type.
 
         Parameters
         ----------
         op : str
-        inputs : sequence of str
-            Existing tensors.
+        inputs : sequence of str or None
+            Existing tensors; None for an optional one that is absent.
         attrs : mapping, optional
         name : str, optional
             Wanted name of the output; the op's in lower case if not given.
@@ -172,14 +176,44 @@ class Graph:
         Raises
         ------
         OpError
-            If there is no such op, or it does not allow these inputs or attrs.
+            If there is no such op, it does not allow these inputs or attrs, or it has several
+            outputs.
         """
-        attrs = _plain(attrs or {})
-        inferred = self._infer(op, inputs, attrs)
-        output = self._add_tensor(name or op.lower(), inferred, "intermediate")
-        self._nodes[output] = node = Node(op, list(inputs), output, attrs, source)
-        self._link(node)
-        return output
+        names = None if name is None else [name]
+        return self._add_node(op, inputs, attrs, (), names, source, one=True)[0]
+
+    def add_multi_output(
+        self,
+        op: str,
+        inputs: Sequence[str | None],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        blocks: Sequence[Graph] = (),
+        names: Sequence[str] | None = None,
+        source: str = "",
+    ) -> tuple[str, ...]:
+        """Add a node of any number of outputs; the op's definition infers their types.
+
+        Parameters
+        ----------
+        op, inputs, attrs, source
+            As :meth:`add_node` takes them.
+        blocks : sequence of Graph
+            Of an op of control flow; they belong to the node from then on.
+        names : sequence of str, optional
+            Wanted names of the outputs; ``topk``, ``topk.1`` and so on if not given.
+
+        Returns
+        -------
+        tuple of str
+            The names of the outputs: as wanted, with a suffix where that was taken.
+
+        Raises
+        ------
+        OpError
+            If there is no such op, or it does not allow these inputs, attrs or blocks.
+        """
+        return self._add_node(op, inputs, attrs, blocks, names, source)
 
     def set_outputs(self, names: Iterable[str]) -> None:
         """Make the named tensors the graph's outputs, in this order."""
@@ -208,7 +242,7 @@ class Graph:
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """Nodes by the name of their output, unordered; see :meth:`order`."""
+        """Nodes by the name of their first output, unordered; see :meth:`order`."""
         return MappingProxyType(self._nodes)
 
     def is_constant(self, tensor: str) -> bool:
@@ -223,12 +257,27 @@ class Graph:
         return visible(self.constants[tensor]) if tensor in self.constants else None
 
     def producer(self, tensor: str) -> Node | None:
-        """Return the node that makes ``tensor``; None for inputs and constants."""
-        return self._nodes.get(tensor)
+        """Return the node that makes ``tensor``; None for inputs, states and constants."""
+        return self._producers.get(tensor)
 
     def consumers(self, tensor: str) -> list[Node]:
         """Return the nodes that read ``tensor``, each once however often it does."""
         return [self._nodes[output] for output in self._consumers[tensor]]
+
+    def input_types(self, node: Node) -> list[TensorType | None]:
+        """Return the types of the inputs of ``node``; None for those that are absent."""
+        return self._types(node.inputs)
+
+    def output_types(self, node: Node) -> list[TensorType]:
+        """Return the types of the outputs of ``node``."""
+        return [self.tensors[name].type for name in node.outputs]
+
+    @property
+    def signature(self) -> Signature:
+        """The types of the inputs and the outputs."""
+        ends = (self.inputs, self.outputs)
+        inputs, outputs = (tuple(self.tensors[name].type for name in end) for end in ends)
+        return Signature(inputs, outputs)
 
     def typical(self, size: int) -> int:
         """Return what ``size`` is at the examples of the size variables."""
@@ -240,7 +289,7 @@ class Graph:
 
     def is_static(self, node: Node) -> bool:
         """Whether no size that ``node`` reads or makes is for the inputs to decide."""
-        groups = [self.tensors[name].shape for name in (*node.inputs, node.output)]
+        groups = [self.tensors[name].shape for name in (*node.reads, *node.outputs)]
         groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
         return not any(isinstance(size, Size) for group in groups for size in group)
 
@@ -298,104 +347,117 @@ class Graph:
         twin.inputs, twin.outputs = list(self.inputs), list(self.outputs)
         twin.tensors, twin.constants = dict(self.tensors), dict(self.constants)
         twin.states = [copy(state) for state in self.states]
-        twin._nodes = {name: node.copy() for name, node in self._nodes.items()}
         twin._consumers = {name: dict(readers) for name, readers in self._consumers.items()}
+        for node in self._nodes.values():
+            twin._insert(node.copy())
         twin._next_suffix = dict(self._next_suffix)
         return twin
 
     # -- changing ---------------------------------------------------------------------------------
 
     def rewire_input(self, node: Node, index: int, new: str) -> None:
-        """Make ``node`` read ``new`` at position ``index``; the type of its output stays."""
+        """Make ``node`` read ``new`` at position ``index``; the types of its outputs stay."""
         inputs = list(node.inputs)
         inputs[index] = new
-        self._set_definition(node, node.op, inputs, node.attrs)
+        self._set_definition(node, node.op, inputs, node.attrs, node.blocks)
 
     def replace_node(
-        self, node: Node, op: str, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None
+        self,
+        node: Node,
+        op: str,
+        inputs: Sequence[str | None],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        blocks: Sequence[Graph] = (),
     ) -> None:
-        """Compute the output of ``node`` in another way; its name, type and readers stay.
+        """Compute the outputs of ``node`` in another way; their names, types and readers stay.
 
         Nodes that only the old way needed are removed, so rewrites leave nothing dead behind.
 
         Raises
         ------
         OpError
-            If there is no such op, or it does not allow these inputs or attrs.
+            If there is no such op, or it does not allow these inputs, attrs or blocks.
         InternalError
-            If the new way has another type.
+            If the new way has other types.
         """
-        old = list(node.inputs)
-        self._set_definition(node, op, list(inputs), _plain(attrs or {}))
+        old = node.reads
+        self._set_definition(node, op, _present(inputs), _plain(attrs or {}), list(blocks))
         self.prune(old)
 
-    def bypass(self, node: Node, tensor: str) -> bool:
-        """Let every reader of ``node`` read ``tensor``, of equal type, and remove ``node``.
+    def bypass(self, node: Node, *tensors: str) -> bool:
+        """Let every reader of ``node`` read ``tensors``, one for each output, and remove ``node``.
 
         The names of graph outputs are the caller's and never change: where ``node`` makes one,
-        ``tensor`` takes over its name, or, if it has to keep its own (an input, a constant, another
-        output), ``node`` becomes a COPY of it.
+        the tensor takes over its name, or, if it has to keep its own (an input, a constant, another
+        output), a COPY of it is the output.
 
         Returns
         -------
         bool
             Whether anything changed: False for an output that is that COPY already.
+
+        Raises
+        ------
+        InternalError
+            If a tensor has not the type of the output.
         """
-        name = node.output
-        self._check_same_type(name, tensor)
-        consumers = self.consumers(name)
-        for consumer in consumers:
-            self._replace_in(consumer, name, tensor)
-        if not self.is_output(name):
-            self.listener.replaced(name, tensor)
-            self.prune([name])
-        elif tensor in self._nodes and not self.is_output(tensor):
-            old = list(node.inputs)
-            self._drop_node(node)
-            self._rename(self._nodes[tensor], name)
-            self.prune(t for t in old if t != tensor)
-        elif node.op == "COPY" and node.inputs == [tensor]:
-            return bool(consumers)
+        pairs = list(zip(node.outputs, tensors, strict=True))
+        for name, tensor in pairs:
+            self._check_same_type(name, tensor)
+        readers = [self._reroute(name, tensor) for name, tensor in pairs]
+        for name, tensor in pairs:
+            if not self.is_output(name):
+                self.listener.replaced(name, tensor)
+        if not any(self.is_output(name) for name in node.outputs):
+            self.prune(node.outputs)
+        elif len(pairs) == 1 and not self._may_rename(*tensors):
+            if node.op == "COPY" and node.inputs == [*tensors]:
+                return any(readers)
+            self.replace_node(node, "COPY", tensors)
         else:
-            self.replace_node(node, "COPY", [tensor])
+            self._hand_over(node, pairs)
         return True
 
-    def replace_by_constant(self, node: Node, constant: Constant) -> None:
-        """Make the output of ``node`` a constant; an output of the graph becomes a COPY of one."""
-        spec = self.tensors[node.output]
-        if self.is_output(node.output):
-            name = self.add_constant(f"{node.output}.value", constant)
-            for consumer in self.consumers(node.output):
-                self._replace_in(consumer, node.output, name)
-            self.replace_node(node, "COPY", [name])
-            return
+    def replace_by_constants(self, node: Node, constants: Sequence[Constant]) -> None:
+        """Make the outputs of ``node`` constants; one of the graph's becomes a COPY of one."""
+        old, specs = node.reads, [self.tensors[name] for name in node.outputs]
         self._drop_node(node)
-        self.tensors[spec.name] = spec._replace(role="constant")
-        self.constants[spec.name] = constant
-        self.prune(node.inputs)
+        for spec, constant in zip(specs, constants, strict=True):
+            if self.is_output(spec.name):
+                value = self.add_constant(f"{spec.name}.value", constant)
+                self._reroute(spec.name, value)
+                self._insert(Node("COPY", [value], [spec.name], source=node.source))
+            elif self.is_used(spec.name):
+                self.tensors[spec.name] = spec._replace(role="constant")
+                self.constants[spec.name] = constant
+            else:
+                self.remove_tensor(spec.name)
+        self.prune(old)
 
     def replace_uses(self, old: str, new: str) -> None:
         """Let every reader of ``old``, the graph's outputs and its states use ``new`` instead."""
         self._check_same_type(old, new)
         self.listener.replaced(old, new)
-        for consumer in self.consumers(old):
-            self._replace_in(consumer, old, new)
+        self._reroute(old, new)
         self.outputs = [new if name == old else name for name in self.outputs]
         for state in self.states:
             state.next = new if state.next == old else state.next
         self._order = None
 
     def remove_node(self, node: Node) -> None:
-        """Remove a node whose output nothing uses, and that output."""
-        if self.is_used(node.output):
-            raise InternalError(f"node {node.output!r} is to be removed but its output is used")
+        """Remove a node whose outputs nothing uses, and those outputs."""
+        for name in node.outputs:
+            if self.is_used(name):
+                raise InternalError(f"node {node.output!r} is to be removed but {name!r} is used")
         self._drop_node(node)
-        self.remove_tensor(node.output)
+        for name in node.outputs:
+            self.remove_tensor(name)
 
     def remove_tensor(self, name: str) -> None:
         """Remove an unused input or constant, or what a removed node has left."""
         spec = self.tensors[name]
-        if self.is_used(name) or name in self._nodes or spec.role == "state":
+        if self.is_used(name) or name in self._producers or spec.role == "state":
             raise InternalError(f"tensor {name!r} is to be removed but is used or produced")
         self.listener.touch(name)
         del self.tensors[name], self._consumers[name]
@@ -433,8 +495,10 @@ class Graph:
             for name, readers in self._consumers.items()
         }
         for node in self._nodes.values():
-            node.output, node.inputs = new(node.output), [new(name) for name in node.inputs]
+            node.outputs = [new(name) for name in node.outputs]
+            node.inputs = [new(name) for name in node.inputs]
         self._nodes = {node.output: node for node in self._nodes.values()}
+        self._producers = {new(name): node for name, node in self._producers.items()}
         self._order = None
 
     def name_outputs(self, names: Sequence[str]) -> None:
@@ -451,7 +515,8 @@ class Graph:
     def prune(self, names: Iterable[str]) -> int:
         """Remove those of the named tensors that nothing uses, and what only they needed.
 
-        Inputs and states stay: they are the module's signature.
+        A node stays with all its outputs while one of them is used. Inputs and states stay: they
+        are the module's signature.
 
         Returns
         -------
@@ -464,12 +529,14 @@ class Graph:
             name = stack.pop()
             if name not in self.tensors or self.is_used(name) or name in self.reads:
                 continue
-            removed += 1
-            if (node := self._nodes.get(name)) is not None:
-                stack += node.inputs
-                self.remove_node(node)
-            else:
+            if (node := self._producers.get(name)) is None:
                 self.remove_tensor(name)
+            elif any(map(self.is_used, node.outputs)):
+                continue
+            else:
+                stack += node.reads
+                self.remove_node(node)
+            removed += 1
         return removed
 
     # -- inside -----------------------------------------------------------------------------------
@@ -485,12 +552,43 @@ class Graph:
                 f"{new!r} of {self.tensors[new].type}"
             )
 
-    def _infer(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any]) -> TensorType:
+    def _types(self, names: Sequence[str]) -> list[TensorType | None]:
+        return [None if name == ABSENT else self.tensors[name].type for name in names]
+
+    def _infer(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], blocks: Sequence[Graph]
+    ) -> tuple[TensorType, ...]:
         if op not in REGISTRY:
             raise OpError(f"no op {op!r} is registered")
         for name in inputs:
-            self._check_exists(name)
-        return REGISTRY[op].infer_type([self.tensors[name].type for name in inputs], attrs)
+            if name != ABSENT:
+                self._check_exists(name)
+        signatures = [block.signature for block in blocks]
+        return REGISTRY[op].infer_types(self._types(inputs), attrs, signatures)
+
+    def _add_node(
+        self,
+        op: str,
+        inputs: Sequence[str | None],
+        attrs: Mapping[str, Any] | None,
+        blocks: Sequence[Graph],
+        names: Sequence[str] | None,
+        source: str,
+        *,
+        one: bool = False,
+    ) -> tuple[str, ...]:
+        attrs, names_read = _plain(attrs or {}), _present(inputs)
+        types = self._infer(op, names_read, attrs, blocks)
+        if one and len(types) != 1:
+            raise OpError(f"{op}: expected an op of one output, it has {len(types)}")
+        if names is None:
+            names = [op.lower(), *(f"{op.lower()}.{i}" for i in range(1, len(types)))]
+        outputs = [
+            self._add_tensor(name, type_, "intermediate")
+            for name, type_ in zip(names, types, strict=True)
+        ]
+        self._insert(Node(op, names_read, outputs, attrs, source, list(blocks)))
+        return tuple(outputs)
 
     def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:
         name = self.unique_name(base)
@@ -499,53 +597,99 @@ class Graph:
         self.listener.touch(name)
         return name
 
+    def _insert(self, node: Node) -> None:
+        """Put a node whose outputs are tensors already into the indices."""
+        self._nodes[node.output] = node
+        self._producers.update(dict.fromkeys(node.outputs, node))
+        self._link(node)
+
     def _link(self, node: Node) -> None:
-        self.listener.touch(node.output)
-        for name in node.inputs:
+        self.listener.touch(*node.outputs)
+        for name in node.reads:
             self._consumers[name][node.output] = None
+        for block in node.blocks:
+            block.sizes, block.examples = self.sizes, self.examples
+            block.listener = _Within(self, node)
         self._order = None
 
     def _unlink(self, node: Node) -> None:
-        for name in node.inputs:
+        for name in node.reads:
             self._consumers[name].pop(node.output, None)
         self._order = None
 
     def _drop_node(self, node: Node) -> None:
-        if self._nodes.get(node.output) is not node:
-            raise InternalError(f"node {node.output!r} is not in the graph")
-        self.listener.touch(node.output)
+        self._check_present(node)
+        self.listener.touch(*node.outputs)
         self._unlink(node)
         del self._nodes[node.output]
+        for name in node.outputs:
+            del self._producers[name]
 
-    def _set_definition(
-        self, node: Node, op: str, inputs: list[str], attrs: dict[str, Any]
-    ) -> None:
+    def _check_present(self, node: Node) -> None:
         if self._nodes.get(node.output) is not node:
             raise InternalError(f"node {node.output!r} is not in the graph")
-        inferred = self._infer(op, inputs, attrs)
-        if inferred != self.tensors[node.output].type:
+
+    def _set_definition(
+        self,
+        node: Node,
+        op: str,
+        inputs: list[str],
+        attrs: dict[str, Any],
+        blocks: list[Graph],
+    ) -> None:
+        self._check_present(node)
+        expected, inferred = self.output_types(node), self._infer(op, inputs, attrs, blocks)
+        if [*inferred] != expected:
             raise InternalError(
-                f"{node.output!r}: expected {self.tensors[node.output].type} of its new "
-                f"definition, got {inferred} of {op}"
+                f"{node.output!r}: expected {_types_text(expected)} of its new "
+                f"definition, got {_types_text(inferred)} of {op}"
             )
         self._unlink(node)
-        node.op, node.inputs, node.attrs = op, inputs, attrs
+        node.op, node.inputs, node.attrs, node.blocks = op, inputs, attrs, blocks
         self._link(node)
 
     def _replace_in(self, consumer: Node, old: str, new: str) -> None:
         inputs = [new if name == old else name for name in consumer.inputs]
-        self._set_definition(consumer, consumer.op, inputs, consumer.attrs)
+        self._set_definition(consumer, consumer.op, inputs, consumer.attrs, consumer.blocks)
 
-    def _rename(self, node: Node, name: str) -> None:
-        """Give the output of ``node`` the name of the tensor whose node was dropped before."""
-        consumers = self.consumers(node.output)
-        old = node.output
-        del self._nodes[old]
+    def _reroute(self, old: str, new: str) -> bool:
+        """Let every node that reads ``old`` read ``new``; say whether there was one."""
+        consumers = self.consumers(old)
+        for consumer in consumers:
+            self._replace_in(consumer, old, new)
+        return bool(consumers)
+
+    def _may_rename(self, tensor: str) -> bool:
+        """Whether a node makes ``tensor`` and its name is not the caller's."""
+        return tensor in self._producers and not self.is_output(tensor)
+
+    def _hand_over(self, node: Node, pairs: Sequence[tuple[str, str]]) -> None:
+        """Remove ``node``; for each output that is the graph's, have a tensor take over its name.
+
+        Where that cannot be, the output becomes a COPY of it.
+        """
+        old, kept = node.reads, {tensor for _, tensor in pairs}
+        self._drop_node(node)
+        renamed: dict[str, str] = {}
+        for name, tensor in pairs:
+            tensor = renamed.get(tensor, tensor)
+            if not self.is_output(name):
+                self.remove_tensor(name)
+            elif self._may_rename(tensor):
+                self._rename(tensor, name)
+                renamed[tensor] = name
+            else:
+                self._insert(Node("COPY", [tensor], [name], source=node.source))
+        self.prune(name for name in old if name not in kept)
+
+    def _rename(self, old: str, name: str) -> None:
+        """Give an output of a node the name of the tensor whose node was dropped before."""
+        node, consumers = self._producers.pop(old), self.consumers(old)
         self._unlink(node)
+        del self._nodes[node.output]
         self.listener.replaced(old, name)
-        node.output = name
-        self._nodes[name] = node
-        self._link(node)
+        node.outputs[node.outputs.index(old)] = name
+        self._insert(node)
         for consumer in consumers:
             self._replace_in(consumer, old, name)
         self.remove_tensor(old)
@@ -562,7 +706,8 @@ class Graph:
                     stack.pop()
                     continue
                 node = self._nodes[name]
-                waiting = [t for t in node.inputs if t in self._nodes and t not in done]
+                producers = [self._producers[t].output for t in node.reads if t in self._producers]
+                waiting = [producer for producer in producers if producer not in done]
                 if not waiting:
                     stack.pop()
                     done.add(name)
@@ -574,12 +719,47 @@ class Graph:
                 stack += reversed(waiting)
 
 
+class _Within(Listener):
+    """Tells the graph around a block of its changes: as changes of the node that has the block."""
+
+    def __init__(self, graph: Graph, node: Node) -> None:
+        self._graph, self._node = graph, node
+
+    def touch(self, *names: str) -> None:
+        """Tell that the node has changed."""
+        self._graph.listener.touch(*self._node.outputs)
+
+    def enter(self, stage: str, pass_: str) -> None:
+        """Tell that a pass begins."""
+        self._graph.listener.enter(stage, pass_)
+
+    def leave(self) -> None:
+        """Tell that the pass has ended."""
+        self._graph.listener.leave()
+
+    def fired(self, rule: str, node: str) -> None:
+        """Tell that ``rule`` was applied inside."""
+        self._graph.listener.fired(rule, self._node.output)
+
+
 def _literal(what: str, array: np.ndarray, dtype: str | None) -> Literal:
     """Make a literal, or say what is wrong with the array of ``what``."""
     try:
         return literal(array, dtype)
     except OpError as error:
         raise OpError(f"{what}: {error}") from None
+
+
+def _present(inputs: Sequence[str | None]) -> list[str]:
+    """Return the inputs as nodes have them: named where they are absent, and not so at the end."""
+    names = [ABSENT if name is None else name for name in inputs]
+    while names and names[-1] == ABSENT:
+        names.pop()
+    return names
+
+
+def _types_text(types: Sequence[TensorType]) -> str:
+    return ", ".join(map(str, types))
 
 
 def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.ops.opdef import OpDef
+
+#: The name of an optional input that is absent. No tensor has it, and it is never the last.
+ABSENT = ""
 
 #: What an elementwise op computes with: a tensor's name or a number.
 Operand = str | int | float
@@ -16,7 +20,7 @@ Operand = str | int | float
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An op over named tensors; its identity is the name of its output.
+    """An op over named tensors; its identity is the name of its first output.
 
     Nodes are made and changed through their :class:`Graph` only, which keeps its indices in step.
 
@@ -25,20 +29,34 @@ class Node:
     op : str
         Name in the op registry.
     inputs : list of str
-        Tensor names.
-    output : str
-        The tensor it produces.
+        Tensor names; :data:`ABSENT` where an optional input is.
+    outputs : list of str
+        The tensors it produces, at least one.
     attrs : dict
         Plain data; attrs equal to the op's defaults may be missing.
     source : str
         The user's source line, empty where unknown.
+    blocks : list of Graph
+        The graphs that an op of control flow runs. Each is closed: it reads its own inputs and
+        constants alone.
     """
 
     op: str
     inputs: list[str]
-    output: str
+    outputs: list[str]
     attrs: dict[str, Any] = field(default_factory=dict)
     source: str = ""
+    blocks: list[Graph] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        """The first output, the only one of most ops."""
+        return self.outputs[0]
+
+    @property
+    def reads(self) -> list[str]:
+        """The inputs that are there."""
+        return [name for name in self.inputs if name != ABSENT]
 
     @property
     def definition(self) -> OpDef:
@@ -46,8 +64,10 @@ class Node:
         return REGISTRY[self.op]
 
     def copy(self) -> Node:
-        """Return a node of its own; attr values are shared."""
-        return Node(self.op, list(self.inputs), self.output, dict(self.attrs), self.source)
+        """Return a node of its own, with blocks of its own; attr values are shared."""
+        blocks = [block.copy() for block in self.blocks]
+        inputs, outputs = list(self.inputs), list(self.outputs)
+        return Node(self.op, inputs, outputs, dict(self.attrs), self.source, blocks)
 
     def complete_attrs(self) -> dict[str, Any]:
         """Attrs with the op's defaults filled in."""

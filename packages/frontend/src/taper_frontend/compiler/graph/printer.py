@@ -18,6 +18,8 @@ _MAX_LISTED = 8  # longer attr lists are cut: tile programs, masks
 def format_graph(graph: Graph) -> str:
     """Return one line per node, in order, between the graph's inputs and outputs.
 
+    Graphs inside a node stand below it, further in.
+
     ::
 
         graph(x: float32[2,3]):
@@ -33,18 +35,23 @@ def format_graph(graph: Graph) -> str:
         f"graph({inputs}):",
         f"  {counted(count, 'constant')}, {constant_bytes:,} bytes",
         *(f"  state {state.name}: {format_type(tensors[state.name])}" for state in graph.states),
-        *(f"  {_format_node(graph, node)}" for node in graph.order()),
+        *(f"  {line}" for node in graph.order() for line in _node_lines(graph, node)),
         *(f"  next {state.name} = {state.next}" for state in graph.states),
         f"  return {', '.join(graph.outputs)}",
     ]
     return "\n".join(lines)
 
 
-def _format_node(graph: Graph, node: Node) -> str:
-    arguments = [*node.inputs, *(f"{k}={_value(v)}" for k, v in node.attrs.items())]
-    line = f"{node.output} = {node.op}({', '.join(arguments)})"
-    line += f" -> {format_type(graph.tensors[node.output])}"
-    return f"{line}  # {node.source}" if node.source else line
+def _node_lines(graph: Graph, node: Node) -> list[str]:
+    """Return the line of a node, and those of its blocks, further in."""
+    inputs = [name or "none" for name in node.inputs]
+    arguments = [*inputs, *(f"{k}={_value(v)}" for k, v in node.attrs.items())]
+    types = ", ".join(format_type(graph.tensors[name]) for name in node.outputs)
+    line = f"{', '.join(node.outputs)} = {node.op}({', '.join(arguments)}) -> {types}"
+    if node.source:
+        line += f"  # {node.source}"
+    inside = [f"  {line}" for block in node.blocks for line in format_graph(block).splitlines()]
+    return [line, *inside]
 
 
 def format_type(spec: TensorSpec) -> str:

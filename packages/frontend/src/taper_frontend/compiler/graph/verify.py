@@ -38,7 +38,7 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
             "input": graph.inputs.count(name),
             "state": states.count(name),
             "constant": int(name in graph.constants),
-            "intermediate": int(name in graph.nodes),
+            "intermediate": int(graph.producer(name) is not None),
         }
         if spec.name != name:
             yield f"tensor {name!r} calls itself {spec.name!r}"
@@ -48,7 +48,8 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
             yield f"tensor {name!r} has role {spec.role!r}, which graphs do not have"
         elif origins[spec.role] != 1 or sum(origins.values()) != 1:
             yield f"tensor {name!r} of role {spec.role!r} must have one origin, has {origins}"
-    for name in [*graph.reads, *graph.constants, *graph.nodes, *graph.writes]:
+    made = [name for node in graph.nodes.values() for name in node.outputs]
+    for name in [*graph.reads, *graph.constants, *made, *graph.writes]:
         if name not in graph.tensors:
             yield f"{name!r} is not among the tensors"
     for name, constant in graph.constants.items():
@@ -79,7 +80,10 @@ def _index_problems(graph: Graph) -> Iterable[str]:
     for output, node in graph.nodes.items():
         if node.output != output:
             yield f"node {node.output!r} is indexed as {output!r}"
-        for name in node.inputs:
+        for name in node.outputs:
+            if graph.producer(name) is not node:
+                yield f"{name!r} of node {output!r} is indexed as another's"
+        for name in node.reads:
             if name in readers:
                 readers[name].add(output)
             else:
@@ -101,24 +105,40 @@ def _order_problems(graph: Graph) -> Iterable[str]:
         yield "the cached order does not hold each node once"
     done: set[str] = set()
     for node in order:
-        late = [t for t in node.inputs if t in graph.nodes and t not in done]
+        late = [t for t in node.reads if graph.producer(t) is not None and t not in done]
         if late:
             yield f"the cached order has node {node.output!r} before its inputs {late}"
-        done.add(node.output)
+        done.update(node.outputs)
 
 
 def _type_problems(graph: Graph) -> Iterable[str]:
-    """Check each output against the type its op infers."""
+    """Check the outputs of each node against the types its op infers, and its blocks."""
     for output, node in graph.nodes.items():
         if node.op not in REGISTRY:
             yield f"node {output!r}: no op {node.op!r} is registered"
             continue
+        for index, block in enumerate(node.blocks):
+            yield from _block_problems(graph, f"node {output!r}: block {index}", block)
         try:
-            inferred = node.definition.infer_type(
-                [graph.tensors[name].type for name in node.inputs], node.attrs
+            inferred = node.definition.infer_types(
+                graph.input_types(node), node.attrs, [block.signature for block in node.blocks]
             )
         except OpError as error:
             yield f"node {output!r}: {error}"
             continue
-        if inferred != graph.tensors[output].type:
-            yield f"node {output!r} is {graph.tensors[output].type}, {node.op} infers {inferred}"
+        declared = graph.output_types(node)
+        if [*inferred] != declared:
+            got, want = (", ".join(map(str, types)) for types in (declared, inferred))
+            yield f"node {output!r} is {got}, {node.op} infers {want}"
+
+
+def _block_problems(graph: Graph, place: str, block: Graph) -> Iterable[str]:
+    """Check a graph inside a node, and that it says of sizes what the graph around it does."""
+    if block.states:
+        yield f"{place}: has states"
+    if block.sizes is not graph.sizes or block.examples is not graph.examples:
+        yield f"{place}: has size variables of its own"
+    try:
+        verify(block)
+    except InternalError as error:
+        yield f"{place}: {error}"

@@ -45,15 +45,14 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
         members.setdefault(root, []).append(name)
     readers = _reader_counts(graph, own, roots)
     waiting = {
-        node.output: len({n for n in node.inputs if graph.producer(n) is not None}) for node in own
+        node.output: len({n for n in node.reads if graph.producer(n) is not None}) for node in own
     }
 
     def score(node: Node) -> int:
         """Return the bytes allocated minus those freed: smaller is better."""
-        is_view = roots[node.output] != node.output
-        allocated = 0 if is_view else graph.nbytes(node.output)
+        allocated = sum(graph.nbytes(name) for name in node.outputs if roots[name] == name)
         freed = 0
-        for root in {roots[name] for name in node.inputs}:
+        for root in {roots[name] for name in node.reads}:
             if readers[root] == 1 and graph.producer(root) is not None:
                 freed += graph.nbytes(root)
         # Computing in place means the two never stand side by side, not even during the node.
@@ -73,11 +72,11 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
             continue  # outdated: a fresher entry is in the heap
         done.add(node.output)
         order.append(node)
-        for consumer in graph.consumers(node.output):
+        for consumer in (reader for name in node.outputs for reader in graph.consumers(name)):
             waiting[consumer.output] -= 1
             if waiting[consumer.output] == 0:
                 heapq.heappush(heap, (score(consumer), position[consumer.output]))
-        for root in {roots[name] for name in node.inputs}:
+        for root in {roots[name] for name in node.reads}:
             readers[root] -= 1
             if readers[root] == 1:
                 for name in members[root]:
@@ -89,6 +88,6 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
 
 def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:
     """Return how many nodes read each root; what a run gives has one more, that never comes."""
-    readers = Counter(root for node in order for root in {roots[name] for name in node.inputs})
+    readers = Counter(root for node in order for root in {roots[name] for name in node.reads})
     readers.update(roots[name] for name in graph.writes)
     return readers

@@ -34,7 +34,8 @@ def _written(constant: Constant) -> list[Any]:
     for step in order:
         if isinstance(step, Derived):
             attrs = {name: _plain(value) for name, value in step.attrs.items()}
-            written.append([step.op, [places[id(x)] for x in step.inputs], attrs])
+            op = f"{step.op}[{step.index}]" if step.index else step.op
+            written.append([op, [places[id(x)] for x in step.reads], attrs])
         elif isinstance(step, Parameter):
             written.append([PARAMETER, [], {"names": list(step.names)}])
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.analysis.views import can_have_strides, view_of
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
@@ -84,8 +85,9 @@ class Sharing:
             if node.output in buffers:
                 continue  # its inputs have been computed where they lie in it
             self.executed.append(node)
-            if not in_buffer and not self._join_inplace(node, step):
-                self._start(node.output, external=graph.is_output(node.output), writable=True)
+            shares = in_buffer or self._join_inplace(node, step)
+            for name in node.outputs[1:] if shares else node.outputs:
+                self._start(name, external=graph.is_output(name), writable=True)
 
     def placement(self, name: str, arena: dict[str, int]) -> Placement:
         """Return the tensor's placement, given the arena's offsets by root."""
@@ -149,9 +151,9 @@ class Sharing:
         """Compute over an input that nothing reads afterwards, if the op allows it."""
         output = node.output
         for index in REGISTRY[node.op].inplace:
-            if index >= len(node.inputs):
+            source = node.inputs[index] if index < len(node.inputs) else ABSENT
+            if source == ABSENT:
                 continue
-            source = node.inputs[index]
             allocation = self.allocations[source]
             offset, strides = self.slices[source]
             if (
@@ -174,7 +176,7 @@ class Sharing:
         """
         allocation = self.allocations[source]
         return all(
-            name == source or self.allocations[name] is not allocation for name in node.inputs
+            name == source or self.allocations[name] is not allocation for name in node.reads
         )
 
 

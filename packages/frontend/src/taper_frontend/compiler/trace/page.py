@@ -50,7 +50,8 @@ def _node_counts(trace: dict[str, Any]) -> tuple[int, int]:
 
 
 def _nodes(trace: dict[str, Any], tensors: dict[str, int]) -> int:
-    return sum("op" in trace["records"][place] for place in tensors.values())
+    records = (trace["records"][place] for place in tensors.values())
+    return sum("op" in record and "part" not in record for record in records)
 
 
 def _growth(trace: dict[str, Any], step: dict[str, Any]) -> int:

@@ -47,7 +47,7 @@ class Recorder(Listener):
         self._running = False  # the last of the passes
         self._touched: dict[str, None] = {}  # an ordered set
         self._became: dict[str, str] = {}
-        names = [*graph.reads, *graph.constants, *(node.output for node in graph.order())]
+        names = [*graph.reads, *graph.constants, *(t for node in graph.order() for t in node.outputs)]
         self._known = {name: self._record(name) for name in names}
         self._ends = (graph.reads, graph.writes)
         self._lowered = {
@@ -132,8 +132,10 @@ class Recorder(Listener):
             ``sources``: lines of the user's model, each with the path of its module.
 
             ``records``: what a tensor can be. One of a node has the node's ``op``, ``inputs``,
-            ``attrs``, ``type`` and ``source``, a place among the sources; one of an input, a state
-            or a constant has its ``role`` and ``type``; a constant made of others the names of its
+            ``attrs``, ``type`` and ``source``, a place among the sources, and, for control flow,
+            the lines of its ``blocks``; an absent input is None. An output after a node's first has
+            a ``part``, which one it is, and reads the first. One of an input, a state or a constant
+            has its ``role`` and ``type``; a constant made of others the names of its
             ``parameters`` and the ``ops`` that make it, another one of few elements its ``value``.
 
             ``lowered``: ``inputs`` (then the states), ``outputs`` (then the states' next values)
@@ -171,9 +173,13 @@ class Recorder(Listener):
         else:
             source = node.source[:_MAX_TEXT]
             record["op"] = node.op
-            record["inputs"] = node.inputs
+            record["inputs"] = [name or None for name in node.inputs]
             record["attrs"] = {name: _plain(value) for name, value in node.attrs.items()}
             record["source"] = self._sources.setdefault(source, len(self._sources))
+            if node.blocks:
+                record["blocks"] = [str(block).splitlines() for block in node.blocks]
+            if part := node.outputs.index(name):
+                record |= {"part": part, "inputs": [node.output], "attrs": {}, "blocks": []}
         return self._records.setdefault(json.dumps(record), len(self._records))
 
 

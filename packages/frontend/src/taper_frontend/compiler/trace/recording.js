@@ -24,7 +24,7 @@ class Recording {
   }
 
   countNodes(places) {
-    return [...places.values()].filter((place) => this.records[place].op).length;
+    return [...places.values()].filter((place) => this.records[place].op && !this.records[place].part).length;
   }
 
   // Go to where `position` steps are done.

@@ -18,17 +18,36 @@ function formula(name, record, other, link) {
     if (record.ops && record.ops.length) value = ` from ${record.parameters.join(", ") || "literals"} by ${record.ops.join(", ")}`;
     line.append(word(record.role, !other || other.op), value);
   } else {
-    const inputs = record.inputs.map((input, at) => word(link(input), !other || !other.op || other.inputs[at] !== input));
+    const inputs = record.inputs.map((input, at) => {
+      const shown = input === null ? "none" : link(input);
+      return word(shown, !other || !other.op || other.inputs[at] !== input);
+    });
     const attrs = Object.entries(record.attrs).map(([key, value]) => {
       const text = `${key}=${showAttr(value)}`;
       return word(text, !other || !other.op || text !== `${key}=${showAttr(other.attrs[key])}`);
     });
-    line.append(word(record.op, record.op !== (other || {}).op), "(");
+    const title = titleOf(record);
+    line.append(word(title, !other || title !== titleOf(other)), "(");
     [...inputs, ...attrs].forEach((part, at) => line.append(at ? ", " : "", part));
     line.append(")");
   }
   line.append(make("span", { class: "faint" }, ` ${record.type}`));
+  (record.blocks || []).forEach((lines, at) => {
+    const known = new Set(((other || {}).blocks || [])[at] || []);
+    const parts = lines.map((text) => word(`${text}\n`, !known.has(text)));
+    line.append(make("pre", { class: "block" }, ...parts));
+  });
   return line;
+}
+
+// What a node is called; an output after a node's first is called by its place.
+function titleOf(record) {
+  return record.part ? `${record.op} output ${record.part}` : record.op;
+}
+
+// What a record reads: absent inputs left out.
+function inputsOf(record) {
+  return (record.inputs || []).filter((input) => input !== null);
 }
 
 // The nodes of a graph view, at the position of the recording.
@@ -46,9 +65,10 @@ function graphNodes(recording, marks) {
     if (source.line) module = source.module; // a node without a line belongs with the one before it
     const facts = [["op", record.op], ["result", record.type], ["module", module]];
     facts.push(...Object.entries(record.attrs).map(([key, value]) => [key, showAttr(value)]));
+    facts.push(...(record.blocks || []).map((lines, at) => [`block ${at}`, make("pre", {}, lines.join("\n"))]));
     if (source.line) facts.push(["source", source.line]);
     nodes.push({
-      id: name, title: record.op, subtitle: record.type, kind: "plain", inputs: record.inputs,
+      id: name, title: titleOf(record), subtitle: record.type, kind: "plain", inputs: inputsOf(record),
       group: module ? module.split(".") : [], facts, mark: marks.get(name),
     });
   }
@@ -65,27 +85,27 @@ function drawAround(recording, marks, label, select) {
   const shown = new Set([...marks.keys()].filter((name) => recording.tensors.has(name)));
   const around = new Set();
   for (const name of shown) {
-    for (const input of recording.record(name).inputs || []) {
+    for (const input of inputsOf(recording.record(name))) {
       const isConstant = recording.record(input).role === "constant"; // the list has them
       if (!shown.has(input) && !isConstant) around.add(input);
     }
   }
   for (const name of recording.tensors.keys()) {
-    const inputs = recording.record(name).inputs || [];
+    const inputs = inputsOf(recording.record(name));
     if (!shown.has(name) && inputs.some((input) => shown.has(input))) around.add(name);
   }
   for (const name of [...around].slice(0, MOST_AROUND)) shown.add(name);
   const order = recording.order().filter((name) => shown.has(name));
   const items = [...[...shown].filter((name) => !recording.record(name).op), ...order];
   const edges = order.flatMap((name) => {
-    const inputs = new Set(recording.record(name).inputs.filter((input) => shown.has(input)));
+    const inputs = new Set(inputsOf(recording.record(name)).filter((input) => shown.has(input)));
     return [...inputs].map((input) => [input, name]);
   });
   const picture = new Picture(label);
   picture.paint(items, edges, (name) => {
     const record = recording.record(name);
     const kind = `${record.op ? "plain" : "end"} ${marks.has(name) ? "" : "around"}`;
-    const title = shorten(record.op || record.role, 26);
+    const title = shorten(record.op ? titleOf(record) : record.role, 26);
     return { kind, title, subtitle: name, label: `${title} ${name}`, mark: marks.get(name), action: () => select(name) };
   });
   picture.fit(Infinity);

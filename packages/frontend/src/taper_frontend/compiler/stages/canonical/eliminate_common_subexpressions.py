@@ -25,16 +25,17 @@ def eliminate_common_subexpressions(graph: Graph) -> bool:
         x -> EXP -> a -> f                 x -> EXP -> a -> f
           -> EXP -> b -> g                               -> g
 
-    Two outputs that are COPYs of one tensor stay so: neither would be less.
+    Two outputs that are COPYs of one tensor stay so: neither would be less. Nodes with blocks stay
+    too.
     """
     changed = _merge_constants(graph)
     seen: dict[Hashable, Node] = {}
 
     def merge(graph: Graph, node: Node) -> bool:
-        if node.op == "COPY":
+        if node.op == "COPY" or node.blocks:
             return False
         first = seen.setdefault(_key(node), node)
-        return first is not node and graph.bypass(node, first.output)
+        return first is not node and graph.bypass(node, *first.outputs)
 
     return rewrite(graph, merge) or changed
 

@@ -8,6 +8,8 @@ from taper_frontend.compiler.graph.constants import Constant, Derived
 from taper_runtime.ops.convert import FLOATS_16_BIT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
@@ -30,17 +32,12 @@ def fold_constants(graph: Graph) -> bool:
     stored as 16-bit floats, widened.
     """
     constants: dict[str, Constant] = dict(graph.constants)
-    leaves = {name: frozenset((name,)) for name in constants}
+    leaves: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in constants}
     for node in graph.order():
-        if (
-            all(name in constants for name in node.inputs)
-            and graph.is_static(node)
-            and not _is_output_copy(graph, node)
-        ):
-            inputs = tuple(constants[name] for name in node.inputs)
-            type_ = graph.tensors[node.output].type
-            constants[node.output] = Derived(type_, node.op, inputs, node.attrs, node.source)
-            leaves[node.output] = frozenset().union(*(leaves[name] for name in node.inputs))
+        if _is_foldable(graph, node) and all(name in constants for name in node.reads):
+            constants.update(zip(node.outputs, _derived(graph, node, constants), strict=True))
+            under: frozenset[str] = frozenset().union(*(leaves[name] for name in node.reads))
+            leaves.update(dict.fromkeys(node.outputs, under))
 
     changed = False
     for node in reversed(graph.order()):
@@ -52,12 +49,26 @@ def fold_constants(graph: Graph) -> bool:
         limit = max(_SMALL, _MAX_GROWTH * leaf_bytes)
         if any(graph.tensors[leaf].dtype in FLOATS_16_BIT for leaf in leaves[name]):
             limit = max(_SMALL_16_BIT, leaf_bytes)
-        if _repeats(graph, node) or graph.tensors[name].nbytes > limit:
+        nbytes = sum(graph.tensors[output].nbytes for output in node.outputs)
+        if _repeats(graph, node) or nbytes > limit:
             continue
-        graph.replace_by_constant(node, constants[name])
+        graph.replace_by_constants(node, [constants[output] for output in node.outputs])
         graph.listener.fired("fold_constants", name)
         changed = True
     return changed
+
+
+def _is_foldable(graph: Graph, node: Node) -> bool:
+    return not node.blocks and graph.is_static(node) and not _is_output_copy(graph, node)
+
+
+def _derived(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> list[Constant]:
+    """Return the recipes of the outputs of ``node``."""
+    inputs = tuple(constants.get(name) for name in node.inputs)
+    return [
+        Derived(type_, node.op, inputs, node.attrs, node.source, index)
+        for index, type_ in enumerate(graph.output_types(node))
+    ]
 
 
 def _is_output_copy(graph: Graph, node: Node) -> bool:
