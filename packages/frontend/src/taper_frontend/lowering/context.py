@@ -174,8 +174,10 @@ class Lowering:
         self, op: str, inputs: Sequence[str], blocks: Sequence[Graph], /, **attrs: Any
     ) -> list[str]:
         """Add a node with blocks and return the names of its outputs."""
+        count = len(blocks[-1].outputs)
+        names = [self._name, *(f"{self._name}.{i}" for i in range(1, count))]
         outputs = self.graph.add_multi_output(
-            op, inputs, attrs, blocks=blocks, name=self._name, source=self._source
+            op, inputs, attrs, blocks=blocks, names=names, source=self._source
         )
         self._check_not_empty(outputs)
         return list(outputs)

@@ -77,7 +77,7 @@ def find_handler(node: Node) -> Handler | None:
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
     known = set[object]().union(*(unbacked_sizes(source) for source in node.all_input_nodes))
-    if unbacked_sizes(node) - known:
+    if unbacked_shapes(node) - known:
         raise Refusal("the shape of the result depends on values", "data-dependent")
     for value in tensors_of([node]):
         if reason := refused_type(value):
@@ -99,3 +99,8 @@ def unbacked_sizes(node: Node) -> set[Any]:
     """Return the sizes in what the node computes that only values decide."""
     value = node.meta.get("val")
     return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
+
+
+def unbacked_shapes(node: Node) -> set[Any]:
+    """Return those of them that are sizes of tensors."""
+    return set(free_unbacked_symbols([tuple(value.shape) for value in tensors_of([node])]))

@@ -288,6 +288,8 @@ class _ProgramWalk(Walk):
             return None
         if isinstance(arg, ConstantArgument):
             return value_leaf(arg.value)
+        if isinstance(arg, SymIntArgument) and not isinstance(self.value(arg.name), int):
+            return ["tensor", self.value(arg.name)]  # a number that values decide: a scalar
         if spec.kind != OutputKind.USER_OUTPUT or not isinstance(arg, TensorArgument):
             kind = type(arg).__name__
             self.refuse(f"output {arg.name!r}", "op", f"expected a tensor, got a {kind}")

@@ -57,9 +57,11 @@ def slice_(
 
 
 @lowers("aten.select.int")
-def select(ctx: Lowering, x: str, dim: int, index: int) -> str:
-    """Take one element of one axis."""
+def select(ctx: Lowering, x: str, dim: int, index: int | str) -> str:
+    """Take one element of one axis; values may decide which."""
     axis = ctx.axis(x, dim)
+    if isinstance(index, str):
+        return ctx.emit("INDEX_SELECT", [x, index], axis=axis)
     index %= ctx.shape(x)[axis]
     return ctx.reshape(ctx.slice(x, axis, index, index + 1), ctx.output.shape)
 

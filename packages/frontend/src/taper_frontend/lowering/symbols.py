@@ -163,7 +163,7 @@ class Sizes:
         """Return dtype and shape of a tensor; None for what has none in a plan."""
         if not isinstance(value, torch.Tensor) or refused_type(value):
             return None
-        if free_unbacked_symbols(value):
+        if free_unbacked_symbols(tuple(value.shape)):
             return None
         return TensorType(DTYPE_NAMES[value.dtype], tuple(self.size(size) for size in value.shape))
 

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from taper_frontend.compiler.graph import Graph
 from taper_frontend.errors import UnsupportedNode
 from taper_frontend.lowering.context import Lowering, Refusal
 from taper_frontend.lowering.fraction import lower_fraction
-from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
+from taper_frontend.lowering.fx_nodes import (
+    find_handler,
+    needed,
+    tensors_of,
+    unbacked_shapes,
+    unbacked_sizes,
+)
 from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch.fx import GraphModule, Node
 
+    from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.context import Operand
     from taper_frontend.lowering.registry import Handler
 
@@ -116,7 +122,7 @@ class Walk:
         RefusedBody
             If something in it has been refused.
         """
-        graph = Graph(self.sizes.ranges, self.sizes.examples)
+        graph = self.graph.new_block()
         walk = Walk(graph, self.sizes, self.findings, self.context.training, prefix)
         walk._around = source
         for state in generator:
@@ -127,7 +133,8 @@ class Walk:
             walk.values[name] = self._bind_operand(graph, f"{prefix}{name}", operand)
         walk.lower_nodes(nodes)
         (results,) = next(node.args for node in nodes if node.op == "output")
-        outputs = walk._argument(results if isinstance(results, list | tuple) else [results])
+        results = results if isinstance(results, list | tuple) else [results]
+        outputs = [walk.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
         if holds_poison(outputs):
             raise RefusedBody
         last = [walk.context.generator] if generator and advances else []
@@ -166,7 +173,7 @@ class Walk:
                 and tensors_of(node.users)
             ):
                 return lower_fraction(self.context, self.sizes, value.node.expr)
-            if handler is None or holds_poison(arguments) or unbacked_sizes(node):
+            if handler is None or holds_poison(arguments) or unbacked_shapes(node):
                 return POISON
             return self._call(handler, arguments, node)
         except RefusedBody:

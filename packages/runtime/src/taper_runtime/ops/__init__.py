@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.ops import (
     attention,
+    control,
     conv,
     convert,
     creation,
@@ -81,5 +82,6 @@ for _op in (
     *linalg.OPS,
     *decompositions.OPS,
     *recurrent.OPS,
+    *control.OPS,
 ):
     register(_op)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops.opdef import (
     Attr,
     Attrs,
     BlockFunction,
     OpDef,
     Sample,
-    SampleBlock,
     Signature,
     TensorType,
 )
@@ -133,7 +133,7 @@ def _evaluate_scan(
     if results:
         return (*_own(carries), *map(np.stack, zip(*results, strict=True)))
     ys = body.types.outputs[n:]
-    return (*_own(carries), *(np.zeros((0, *y.shape), _storage(y)) for y in ys))
+    return (*_own(carries), *(np.zeros((0, *y.shape), DTYPES[y.dtype].storage) for y in ys))
 
 
 # -- what they share -------------------------------------------------------------------------------
@@ -151,12 +151,6 @@ def _own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(np.array(array, order="C") for array in arrays)
 
 
-def _storage(type_: TensorType) -> np.dtype:
-    from taper_runtime.dtypes import DTYPES
-
-    return DTYPES[type_.dtype].storage
-
-
 # -- samples ---------------------------------------------------------------------------------------
 
 _X = TensorType("float32", (2, 3))
@@ -165,8 +159,8 @@ _N = TensorType("int64", ())
 
 def _samples_if() -> Iterator[Sample]:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    then = SampleBlock(Signature((_X, _N), (_X, _N)), lambda v: [v[0] * 2, v[1]])
-    otherwise = SampleBlock(Signature((_X, _N), (_X, _N)), lambda v: [v[0] - 1, v[1] + 1])
+    then = BlockFunction(Signature((_X, _N), (_X, _N)), lambda v: [v[0] * 2, v[1]])
+    otherwise = BlockFunction(Signature((_X, _N), (_X, _N)), lambda v: [v[0] - 1, v[1] + 1])
     for predicate in (True, False):
         yield Sample([np.array(predicate), x, np.array(5)], blocks=(then, otherwise))
 
@@ -174,8 +168,8 @@ def _samples_if() -> Iterator[Sample]:
 def _samples_while() -> Iterator[Sample]:
     x = np.ones((2, 3), np.float32)
     types = (_N, _X, _N)
-    condition = SampleBlock(Signature(types, (_PREDICATE,)), lambda v: [np.asarray(v[0] < v[2])])
-    body = SampleBlock(Signature(types, (_N, _X)), lambda v: [np.asarray(v[0] + 1), v[1] * 2])
+    condition = BlockFunction(Signature(types, (_PREDICATE,)), lambda v: [np.asarray(v[0] < v[2])])
+    body = BlockFunction(Signature(types, (_N, _X)), lambda v: [np.asarray(v[0] + 1), v[1] * 2])
     for limit in (0, 1, 4):
         inputs = [np.array(0), x, np.array(limit)]
         yield Sample(inputs, {"carries": 2}, blocks=(condition, body))
@@ -183,10 +177,10 @@ def _samples_while() -> Iterator[Sample]:
 
 def _samples_scan() -> Iterator[Sample]:
     row = TensorType("float32", (3,))
-    body = SampleBlock(
+    body = BlockFunction(
         Signature((row, row, _N), (row, row)), lambda v: [v[0] + v[1], v[0] * v[2].astype("f4")]
     )
-    square = SampleBlock(Signature((row,), (row,)), lambda v: [v[0] * v[0]])
+    square = BlockFunction(Signature((row,), (row,)), lambda v: [v[0] * v[0]])
     for steps in (0, 1, 5):
         xs = np.arange(3 * steps, dtype=np.float32).reshape(steps, 3)
         inputs = [np.ones(3, np.float32), xs, np.array(2)]

@@ -66,6 +66,24 @@ class Signature(NamedTuple):
     outputs: tuple[TensorType, ...]
 
 
+class BlockFunction(NamedTuple):
+    """A block as an evaluator calls it.
+
+    Attributes
+    ----------
+    types : Signature
+    run : callable
+        The arrays that it takes to those that it gives.
+    """
+
+    types: Signature
+    run: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Run the block once."""
+        return self.run(arrays)
+
+
 class View(NamedTuple):
     """Where a tensor lies inside another's memory."""
 
@@ -151,10 +169,8 @@ class Sample(NamedTuple):
     attrs: Attrs = NO_ATTRS
     native: bool = True
     formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain
+    blocks: Sequence[BlockFunction] = ()
 
-
-#: A block as an evaluator calls it: the arrays that it takes to those that it gives.
-BlockFunction = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 Infer = Callable[..., TensorType | tuple[TensorType, ...]]
 Evaluate = Callable[..., np.ndarray | tuple[np.ndarray, ...]]

@@ -11,6 +11,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, InternalError
 from taper_runtime.formats import decode, encode
 from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import BlockFunction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +101,7 @@ def evaluate_op(
         array if array is None or type_ is None else decode(array, type_)
         for array, type_ in zip(arrays, types, strict=True)
     ]
-    functions = [partial(_run_block, block) for block in blocks]
+    functions = [BlockFunction(block.signature, partial(_run_block, block)) for block in blocks]
     with np.errstate(all="ignore"):  # inf and nan are values like others
         results = definition.evaluate_all(values, definition.complete(attrs), functions)
     stored = []

@@ -76,6 +76,12 @@ class Graph:
 
     # -- building ---------------------------------------------------------------------------------
 
+    def new_block(self) -> Graph:
+        """Return an empty graph for a node of this one: it has the same size variables."""
+        block = Graph()
+        block.sizes, block.examples = self.sizes, self.examples
+        return block
+
     def add_input(self, name: str, dtype: str, shape: Sequence[int]) -> str:
         """Add a graph input.
 

@@ -47,7 +47,11 @@ class Recorder(Listener):
         self._running = False  # the last of the passes
         self._touched: dict[str, None] = {}  # an ordered set
         self._became: dict[str, str] = {}
-        names = [*graph.reads, *graph.constants, *(t for node in graph.order() for t in node.outputs)]
+        names = [
+            *graph.reads,
+            *graph.constants,
+            *(t for node in graph.order() for t in node.outputs),
+        ]
         self._known = {name: self._record(name) for name in names}
         self._ends = (graph.reads, graph.writes)
         self._lowered = {
