@@ -223,7 +223,8 @@ class Sampler(nn.Module):
             return i < self.steps
 
         def denoise(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            now, after = self.kept[i], self.kept[i + 1]
+            now = self.kept.index_select(0, i.view(1))
+            after = self.kept.index_select(0, i.view(1) + 1)
             guess = torch.tanh(self.unet(x, i.to(torch.float32)))
             image = (x - (1 - now).sqrt() * guess) / now.sqrt()
             return i + 1, after.sqrt() * image.clamp(-1, 1) + (1 - after).sqrt() * guess

@@ -367,7 +367,7 @@ class TestVerify:
             (lambda g: g.nodes["b"].inputs.__setitem__(0, "x"), "its index says"),
             (lambda g: g.nodes["b"].attrs.update(nonsense=1), "nonsense"),
             (lambda g: setattr(g.nodes["b"], "op", "NO_SUCH_OP"), "NO_SUCH_OP"),
-            (lambda g: setattr(g.nodes["b"], "output", "elsewhere"), "'elsewhere'"),
+            (lambda g: setattr(g.nodes["b"], "outputs", ["elsewhere"]), "'elsewhere'"),
             (lambda g: g.outputs.append("ghost"), "'ghost'"),
             (lambda g: g.inputs.append("x"), "one origin"),
             (lambda g: g.inputs.clear(), "one origin"),

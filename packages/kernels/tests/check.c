@@ -308,8 +308,12 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
             continue;
         check_descriptors(n->kernel);
         n->work = (taper_work){-1, SIZE_MAX, 1};
-        n->call = (taper_call){n->inputs, &n->output, attrs,
-                               alloc_aligned(n->kernel->state_bytes, POISON_BYTE), n_inputs};
+        n->call = (taper_call){.inputs = n->inputs,
+                               .output = &n->output,
+                               .attrs = attrs,
+                               .state = alloc_aligned(n->kernel->state_bytes, POISON_BYTE),
+                               .n_inputs = n_inputs,
+                               .n_outputs = 1};
         const taper_status status = taper_kernel_takes(n->kernel, &n->call)
                                         ? n->kernel->prepare(&n->call, &n->work)
                                         : TAPER_UNSUPPORTED;

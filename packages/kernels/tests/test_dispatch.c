@@ -41,7 +41,7 @@ static void takes_what_it_states(void) {
     taper_tensor inputs[3], output = {.dtype = TAPER_FLOAT32};
     for (int i = 0; i < 3; i++)
         inputs[i] = (taper_tensor){.dtype = TAPER_FLOAT32, .format = i ? TAPER_PANELS_1 : 0};
-    const taper_call call = {inputs, &output, NULL, NULL, 3};
+    const taper_call call = {.inputs = inputs, .output = &output, .n_inputs = 3, .n_outputs = 1};
     CHECK(taper_kernel_takes(&k, &call), "as stated");
     inputs[1].dtype = inputs[2].dtype = TAPER_FLOAT16;
     CHECK(taper_kernel_takes(&k, &call), "the last stands for all further ones");
@@ -113,7 +113,12 @@ static void prepare_survives(void) {
                 for (int i = 0; i < MOST_INPUTS; i++)
                     inputs[i] = scalar;
                 void *state = check_alloc((k->state_bytes + 63) / 64 * 64, 0);
-                const taper_call call = {inputs, &scalar, attrs, state, n};
+                const taper_call call = {.inputs = inputs,
+                                         .output = &scalar,
+                                         .attrs = attrs,
+                                         .state = state,
+                                         .n_inputs = n,
+                                         .n_outputs = 1};
                 taper_work work;
                 const taper_status status = k->prepare(&call, &work);
                 CHECK(status == TAPER_OK || status == TAPER_UNSUPPORTED, "%s: %s", k->name,
@@ -160,9 +165,10 @@ static void names(void) {
 /* The numbers are the API; each has its own sentence, and any other number has one too. */
 static void statuses(void) {
     CHECK(TAPER_OK == 0 && TAPER_UNSUPPORTED == 1 && TAPER_NO_MEMORY == 2 && TAPER_BAD_INDEX == 3 &&
-              TAPER_BAD_ARGUMENT == 4 && TAPER_UNKNOWN_ISA == 5,
+              TAPER_BAD_ARGUMENT == 4 && TAPER_UNKNOWN_ISA == 5 && TAPER_STOPPED == 6 &&
+              TAPER_CALL_FAILED == 7,
           "a status changed its number");
-    for (int i = TAPER_OK; i <= TAPER_UNKNOWN_ISA + 1; i++)
+    for (int i = TAPER_OK; i <= TAPER_CALL_FAILED + 1; i++)
         for (int j = TAPER_OK; j < i; j++)
             CHECK(strcmp(taper_status_string((taper_status)i),
                          taper_status_string((taper_status)j)) != 0,

@@ -89,6 +89,19 @@ static void clock_counts_nanoseconds(void) {
     CHECK(took > wait / 2 && took < 60, "%g s in %g s", took, wait);
 }
 
+/* In nanoseconds, and forward. */
+static void coarse_clock_goes_on(void) {
+    const int64_t exact = taper_os_now(), coarse = taper_os_coarse_now();
+    int64_t last = coarse;
+    while (taper_os_now() - exact < 100000000) {
+        const int64_t now = taper_os_coarse_now();
+        CHECK(now >= last, "back by %lld ns", (long long)(last - now));
+        last = now;
+    }
+    const double took = 1e-9 * (double)(taper_os_coarse_now() - coarse);
+    CHECK(took > 0.05 && took < 60, "%g s in 0.1 s", took);
+}
+
 int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"threads_wait_and_wake", threads_wait_and_wake},
@@ -96,6 +109,7 @@ int main(int argc, char **argv) {
         {"leaves_a_cpu", leaves_a_cpu},
         {"counts_cpus", counts_cpus},
         {"clock_counts_nanoseconds", clock_counts_nanoseconds},
+        {"coarse_clock_goes_on", coarse_clock_goes_on},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
 }

@@ -133,10 +133,11 @@ typedef struct taper_attr {
 /* One node as its kernel sees it. */
 typedef struct taper_call {
     const taper_tensor *inputs; /* [n_inputs] */
-    const taper_tensor *output;
-    const void *attrs; /* the kernel's attr struct */
-    void *state;       /* taper_kernel.state_bytes, aligned to TAPER_ALIGNMENT */
+    const taper_tensor *output; /* [n_outputs]: the first of them */
+    const void *attrs;          /* the kernel's attr struct */
+    void *state;                /* taper_kernel.state_bytes, aligned to TAPER_ALIGNMENT */
     int32_t n_inputs;
+    int32_t n_outputs;
 } taper_call;
 
 typedef struct taper_work {

@@ -8,28 +8,85 @@
 extern "C" {
 #endif
 
-/* A prepared node: prepare() accepted the call and said how much work it is. */
+/* Steps of a body: `count` of taper_run_args.steps, from `first` on. */
+typedef struct taper_block {
+    int64_t first, count;
+} taper_block;
+
+/* Bytes that a loop copies; none where both are the same memory. */
+typedef struct taper_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+} taper_copy;
+
+/* A pointer that goes along an array from one iteration to the next: in the i-th, *pointer is first
+ * + i * stride. */
+typedef struct taper_slice {
+    void **pointer;
+    char *first;
+    int64_t stride; /* bytes */
+} taper_slice;
+
+typedef enum taper_control_kind {
+    TAPER_IF,    /* blocks[0] where *predicate is not 0, else blocks[1] */
+    TAPER_WHILE, /* blocks[0], which sets *predicate, then blocks[1], as long as that is not 0 */
+    TAPER_SCAN   /* blocks[0], `trips` times */
+} taper_control_kind;
+
+/*
+ * A step with steps inside. A loop's values live in memory that its body reads; `enter` puts the
+ * first values there, and `next` what the body has computed, after each iteration.
+ */
+typedef struct taper_control {
+    taper_control_kind kind;
+    taper_block blocks[2];
+    const uint8_t *predicate;
+    int64_t trips;
+    const taper_copy *enter; /* [n_enter], in order, before the first iteration */
+    int64_t n_enter;
+    const taper_copy *next; /* [n_next], in order, after each iteration */
+    int64_t n_next;
+    const taper_slice *slices; /* [n_slices], of a TAPER_SCAN: set before each iteration */
+    int64_t n_slices;
+} taper_control;
+
+/*
+ * A prepared node: prepare() accepted the call and said how much work it is. Code of the caller's
+ * own is a kernel of its own, whose run() finds what it needs in call.state; with one task and one
+ * worker it runs on the thread that called taper_run.
+ */
 typedef struct taper_step {
     const taper_kernel *kernel;
     taper_call call;
     taper_work work;
     void *scratch;   /* worker 0's work.scratch_bytes, aligned; may be NULL when 0 */
-    int32_t workers; /* how many the node keeps busy; 1 for a small one */
+    int32_t workers; /* how many the step keeps busy; 1 for a small one. Of control, the most that a
+                        step inside keeps busy */
+    const taper_control *control; /* NULL, or what the step is in place of a kernel's */
 } taper_step;
 
-/* When one worker was at one step, by taper_now; zeros where it was not. */
+/* When one worker was at one step, by taper_now; zeros where it was not. Of a step that runs often,
+ * the begin of its first time, and all its times one after the other. */
 typedef struct taper_span {
     int64_t begin, end;
 } taper_span;
 
 /* What one run needs. */
 typedef struct taper_run_args {
-    const taper_step *steps; /* [count] */
+    const taper_step *steps; /* [count] of the run, then those of all blocks inside */
     int64_t count;
     int32_t workers;             /* at most this many threads, the caller among them */
     char *worker_scratch;        /* [workers - 1][worker_scratch_bytes], aligned: workers 1.. */
     size_t worker_scratch_bytes; /* at least every step's scratch_bytes; a multiple of 64 */
-    taper_span *spans;           /* [count][workers], zeroed by the caller; or NULL */
+    taper_span *spans;           /* per step [workers], zeroed by the caller; or NULL */
+    /* Where another thread may set the run an end, by writing other than 0; or NULL. Looked at
+     * between steps and between iterations, atomically. */
+    const int32_t *stop;
+    /* Called with poll_context on the caller's thread, about every 25 ms that the run takes,
+     * between steps and between iterations: false ends the run; or NULL. */
+    bool (*poll)(void *poll_context);
+    void *poll_context;
 } taper_run_args;
 
 /*
@@ -37,7 +94,7 @@ typedef struct taper_run_args {
  * process share: the caller works too, the others spin between steps and sleep between runs. A run
  * that finds the pool busy with another run computes alone. The bits do not depend on the number of
  * threads. On failure returns a failing step's status, its index in *failed; later steps are not
- * run.
+ * run. TAPER_STOPPED where the run was told to end: *failed is the step it came to.
  */
 taper_status taper_run(const taper_run_args *args, int64_t *failed);
 

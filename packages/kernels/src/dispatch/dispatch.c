@@ -196,6 +196,10 @@ const char *taper_status_string(taper_status status) {
         return "an argument is outside its documented range";
     case TAPER_UNKNOWN_ISA:
         return "TAPER_ISA names a level this build or this CPU does not have";
+    case TAPER_STOPPED:
+        return "the run was stopped";
+    case TAPER_CALL_FAILED:
+        return "a call of the caller's own code failed";
     }
     return "unknown status";
 }

@@ -41,6 +41,9 @@ int32_t taper_os_cpu_count(void);
 /* Nanoseconds of a clock that never goes back. */
 int64_t taper_os_now(void);
 
+/* Nanoseconds of a clock that goes on every few milliseconds and costs next to nothing to read. */
+int64_t taper_os_coarse_now(void);
+
 /* Bytes of a data cache of level 1 to 3 as the first CPU has it; 0 where the system does not say.
  */
 int64_t taper_os_cache_bytes(int32_t level);

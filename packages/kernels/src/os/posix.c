@@ -1,5 +1,6 @@
 /* What Linux, macOS and other POSIX systems have in common. */
-#define _DEFAULT_SOURCE /* pthread_atfork; on macOS nothing is hidden unless POSIX is asked for */
+/* pthread_atfork, the coarse clock; on macOS nothing is hidden unless POSIX is asked for */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -34,10 +35,22 @@ void taper_os_at_fork(void (*child)(void)) { pthread_atfork(NULL, NULL, child); 
 
 void taper_os_yield(void) { sched_yield(); }
 
-int64_t taper_os_now(void) {
+static int64_t read_clock(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t taper_os_now(void) { return read_clock(CLOCK_MONOTONIC); }
+
+int64_t taper_os_coarse_now(void) {
+#if defined(CLOCK_MONOTONIC_COARSE)
+    return read_clock(CLOCK_MONOTONIC_COARSE);
+#elif defined(CLOCK_MONOTONIC_RAW_APPROX)
+    return read_clock(CLOCK_MONOTONIC_RAW_APPROX);
+#else
+    return taper_os_now();
+#endif
 }
 
 int64_t taper_os_memory_bytes(void) {

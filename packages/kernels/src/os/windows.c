@@ -66,6 +66,8 @@ int64_t taper_os_now(void) {
     return seconds * 1000000000 + rest * 1000000000 / rate.QuadPart;
 }
 
+int64_t taper_os_coarse_now(void) { return (int64_t)GetTickCount64() * 1000000; }
+
 int64_t taper_os_cache_bytes(int32_t level) {
     enum { MAX_RECORDS = 1024 };
     SYSTEM_LOGICAL_PROCESSOR_INFORMATION records[MAX_RECORDS];

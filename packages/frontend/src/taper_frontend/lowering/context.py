@@ -130,14 +130,31 @@ class Lowering:
 
     # -- building ---------------------------------------------------------------------------------
 
-    def emit(self, op: str, inputs: Sequence[str], /, **attrs: Any) -> str:
-        """Add a node and return the name of its output."""
+    def emit(self, op: str, inputs: Sequence[str | None], /, **attrs: Any) -> str:
+        """Add a node of one output and return its name; None is an input that is absent."""
         output = self.graph.add_node(
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
         self._emitted[output] = None
         self._check_not_empty([output])
         return output
+
+    def emit_multi(
+        self,
+        op: str,
+        inputs: Sequence[str | None],
+        /,
+        blocks: Sequence[Graph] = (),
+        **attrs: Any,
+    ) -> tuple[str, ...]:
+        """Add a node of any number of outputs, or one with blocks, and return their names."""
+        first = f"{self._name}.{op.lower()}"
+        outputs = self.graph.add_multi_output(
+            op, inputs, attrs, blocks=blocks, name=first, source=self._source
+        )
+        self._emitted.update(dict.fromkeys(outputs))
+        self._check_not_empty(outputs)
+        return outputs
 
     def constant(self, value: torch.Tensor | np.ndarray) -> str:
         """Add a constant; a tensor's values are copied, so the plan shares nothing with a model."""
@@ -170,27 +187,12 @@ class Lowering:
             self.generator_state = self._before = self.generator
         return self.generator
 
-    def emit_blocks(
-        self, op: str, inputs: Sequence[str], blocks: Sequence[Graph], /, **attrs: Any
-    ) -> list[str]:
-        """Add a node with blocks and return the names of its outputs."""
-        count = len(blocks[-1].outputs)
-        names = [self._name, *(f"{self._name}.{i}" for i in range(1, count))]
-        outputs = self.graph.add_multi_output(
-            op, inputs, attrs, blocks=blocks, names=names, source=self._source
-        )
-        self._check_not_empty(outputs)
-        return list(outputs)
-
     def block(
         self,
         module: GraphModule,
         name: str,
         leading: Sequence[TensorType],
         others: Sequence[Operand],
-        generator: Sequence[str] = (),
-        *,
-        advances: bool = True,
     ) -> Graph:
         """Lower a body that torch.export gives.
 
@@ -200,24 +202,20 @@ class Lowering:
         name : str
             What the body is to the node; part of the names of its tensors.
         leading : sequence of TensorType
-            The types of its first inputs.
+            The types of its first inputs. The first is the state of the generator, of which torch
+            says nothing.
         others : sequence of str or number
             What it is given behind them: a constant becomes its own, a number or a size is put
             into it, the other tensors are further inputs: see :meth:`free`.
-        generator : sequence of str
-            The state of the generator if that is to be the first input, before the leading ones.
-        advances : bool
-            Whether that state, after what has been drawn, is the first output.
 
         Returns
         -------
         Graph
-            With its outputs set: numbers as scalars.
+            With its outputs set: the state of the generator after what has been drawn, then what
+            the body gives, numbers as scalars.
         """
         assert self._lower_block is not None
-        prefix = f"{self._name}.{name}."
-        state = [self.type(tensor) for tensor in generator]
-        return self._lower_block(module, prefix, self._source, leading, others, state, advances)
+        return self._lower_block(module, f"{self._name}.{name}.", self._source, leading, others)
 
     def free(self, operands: Sequence[Operand]) -> list[str]:
         """Return those operands of a body that are its inputs, not its constants or numbers."""
@@ -382,7 +380,7 @@ class Lowering:
         for name in reversed(self._emitted):
             if (node := self.graph.producer(name)) is not None:
                 self.graph.remove_node(node)
-            else:
+            elif name in self.graph.tensors:  # not another output of a node that is gone
                 self.graph.remove_tensor(name)
         self._emitted = {}
         self._wide = True
@@ -406,7 +404,7 @@ class Lowering:
             ]
         names: dict[str, str] = {}
         for index, result in enumerate(results):
-            if result in self._emitted and result in self.graph.nodes and result not in names:
+            if result in self._emitted and result not in names and self._is_made(result):
                 name = self._name if len(results) == 1 else f"{self._name}.{index}"
                 names[result] = self._rename(result, name)
         return [None if result is None else names.get(result, result) for result in results]
@@ -416,8 +414,16 @@ class Lowering:
             if isinstance(size, Size) and bounds(size)[0] < 1:
                 raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
 
+    def _is_made(self, tensor: str | None) -> bool:
+        return tensor is not None and self.graph.producer(tensor) is not None
+
     def _rename(self, tensor: str, name: str) -> str:
-        node = self.graph.nodes[tensor]
+        node = self.graph.producer(tensor)
+        assert node is not None
+        if len(node.outputs) > 1 or node.blocks:
+            name = self.graph.unique_name(name)
+            self.graph.rename({tensor: name})
+            return name
         named = self.graph.add_node(node.op, node.inputs, node.attrs, name=name, source=node.source)
         self.graph.replace_uses(tensor, named)
         self.graph.remove_node(node)

@@ -11,17 +11,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.fx import GraphModule
-
-from taper_frontend.lowering.fx_nodes import draws
 from taper_frontend.lowering.numbers import as_tensor
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.generator import STATE_SIZE
+from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch.fx import GraphModule
+
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.context import Lowering, Operand
+
+
+#: The state of the generator of random numbers.
+_STATE = TensorType("int64", (STATE_SIZE,))
 
 
 @lowers("cond")
@@ -33,11 +38,11 @@ def cond(
     operands: Sequence[Operand],
 ) -> list[str]:
     """Run one of two branches."""
-    state = _generator(ctx, then, otherwise)
     blocks = [
-        ctx.block(then, "then", [], operands, state),
-        ctx.block(otherwise, "else", [], operands, state),
+        ctx.block(then, "then", [_STATE], operands),
+        ctx.block(otherwise, "else", [_STATE], operands),
     ]
+    state = _generator(ctx, blocks)
     inputs = [ctx.reshape(as_tensor(ctx, predicate), ()), *state, *ctx.free(operands)]
     return _emit(ctx, "IF", inputs, blocks, state)
 
@@ -51,15 +56,14 @@ def while_loop(
     others: Sequence[Operand],
 ) -> list[str]:
     """Run a body as long as a condition holds; an integer is carried as a scalar."""
-    if _draws(condition):
-        ctx.unsupported("the condition of a loop draws random numbers; draw them in its body")
-    state = _generator(ctx, body)
     first = [as_tensor(ctx, value) for value in carries]
-    types = [ctx.type(name) for name in first]
-    blocks = [
-        ctx.block(condition, "condition", types, others, state, advances=False),
-        ctx.block(body, "body", types, others, state),
-    ]
+    types = [_STATE, *(ctx.type(name) for name in first)]
+    test = ctx.block(condition, "condition", types, others)
+    if _draws(test):
+        ctx.unsupported("the condition of a loop draws random numbers; draw them in its body")
+    blocks = [test, ctx.block(body, "body", types, others)]
+    state = _generator(ctx, blocks)
+    test.set_outputs(test.outputs[-1:])
     inputs = [*state, *first, *ctx.free(others)]
     return _emit(ctx, "WHILE", inputs, blocks, state, carries=len(state) + len(first))
 
@@ -73,15 +77,16 @@ def scan(
     others: Sequence[Operand],
 ) -> list[str]:
     """Step along the first axis of some tensors."""
-    state = _generator(ctx, body)
     items = [ctx.type(name) for name in xs]
     types = [
+        _STATE,
         *(ctx.type(name) for name in carries),
         *(item._replace(shape=item.shape[1:]) for item in items),
     ]
+    blocks = [ctx.block(body, "body", types, others)]
+    state = _generator(ctx, blocks)
     inputs = [*state, *carries, *xs, *ctx.free(others)]
-    block = ctx.block(body, "body", types, others, state)
-    return _emit(ctx, "SCAN", inputs, [block], state, carries=len(state) + len(carries), xs=len(xs))
+    return _emit(ctx, "SCAN", inputs, blocks, state, carries=len(state) + len(carries), xs=len(xs))
 
 
 @lowers("map_impl")
@@ -92,14 +97,22 @@ def map_(
     return scan(ctx, body, [], xs, others)
 
 
-def _generator(ctx: Lowering, *bodies: GraphModule) -> list[str]:
-    """Return the state of the generator, as the only element, if a body draws random numbers."""
-    return [ctx.generator_now()] if any(map(_draws, bodies)) else []
+def _draws(block: Graph) -> bool:
+    return block.outputs[0] != block.inputs[0]
 
 
-def _draws(module: GraphModule) -> bool:
-    graphs = (part.graph for part in module.modules() if isinstance(part, GraphModule))
-    return any(draws(node) for graph in graphs for node in graph.nodes)
+def _generator(ctx: Lowering, blocks: Sequence[Graph]) -> list[str]:
+    """Return the state of the generator, as the only element, if a block draws random numbers.
+
+    If none does, they lose what they have for it.
+    """
+    if any(map(_draws, blocks)):
+        return [ctx.generator_now()]
+    for block in blocks:
+        state = block.inputs[0]
+        block.set_outputs(block.outputs[1:])
+        block.remove_tensor(state)
+    return []
 
 
 def _emit(
@@ -111,7 +124,7 @@ def _emit(
     **attrs: int,
 ) -> list[str]:
     """Add the node; where it passes the state of the generator on, that is what comes next."""
-    results = ctx.emit_blocks(op, inputs, blocks, **attrs)
+    results = list(ctx.emit_multi(op, inputs, blocks, **attrs))
     if state:
         ctx.generator = results.pop(0)
     return results

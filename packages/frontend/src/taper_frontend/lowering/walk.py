@@ -112,8 +112,6 @@ class Walk:
         source: str,
         leading: Sequence[TensorType],
         others: Sequence[Operand],
-        generator: Sequence[TensorType],
-        advances: bool,
     ) -> Graph:
         """Lower a body of control flow: see :meth:`.Lowering.block`.
 
@@ -125,8 +123,8 @@ class Walk:
         graph = self.graph.new_block()
         walk = Walk(graph, self.sizes, self.findings, self.context.training, prefix)
         walk._around = source
-        for state in generator:
-            walk.context.generator = graph.add_input(f"{prefix}generator", state.dtype, state.shape)
+        state, *leading = leading
+        walk.context.generator = graph.add_input(f"{prefix}generator", state.dtype, state.shape)
         nodes = module.graph.nodes
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         for name, operand in zip(placeholders, (*leading, *others), strict=True):
@@ -137,8 +135,8 @@ class Walk:
         outputs = [walk.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
         if holds_poison(outputs):
             raise RefusedBody
-        last = [walk.context.generator] if generator and advances else []
-        graph.set_outputs([*last, *(as_tensor(walk.context, value) for value in outputs)])
+        tensors = [as_tensor(walk.context, value) for value in outputs]
+        graph.set_outputs([walk.context.generator, *tensors])
         return graph
 
     def _bind_operand(self, graph: Graph, name: str, operand: TensorType | Operand) -> Any:

@@ -34,7 +34,7 @@ def numpy_backend(plan: Plan, node: PlanNode) -> Step:
     types = [plan.tensors[name].type for name in (*node.inputs, node.output)]
 
     def step(inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
-        op.compute(inputs, attrs, output, types)
+        op.compute(inputs, attrs, [output], types)
 
     return step
 

@@ -1,5 +1,5 @@
 """The kernel library's C API, as packages/kernels/include/taper/*.h declares it."""
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 
 cdef extern from "taper/status.h" nogil:
@@ -8,6 +8,8 @@ cdef extern from "taper/status.h" nogil:
         TAPER_UNSUPPORTED
         TAPER_BAD_INDEX
         TAPER_UNKNOWN_ISA
+        TAPER_STOPPED
+        TAPER_CALL_FAILED
 
     const char *taper_status_string(taper_status status)
 
@@ -67,6 +69,7 @@ cdef extern from "taper/kernels.h" nogil:
         const void *attrs
         void *state
         int32_t n_inputs
+        int32_t n_outputs
 
     ctypedef struct taper_work:
         int64_t tasks
@@ -96,12 +99,44 @@ cdef extern from "taper/kernels.h" nogil:
 
 
 cdef extern from "taper/run.h" nogil:
+    ctypedef struct taper_block:
+        int64_t first
+        int64_t count
+
+    ctypedef struct taper_copy:
+        void *to
+        const void *from_ "from"
+        size_t bytes
+
+    ctypedef struct taper_slice:
+        void **pointer
+        char *first
+        int64_t stride
+
+    ctypedef enum taper_control_kind:
+        TAPER_IF
+        TAPER_WHILE
+        TAPER_SCAN
+
+    ctypedef struct taper_control:
+        taper_control_kind kind
+        taper_block blocks[2]
+        const uint8_t *predicate
+        int64_t trips
+        const taper_copy *enter
+        int64_t n_enter
+        const taper_copy *next
+        int64_t n_next
+        const taper_slice *slices
+        int64_t n_slices
+
     ctypedef struct taper_step:
         const taper_kernel *kernel
         taper_call call
         taper_work work
         void *scratch
         int32_t workers
+        const taper_control *control
 
     ctypedef struct taper_span:
         int64_t begin
@@ -114,6 +149,9 @@ cdef extern from "taper/run.h" nogil:
         char *worker_scratch
         size_t worker_scratch_bytes
         taper_span *spans
+        const int32_t *stop
+        bint (*poll)(void *poll_context)
+        void *poll_context
 
     taper_status taper_run(const taper_run_args *args, int64_t *failed)
     int32_t taper_cpu_count()

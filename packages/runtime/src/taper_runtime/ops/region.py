@@ -270,7 +270,7 @@ class Part(NamedTuple):
 
 def part_of(
     op: OpDef,
-    inputs: Sequence[TensorType],
+    inputs: Sequence[TensorType | None],
     output: TensorType,
     attrs: Attrs,
     cuts: Mapping[int, Range],
@@ -298,15 +298,19 @@ def part_of(
 
 def _part(
     op: OpDef,
-    inputs: Sequence[TensorType],
+    inputs: Sequence[TensorType | None],
     output: TensorType,
     attrs: Attrs,
     cuts: Mapping[int, Range],
 ) -> Part | None:
     wanted = {axis: cut for axis, cut in cuts.items() if cut != (0, output.shape[axis])}
-    changed, parts = dict(attrs), []
+    changed = dict(attrs)
+    parts: list[tuple[Range, ...]] = []
     related: set[int] = set()
     for t, region in zip(inputs, op.needs(inputs, output, attrs), strict=True):
+        if t is None:
+            parts.append(())
+            continue
         ranges: list[Range] = [(0, size) for size in t.shape]
         for axis, relation in enumerate(region):
             axes = output_axes(relation)

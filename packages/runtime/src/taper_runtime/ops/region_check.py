@@ -12,7 +12,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.ops.region import BROADCAST, Block, Range, Same, Window, output_axes
+from taper_runtime.ops.region import BROADCAST, Block, Range, Same, Window, output_axes, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,12 +66,14 @@ class _Check:
     ) -> None:
         self._op, self._where = op, where
         self._arrays, self._types, self._attrs = arrays, types, attrs
-        self._output = op.infer_type(types, attrs)
+        self._output, *others = op.infer_types(types, attrs)
+        if others and op.region is not whole:
+            self._fail("no region of an op that has several outputs", op.region)
         self._regions = op.needs(types, self._output, attrs)
 
     def run(self) -> None:
         self._check_form()
-        if self._output.size == 0:
+        if self._output.size == 0 or self._op.region is whole:
             return
         result = self._evaluate(self._arrays, self._attrs)
         for element in _some_elements(self._output.shape):

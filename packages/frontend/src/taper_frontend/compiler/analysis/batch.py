@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.regions import part_of, regions
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.ops.region import Block, Same, output_axes
 from taper_runtime.sizes import Size
 
@@ -76,7 +77,8 @@ class Batch:
         for name, ranges in zip(node.inputs, first.inputs, strict=True):
             if name in batches and ranges[0] != (0, self.rows[name]):
                 return set()
-            if ranges != tuple((0, size) for size in graph.tensors[name].shape):
+            shape = () if name == ABSENT else graph.tensors[name].shape
+            if ranges != tuple((0, size) for size in shape):
                 cut.add(name)
         return cut
 

@@ -22,7 +22,7 @@ def is_elementwise(node: Node) -> bool:
 
 def is_fusable(graph: Graph, node: Node) -> bool:
     """Whether ``node`` can be part of a tile program that a native kernel runs."""
-    dtypes = [graph.tensors[t].dtype for t in [*node.inputs, node.output]]
+    dtypes = [graph.tensors[t].dtype for t in [*node.reads, node.output]]
     if node.op == "CAST":
         return is_native_cast(*dtypes)
     # A program takes any dtype that a CAST in it does.

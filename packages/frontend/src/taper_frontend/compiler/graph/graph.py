@@ -185,8 +185,7 @@ class Graph:
             If there is no such op, it does not allow these inputs or attrs, or it has several
             outputs.
         """
-        names = None if name is None else [name]
-        return self._add_node(op, inputs, attrs, (), names, source, one=True)[0]
+        return self._add_node(op, inputs, attrs, (), name, source, one=True)[0]
 
     def add_multi_output(
         self,
@@ -195,7 +194,7 @@ class Graph:
         attrs: Mapping[str, Any] | None = None,
         *,
         blocks: Sequence[Graph] = (),
-        names: Sequence[str] | None = None,
+        name: str | None = None,
         source: str = "",
     ) -> tuple[str, ...]:
         """Add a node of any number of outputs; the op's definition infers their types.
@@ -206,8 +205,8 @@ class Graph:
             As :meth:`add_node` takes them.
         blocks : sequence of Graph
             Of an op of control flow; they belong to the node from then on.
-        names : sequence of str, optional
-            Wanted names of the outputs; ``topk``, ``topk.1`` and so on if not given.
+        name : str, optional
+            Wanted name of the first output; that of the second is ``name.1`` and so on.
 
         Returns
         -------
@@ -219,7 +218,7 @@ class Graph:
         OpError
             If there is no such op, or it does not allow these inputs, attrs or blocks.
         """
-        return self._add_node(op, inputs, attrs, blocks, names, source)
+        return self._add_node(op, inputs, attrs, blocks, name, source)
 
     def set_outputs(self, names: Iterable[str]) -> None:
         """Make the named tensors the graph's outputs, in this order."""
@@ -425,8 +424,8 @@ class Graph:
             self._hand_over(node, pairs)
         return True
 
-    def replace_by_constants(self, node: Node, constants: Sequence[Constant]) -> None:
-        """Make the outputs of ``node`` constants; one of the graph's becomes a COPY of one."""
+    def replace_by_constant(self, node: Node, *constants: Constant) -> None:
+        """Make each output of ``node`` a constant; one of the graph's becomes a COPY of one."""
         old, specs = node.reads, [self.tensors[name] for name in node.outputs]
         self._drop_node(node)
         for spec, constant in zip(specs, constants, strict=True):
@@ -434,11 +433,9 @@ class Graph:
                 value = self.add_constant(f"{spec.name}.value", constant)
                 self._reroute(spec.name, value)
                 self._insert(Node("COPY", [value], [spec.name], source=node.source))
-            elif self.is_used(spec.name):
+            else:
                 self.tensors[spec.name] = spec._replace(role="constant")
                 self.constants[spec.name] = constant
-            else:
-                self.remove_tensor(spec.name)
         self.prune(old)
 
     def replace_uses(self, old: str, new: str) -> None:
@@ -578,22 +575,21 @@ class Graph:
         inputs: Sequence[str | None],
         attrs: Mapping[str, Any] | None,
         blocks: Sequence[Graph],
-        names: Sequence[str] | None,
+        name: str | None,
         source: str,
         *,
         one: bool = False,
     ) -> tuple[str, ...]:
-        attrs, names_read = _plain(attrs or {}), _present(inputs)
-        types = self._infer(op, names_read, attrs, blocks)
+        attrs, operands, base = _plain(attrs or {}), _present(inputs), name or op.lower()
+        types = self._infer(op, operands, attrs, blocks)
         if one and len(types) != 1:
             raise OpError(f"{op}: expected an op of one output, it has {len(types)}")
-        if names is None:
-            names = [op.lower(), *(f"{op.lower()}.{i}" for i in range(1, len(types)))]
+        names = [base, *(f"{base}.{index}" for index in range(1, len(types)))]
         outputs = [
-            self._add_tensor(name, type_, "intermediate")
-            for name, type_ in zip(names, types, strict=True)
+            self._add_tensor(wanted, type_, "intermediate")
+            for wanted, type_ in zip(names, types, strict=True)
         ]
-        self._insert(Node(op, names_read, outputs, attrs, source, list(blocks)))
+        self._insert(Node(op, operands, outputs, attrs, source, list(blocks)))
         return tuple(outputs)
 
     def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:

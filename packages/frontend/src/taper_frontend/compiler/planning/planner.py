@@ -8,6 +8,7 @@ from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_frontend.compiler.planning.spool import spool
+from taper_runtime.errors import InternalError
 from taper_runtime.executor import _native
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import aligned
@@ -132,7 +133,7 @@ def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode
     """Prepare a node at the graph's example sizes."""
     op = REGISTRY[node.op]
     operands = []
-    for name in (*node.inputs, node.output):
+    for name in (*node.reads, node.output):
         type_, (_, strides) = graph.tensors[name].type, sharing.slices[name]
         shape = substitute(type_.shape, graph.typical)
         operands.append((type_._replace(shape=shape), substitute(strides, graph.typical)))
@@ -143,6 +144,8 @@ def _prepare(graph: Graph, sharing: Sharing, node: Node) -> _native.PreparedNode
 
 
 def _freeze(node: Node, scratch: tuple[int, int]) -> PlanNode:
+    if len(node.outputs) > 1 or node.blocks or node.reads != node.inputs:
+        raise InternalError(f"{node.op} {node.output!r}: plans have no node of this form yet")
     defaults = {name: attr.default for name, attr in REGISTRY[node.op].attrs.items()}
     complete = REGISTRY[node.op].complete(node.attrs)
     attrs = {name: value for name, value in complete.items() if not _same(value, defaults[name])}

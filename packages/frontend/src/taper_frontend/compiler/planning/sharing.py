@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.analysis.views import can_have_strides, view_of
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides, is_contiguous

@@ -47,11 +47,8 @@ class Recorder(Listener):
         self._running = False  # the last of the passes
         self._touched: dict[str, None] = {}  # an ordered set
         self._became: dict[str, str] = {}
-        names = [
-            *graph.reads,
-            *graph.constants,
-            *(t for node in graph.order() for t in node.outputs),
-        ]
+        made = [name for node in graph.order() for name in node.outputs]
+        names = [*graph.reads, *graph.constants, *made]
         self._known = {name: self._record(name) for name in names}
         self._ends = (graph.reads, graph.writes)
         self._lowered = {

@@ -65,7 +65,7 @@ function graphNodes(recording, marks) {
     if (source.line) module = source.module; // a node without a line belongs with the one before it
     const facts = [["op", record.op], ["result", record.type], ["module", module]];
     facts.push(...Object.entries(record.attrs).map(([key, value]) => [key, showAttr(value)]));
-    facts.push(...(record.blocks || []).map((lines, at) => [`block ${at}`, make("pre", {}, lines.join("\n"))]));
+    facts.push(...(record.blocks || []).map((lines, at) => [`block ${at}`, lines.join("\n")]));
     if (source.line) facts.push(["source", source.line]);
     nodes.push({
       id: name, title: titleOf(record), subtitle: record.type, kind: "plain", inputs: inputsOf(record),

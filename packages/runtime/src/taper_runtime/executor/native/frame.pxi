@@ -87,7 +87,7 @@ cdef class Frame:
     cdef int run_numpy(self, NumpyNode node) except -1:
         arrays = [self.array(operand) for operand in node.operands]
         types = [(<Array>operand).type for operand in node.operands]
-        node.op.compute(arrays[:-1], node.attrs, arrays[-1], types)
+        node.op.compute(arrays[:-1], node.attrs, arrays[-1:], types)
         return 0
 
     cdef object failure(self, Step step, taper_status status):

@@ -122,6 +122,7 @@ cdef class Instance:
                 if step.sized:
                     candidates = _candidates(step.op, self._attrs(step))
                 native.call.n_inputs = <int32_t>len(step.operands) - 1
+                native.call.n_outputs = 1
                 native.call.inputs = tensor
                 native.call.output = tensor + native.call.n_inputs
                 candidate = _select(candidates, native, state)

@@ -250,6 +250,7 @@ def prepare(op, attrs, inputs, output):
     node.step.call.inputs = tensors
     node.step.call.output = tensors + len(inputs)
     node.step.call.n_inputs = <int32_t>len(inputs)
+    node.step.call.n_outputs = 1
     node.step.scratch = NULL
     node.step.workers = 1
     node.state = Buffer(taper_max_state_bytes())

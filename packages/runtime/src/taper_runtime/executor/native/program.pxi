@@ -234,6 +234,7 @@ cdef class Program:
         cdef int64_t failed = 0
         cdef taper_status status
         cdef Step step
+        memset(&args, 0, sizeof(args))
         args.steps = <taper_step *>frame.steps.data + segment.first
         args.count = segment.end - segment.first
         args.workers = self.workers

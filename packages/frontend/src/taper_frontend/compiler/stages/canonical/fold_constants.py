@@ -52,7 +52,7 @@ def fold_constants(graph: Graph) -> bool:
         nbytes = sum(graph.tensors[output].nbytes for output in node.outputs)
         if _repeats(graph, node) or nbytes > limit:
             continue
-        graph.replace_by_constants(node, [constants[output] for output in node.outputs])
+        graph.replace_by_constant(node, *(constants[output] for output in node.outputs))
         graph.listener.fired("fold_constants", name)
         changed = True
     return changed

@@ -74,7 +74,7 @@ class _Call(NamedTuple):
     """An op with the types and complete attrs of one node."""
 
     op: OpDef
-    inputs: Sequence[TensorType]
+    inputs: Sequence[TensorType | None]
     output: TensorType
     attrs: Attrs
 
@@ -108,7 +108,7 @@ def reorder(graph: Graph, node: Node, index: int, axes: Axes) -> Reordered | Non
     if any(attr.role == "shape" for attr in definition.attrs.values()):
         return None
     tensors = graph.tensors
-    types = [tensors[name].type for name in node.inputs]
+    types = graph.input_types(node)
     call = _Call(definition, types, tensors[node.output].type, node.complete_attrs())
     regions = call.regions
     named = _named(definition, call.attrs)
@@ -164,7 +164,7 @@ def _reordered(
     renamed = _renamed(call.op, call.attrs, axes) if follows[0] else {}
     attrs = {**call.attrs, **renamed}
     types = [
-        t._replace(shape=permuted(padded(t.shape, len(axes)), back)) if moves else t
+        t._replace(shape=permuted(padded(t.shape, len(axes)), back)) if t and moves else t
         for t, moves in zip(call.inputs, follows, strict=True)
     ]
     try:
@@ -261,7 +261,7 @@ def regroup(graph: Graph, node: Node, count: int, lead: Shape) -> Regrouped | No
         None where the op cannot compute it, or sizes leave that open.
     """
     tensors, op = graph.tensors, node.definition
-    types = [tensors[name].type for name in node.inputs]
+    types = graph.input_types(node)
     output, attrs = tensors[node.output].type, node.complete_attrs()
     regions = op.needs(types, output, attrs)
     carriers = [region[:count] == tuple(map(Same, range(count))) for region in regions]
@@ -270,8 +270,11 @@ def regroup(graph: Graph, node: Node, count: int, lead: Shape) -> Regrouped | No
     if shifted is None or (shifted and not carriers[0]):
         return None
     rank = len(output.shape)
-    shapes: list[Shape] = []
+    shapes: list[Shape] = []  # () for an input that is absent
     for t, region, carries in zip(types, regions, carriers, strict=True):
+        if t is None:
+            shapes.append(())
+            continue
         front = count if carries else max(0, len(region) - (rank - count))
         if any(axis < count for relation in region[front:] for axis in output_axes(relation)):
             return None
@@ -283,7 +286,7 @@ def regroup(graph: Graph, node: Node, count: int, lead: Shape) -> Regrouped | No
             return None
         else:
             shapes.append(t.shape)
-    new_types = [t._replace(shape=shape) for t, shape in zip(types, shapes, strict=True)]
+    new_types = [t and t._replace(shape=shape) for t, shape in zip(types, shapes, strict=True)]
     new_attrs = attrs | shifted
     wanted = output._replace(shape=(*lead, *output.shape[count:]))
     try:

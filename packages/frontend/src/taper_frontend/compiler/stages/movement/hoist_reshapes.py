@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.product import is_plain_matmul
 from taper_frontend.compiler.analysis.views import is_free_reshape
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.movement.crossing import regroup
 from taper_runtime.formats import PLAIN
@@ -66,7 +67,7 @@ def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
     """
     if node.definition.view is not None or (node.op == "MATMUL" and not is_plain_matmul(node)):
         return None
-    if any(graph.tensors[name].format != PLAIN for name in node.inputs):
+    if any(graph.tensors[name].format != PLAIN for name in node.reads):
         return None  # the movement stage is over once weights are packed
     before = graph.tensors[node.output].shape
     kept = min(_common_suffix(before, shape), len(before) - 1, len(shape) - 1)
@@ -95,7 +96,7 @@ def _expands_to(graph: Graph, expand: Node, shape: Shape) -> bool:
 def _any_meets(graph: Graph, node: Node, found: Regrouped) -> bool:
     """Whether a RESHAPE of some input meets another one further up."""
     return any(
-        graph.tensors[name].shape != shape and _meets(graph, name, shape, node)
+        name != ABSENT and graph.tensors[name].shape != shape and _meets(graph, name, shape, node)
         for name, shape in zip(node.inputs, found.shapes, strict=True)
     )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.compiler.analysis.elementwise import is_elementwise, is_fusable
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op, swaps
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.movement.crossing import (
     inverse,
@@ -49,7 +50,7 @@ def _sink(graph: Graph, node: Node) -> bool:
     found = {
         index: found
         for index, name in enumerate(node.inputs)
-        if (found := _permuted(graph, name)) is not None
+        if name != ABSENT and (found := _permuted(graph, name)) is not None
     }
     if not found or permutation(graph, node) is not None:
         return False

@@ -101,7 +101,7 @@ def _follow(graph: Graph, chain: list[Node], places: np.ndarray) -> np.ndarray:
     for node in chain:
         arrays = [places, *(graph.constants[name].value() for name in node.inputs[1:])]
         types = [TensorType(array.dtype.name, array.shape) for array in arrays]
-        places = evaluate_op(node.op, arrays, types, node.attrs)
+        (places,) = evaluate_op(node.op, arrays, types, node.attrs)
     return places
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.regions import part_of
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.errors import InternalError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Tiles:
 
     def _take(self, tensor: str, ranges: Sequence[Range]) -> str:
         """Return ranges of the axes of ``tensor``: itself, what has been made, or a slice."""
+        if tensor == ABSENT:
+            return ABSENT
         key = tensor, tuple(ranges)
         if key not in self._made:
             self._made[key] = self._slice(tensor, ranges)
