@@ -374,10 +374,19 @@ class Graph:
         attrs: Mapping[str, Any] | None = None,
         *,
         blocks: Sequence[Graph] = (),
+        outputs: Sequence[str] | None = None,
     ) -> None:
         """Compute the outputs of ``node`` in another way; their names, types and readers stay.
 
         Nodes that only the old way needed are removed, so rewrites leave nothing dead behind.
+
+        Parameters
+        ----------
+        node : Node
+        op, inputs, attrs, blocks
+            As :meth:`add_multi_output` takes them.
+        outputs : sequence of str, optional
+            Those of its outputs that the new way makes, in order; nothing uses the others.
 
         Raises
         ------
@@ -387,6 +396,8 @@ class Graph:
             If the new way has other types.
         """
         old = node.reads
+        if outputs is not None:
+            self._leave_out(node, outputs)
         self._set_definition(node, op, _present(inputs), _plain(attrs or {}), list(blocks))
         self.prune(old)
 
@@ -543,6 +554,15 @@ class Graph:
         return removed
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _leave_out(self, node: Node, kept: Sequence[str]) -> None:
+        """Let ``node`` make only these of its outputs; nothing uses the others."""
+        left_out = [name for name in node.outputs if name not in kept]
+        self._drop_node(node)
+        for name in left_out:
+            self.remove_tensor(name)
+        node.outputs = list(kept)
+        self._insert(node)
 
     def _check_exists(self, name: str) -> None:
         if name not in self.tensors:
