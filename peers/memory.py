@@ -26,6 +26,7 @@ from peers.cases import SETS
 from peers.page import ROOT, command_line, describe_setting, write_section
 from peers.start import ENGINES
 from taper_runtime import load
+from taper_runtime.executor.memory import memory_use
 
 #: Set and model of each row.
 ROWS = [("minilm", "MiniLM 1x16"), ("gpt2", "GPT-2 1x64")]
@@ -71,12 +72,12 @@ def row(family: str, model: str, rounds: int) -> str:
         folder = Path(directory)
         with torch.no_grad():
             files = save_all(module, args, folder)
-        memory = load(files["taper"]).metadata["memory"]
+        memory = memory_use(load(files["taper"]))
         taken: dict[str, list[tuple[float, int]]] = {name: [] for name in files}
         for _ in range(1 + rounds):
             for name, file in files.items():
                 taken[name].append(start(name, file, folder / "inputs.npz"))
-        cells = [_mb(memory["arena"]), _mb(memory["lower_bound"])]
+        cells = [_mb(memory.arena), _mb(memory.lower_bound)]
         for name, file in files.items():
             on_disk = sum(part.stat().st_size for part in file.parent.iterdir())
             seconds = statistics.median(s for s, _ in taken[name][1:])

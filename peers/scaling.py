@@ -21,6 +21,7 @@ from models import encoder
 from peers.page import PAGE, command_line, cpu_name, describe_setting, write_section
 from peers.turns import Timed, take_turns
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.memory import memory_use
 from taper_runtime.profile import profile_plan
 
 LENGTHS = [16, 32, 64, 128, 256, 512, 1024, 2048]  # at batch 1
@@ -71,7 +72,7 @@ def measure(batch: int, length: int, seconds: float) -> Point:
         if node.op == "ATTENTION"
     )
     share = attention / sum(profile.ns)
-    return Point(batch, length, medians["taper"], medians["torch"], share, plan.arena_bytes)
+    return Point(batch, length, medians["taper"], medians["torch"], share, memory_use(plan).arena)
 
 
 def exponent(before: Point, after: Point) -> float:

@@ -23,6 +23,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from taper_runtime.cli.progress import progress
+from taper_runtime.executor.memory import memory_use
 from zoo import GROUPS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def outcome(architecture: Architecture) -> dict[str, Any]:
         digest.update(np.ascontiguousarray(array).tobytes())
     return {
         "nodes": len(plan.nodes),
-        "arena": plan.metadata["memory"]["arena"],
+        "arena": memory_use(plan).arena,
         "file": nbytes,
         "fallbacks": len(plan.metadata["fallbacks"]),
         "digest": digest.hexdigest()[:16],

@@ -6,6 +6,7 @@ from pathlib import Path
 import taper_frontend
 import taper_runtime
 from models import BLOCK_SIZES, MINILM_SIZES, MLP_SIZES, block, encoder, mlp
+from taper_runtime.executor.memory import memory_use
 
 
 class Plans:
@@ -39,7 +40,7 @@ class Plans:
         taper_runtime.InferenceSession(self.path)
 
     def track_arena_bytes(self, directory, case):
-        return self.session.plan.arena_bytes
+        return memory_use(self.session.plan).arena
 
     track_arena_bytes.unit = "bytes"
 

@@ -16,6 +16,7 @@ from models import Block, seeded
 from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.errors import ExportError
 from taper_frontend.exporter import STEPS
+from taper_runtime.executor.memory import memory_use
 from taper_runtime.report import describe_plan
 
 
@@ -115,11 +116,12 @@ def test_module_is_left_as_it_was():
 
 def test_report_stands_in_the_plan():
     module = seeded(lambda: Block(32, "manual", causal=True))
-    metadata = taper_frontend.export(module, (torch.randn(1, 8, 32),)).metadata
+    plan = taper_frontend.export(module, (torch.randn(1, 8, 32),))
+    metadata = plan.metadata
     assert metadata["nodes_lowered"] == metadata["passes"][0]["before"]
     assert {"name", "before", "after"} == set(metadata["passes"][0])
-    memory = metadata["memory"]
-    assert memory["lower_bound"] <= memory["arena"] <= memory["intermediates"] + (1 << 20)
+    memory = memory_use(plan)
+    assert memory.lower_bound <= memory.arena <= memory.intermediates + (1 << 20)
     assert metadata["fallbacks"] == []
     assert metadata["verified"]["max_error"] < 1e-4
 

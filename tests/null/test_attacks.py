@@ -295,7 +295,7 @@ def plan_cut_short(file):
 
 @attack("plan")
 def plan_with_a_duplicate_key(file):
-    file.plan_text = json.dumps(file.plan)[:-1] + ', "arena_bytes": 1}'
+    file.plan_text = json.dumps(file.plan)[:-1] + ', "sizes": {}}'
 
 
 @attack("plan")

@@ -58,7 +58,6 @@ def constants_plan(constants):
         inputs=(),
         outputs=(),
         constants={name: array for name, (_, array) in constants.items()},
-        arena_bytes=0,
     )
 
 
@@ -340,8 +339,8 @@ def test_save_refuses_an_invalid_plan_and_keeps_the_old_file(tmp_path):
     path = tmp_path / "m.taper"
     path.write_bytes(b"old")
     with pytest.raises(PlanFormatError) as caught:
-        small_plan()._replace(arena_bytes=64).save(path)
-    assert caught.value.field == "plan.tensors['t'].offset"
+        small_plan()._replace(inputs=()).save(path)
+    assert caught.value.field == "plan.tensors['x'].role"
     assert os.listdir(tmp_path) == ["m.taper"]
     assert path.read_bytes() == b"old"
 

@@ -123,7 +123,6 @@ def packed_file():
         inputs=("x",),
         outputs=("y",),
         constants={"w": array},
-        arena_bytes=0,
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "m.taper")

@@ -47,7 +47,7 @@ def load_or_refuse(blob):
     except PlanFormatError as error:
         check_message(str(error))
         return
-    if plan.arena_bytes <= 2**16:
+    if sum(spec.nbytes for spec in plan.tensors.values()) <= 2**16:
         Machine(plan).run()
 
 

@@ -105,13 +105,9 @@ ATTACKS = {
     "a dim that may be empty": (
         set_tensor("x", shape=["B", "S - 2", 4]), "plan.tensors['x'].shape",
     ),
-    "an arena in the file": (edit(lambda plan: plan.update(arena_bytes=64)), "plan.arena_bytes"),
     "an offset in the arena": (set_tensor("h", offset=64), "plan.tensors['h'].offset"),
     "an offset in the arena that varies": (
         set_tensor("h", offset="64*S"), "plan.tensors['h'].offset",
-    ),
-    "scratch in the arena": (
-        edit(lambda plan: plan["nodes"][0].update(scratch=[0, 64])), "plan.nodes[0].scratch",
     ),
     "a size where the op takes none": (set_attrs(3, axis="B"), "plan.nodes[3]"),
     "a slice that may be too long": (set_attrs(2, stop="3 + S"), "plan.nodes[2]"),

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plan_files import small_plan
-from plan_oracle import Machine, MemoryFault
+from plan_oracle import Machine
 from plan_strategies import plans
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.ops.opdef import contiguous_strides
@@ -19,7 +19,7 @@ bounded = settings(
 )
 
 
-def build(nodes, tensors, arena_bytes=0, **constants):
+def build(nodes, tensors, **constants):
     """A plan from node tuples and ``name=(role, shape[, root[, offset[, strides]]])``."""
     specs, placements = {}, {}
     for name, (role, shape, *place) in tensors.items():
@@ -34,7 +34,6 @@ def build(nodes, tensors, arena_bytes=0, **constants):
         inputs=tuple(name for name, spec in specs.items() if spec.role == "input"),
         outputs=tuple(name for name, spec in specs.items() if spec.role == "output"),
         constants=constants,
-        arena_bytes=arena_bytes,
     )
 
 
@@ -72,19 +71,13 @@ def test_valid_plans_are_accepted(plan):
 def test_accepted_plans_keep_to_their_memory(plan, data):
     """Plans moved around at random: whatever the checker accepts works on marked memory."""
     placements = dict(plan.placements)
-    arena_bytes = data.draw(st.sampled_from([plan.arena_bytes, 256, 64, 0]))
     movable = [n for n, spec in plan.tensors.items() if spec.role == "intermediate"]
     if movable:
         for name in data.draw(st.lists(st.sampled_from(movable), min_size=1, max_size=3)):
             root = data.draw(st.sampled_from([name, placements[name].root, *plan.tensors]))
             offset = data.draw(st.sampled_from([0, 4, 64, 128, 192]))
             placements[name] = placements[name]._replace(root=root, offset=offset)
-    nodes = list(plan.nodes)
-    if nodes:
-        step = data.draw(st.integers(0, len(nodes) - 1))
-        scratch = data.draw(st.sampled_from([(0, 0), (0, 64), (64, 4), (128, 64)]))
-        nodes[step] = nodes[step]._replace(scratch=scratch)
-    moved = plan._replace(placements=placements, nodes=tuple(nodes), arena_bytes=arena_bytes)
+    moved = plan._replace(placements=placements)
     try:
         validate(moved)
     except PlanFormatError:
@@ -92,48 +85,24 @@ def test_accepted_plans_keep_to_their_memory(plan, data):
     Machine(moved).run()
 
 
-@bounded
-@given(data=st.data())
-def test_the_machine_and_the_checker_agree_on_the_arena(data):
-    """Where nothing is shared, a plan is refused if and only if it goes wrong."""
-    count = data.draw(st.integers(2, 6))
-    offsets = st.sampled_from([0, 64, 128, 192])
-    tensors = {"x": ("input", (8,))}
-    nodes = []
-    for index in range(count):
-        sources = st.sampled_from(list(tensors))
-        nodes.append(("ADD", (data.draw(sources), data.draw(sources)), f"t{index}"))
-        tensors[f"t{index}"] = ("intermediate", (8,), f"t{index}", data.draw(offsets))
-    nodes.append(("ADD", ("x", f"t{count - 1}"), "y"))
-    plan = build(nodes, tensors | {"y": ("output", (8,))}, 256)
-    try:
-        Machine(plan).run()
-    except MemoryFault:
-        assert refused(plan).endswith(".offset")
-    else:
-        read = {name for node in plan.nodes for name in node.inputs}
-        if all(name in read for name in tensors):  # a tensor nobody reads may not be hit either
-            validate(plan)
-
-
 CHAIN = {"x": ("input", (8,)), "a": ("intermediate", (8,)), "y": ("output", (8,))}
 
 
 def test_in_place_over_a_root():
     tensors = CHAIN | {"b": ("intermediate", (8,), "a")}
-    validate(build([("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("NEG", ("b",), "y")], tensors, 64))
+    validate(build([("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("NEG", ("b",), "y")], tensors))
 
 
 def test_in_place_over_both_operands():
     tensors = CHAIN | {"b": ("intermediate", (8,), "a")}
     nodes = [("NEG", ("x",), "a"), ("MUL", ("a", "a"), "b"), ("NEG", ("b",), "y")]
-    validate(build(nodes, tensors, 64))
+    validate(build(nodes, tensors))
 
 
 def test_in_place_over_what_is_read_later():
     tensors = CHAIN | {"b": ("intermediate", (8,), "a")}
     nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("ADD", ("a", "b"), "y")]
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].root"
 
 
 def test_in_place_beside_another_view_of_the_same_memory():
@@ -151,13 +120,13 @@ def test_in_place_beside_another_view_of_the_same_memory():
         "b": ("intermediate", (3, 3), "a"),
         "y": ("output", (3, 3)),
     }
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].root"
 
 
 def test_in_place_over_another_dtype():
     nodes = [("NEG", ("x",), "a"), ("LT", ("a", "a"), "b"), ("LOGICAL_NOT", ("b",), "y")]
     tensors = CHAIN | {"b": ("bool intermediate", (8,), "a"), "y": ("bool output", (8,))}
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].root"
 
 
 def test_in_place_over_a_broadcast_operand():
@@ -169,13 +138,13 @@ def test_in_place_over_a_broadcast_operand():
         "b": ("intermediate", (2, 8), "a"),
         "y": ("output", (2, 8)),
     }
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].offset"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].offset"
 
 
 def test_in_place_over_another_dtype_of_the_same_size():
     nodes = [("NEG", ("x",), "a"), ("CAST", ("a",), "b", {"dtype": "int32"}), ("NEG", ("b",), "y")]
     tensors = CHAIN | {"b": ("int32 intermediate", (8,), "a"), "y": ("int32 output", (8,))}
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].root"
 
 
 def test_in_place_over_another_shape_of_the_same_size():
@@ -185,7 +154,7 @@ def test_in_place_over_another_shape_of_the_same_size():
         "b": ("intermediate", (1, 8), "a"),
         "y": ("output", (1, 8)),
     }
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].root"
 
 
 @pytest.mark.parametrize("offset", [4, 8, 12])
@@ -201,13 +170,13 @@ def test_in_place_but_shifted(offset):
         "b": ("intermediate", (4,), "a", offset),
         "y": ("output", (4,)),
     }
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].root"
 
 
 def test_a_root_whose_tensors_are_dead_is_a_place_for_others():
     nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "c"), ("NEG", ("c",), "b"), ("NEG", ("b",), "y")]
-    tensors = CHAIN | {"c": ("intermediate", (8,), "c", 64), "b": ("intermediate", (8,), "a")}
-    plan = build(nodes, tensors, 128)
+    tensors = CHAIN | {"c": ("intermediate", (8,)), "b": ("intermediate", (8,), "a")}
+    plan = build(nodes, tensors)
     validate(plan)
     Machine(plan).run()
 
@@ -228,7 +197,7 @@ JOINED = [
 
 
 def test_parts_side_by_side_are_a_whole():
-    plan = build(JOINED, PARTS, 64)
+    plan = build(JOINED, PARTS)
     validate(plan)
     assert not plan.is_executed(plan.nodes[2])
     Machine(plan).run()
@@ -238,17 +207,17 @@ def test_parts_side_by_side_are_a_whole():
     ("part", "field"),
     [
         (("intermediate", (4,), "c", 12), "plan.tensors['b'].root"),  # over a
-        (("intermediate", (4,), "b", 64), "plan.tensors['b'].root"),
+        (("intermediate", (4,)), "plan.tensors['b'].root"),
         (("intermediate", (4,), "y", 16), "plan.tensors['b'].root"),
     ],
 )
 def test_a_part_that_lies_elsewhere(part, field):
-    assert refused(build(JOINED, PARTS | {"b": part}, 128)) == field
+    assert refused(build(JOINED, PARTS | {"b": part})) == field
 
 
 def test_parts_in_another_order():
     nodes = [*JOINED[:2], ("CAT", ("b", "a"), "c", {"axis": 0}), JOINED[3]]
-    plan = build(nodes, PARTS, 64)
+    plan = build(nodes, PARTS)
     assert plan.is_executed(plan.nodes[2])
     assert refused(plan) == "plan.tensors['c'].root"
 
@@ -259,7 +228,7 @@ def test_a_part_too_far_on():
     tensors |= {"c": ("intermediate", (8,), "d"), "e": ("intermediate", (4,), "d", 32)}
     nodes = [*JOINED[:3], ("NEG", ("x",), "e"), ("CAT", ("c", "e"), "d", {"axis": 0})]
     nodes += [("NEG", ("d",), "y")]
-    plan = build(nodes, tensors, 64)
+    plan = build(nodes, tensors)
     validate(plan)
     Machine(plan).run()
     assert refused(place(plan, "b", offset=20)) == "plan.tensors['b'].offset"
@@ -274,7 +243,7 @@ def test_parts_that_no_axis_puts_side_by_side():
         "y": ("output", (2, 4)),
     }
     nodes = [*JOINED[:2], ("CAT", ("a", "b"), "c", {"axis": 1}), JOINED[3]]
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['c'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['c'].root"
 
 
 def test_a_part_read_by_strides():
@@ -288,13 +257,13 @@ def test_a_part_read_by_strides():
     }
     turn = ("TRANSPOSE", ("w",), "a", {"axis0": 0, "axis1": 1})
     nodes = [("NEG", ("x",), "w"), turn, *JOINED[1:]]
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['a'].strides"
+    assert refused(build(nodes, tensors)) == "plan.tensors['a'].strides"
 
 
 def test_a_part_written_over_before_it_is_joined():
     tensors = PARTS | {"d": ("intermediate", (4,), "c"), "z": ("output", (4,))}
     nodes = [*JOINED[:2], ("NEG", ("x",), "d"), *JOINED[2:], ("NEG", ("d",), "z")]
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['d'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['d'].root"
 
 
 def test_half_an_item_into_an_output():
@@ -306,8 +275,8 @@ def test_half_an_item_into_an_output():
         "s": ("intermediate", ()),
         "y": ("output", (8,)),
     }
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['a'].offset"
-    validate(place(build(nodes, tensors, 64), "a", offset=4))
+    assert refused(build(nodes, tensors)) == "plan.tensors['a'].offset"
+    validate(place(build(nodes, tensors), "a", offset=4))
 
 
 def test_in_place_over_a_part_of_a_root():
@@ -325,11 +294,11 @@ def test_in_place_over_a_part_of_a_root():
         "b": ("intermediate", (4,), "a"),
         "y": ("output", (4,)),
     }
-    plan = build(nodes, tensors, 64)
+    plan = build(nodes, tensors)
     validate(plan)
     Machine(plan).run()
     nodes[4] = ("ADD", ("b", "p"), "y")
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['b'].root"
+    assert refused(build(nodes, tensors)) == "plan.tensors['b'].root"
 
 
 def test_a_chain_in_the_memory_of_an_output():
@@ -396,42 +365,6 @@ def test_a_view_that_strides_cannot_express():
     assert refused(build(nodes, tensors)) == "plan.tensors['r'].root"
 
 
-def test_roots_may_follow_each_other_in_the_arena():
-    nodes = [("NEG", ("x",), "a"), ("NEG", ("a",), "b"), ("NEG", ("b",), "c"), ("NEG", ("c",), "y")]
-    tensors = CHAIN | {
-        "b": ("intermediate", (8,), "b", 64),
-        "c": ("intermediate", (8,), "c", 0),
-    }
-    validate(build(nodes, tensors, 128))
-
-
-def test_a_root_lives_as_long_as_a_view_of_it():
-    """`a` is last read by the view, the view by the last node: `c` must not come in between."""
-    nodes = [
-        ("NEG", ("x",), "a"),
-        ("RESHAPE", ("a",), "v", {"shape": (8,)}),
-        ("NEG", ("x",), "c"),
-        ("ADD", ("v", "c"), "y"),
-    ]
-    tensors = CHAIN | {"v": ("intermediate", (8,), "a"), "c": ("intermediate", (8,))}
-    assert refused(build(nodes, tensors, 64)) == "plan.tensors['c'].offset"
-    validate(place(build(nodes, tensors, 128), "c", offset=64))
-
-
-def test_a_tensor_that_nobody_reads_still_has_memory():
-    nodes = [("NEG", ("x",), "a"), ("NEG", ("x",), "b"), ("NEG", ("a",), "y")]
-    plan = build(nodes, CHAIN | {"b": ("intermediate", (8,))}, 128)
-    assert refused(plan) == "plan.tensors['b'].offset"
-    validate(place(plan, "b", offset=64))
-
-
-def test_scratch_may_lie_where_nothing_lives():
-    nodes = [("NEG", ("x",), "a", {}, (64, 64)), ("NEG", ("a",), "y", {}, (64, 1))]
-    validate(build(nodes, CHAIN, 128))
-    nodes[1] = ("NEG", ("a",), "y", {}, (0, 1))
-    assert refused(build(nodes, CHAIN, 128)) == "plan.nodes[1].scratch"
-
-
 def test_empty_tensors_share_any_byte():
     nodes = [("NEG", ("x",), "a"), ("NEG", ("x",), "b"), ("ADD", ("a", "b"), "y")]
     tensors = {name: (role, (0, 3)) for name, (role, _) in CHAIN.items()}
@@ -468,7 +401,7 @@ def test_names_that_an_input_may_have(name):
 
 def test_shapes_are_tuples():
     spec = TensorSpec("x", "float32", [2], "input")
-    plan = Plan((), {"x": spec}, {"x": Placement("x", 0, (1,))}, ("x",), (), {}, 0)
+    plan = Plan((), {"x": spec}, {"x": Placement("x", 0, (1,))}, ("x",), (), {})
     assert refused(plan) == "plan.tensors['x'].shape"
 
 

@@ -140,7 +140,6 @@ def identity(dtype, sample):
         inputs=("x",),
         outputs=("y",),
         constants={},
-        arena_bytes=0,
         samples={"x": sample},
     )
 

@@ -87,9 +87,10 @@ def test_only_what_is_measured_is_written():
 
 def test_least_time_of_a_node_counts_weights_apart():
     plan = small_plan()
-    # x 32 bytes and h 64 near, w 128 where the whole run fits: all in L1 here.
+    # x 32 bytes and h 64 near, w 128 where the whole run fits: all in L1, whatever the scratch.
     flops = 2 * 2 * 4 * 8
-    times = least_ns(plan, LIMITS)
+    large = LIMITS.memory[0]._replace(size=1 << 20)
+    times = least_ns(plan, LIMITS._replace(memory=(large, *LIMITS.memory[1:])))
     assert len(times) == len([node for node in plan.nodes if plan.is_executed(node)])
     assert times[0] == max(flops / 100, 128 / 50 + 96 / 40)
 
@@ -134,7 +135,6 @@ def test_spans_name_the_workers(monkeypatch):
         inputs=("a", "b"),
         outputs=("c",),
         constants={},
-        arena_bytes=0,
     )
     monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: 2)
     executor = CompiledExecutor.compile(plan, threads=2)

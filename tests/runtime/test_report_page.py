@@ -10,6 +10,7 @@ import pytest
 
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
+from taper_runtime.executor.memory import memory_use
 from taper_runtime.machine.limits import Limits, Memory
 from taper_runtime.pages.report import report_page
 from taper_runtime.pages.viewer import make_page
@@ -58,7 +59,7 @@ def test_the_page_holds_nodes_times_memory_and_weights():
 def test_memory_is_the_bytes_of_intermediates_that_are_alive():
     plan = small_plan()
     memory = sections_of(page_of(plan, small_feed(plan)))["Memory over the run"]
-    assert max(memory["values"]) <= plan.arena_bytes == memory["total"]
+    assert max(memory["values"]) <= memory_use(plan).arena == memory["total"]
     roots = {plan.placements[node.output].root for node in plan.nodes}
     inner = [name for name in roots if plan.tensors[name].role == "intermediate"]
     assert max(memory["values"]) >= max(plan.tensors[name].nbytes for name in inner)

@@ -24,14 +24,10 @@ def tensor(name, role, shape=(2, 3), dtype="float32"):
 
 
 def make_plan(nodes, specs, *, constants=None, states=None):
-    """A plan whose intermediates lie one after the other in the arena."""
-    placements = {}
-    end = 0
-    for spec in specs:
-        offset = 0
-        if spec.role == "intermediate":
-            offset, end = end, end + -(-spec.nbytes // 64) * 64
-        placements[spec.name] = Placement(spec.name, offset, contiguous_strides(spec.shape))
+    """A plan whose tensors all have memory of their own."""
+    placements = {
+        spec.name: Placement(spec.name, 0, contiguous_strides(spec.shape)) for spec in specs
+    }
     plan = Plan(
         nodes=tuple(nodes),
         tensors={spec.name: spec for spec in specs},
@@ -41,7 +37,6 @@ def make_plan(nodes, specs, *, constants=None, states=None):
             s.name for s in specs if s.role == "output" and s.name not in (states or {}).values()
         ),
         constants=constants or {},
-        arena_bytes=end,
         states=states or {},
     )
     validate(plan)

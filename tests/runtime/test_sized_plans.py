@@ -178,7 +178,6 @@ def plan_of_x(nodes, specs, placements, high):
         inputs=("x",),
         outputs=("y",),
         constants={},
-        arena_bytes=0,
         sizes={"n": (1, high)},
     )
 

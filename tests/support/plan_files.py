@@ -10,7 +10,7 @@ from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 
 def small_plan() -> Plan:
-    """relu(x @ w), its first half kept where `keep` says, plus b: with arena, scratch and views."""
+    """relu(x @ w), its first half kept where `keep` says, plus b: with intermediates and views."""
     f32 = "float32"
     tensors = [
         TensorSpec("x", f32, (2, 4), "input"),
@@ -26,7 +26,7 @@ def small_plan() -> Plan:
     ]
     return Plan(
         nodes=(
-            PlanNode("MATMUL", ("x", "w"), "h", {"alpha": 0.5}, (128, 64), "model.py:7"),
+            PlanNode("MATMUL", ("x", "w"), "h", {"alpha": 0.5}, "model.py:7"),
             PlanNode("RELU", ("h",), "r"),  # in place
             PlanNode("SLICE", ("r",), "s", {"axis": 1, "start": 0, "stop": 4}),  # a view
             PlanNode("WHERE", ("keep", "s", "x"), "t"),
@@ -42,7 +42,7 @@ def small_plan() -> Plan:
             "h": Placement("h", 0, (8, 1)),
             "r": Placement("h", 0, (8, 1)),
             "s": Placement("h", 0, (8, 1)),
-            "t": Placement("t", 64, (4, 1)),
+            "t": Placement("t", 0, (4, 1)),
             "u": Placement("t", 0, (1,)),
             "y": Placement("y", 0, (1,)),
         },
@@ -53,7 +53,6 @@ def small_plan() -> Plan:
             "b": np.linspace(-1, 1, 8, dtype=np.float32),
             "keep": np.array([True, False, True, True]),
         },
-        arena_bytes=192,
         samples={"x": np.ones((2, 4), np.float32)},
         input_tree=["tuple", [["tuple", [["tensor", "x"]]], ["dict", [["scale", ["value", 0.5]]]]]],
         output_tree=["tensor", "y"],
@@ -102,7 +101,7 @@ def pack(header: str, data: bytes = b"") -> bytes:
 
 
 def assert_same_plan(got: Plan, expected: Plan) -> None:
-    for part in ("tensors", "placements", "inputs", "outputs", "arena_bytes", "metadata"):
+    for part in ("tensors", "placements", "inputs", "outputs", "metadata"):
         assert getattr(got, part) == getattr(expected, part), part
     assert [astuple(node) for node in got.nodes] == [astuple(node) for node in expected.nodes]
     assert as_lists(got.input_tree) == as_lists(expected.input_tree)
@@ -117,7 +116,7 @@ def assert_same_plan(got: Plan, expected: Plan) -> None:
 
 
 def astuple(node: PlanNode) -> tuple:
-    return node.op, node.inputs, node.output, dict(node.attrs), node.scratch, node.source
+    return node.op, node.inputs, node.output, dict(node.attrs), node.source
 
 
 def as_lists(tree: object) -> object:

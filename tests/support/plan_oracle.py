@@ -16,37 +16,35 @@ class MemoryFault(Exception):
 class Machine:
     """Memory of one run. An element is a number; its bytes are marked number * 8 + position."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, layout: tuple[dict[str, int], int] | None = None) -> None:
+        """``layout``: where each root lies in the arena, and its bytes; else each has its own."""
         self.plan = plan
-        self.arena = np.full(plan.arena_bytes, _GARBAGE)
-        self.bound = {
+        self.memory = {
             name: np.full(spec.nbytes, _GARBAGE)
             for name, spec in plan.tensors.items()
-            if spec.role != "intermediate"
+            if plan.placements[name].root == name
         }
+        if layout is not None:
+            offsets, nbytes = layout
+            arena = np.full(nbytes, _GARBAGE)
+            for name, offset in offsets.items():
+                self.memory[name] = arena[offset : offset + plan.tensors[name].nbytes]
         self.values: dict[str, np.ndarray] = {}
         self.count = 0
 
     def cells(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The memory a tensor lies in, and the index there of each byte of each element."""
         spec, placement = self.plan.tensors[name], self.plan.placements[name]
-        root = self.plan.placements[placement.root]
         itemsize = DTYPES[spec.dtype].size
         index = np.zeros(spec.shape, np.int64)
         for axis, (size, stride) in enumerate(zip(spec.shape, placement.strides, strict=True)):
             steps = np.arange(size) * stride * itemsize
             index += steps.reshape([-1 if a == axis else 1 for a in range(len(spec.shape))])
-        index = index[..., None] + np.arange(itemsize)
-        if placement.root != name:
-            index += placement.offset
+        index = index[..., None] + np.arange(itemsize) + placement.offset
         room = self.plan.tensors[placement.root].nbytes
         if index.size and not (index.min() >= 0 and index.max() < room):
             raise MemoryFault(f"{name} leaves {placement.root}")
-        if self.plan.tensors[placement.root].role != "intermediate":
-            return self.bound[placement.root], index
-        if not 0 <= root.offset <= root.offset + room <= len(self.arena):
-            raise MemoryFault(f"{placement.root} leaves the arena")
-        return self.arena, index + root.offset
+        return self.memory[placement.root], index
 
     def root(self, name: str) -> str:
         return self.plan.placements[name].root
@@ -84,18 +82,11 @@ class Machine:
                 self.read(node.output)
                 continue
             memory, index = self.cells(node.output)
-            start, nbytes = node.scratch
-            if start + nbytes > len(self.arena):
-                raise MemoryFault(f"scratch of {node.output} leaves the arena")
-            scratch = np.arange(start, start + nbytes)
-            self._check_apart(scratch, self.arena, index, memory)
             for position, name in enumerate(node.inputs):
                 cells, where = self.cells(name)
-                self._check_apart(scratch, self.arena, where, cells)
                 in_place = position in op.inplace and np.array_equal(where, index)
                 if not (in_place and self.root(name) == self.root(node.output)):
                     self._check_apart(index, memory, where, cells)
-            self.arena[scratch] = _GARBAGE
             self.write(node.output)
         for name, spec in plan.tensors.items():
             if spec.role != "intermediate":

@@ -72,7 +72,7 @@ def steps(draw, types):
 
 @st.composite
 def plans(draw, max_nodes=10):
-    """A valid plan: a random DAG with views, in-place nodes, shared outputs and scratch."""
+    """A valid plan: a random DAG with views, in-place nodes and shared outputs."""
     types, roles, nodes = {}, {}, []
     for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
         types[name], roles[name] = TensorType("float32", draw(shapes)), "input"
@@ -97,13 +97,7 @@ def plans(draw, max_nodes=10):
     tensors = {
         name: TensorSpec(name, types[name].dtype, types[name].shape, roles[name]) for name in types
     }
-    roots = _draw_roots(draw, tensors, nodes)
-    placements, arena_bytes = _lay_out(tensors, nodes, roots)
-    for index in draw(st.sets(st.integers(0, len(nodes)), max_size=2)):
-        if index < len(nodes) and _is_executed(nodes[index], roots):
-            nbytes = draw(st.integers(1, 100))
-            nodes[index] = nodes[index]._replace(scratch=(arena_bytes, nbytes))
-    arena_bytes += 128 if any(node.scratch[1] for node in nodes) else 0
+    placements = _draw_placements(draw, tensors, nodes)
     inputs = tuple(name for name, role in roles.items() if role == "input")
     return Plan(
         nodes=tuple(nodes),
@@ -116,16 +110,11 @@ def plans(draw, max_nodes=10):
             for name, role in roles.items()
             if role == "constant"
         },
-        arena_bytes=arena_bytes,
         samples={name: draw(arrays(*types[name][:2])) for name in inputs if draw(st.booleans())},
         input_tree=["tuple", [["tensor", name] for name in inputs]],
         output_tree=["dict", [[i, ["tensor", name]] for i, name in enumerate(outputs)]],
         metadata=draw(st.dictionaries(names.filter(lambda key: key != "float"), plain, max_size=2)),
     )
-
-
-def _is_executed(node, roots):
-    return REGISTRY[node.op].view is None or roots[node.output].root != roots[node.inputs[0]].root
 
 
 def last_reads(tensors, nodes):
@@ -135,8 +124,8 @@ def last_reads(tensors, nodes):
     return last | {name: len(nodes) for name, spec in tensors.items() if spec.role == "output"}
 
 
-def _draw_roots(draw, tensors, nodes):
-    """Placements but for the arena offsets: who lies in whose memory."""
+def _draw_placements(draw, tensors, nodes):
+    """Who lies in whose memory."""
     last = last_reads(tensors, nodes)
     places = {name: Placement(name, 0, contiguous_strides(s.shape)) for name, s in tensors.items()}
     for index, node in enumerate(nodes):
@@ -184,35 +173,3 @@ def _takes_strides(nodes, name):
         for index, read in enumerate(node.inputs)
         if read == name
     )
-
-
-def _lay_out(tensors, nodes, places):
-    """First fit in the arena, roots in order of birth."""
-    last = last_reads(tensors, nodes)
-    lives = {}
-    for index, node in enumerate(nodes):
-        root = places[node.output].root
-        if tensors[root].role == "intermediate":
-            birth, death = lives.get(root, (index, index))
-            lives[root] = birth, max(death, index, last[node.output])
-    arena_bytes = 0
-    laid = {}
-    for root, (birth, death) in lives.items():
-        taken = [
-            (offset, offset + tensors[other].nbytes)
-            for other, offset in laid.items()
-            if lives[other][0] <= death and birth <= lives[other][1]
-        ]
-        candidates = [0, *(-(-stop // 64) * 64 for _, stop in taken)]
-        size = tensors[root].nbytes
-        laid[root] = min(
-            offset
-            for offset in candidates
-            if all(offset + size <= start or stop <= offset for start, stop in taken)
-        )
-        arena_bytes = max(arena_bytes, laid[root] + size)
-    placed = {
-        name: place._replace(offset=laid[name]) if name in laid else place
-        for name, place in places.items()
-    }
-    return placed, -(-arena_bytes // 64) * 64

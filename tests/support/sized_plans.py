@@ -49,7 +49,6 @@ def sized_plan() -> Plan:
         inputs=("x", "m"),
         outputs=("y", "z"),
         constants={"w": np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)},
-        arena_bytes=0,
         samples={"x": np.ones((2, 3, 4), np.float32), "m": np.ones(6, np.float32)},
         sizes={"B": (1, 8), "S": (2, 32)},
     )

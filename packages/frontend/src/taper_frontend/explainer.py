@@ -211,7 +211,7 @@ def _explain(
         nodes,
         nodes - len(surveyed.refused),
         _breaks(surveyed.refused),
-        _fallbacks(plan),
+        _fallbacks(plan, graph.examples),
         [note.text for note in found if note.kind != "numpy"],
     )
 
@@ -243,9 +243,8 @@ def _sources(sources: Any) -> list[str]:
     return list(dict.fromkeys(without_module(source) for source in sources if source))
 
 
-def _fallbacks(plan: Plan) -> list[Fallback]:
-    """Nodes without a native kernel, by op, with their share of the estimated time."""
-    sizes = plan.metadata["memory"].get("sizes", {})
+def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
+    """Nodes without a native kernel, by op, with their share of the estimated time at ``sizes``."""
     without = {fallback["node"] for fallback in plan.metadata["fallbacks"]}
     plan = specialize(plan, sizes)
     executed = [node for node in plan.nodes if plan.is_executed(node)]

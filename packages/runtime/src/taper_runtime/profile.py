@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import definition, node_work
+from taper_runtime.executor.memory import memory_use
 from taper_runtime.machine.cost import Place, cost, traffic_ns
 from taper_runtime.machine.measure import limits_data
 from taper_runtime.plan.binding import bind_sizes
@@ -90,8 +91,8 @@ def least_ns(plan: Plan, limits: Limits) -> list[float]:
     That is its cost with all traffic behind arithmetic, by limits without overheads.
     """
     bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
-    constants = sum(array.nbytes for array in plan.constants.values())
-    resident = plan.arena_bytes + bound + constants
+    memory = memory_use(plan)
+    resident = memory.arena + bound + memory.weights
     times = []
     for node in filter(plan.is_executed, plan.nodes):
         op, attrs = definition(node)

@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.executor.memory import memory_use
 from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -66,6 +68,7 @@ def module_path(source: str) -> str | None:
 
 def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
     """Return what :func:`describe_plan` says as plain data that JSON can hold (docs/cli.md)."""
+    memory = memory_use(plan)
     data: dict[str, Any] = {
         "inputs": [_spec_data(plan.tensors[name]) for name in plan.inputs],
         "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
@@ -74,8 +77,11 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             name: {"least": low, "largest": None if high >= UNBOUNDED else high}
             for name, (low, high) in plan.sizes.items()
         },
-        "weights_bytes": weights_bytes(plan),
-        "arena_bytes": _arena(plan),
+        "weights_bytes": memory.weights,
+        "arena_bytes": memory.arena,
+        "lower_bound_bytes": memory.lower_bound,
+        "intermediates_bytes": memory.intermediates,
+        "memory_sizes": dict(memory.sizes),
         "nodes_total": len(plan.nodes),
         "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
         "metadata": to_json({k: v for k, v in plan.metadata.items() if k != KEY}, "metadata"),
@@ -105,18 +111,18 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
 
 
 def describe_memory(plan: Plan) -> str:
-    """Tell the bytes of weights and arena, and what the planner reported of them."""
-    line = f"weights {size_text(weights_bytes(plan))}, arena {size_text(_arena(plan))}"
-    memory = plan.metadata.get("memory")
-    if not _has(memory, {"lower_bound": int, "intermediates": int}):
-        return line
-    memory = plan.metadata["memory"]
-    line += (
-        f" (lower bound {size_text(memory['lower_bound'])}, "
-        f"intermediates {size_text(memory['intermediates'])})"
+    """Tell the bytes of weights and arena; of a plan that is not valid, why."""
+    try:
+        memory = memory_use(plan)
+    except PlanFormatError as error:
+        return f"unknown, as the plan is not valid: {error}"
+    line = (
+        f"weights {size_text(memory.weights)}, arena {size_text(memory.arena)}"
+        f" (lower bound {size_text(memory.lower_bound)},"
+        f" intermediates {size_text(memory.intermediates)})"
     )
-    if plan.sizes and _has(memory, {"sizes": dict}):
-        line += " at " + ", ".join(f"{name} = {value}" for name, value in memory["sizes"].items())
+    if memory.sizes:
+        line += " at " + ", ".join(f"{name} = {value}" for name, value in memory.sizes.items())
     return line
 
 
@@ -144,11 +150,6 @@ def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
     """Return the objects listed under ``key`` of a plan's metadata that have these fields."""
     rows = plan.metadata.get(key)
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
-
-
-def weights_bytes(plan: Plan) -> int:
-    """Return the bytes of the values that the file has: weights, and where state begins."""
-    return sum(array.nbytes for array in plan.constants.values())
 
 
 def type_text(spec: TensorSpec) -> str:
@@ -197,14 +198,6 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
                 f", a multiple of {dim.step}" if dim.step > 1 and not dim.least % dim.step else ""
             )
             yield f"dim     {dim.input}[{dim.axis}] = {dim.size}: {dim.least} {most}{step}"
-
-
-def _arena(plan: Plan) -> int:
-    """Bytes of the arena; where sizes vary, at those of the example."""
-    memory = plan.metadata.get("memory")
-    if plan.sizes and _has(memory, {"arena": int}):
-        return int(plan.metadata["memory"]["arena"])
-    return plan.arena_bytes
 
 
 def _describe_export(plan: Plan) -> list[str]:

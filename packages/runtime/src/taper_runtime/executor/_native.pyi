@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from taper_runtime.executor.program import Arena, Variables
+from taper_runtime.executor.program import Variables
 from taper_runtime.ops.opdef import OpDef, TensorType
 from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.plan import TensorSpec
@@ -58,7 +58,7 @@ class Program:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         constants: Sequence[np.ndarray],
-        arena: Arena,
+        blocks: Sequence[Block],
         workers: int,
         variables: Variables,
     ) -> None: ...
@@ -67,12 +67,12 @@ class Program:
         op: OpDef,
         attrs: dict[str, Any],
         operands: list[Operand],
-        scratch: tuple[int, int],
         label: str,
         threads: int,
     ) -> None: ...
     def finish(self, sizes: Sequence[int], tensor_bytes: Sequence[int]) -> None: ...
     def kernels(self) -> list[str | None]: ...
+    def arena(self) -> tuple[list[tuple[int, int, int]], list[int], int]: ...
     def run(
         self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]: ...

@@ -128,7 +128,7 @@ class InterpretedExecutor(Executor):
             shape,
             storage,
             memory[placement.root],
-            0 if placement.root == name else placement.offset,
+            placement.offset,
             [stride * storage.itemsize for stride in placement.strides],
         )
 

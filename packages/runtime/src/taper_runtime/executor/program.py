@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import definition, node_work, operand
@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.plan.plan import Plan, PlanNode
-
-
-class Arena(NamedTuple):
-    """The arena of a program.
-
-    Attributes
-    ----------
-    blocks : list of Block
-        The memory of each root in it, and the steps that need it.
-    offsets : list of int
-        Where the plan puts them; all 0 where it has size variables.
-    nbytes : int
-        Its size in the plan; 0 where that has size variables.
-    """
-
-    blocks: list[Block]
-    offsets: list[int]
-    nbytes: int
 
 
 class Variables:
@@ -79,7 +61,13 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
     """Return the program of a valid plan.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps the
-    executed nodes, all in the plan's order.
+    executed nodes, all in the plan's order. It begins with an instance for
+    :func:`example_sizes`.
+
+    Raises
+    ------
+    InputError
+        If the arena would be larger than one may be.
     """
     nodes = executed_nodes(plan)
     outputs = list(dict.fromkeys(plan.writes))
@@ -95,18 +83,13 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
             return _native.Operand(_native.EXTERNAL, external[root], offset, type_, strides)
         if root in constants:
             return _native.Operand(_native.CONSTANT, constants[root], offset, type_, strides)
-        offset = 0 if root == name else offset
         return _native.Operand(_native.ARENA, roots[root], offset, type_, strides)
 
     program = _native.Program(
         [plan.tensors[name] for name in plan.reads],
         [plan.tensors[name] for name in outputs],
         [plan.constants[name] for name in constants],
-        Arena(
-            list(blocks.values()),
-            [plan.placements[root].offset for root in blocks],
-            plan.arena_bytes,
-        ),
+        list(blocks.values()),
         threads,
         Variables(plan, threads),
     )
@@ -115,9 +98,9 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
         operands = [place(name) for name in (*node.inputs, node.output)]
         count = _threads_worth(plan, node) if threads > 1 else 1
         label = f"{node.output} ({node.op})"
-        program.add(op, attrs, operands, node.scratch, label, count)
+        program.add(op, attrs, operands, label, count)
     types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
-    program.finish(_example_sizes(plan), [counted_bytes(tensor) for tensor in types])
+    program.finish([*example_sizes(plan).values()], [counted_bytes(tensor) for tensor in types])
     return program
 
 
@@ -145,7 +128,7 @@ def _threads_worth(plan: Plan, node: PlanNode) -> int:
     return threads_worth(node_work(plan, node))
 
 
-def _example_sizes(plan: Plan) -> list[int]:
-    """Values of the size variables to begin with: the samples', else the least; none is 0."""
+def example_sizes(plan: Plan) -> dict[str, int]:
+    """Return values of the size variables: the samples', else the least; none is 0."""
     values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
-    return [values.get(name) or nonempty(*limits)[0] for name, limits in plan.sizes.items()]
+    return {name: values.get(name) or nonempty(*limits)[0] for name, limits in plan.sizes.items()}

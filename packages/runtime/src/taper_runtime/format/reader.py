@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 _PLAN_KEYS = frozenset(
     {
-        "format_version", "inputs", "outputs", "arena_bytes", "nodes", "tensors",
+        "format_version", "inputs", "outputs", "nodes", "tensors",
         "input_tree", "output_tree", "metadata", "sizes", "states",
     }
 )  # fmt: skip
-_NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "scratch", "source"})
+_NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "source"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
 _FORMATTED_KEYS = _TENSOR_KEYS | {"format"}
 
@@ -186,7 +186,6 @@ def _from_document(
         inputs=_tuple(document, "inputs", "plan"),
         outputs=_tuple(document, "outputs", "plan"),
         constants=constants,
-        arena_bytes=document["arena_bytes"],
         samples=samples,
         input_tree=from_json(document["input_tree"], "plan.input_tree"),
         output_tree=from_json(document["output_tree"], "plan.output_tree"),
@@ -262,7 +261,6 @@ def _node(item: Any, expressions: Expressions, field: str) -> PlanNode:
             name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs")
             for name, value in attrs.items()
         },
-        scratch=_tuple(item, "scratch", field),
         source=item["source"],
     )
 

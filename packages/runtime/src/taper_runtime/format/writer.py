@@ -130,7 +130,6 @@ def to_document(plan: Plan) -> dict[str, Any]:
                 {name: _sizes(value) for name, value in node.attrs.items()},
                 f"plan.nodes[{step}].attrs",
             ),
-            "scratch": node.scratch,
             "source": node.source,
         }
         for step, node in enumerate(plan.nodes)
@@ -139,7 +138,6 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "inputs": plan.inputs,
         "outputs": plan.outputs,
-        "arena_bytes": plan.arena_bytes,
         "nodes": nodes,
         "tensors": tensors,
         "input_tree": to_json(plan.input_tree, "plan.input_tree"),

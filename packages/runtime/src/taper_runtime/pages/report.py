@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor.executor import node_work
-from taper_runtime.executor.program import arena_blocks, executed_nodes
+from taper_runtime.executor.memory import MemoryUse, memory_use
 from taper_runtime.pages.viewer import make_page
-from taper_runtime.plan.liveness import live_bytes
 from taper_runtime.profile import least_ns
-from taper_runtime.report import (
-    metadata_rows,
-    module_path,
-    type_text,
-    verification_lines,
-    weights_bytes,
-)
+from taper_runtime.report import metadata_rows, module_path, type_text, verification_lines
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
@@ -47,12 +40,13 @@ def report_page(title: str, profile: Profile, limits: Limits) -> str:
         node.output: (kernel, ns, floors[node.output])
         for (node, kernel), ns in zip(profile.steps, profile.ns, strict=True)
     }
+    memory = memory_use(plan)
     sections = [
-        _summary(plan, total, sum(floors.values())),
+        _summary(plan, total, sum(floors.values()), memory),
         *_warnings(plan),
         {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times)},
         _time_table(plan, times),
-        _memory(plan),
+        _memory(plan, memory),
         _tensors("Inputs and outputs", [*plan.inputs, *plan.outputs], plan),
         _weights(plan),
     ]
@@ -63,11 +57,11 @@ def _executed(plan: Plan) -> list[str]:
     return [node.output for node in plan.nodes if plan.is_executed(node)]
 
 
-def _summary(plan: Plan, total: float, least: float) -> dict[str, Any]:
+def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
     rows = [
         ["nodes", f"{len(plan.nodes)}, of which {len(_executed(plan))} are computed"],
         ["time", f"{total / 1e6:.3f} ms, {least / max(total, 1.0):.0%} of the machine's limit"],
-        ["weights", f"{weights_bytes(plan):,} bytes"],
+        ["weights", f"{memory.weights:,} bytes"],
     ]
     rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
     rows += [["verified", line] for line in verification_lines(plan)]
@@ -164,18 +158,15 @@ def _time_table(plan: Plan, times: dict[str, tuple[str, float, float]]) -> dict[
     return {"kind": "table", "title": "Time by node", "columns": columns, "rows": rows}
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
-    """Return the bytes of intermediates that are alive at each step."""
-    nodes = executed_nodes(plan)
-    note = (
-        f"Bytes of intermediates alive at each step; the line is the arena, {plan.arena_bytes:,}."
-    )
+def _memory(plan: Plan, memory: MemoryUse) -> dict[str, Any]:
+    """Return the bytes of the arena that are needed at each step."""
+    note = f"Bytes that each step needs in the arena; the line is its size, {memory.arena:,}."
     return {
         "kind": "steps",
         "title": "Memory over the run",
-        "values": live_bytes(arena_blocks(plan, nodes).values(), len(nodes)),
-        "labels": [f"{node.output} = {node.op}" for node in nodes],
-        "total": plan.arena_bytes,
+        "values": memory.live,
+        "labels": [f"{node.output} = {node.op}" for node in filter(plan.is_executed, plan.nodes)],
+        "total": memory.arena,
         "note": note,
     }
 

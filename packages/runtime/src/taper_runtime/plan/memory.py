@@ -1,13 +1,12 @@
 """Check where the tensors of a plan lie, and that nothing live is overwritten.
 
 A root owns its bytes from the first node that writes one of its tensors to the last that reads one.
-So two questions are enough: does a node overwrite, inside one root, what is still read; and do two
-roots, or a root and a scratch, overlap in the arena while both are alive?
+So one question is enough: does a node overwrite, inside one root, what is still read? An executor
+keeps roots in the arena apart that are alive at the same node.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,14 +15,12 @@ from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.checks import (
-    ALIGNMENT,
     fail,
     is_integer,
     is_size,
     is_size_expression,
     tensor_field,
 )
-from taper_runtime.plan.liveness import lifetimes
 from taper_runtime.sizes import Size, UndecidedError
 
 if TYPE_CHECKING:
@@ -48,7 +45,7 @@ class _Extent(NamedTuple):
 
 
 def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
-    """Check all placements and scratch of a plan whose tensors and nodes are right otherwise.
+    """Check all placements of a plan whose tensors and nodes are right otherwise.
 
     Parameters
     ----------
@@ -73,10 +70,8 @@ def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
                 ):
                     _fail_overwrite(plan, node, name, last_read[name])
         else:
-            _check_view(plan, node, f"plan.nodes[{step}]")
+            _check_view(plan, node)
         in_root.append(node.output)
-    if not plan.sizes:  # else the arena is laid out when they are known
-        _check_arena(plan, extents)
 
 
 def _check_placements(plan: Plan) -> dict[str, _Extent]:
@@ -101,7 +96,7 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
         if len(strides) != rank:
             fail(f"{field}.strides", f"expected {rank}, one per dim", len(strides))
         if root == name:
-            _check_root(plan, spec, sizes[name], field)
+            _check_root(plan, spec, field)
             extents[name] = _Extent(0, sizes[name])
         else:
             try:
@@ -111,13 +106,11 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
     return extents
 
 
-def _check_root(plan: Plan, spec: TensorSpec, nbytes: int, field: str) -> None:
+def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
     offset = plan.placements[spec.name].offset
     _check_row_major(plan, spec, field)
-    if spec.role == "intermediate":
-        _check_in_arena(plan, offset, nbytes, f"{field}.offset")
-    elif offset != 0:
-        fail(f"{field}.offset", f"expected 0, for an {spec.role} has external memory", offset)
+    if type(offset) is Size or offset != 0:
+        fail(f"{field}.offset", "expected 0, as it is its own root", offset)
 
 
 def _check_slice(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: str) -> _Extent:
@@ -161,22 +154,8 @@ def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
         )
 
 
-def _check_in_arena(plan: Plan, offset: int, nbytes: int, field: str) -> None:
-    if plan.sizes:
-        if offset != 0 or (field.endswith("scratch") and nbytes):
-            fail(field, "expected 0, as the arena depends on sizes", offset)
-        return
-    if offset % ALIGNMENT:
-        fail(field, f"expected a multiple of {ALIGNMENT} bytes", offset)
-    if offset + nbytes > plan.arena_bytes:
-        fail(field, f"expected to end within the arena's {plan.arena_bytes} bytes", offset + nbytes)
-
-
 def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], field: str) -> None:
-    """Check a node's scratch, that its inputs lie as its op takes them, and its output's root."""
-    if [is_size(value) for value in node.scratch] != [True, True]:
-        fail(f"{field}.scratch", "expected an offset and bytes, both >= 0", node.scratch)
-    _check_in_arena(plan, *node.scratch, f"{field}.scratch")
+    """Check that a node's inputs lie as its op takes them, and its output's root."""
     op = REGISTRY[node.op]
     for index, name in enumerate(node.inputs):
         placement = plan.placements[name]
@@ -217,11 +196,9 @@ def _fail_overwrite(plan: Plan, node: PlanNode, name: str, last_read: int) -> No
     )
 
 
-def _check_view(plan: Plan, node: PlanNode, field: str) -> None:
+def _check_view(plan: Plan, node: PlanNode) -> None:
     """Check that a node that is not executed lies where its op's rule puts it."""
     op = REGISTRY[node.op]
-    if node.scratch != (0, 0):
-        fail(f"{field}.scratch", "expected [0, 0], as a view computes nothing", node.scratch)
     if op.view is None:
         _check_parts(plan, node, op)
         return
@@ -234,14 +211,10 @@ def _check_view(plan: Plan, node: PlanNode, field: str) -> None:
     view = op.view(spec.shape, plan.placements[source].strides, op.complete(node.attrs))
     if view is None:
         fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
-    offset = plan.offset_in_root(source) + view.offset * DTYPES[spec.dtype].size
-    if plan.offset_in_root(name) != offset:
-        fail(
-            f"{field}.offset",
-            f"expected {offset} in {source!r}'s root",
-            plan.offset_in_root(name),
-        )
-    strides = plan.placements[name].strides
+    offset = plan.placements[source].offset + view.offset * DTYPES[spec.dtype].size
+    _, got, strides = plan.placements[name]
+    if got != offset:
+        fail(f"{field}.offset", f"expected {offset} in {source!r}'s root", got)
     if strides != tuple(view.strides):
         raise PlanFormatError(
             f"{field}.strides", f"expected {list(view.strides)}, got {list(strides)}"
@@ -263,48 +236,10 @@ def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
         )
     for name, shape, offset in zip(node.inputs, shapes, offsets, strict=True):
         field, placement = tensor_field(name), plan.placements[name]
-        expected = plan.offset_in_root(node.output) + offset * DTYPES[spec.dtype].size
+        expected = plan.placements[node.output].offset + offset * DTYPES[spec.dtype].size
         if placement.root != root:
             fail(f"{field}.root", f"expected that of {node.output!r}, {root!r}", placement.root)
-        if plan.offset_in_root(name) != expected:
-            fail(f"{field}.offset", f"expected {expected} in {root!r}", plan.offset_in_root(name))
+        if placement.offset != expected:
+            fail(f"{field}.offset", f"expected {expected} in {root!r}", placement.offset)
         if not placement.is_contiguous(shape):
             fail(f"{field}.strides", "expected row-major", placement.strides)
-
-
-def _check_arena(plan: Plan, extents: Mapping[str, _Extent]) -> None:
-    """Check that roots and scratch that are alive at the same step are apart in the arena."""
-    roots = {
-        name: root
-        for name, (root, _, _) in plan.placements.items()
-        if plan.tensors[root].role == "intermediate" and extents[root].stop
-    }
-    lives = lifetimes(plan.nodes, roots)
-    dying = defaultdict[int, list[str]](list)
-    for name, life in lives.items():
-        dying[life.death].append(name)
-
-    alive: list[tuple[int, int, str]] = []  # start, stop and name of roots: apart, in order
-    for step, node in enumerate(plan.nodes):
-        name = plan.placements[node.output].root
-        if name in lives and lives[name].birth == step:
-            start = plan.placements[name].offset
-            stop = start + extents[name].stop
-            index = _find_gap(alive, start, stop, f"{tensor_field(name)}.offset")
-            alive.insert(index, (start, stop, name))
-        start, nbytes = node.scratch
-        if nbytes:
-            _find_gap(alive, start, start + nbytes, f"plan.nodes[{step}].scratch")
-        for name in dying.get(step, ()):
-            del alive[bisect_left(alive, (plan.placements[name].offset,))]
-
-
-def _find_gap(alive: list[tuple[int, int, str]], start: int, stop: int, field: str) -> int:
-    """Return where ``[start, stop)`` belongs in ``alive``, or raise if it overlaps a neighbour."""
-    index = bisect_left(alive, (start, stop, ""))
-    for other_start, other_stop, root in alive[max(index - 1, 0) : index + 1]:
-        if max(start, other_start) < min(stop, other_stop):
-            raise PlanFormatError(
-                field, f"bytes {start} to {stop} of the arena hold {root!r}, which is still read"
-            )
-    return index

@@ -53,17 +53,14 @@ class Placement(NamedTuple):
 
     A tensor is its own root (``root`` is its name) or a slice of another tensor's memory. The
     memory of roots with role input, output, constant or state is external: it is the caller's or
-    the file's. Other roots lie in the arena at ``offset``.
+    the file's. Other roots lie in the arena, which an executor lays out when it knows the sizes.
 
     Attributes
     ----------
     root : str
         The tensor that owns the memory.
     offset : int
-        Bytes: into the arena for an intermediate that is its own root, into the root's memory for
-        a slice of one; 0 for an external root. Where the plan has size variables, the arena is laid
-        out when they are known: its roots have offset 0, and the offset of a slice may be a size
-        expression.
+        Bytes from the begin of the root's memory: 0 for a root; may be a size expression.
     strides : tuple of int
         Elements, of the array that stores the tensor; may be size expressions.
     """
@@ -85,9 +82,6 @@ class PlanNode(NamedTuple):
     attrs : mapping
         Plain data and, where the op allows it, size expressions; attrs equal to the op's defaults
         are left out.
-    scratch : tuple of int
-        Offset and bytes of one worker's scratch in the arena; ``(0, 0)`` for none, and where the
-        plan has size variables.
     source : str
         The user's source line, empty where unknown.
     """
@@ -96,7 +90,6 @@ class PlanNode(NamedTuple):
     inputs: tuple[str, ...]
     output: str
     attrs: Mapping[str, Any] = _NOTHING
-    scratch: tuple[int, int] = (0, 0)
     source: str = ""
 
 
@@ -118,8 +111,6 @@ class Plan(NamedTuple):
     constants : mapping of str to numpy.ndarray
         One C-contiguous array per tensor of role constant, as its format stores it, and of role
         state: its first value (views of the mapped file after a load).
-    arena_bytes : int
-        0 where the plan has size variables.
     samples : mapping of str to numpy.ndarray
         Example inputs by input name, those the model was exported with; may be empty.
     input_tree, output_tree : plain data
@@ -140,7 +131,6 @@ class Plan(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, np.ndarray]
-    arena_bytes: int
     samples: Mapping[str, np.ndarray] = _NOTHING
     input_tree: Any = None
     output_tree: Any = None
@@ -196,12 +186,7 @@ class Plan(NamedTuple):
         first = node.inputs[0]
         if self.placements[output].root != self.placements[first].root:
             return True
-        return op.view is None and self.offset_in_root(output) != self.offset_in_root(first)
-
-    def offset_in_root(self, name: str) -> int:
-        """Return the offset of a tensor in its root, in bytes."""
-        placement = self.placements[name]
-        return 0 if placement.root == name else placement.offset
+        return op.view is None and self.placements[output].offset != self.placements[first].offset
 
     def __repr__(self) -> str:
         from taper_runtime.report import summarize_plan

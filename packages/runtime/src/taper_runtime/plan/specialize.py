@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
-from taper_runtime.plan.checks import MAX_TENSOR_BYTES, aligned, counted_bytes
+from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import Size, size_at
@@ -28,9 +28,8 @@ def substitute(value: Any, number: Callable[[int], int]) -> Any:
 def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
     """Return the plan for one set of sizes: every size an int, no size variables.
 
-    Its arena gives every root a place of its own, so it is larger than an executor's. Samples that
-    have other sizes are left out. Where a size is 0 the plan is checked: what holds for all sizes
-    is proven of those from 1 on.
+    Samples that have other sizes are left out. Where a size is 0 the plan is checked: what holds
+    for all sizes is proven of those from 1 on.
 
     Raises
     ------
@@ -66,12 +65,8 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
             raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
     placements = {}
-    end = 0
     for name, placement in plan.placements.items():
         offset = substitute(placement.offset, number)
-        if placement.root == name and tensors[name].role == "intermediate":
-            offset = end
-            end += aligned(tensors[name].nbytes)
         shape = tensors[name].storage.shape
         strides = plain_strides(shape, substitute(placement.strides, number))
         if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
@@ -88,7 +83,6 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         nodes=nodes,
         tensors=tensors,
         placements=placements,
-        arena_bytes=end,
         samples=samples,
         sizes={},
     )

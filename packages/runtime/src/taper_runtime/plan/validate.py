@@ -16,14 +16,12 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import (
-    MAX_ARENA_BYTES,
     METADATA_NAME,
     SAMPLE_PREFIX,
     check_text,
     check_type,
     check_variable,
     fail,
-    is_size,
     tensor_field,
 )
 from taper_runtime.plan.liveness import last_reads
@@ -60,8 +58,6 @@ def validate(plan: Plan) -> None:
 
 def _check_plan(plan: Plan) -> None:
     """Do it; OpError where what follows from sizes is no expression within their limits."""
-    if not is_size(plan.arena_bytes) or plan.arena_bytes > MAX_ARENA_BYTES:
-        fail("plan.arena_bytes", f"expected 0 to {MAX_ARENA_BYTES}", plan.arena_bytes)
     _check_sizes(plan)
     for name, spec in plan.tensors.items():
         _check_spec(name, spec)
@@ -88,8 +84,6 @@ def _check_sizes(plan: Plan) -> None:
     for name in plan.sizes:
         if name not in given:
             raise PlanFormatError(f"plan.sizes[{name!r}]", "expected an input with a dim of it")
-    if plan.sizes and plan.arena_bytes:
-        fail("plan.arena_bytes", "expected 0, as the arena depends on sizes", plan.arena_bytes)
     for spec in plan.tensors.values():
         if type(spec.shape) is tuple:
             _check_variables(plan, spec.shape, tensor_field(spec.name))

@@ -1,4 +1,4 @@
-"""Plan the execution of a graph: order, shared memory, offsets in the arena."""
+"""Plan the execution of a graph: order and shared memory."""
 
 from taper_frontend.compiler.planning.planner import make_plan
 

@@ -89,11 +89,9 @@ class Sharing:
             for name in node.outputs[1:] if shares else node.outputs:
                 self._start(name, external=graph.is_output(name), writable=True)
 
-    def placement(self, name: str, arena: dict[str, int]) -> Placement:
-        """Return the tensor's placement, given the arena's offsets by root."""
-        offset, strides = self.slices[name]
-        root = self.allocations[name].root
-        return Placement(root, offset + (arena.get(name, 0) if root == name else 0), strides)
+    def placement(self, name: str) -> Placement:
+        """Return the tensor's placement."""
+        return Placement(self.allocations[name].root, *self.slices[name])
 
     def _start(self, name: str, *, external: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]

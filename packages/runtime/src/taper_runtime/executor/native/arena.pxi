@@ -1,5 +1,7 @@
 # Where blocks of memory lie that are needed at different steps.
 from libc.stdint cimport int64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memmove
 
 
 cdef struct Block:
@@ -7,13 +9,14 @@ cdef struct Block:
     int64_t death
     int64_t size
     int64_t offset
+    Py_ssize_t index
 
 
 def assign_offsets(blocks):
     """Return offsets of blocks that do not overlap where they are needed at the same step.
 
-    First fit in order of birth, and first fit largest first: neither is better on every graph, so
-    both are tried and the smaller kept.
+    First fit in order of birth; where that takes more than is live at some step, first fit largest
+    first too, and the smaller of both is kept: neither is better on every graph.
 
     Parameters
     ----------
@@ -27,49 +30,101 @@ def assign_offsets(blocks):
     total : int
         Bytes in all.
     """
-    cdef Py_ssize_t count = len(blocks)
-    cdef Buffer memory = Buffer(count * sizeof(Block))
-    cdef Buffer placed = Buffer(count * sizeof(Block *))
+    cdef Py_ssize_t count = 0
+    cdef Buffer memory = Buffer(len(blocks) * sizeof(Block))
+    cdef Buffer placed = Buffer(len(blocks) * sizeof(Block))
+    cdef Buffer first = Buffer(len(blocks) * sizeof(int64_t))
     cdef Block *block = <Block *>memory.data
+    cdef int64_t *offset = <int64_t *>first.data
+    cdef int64_t live = 0
+    cdef int64_t total, least
     cdef Py_ssize_t i
-    by_birth, by_size = [], []
     for i, (birth, death, nbytes) in enumerate(blocks):
-        block[i].birth, block[i].death, block[i].size = birth, death, _aligned(nbytes)
+        offset[i] = 0
         if nbytes:
-            by_birth.append((birth, -block[i].size, i))
-            by_size.append((-block[i].size, birth, i))
-    best = None
-    for order in (sorted(by_birth), sorted(by_size)):
-        total = _first_fit(block, [i for _, _, i in order], <Block **>placed.data)
-        if best is None or total < best[1]:
-            best = [block[i].offset for i in range(count)], total
-    return best
+            block[count] = Block(birth, death, _aligned(nbytes), 0, i)
+            count += 1
+    qsort(block, count, sizeof(Block), _by_birth)
+    total = _first_fit(block, count, <Block *>placed.data, True, &live)
+    for i in range(count):
+        offset[block[i].index] = block[i].offset
+    if total > live:
+        qsort(block, count, sizeof(Block), _by_size)
+        least = _first_fit(block, count, <Block *>placed.data, False, &live)
+        if least < total:
+            total = least
+            for i in range(count):
+                offset[block[i].index] = block[i].offset
+    return [offset[i] for i in range(len(blocks))], total
 
 
-cdef int64_t _first_fit(Block *blocks, list order, Block **placed) except -1:
-    """Place blocks in this order, each as low as it fits; returns the end of the highest."""
+cdef int64_t _first_fit(
+    Block *blocks, Py_ssize_t count, Block *placed, bint by_birth, int64_t *live
+) noexcept:
+    """Place blocks in this order, each as low as it fits; returns the end of the highest.
+
+    ``placed`` holds those that a later one may meet, by offset: where the order is by birth, none
+    that is dead. ``live`` is then the most bytes that are in it at a time.
+    """
     cdef int64_t total = 0
     cdef int64_t at
-    cdef Py_ssize_t count = 0
-    cdef Py_ssize_t i, k
+    cdef int64_t held = 0
+    cdef Py_ssize_t n = 0
+    cdef Py_ssize_t i, k, kept
     cdef Block *block
-    for i in order:
+    live[0] = 0
+    for i in range(count):
         block = &blocks[i]
+        if by_birth:
+            kept = 0
+            for k in range(n):
+                if placed[k].death < block.birth:
+                    held -= placed[k].size
+                else:
+                    placed[kept] = placed[k]
+                    kept += 1
+            n = kept
+            held += block.size
+            live[0] = max(live[0], held)
         at = 0
-        for k in range(count):  # by offset
+        for k in range(n):
             if placed[k].birth <= block.death and block.birth <= placed[k].death:
                 if at + block.size <= placed[k].offset:
                     break
                 at = max(at, placed[k].offset + placed[k].size)
         block.offset = at
         total = max(total, at + block.size)
-        k = count
+        k = n
         while k > 0 and placed[k - 1].offset > at:
-            placed[k] = placed[k - 1]
             k -= 1
-        placed[k] = block
-        count += 1
+        memmove(placed + k + 1, placed + k, (n - k) * sizeof(Block))
+        placed[k] = block[0]
+        n += 1
     return total
+
+
+cdef int _by_birth(const void *a, const void *b) noexcept nogil:
+    """By birth, of one birth the largest first, else as given."""
+    return _order(
+        (<Block *>a).birth - (<Block *>b).birth,
+        (<Block *>b).size - (<Block *>a).size,
+        (<Block *>a).index - (<Block *>b).index,
+    )
+
+
+cdef int _by_size(const void *a, const void *b) noexcept nogil:
+    """Largest first, of one size by birth, else as given."""
+    return _order(
+        (<Block *>b).size - (<Block *>a).size,
+        (<Block *>a).birth - (<Block *>b).birth,
+        (<Block *>a).index - (<Block *>b).index,
+    )
+
+
+cdef int _order(int64_t first, int64_t second, int64_t third) noexcept nogil:
+    """The sign of the first that is not 0."""
+    cdef int64_t key = first if first else second if second else third
+    return (key > 0) - (key < 0)
 
 
 cdef int64_t _aligned(int64_t size) noexcept:

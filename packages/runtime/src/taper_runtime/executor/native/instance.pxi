@@ -7,7 +7,7 @@ from taper_runtime.errors import InputError
 from taper_runtime.plan.checks import MAX_ARENA_BYTES
 from taper_runtime.plan.specialize import substitute
 
-# Bytes the arena may have: what the format allows a static plan.
+# Bytes the arena may have.
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
 
 
@@ -167,40 +167,44 @@ cdef class Instance:
             slot += 2 * TAPER_MAX_RANK
             tensor += 1
 
+    cdef list blocks(self):
+        """First step, last step and bytes of the arena's roots, then of native steps' scratch."""
+        cdef taper_step *native = <taper_step *>self.steps.data
+        cdef Py_ssize_t i
+        blocks = [(birth, death, self.value(slot)) for birth, death, slot in self.program.blocks]
+        for i in range(len(self.native)):
+            step = self.native[i][0]
+            blocks.append((step, step, <int64_t>native[i].work.scratch_bytes))
+        return blocks
+
+    cdef list offsets(self):
+        """Where each of `blocks` lies in the arena."""
+        cdef int64_t *offset = <int64_t *>self.root_offsets.data
+        cdef taper_step *native = <taper_step *>self.steps.data
+        places = [offset[i] for i in range(len(self.program.blocks))]
+        return places + [<int64_t><uintptr_t>native[i].scratch for i in range(len(self.native))]
+
     cdef int _lay_out(self) except -1:
         """Give the arena's roots and every step's scratch their places."""
-        cdef Program program = self.program
         cdef taper_step *native = <taper_step *>self.steps.data
+        cdef Py_ssize_t roots = len(self.program.blocks)
         cdef int64_t *offset
-        cdef Step step
+        cdef int64_t need
         cdef Py_ssize_t i
-        blocks = [(birth, death, self.value(slot)) for birth, death, slot in program.blocks]
-        offsets = program.arena.offsets
-        total = program.arena.nbytes
-        scratch = []
-        for i in range(len(self.native)):
-            step = program.steps[self.native[i][0]]
-            need = _aligned(native[i].work.scratch_bytes)
-            self.worker_scratch_bytes = max(self.worker_scratch_bytes, <size_t>need)
-            if program.dynamic:
-                blocks.append((self.native[i][0], self.native[i][0], need))
-            elif native[i].work.scratch_bytes <= <size_t>step.scratch[1]:
-                scratch.append(step.scratch[0])
-            else:  # this machine's kernel wants more than the one that the plan was made with
-                scratch.append(program.arena.nbytes)
-                total = max(total, program.arena.nbytes + need)
-        if program.dynamic:
-            offsets, total = assign_offsets(blocks)
-            scratch = offsets[len(program.blocks):]
+        offsets, total = assign_offsets(self.blocks())
         if total > _MAX_ARENA_BYTES:
-            raise InputError(f"the inputs' sizes: the arena would need {total} bytes")
-        self.arena_bytes = _aligned(total)
-        self.root_offsets = Buffer(len(program.blocks) * sizeof(int64_t))
+            raise InputError(
+                f"the arena would need {total} bytes, more than the {_MAX_ARENA_BYTES} it may have"
+            )
+        self.arena_bytes = total
+        self.root_offsets = Buffer(roots * sizeof(int64_t))
         offset = <int64_t *>self.root_offsets.data
-        for i in range(len(program.blocks)):
+        for i in range(roots):
             offset[i] = offsets[i]
         for i in range(len(self.native)):
-            native[i].scratch = <void *><uintptr_t>scratch[i]
+            native[i].scratch = <void *><uintptr_t>offsets[roots + i]
+            need = _aligned(native[i].work.scratch_bytes)
+            self.worker_scratch_bytes = max(self.worker_scratch_bytes, <size_t>need)
         return 0
 
     cdef int _place_numpy(self) except -1:

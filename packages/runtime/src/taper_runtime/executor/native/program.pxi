@@ -24,7 +24,8 @@ cdef class Program:
         outputs.
     constants : sequence of numpy.ndarray
         Kept alive; operands of kind CONSTANT point into them.
-    arena : Arena
+    blocks : sequence of liveness.Block
+        The memory of each root in the arena, and the steps that need it.
     workers : int
         Threads a run may use, the caller's among them.
     variables : Variables
@@ -32,7 +33,6 @@ cdef class Program:
 
     cdef list steps           # Step
     cdef list blocks          # (birth, death, slot of nbytes) of each root in the arena
-    cdef object arena         # Arena
     cdef object table         # SizeTable
     cdef SizeCode sizes       # what `table` is once all steps are added
     cdef Py_ssize_t n_tensors
@@ -49,7 +49,7 @@ cdef class Program:
     cdef dict instances        # by the inputs' shapes, the one used last at the end
     cdef list arenas           # Buffer, free ones
 
-    def __init__(self, inputs, outputs, constants, arena, workers, variables):
+    def __init__(self, inputs, outputs, constants, blocks, workers, variables):
         active_isa()
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.n_inputs = len(self.inputs)
@@ -60,13 +60,12 @@ cdef class Program:
         self.dynamic = bool(variables.names)
         self.variables = variables
         self.table = SizeTable(variables.names)
-        self.arena = arena
         self.blocks = [
-            (birth, death, self.table.slot(nbytes)) for birth, death, nbytes in arena.blocks
+            (birth, death, self.table.slot(nbytes)) for birth, death, nbytes in blocks
         ]
         self.steps, self.instances, self.arenas = [], {}, []
 
-    def add(self, op, attrs, operands, scratch, label, threads):
+    def add(self, op, attrs, operands, label, threads):
         """Append a node.
 
         Parameters
@@ -76,14 +75,12 @@ cdef class Program:
             Complete.
         operands : list of Operand
             The inputs, then the output.
-        scratch : tuple of int
-            Where the plan puts it: offset and bytes.
         label : str
             What to call the node in an error.
         threads : int
             How many threads it keeps busy.
         """
-        self.steps.append(Step(self.table, op, attrs, operands, scratch, label, threads))
+        self.steps.append(Step(self.table, op, attrs, operands, label, threads))
         self.n_tensors += len(operands)
 
     def finish(self, sizes, tensor_bytes):
@@ -111,6 +108,23 @@ cdef class Program:
         for index, candidate in instance.native:
             names[index] = candidate.kernel.name.decode()
         return names
+
+    def arena(self):
+        """Return the arena of the instance used last.
+
+        Returns
+        -------
+        blocks : list of tuple of int
+            First step, last step and bytes: of each root, then of each native step's scratch.
+        offsets : list of int
+            Where each lies.
+        nbytes : int
+            Bytes in all.
+        """
+        cdef Instance instance
+        with cython.critical_section(self):
+            instance = self.last
+        return instance.blocks(), instance.offsets(), instance.arena_bytes
 
     def run(self, arrays, out=None):
         """One inference.

@@ -49,16 +49,14 @@ cdef class Step:
     cdef bint sized         # whether some attr is an expression
     cdef list candidates    # empty where no kernel can serve it
     cdef list operands      # Operand, the output last
-    cdef tuple scratch      # where the plan puts it: offset, bytes
     cdef int32_t threads    # slot: threads it keeps busy
     cdef Buffer slots       # int32 [n_operands][2][TAPER_MAX_RANK]: of shape and strides
     cdef Buffer tensors     # taper_tensor [n_operands]: rank, dtype and format
     cdef list owners        # of what `tensors` point to
 
-    def __cinit__(self, table, op, dict attrs, list operands, tuple scratch, label, threads):
+    def __cinit__(self, table, op, dict attrs, list operands, label, threads):
         cdef Operand operand
         self.op, self.attrs, self.label = op, attrs, label
-        self.scratch = scratch
         self.threads = table.slot(threads)
         self.operands = operands
         self.sized = any([_is_sized(value) for value in attrs.values()])

@@ -1,0 +1,77 @@
+"""Tell what memory a run of a plan needs: for the planner's report, inspect, pages and profiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.executor.program import example_sizes, executed_nodes, make_program
+from taper_runtime.plan.checks import aligned
+from taper_runtime.plan.liveness import Block, live_bytes
+from taper_runtime.plan.specialize import specialize
+from taper_runtime.plan.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_runtime.plan.plan import Plan
+
+
+class MemoryUse(NamedTuple):
+    """The memory of a run on one thread, in bytes.
+
+    Attributes
+    ----------
+    arena : int
+    live : list of int
+        Bytes of the arena that are needed at each executed node, each tensor and scratch rounded
+        up to its alignment.
+    intermediates : int
+        Of what executed nodes compute, outputs left out, if nothing shared memory.
+    weights : int
+        Of the values that the file has: weights, and where state begins.
+    sizes : mapping of str to int
+        The values of the size variables that this is about.
+    """
+
+    arena: int
+    live: list[int]
+    intermediates: int
+    weights: int
+    sizes: Mapping[str, int]
+
+    @property
+    def lower_bound(self) -> int:
+        """The most bytes that are live at one node: no arena is smaller."""
+        return max(self.live, default=0)
+
+
+def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
+    """Return the memory that a run of a plan needs on this machine.
+
+    Parameters
+    ----------
+    plan : Plan
+    sizes : mapping of str to int, optional
+        Values of all size variables, none 0. Those of the samples are taken without, else the
+        least.
+
+    Raises
+    ------
+    PlanFormatError
+        If the plan is not valid.
+    InputError
+        If a tensor or the arena would be larger than it may be.
+    """
+    validate(plan)
+    sizes = example_sizes(plan) if sizes is None else sizes
+    plan = specialize(plan, sizes)
+    blocks, _, arena = make_program(plan, 1).arena()
+    nodes = executed_nodes(plan)
+    computed = (plan.tensors[node.output] for node in nodes)
+    return MemoryUse(
+        arena,
+        live_bytes((Block(birth, death, aligned(n)) for birth, death, n in blocks), len(nodes)),
+        sum(spec.nbytes for spec in computed if spec.role != "output"),
+        sum(array.nbytes for array in plan.constants.values()),
+        sizes,
+    )
