@@ -69,7 +69,6 @@ __all__ = [
 ]
 
 
-
 def simplify_blocks(graph: Graph) -> bool:
     """Bring the blocks of control flow into canonical form."""
     blocks = [block for node in graph.order() for block in node.blocks]

@@ -29,7 +29,7 @@ def _hoist(graph: Graph, node: Node) -> bool:
     others = operands(node).others
     inputs = list(node.inputs)
     for block in node.blocks:
-        names = dict(zip(block.inputs[others:], node.inputs[others:], strict=True))
+        names = dict(zip(block.inputs[others:], inputs[others:], strict=True))
         for moved in _computed_alike(block, set(names)):
             inputs += _move(graph, node, block, moved, names)
     if len(inputs) == len(node.inputs):
@@ -43,7 +43,9 @@ def _computed_alike(block: Graph, given: set[str]) -> list[Node]:
     known, found = set(given), []
     for node in block.order():
         decided = [name for name in node.reads if not block.is_constant(name)]
-        if not decided or not known.issuperset(decided) or node.blocks or node.op == "COPY":
+        if (node.reads and not decided) or not known.issuperset(decided):
+            continue  # what constants decide is known already, or has its reasons
+        if node.blocks or node.op == "COPY":
             continue
         if node.definition.check is not None:
             continue
@@ -53,9 +55,7 @@ def _computed_alike(block: Graph, given: set[str]) -> list[Node]:
     return found
 
 
-def _move(
-    graph: Graph, node: Node, block: Graph, moved: Node, names: dict[str, str]
-) -> list[str]:
+def _move(graph: Graph, node: Node, block: Graph, moved: Node, names: dict[str, str]) -> list[str]:
     """Compute a node of a block in the graph; return what the blocks are given for it.
 
     ``names`` are the graph's for tensors of the block; it grows.
@@ -70,6 +70,7 @@ def _move(
             added = other.add_input(f"{output}.hoisted", spec.dtype, spec.shape)
             if other is block:
                 block.replace_uses(output, added)
+                names[added] = names[output]
         given.append(names[output])
     block.prune(moved.outputs)
     return given

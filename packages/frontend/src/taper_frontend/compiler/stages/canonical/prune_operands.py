@@ -39,7 +39,7 @@ def _own_constants(graph: Graph, node: Node) -> bool:
     first = operands(node).first
     known = [i for i in _others(node) if graph.is_constant(node.inputs[first + i])]
     for block in node.blocks:
-        for i in known:
+        for i in (i for i in known if block.is_used(block.inputs[i])):
             name = node.inputs[first + i]
             own = block.add_constant(name, graph.constants[name])
             block.replace_uses(block.inputs[i], own)
@@ -62,7 +62,7 @@ def _share(graph: Graph, node: Node) -> bool:
 
 
 def _drop_inputs(graph: Graph, node: Node) -> bool:
-    """Leave out what no block reads; a SCAN keeps the first of its xs, which says how many steps."""
+    """Leave out what no block reads, but for the first of the xs: it says how many steps."""
     layout = operands(node)
     start = layout.carries + 1 if layout.xs else layout.carries
     unused = [
@@ -83,9 +83,7 @@ def _drop_outputs(graph: Graph, node: Node) -> bool:
         block.set_outputs([block.outputs[i] for i in kept])
         block.prune(list(block.tensors))
     outputs = [node.outputs[i] for i in kept]
-    graph.replace_node(
-        node, node.op, node.inputs, node.attrs, blocks=node.blocks, outputs=outputs
-    )
+    graph.replace_node(node, node.op, node.inputs, node.attrs, blocks=node.blocks, outputs=outputs)
     return True
 
 
