@@ -9,6 +9,7 @@ from graph_checks import Builder, assert_same_values, floats, random_inputs
 from several_outputs import AFFINE, HALVES, REPEAT, registered
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph, evaluate
+from taper_frontend.compiler.graph.constants import literal
 from taper_frontend.compiler.graph.evaluate import constant_value
 from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.stages import STAGES, run_pipeline
@@ -21,6 +22,7 @@ from taper_frontend.compiler.trace.recorder import Recorder
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.region_check import check_region
+from taper_runtime.sizes import variable
 
 
 @pytest.fixture(autouse=True)
@@ -361,3 +363,105 @@ class TestBlocks:
         before = evaluate(g, inputs)
         compile_graph(g, verify=True)
         assert_same_values(before, evaluate(g, inputs))
+
+
+def counting(limits=(0, 6)):
+    """x -> SUM of x > 0 -> count; ARANGE(u0) -> y (output), u0 being the count."""
+    g = Graph()
+    x = g.add_input("x", "float32", (6,))
+    above = g.add_node("GT", [x], {"scalar": 0.0, "scalar_index": 1})
+    count = g.add_node("SUM", [g.add_node("CAST", [above], {"dtype": "int64"})], {"axes": (0,)})
+    g.rename({count: "count"})
+    g.add_computed_size("u0", limits, ("count", 0), 3)
+    y = g.add_node("ARANGE", [], {"stop": variable("u0", *limits)})
+    g.set_outputs([g.add_node("NEG", [y], name="y")])
+    return g
+
+
+class TestComputedSizes:
+    def test_origin_is_used_and_comes_first(self):
+        g = counting()
+        g.verify()
+        assert g.kept == ["y", "count"]
+        assert g.is_used("count")
+        assert not eliminate_dead_code(g)
+        for order in (g.order(), memory_order(g)):
+            names = [node.output for node in order]
+            assert names.index("count") < names.index("arange")
+        assert "size u0 = count[0]" in str(g)
+
+    def test_size_that_nothing_mentions_is_dropped(self):
+        g = counting()
+        g.set_outputs([g.add_node("EXP", ["x"])])
+        assert eliminate_dead_code(g)
+        g.verify()
+        assert (g.sizes, g.origins, g.examples) == ({}, {}, {})
+        assert list(g.nodes) == ["exp"]
+
+    def test_names_follow(self):
+        g = counting()
+        g.rename({"count": "n"})
+        assert g.origins == {"u0": ("n", 0)}
+        twin = g.add_node(g.nodes["n"].op, g.nodes["n"].inputs, g.nodes["n"].attrs, name="twin")
+        g.bypass(g.nodes["n"], twin)
+        g.verify()
+        assert g.origins == {"u0": ("twin", 0)}
+        g.set_outputs([*g.outputs, g.add_node("COPY", ["twin"], name="out")])
+        g.bypass(g.nodes["out"], "twin")
+        g.verify()
+        assert g.origins == {"u0": ("out", 0)}
+        assert g.outputs == ["y", "out"]
+
+    def test_origin_stays_what_a_node_makes(self):
+        """Though its value is known, or an input's."""
+        g = counting()
+        g.replace_by_constant(g.nodes["count"], literal(np.array(4)))
+        g.verify()
+        assert g.nodes["count"].op == "COPY"
+        assert not fold_constants(g)
+        n = g.add_input("n", "int64", ())
+        assert g.bypass(g.nodes["count"], n)
+        assert not g.bypass(g.nodes["count"], n)
+        g.verify()
+        assert g.nodes["count"].inputs == [n]
+
+    def test_origin_is_a_number_that_a_node_makes(self):
+        g = counting()
+        v = g.add_node("EXP", ["x"])
+        for origin in (("x", 0), ("count", 1), (v, 0)):
+            with pytest.raises(InternalError, match="size 'u1': expected"):
+                g.add_computed_size("u1", (0, 6), origin, 3)
+        with pytest.raises(InternalError, match="size 'u0': expected a new one"):
+            g.add_computed_size("u0", (0, 6), ("count", 0), 3)
+
+    def test_wrong_origin_is_found(self):
+        for origin in (("x", 0), ("y", 0), ("count", 1), ("ghost", 0)):
+            g = counting()
+            g.origins["u0"] = origin
+            if origin[0] != "y":
+                with pytest.raises(InternalError, match="size 'u0' is"):
+                    g.verify()
+        g = counting()
+        g.origins["u1"] = ("count", 0)
+        with pytest.raises(InternalError, match="size 'u1' has an origin but no limits"):
+            g.verify()
+
+    def test_size_cannot_depend_on_itself(self):
+        g = counting()
+        g.origins["u0"] = ("y", 0)
+        with pytest.raises(InternalError, match=r"element 0 of 'y'|cycle"):
+            g.verify()
+
+    def test_compiling_keeps_the_origin(self):
+        g = counting()
+        compile_graph(g, verify=True)
+        assert g.sizes == {"u0": (0, 6)}
+        assert g.producer(g.origins["u0"][0]) is not None
+
+    def test_copies_are_apart(self):
+        g = counting()
+        twin = g.copy()
+        twin.rename({"count": "n"})
+        assert g.origins == {"u0": ("count", 0)}
+        g.verify()
+        twin.verify()

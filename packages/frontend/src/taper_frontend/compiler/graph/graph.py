@@ -16,7 +16,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Signature, TensorType
 from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
 from taper_runtime.plan.plan import TensorSpec
-from taper_runtime.sizes import Size, size_at
+from taper_runtime.sizes import Size, bounds, size_at, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +41,10 @@ class Graph:
         holds from 1 on; whether it does for 0 is tried when the plan is verified.
     examples : dict of str to int
         A typical value of each, for what has to be weighed.
+    origins : dict of str to tuple of str and int
+        For each size variable that no input's dim gives: an int64 tensor that a node makes, and
+        which of its elements, in row-major order, is the value. That tensor is used as an output
+        is.
     inputs : list of str
     outputs : list of str
         A name may stand there twice.
@@ -61,6 +65,7 @@ class Graph:
     ) -> None:
         self.sizes = dict(sizes or {})
         self.examples = dict(examples or {})
+        self.origins: dict[str, tuple[str, int]] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.tensors: dict[str, TensorSpec] = {}
@@ -220,6 +225,42 @@ class Graph:
         """
         return self._add_node(op, inputs, attrs, blocks, name, source)
 
+    def add_computed_size(
+        self, name: str, limits: tuple[int, int], origin: tuple[str, int], example: int
+    ) -> None:
+        """Add a size variable whose value a node computes.
+
+        Parameters
+        ----------
+        name : str
+        limits : tuple of int
+            The least and the largest value.
+        origin : tuple of str and int
+            An int64 tensor that a node makes, and which of its elements.
+        example : int
+            A typical value.
+
+        Raises
+        ------
+        InternalError
+            If there is such a variable, or the tensor is none that can be an origin.
+        """
+        tensor, element = origin
+        self._check_exists(tensor)
+        spec = self.tensors[tensor]
+        if name in self.sizes or self.producer(tensor) is None:
+            raise InternalError(f"size {name!r}: expected a new one that a node makes")
+        if spec.dtype != "int64" or not 0 <= element < bounds(spec.type.size)[0]:
+            raise InternalError(f"size {name!r}: expected an int64, got {element} of {spec.type}")
+        self.sizes[name], self.examples[name] = limits, example
+        self.origins[name] = origin
+
+    def remove_computed_size(self, name: str) -> None:
+        """Remove a size variable that no tensor's shape and no attr mentions."""
+        tensor, _ = self.origins.pop(name)
+        del self.sizes[name], self.examples[name]
+        self.prune([tensor])
+
     def set_outputs(self, names: Iterable[str]) -> None:
         """Make the named tensors the graph's outputs, in this order."""
         names = list(names)
@@ -313,13 +354,48 @@ class Graph:
         return tensor in self.outputs or any(state.next == tensor for state in self.states)
 
     def is_used(self, tensor: str) -> bool:
-        """Whether a node reads ``tensor`` or a run gives it."""
-        return bool(self._consumers[tensor]) or self.is_output(tensor)
+        """Whether a node reads ``tensor``, a run gives it, or it gives a size its value."""
+        return bool(self._consumers[tensor]) or self.is_output(tensor) or self.is_origin(tensor)
+
+    def is_origin(self, tensor: str) -> bool:
+        """Whether an element of ``tensor`` is the value of a size variable."""
+        return any(tensor == origin for origin, _ in self.origins.values())
+
+    @property
+    def kept(self) -> list[str]:
+        """What is read beside the nodes: what a run gives, and what gives sizes their values."""
+        return [*self.writes, *dict.fromkeys(origin for origin, _ in self.origins.values())]
+
+    def needs(self, node: Node) -> list[str]:
+        """Return what has to be computed before ``node``: its inputs, and the sizes it depends on.
+
+        A size that a node computes is one of those that stand in the types of the outputs and in
+        the attrs.
+        """
+        if not self.origins:
+            return node.reads
+        found = [self.origins[name][0] for name in self.variables(node) if name in self.origins]
+        return list(dict.fromkeys([*node.reads, *found]))
+
+    def variables(self, node: Node) -> set[str]:
+        """Return the size variables in the types of the outputs of ``node`` and in its attrs.
+
+        Those in its blocks are among them.
+        """
+        groups = [self.tensors[name].shape for name in node.outputs]
+        groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
+        found = {atom.text for group in groups for size in group for atom in variables(size)}
+        for block in node.blocks:
+            found.update(*map(block.variables, block.nodes.values()))
+        return found
 
     def sole_consumer(self, tensor: str) -> Node | None:
-        """Return the one node that sees ``tensor``; None if there are others or it is an output."""
+        """Return the one node that sees ``tensor``.
+
+        None if there are others, it is an output, or it gives a size its value.
+        """
         consumers = self._consumers[tensor]
-        if len(consumers) != 1 or self.is_output(tensor):
+        if len(consumers) != 1 or self.is_output(tensor) or self.is_origin(tensor):
             return None
         return self._nodes[next(iter(consumers))]
 
@@ -349,6 +425,7 @@ class Graph:
     def copy(self) -> Graph:
         """Return a graph of its own, without the listener; arrays are shared."""
         twin = Graph(self.sizes, self.examples)
+        twin.origins = dict(self.origins)
         twin.inputs, twin.outputs = list(self.inputs), list(self.outputs)
         twin.tensors, twin.constants = dict(self.tensors), dict(self.constants)
         twin.states = [copy(state) for state in self.states]
@@ -425,7 +502,9 @@ class Graph:
         for name, tensor in pairs:
             if not self.is_output(name):
                 self.listener.replaced(name, tensor)
-        if not any(self.is_output(name) for name in node.outputs):
+            if tensor in self._producers:
+                self._move_origins(name, tensor)
+        if not any(map(self._is_bound, node.outputs)):
             self.prune(node.outputs)
         elif len(pairs) == 1 and not self._may_rename(*tensors):
             if node.op == "COPY" and node.inputs == [*tensors]:
@@ -440,7 +519,7 @@ class Graph:
         old, specs = node.reads, [self.tensors[name] for name in node.outputs]
         self._drop_node(node)
         for spec, constant in zip(specs, constants, strict=True):
-            if self.is_output(spec.name):
+            if self._is_bound(spec.name):
                 value = self.add_constant(f"{spec.name}.value", constant)
                 self._reroute(spec.name, value)
                 self._insert(Node("COPY", [value], [spec.name], source=node.source))
@@ -454,6 +533,7 @@ class Graph:
         self._check_same_type(old, new)
         self.listener.replaced(old, new)
         self._reroute(old, new)
+        self._move_origins(old, new)
         self.outputs = [new if name == old else name for name in self.outputs]
         for state in self.states:
             state.next = new if state.next == old else state.next
@@ -502,6 +582,7 @@ class Graph:
         self.constants = {new(name): constant for name, constant in self.constants.items()}
         for state in self.states:
             state.name, state.next = new(state.name), new(state.next)
+        self.origins = {size: (new(name), at) for size, (name, at) in self.origins.items()}
         self.inputs = [new(name) for name in self.inputs]
         self.outputs = [new(name) for name in self.outputs]
         self._consumers = {
@@ -681,6 +762,16 @@ class Graph:
             self._replace_in(consumer, old, new)
         return bool(consumers)
 
+    def _move_origins(self, old: str, new: str) -> None:
+        """Let each size that is an element of ``old`` be that of ``new``."""
+        for size, (name, element) in self.origins.items():
+            if name == old:
+                self.origins[size] = new, element
+
+    def _is_bound(self, tensor: str) -> bool:
+        """Whether ``tensor`` has to be made by a node, as the caller or a size reads it."""
+        return self.is_output(tensor) or self.is_origin(tensor)
+
     def _may_rename(self, tensor: str) -> bool:
         """Whether a node makes ``tensor`` and its name is not the caller's."""
         return tensor in self._producers and not self.is_output(tensor)
@@ -695,7 +786,7 @@ class Graph:
         renamed: dict[str, str] = {}
         for name, tensor in pairs:
             tensor = renamed.get(tensor, tensor)
-            if not self.is_output(name):
+            if not self._is_bound(name):
                 self.remove_tensor(name)
             elif self._may_rename(tensor):
                 self._rename(tensor, name)
@@ -706,14 +797,14 @@ class Graph:
 
     def _rename(self, old: str, name: str) -> None:
         """Give an output of a node the name of the tensor whose node was dropped before."""
-        node, consumers = self._producers.pop(old), self.consumers(old)
+        node = self._producers.pop(old)
         self._unlink(node)
         del self._nodes[node.output]
         self.listener.replaced(old, name)
         node.outputs[node.outputs.index(old)] = name
         self._insert(node)
-        for consumer in consumers:
-            self._replace_in(consumer, old, name)
+        self._reroute(old, name)
+        self._move_origins(old, name)
         self.remove_tensor(old)
 
     def _sorted(self) -> Iterable[Node]:
@@ -728,7 +819,8 @@ class Graph:
                     stack.pop()
                     continue
                 node = self._nodes[name]
-                producers = [self._producers[t].output for t in node.reads if t in self._producers]
+                needs = self.needs(node)
+                producers = [self._producers[t].output for t in needs if t in self._producers]
                 waiting = [producer for producer in producers if producer not in done]
                 if not waiting:
                     stack.pop()

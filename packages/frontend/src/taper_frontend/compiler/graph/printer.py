@@ -37,6 +37,7 @@ def format_graph(graph: Graph) -> str:
         *(f"  state {state.name}: {format_type(tensors[state.name])}" for state in graph.states),
         *(f"  {line}" for node in graph.order() for line in _node_lines(graph, node)),
         *(f"  next {state.name} = {state.next}" for state in graph.states),
+        *(f"  size {size} = {name}[{at}]" for size, (name, at) in graph.origins.items()),
         f"  return {', '.join(graph.outputs)}",
     ]
     return "\n".join(lines)

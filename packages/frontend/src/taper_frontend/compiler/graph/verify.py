@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
+from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +26,13 @@ def verify(graph: Graph) -> None:
         Listing everything that breaks the first broken rule.
     """
     # each rule relies on those before it
-    for rule in (_tensor_problems, _index_problems, _order_problems, _type_problems):
+    for rule in (
+        _tensor_problems,
+        _index_problems,
+        _origin_problems,
+        _order_problems,
+        _type_problems,
+    ):
         if problems := list(rule(graph)):
             raise InternalError("invalid graph:\n  " + "\n  ".join(problems))
 
@@ -94,6 +101,19 @@ def _index_problems(graph: Graph) -> Iterable[str]:
             yield f"{name!r} is read by {sorted(expected)}, its index says {sorted(indexed)}"
 
 
+def _origin_problems(graph: Graph) -> Iterable[str]:
+    """Check that what gives a size variable its value is an integer that a node makes."""
+    for size, (name, element) in graph.origins.items():
+        if size not in graph.sizes or size not in graph.examples:
+            yield f"size {size!r} has an origin but no limits or no example"
+        if graph.producer(name) is None:
+            yield f"size {size!r} is an element of {name!r}, which no node makes"
+        elif graph.tensors[name].dtype != "int64":
+            yield f"size {size!r} is an element of {name!r}, which is {graph.tensors[name].type}"
+        elif not 0 <= element < bounds(graph.tensors[name].type.size)[0]:
+            yield f"size {size!r} is element {element} of {name!r}, which has no such"
+
+
 def _order_problems(graph: Graph) -> Iterable[str]:
     """Check that every node can come after its producers."""
     try:
@@ -105,7 +125,7 @@ def _order_problems(graph: Graph) -> Iterable[str]:
         yield "the cached order does not hold each node once"
     done: set[str] = set()
     for node in order:
-        late = [t for t in node.reads if graph.producer(t) is not None and t not in done]
+        late = [t for t in graph.needs(node) if graph.producer(t) is not None and t not in done]
         if late:
             yield f"the cached order has node {node.output!r} before its inputs {late}"
         done.update(node.outputs)
@@ -136,6 +156,8 @@ def _block_problems(graph: Graph, place: str, block: Graph) -> Iterable[str]:
     """Check a graph inside a node, and that it says of sizes what the graph around it does."""
     if block.states:
         yield f"{place}: has states"
+    if block.origins:
+        yield f"{place}: computes sizes"
     if block.sizes is not graph.sizes or block.examples is not graph.examples:
         yield f"{place}: has size variables of its own"
     try:

@@ -32,7 +32,7 @@ def peak_bytes(graph: Graph, order: list[Node]) -> int:
     """Return the most bytes of intermediates live at once when nodes run in this order."""
     roots = view_roots(graph, order)
     made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
-    lives = lifetimes(order, made, outputs=graph.writes)
+    lives = lifetimes(order, made, outputs=graph.kept)
     blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
     return max(live_bytes(blocks, len(order) + 1))
 
@@ -44,9 +44,13 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
     for name, root in roots.items():
         members.setdefault(root, []).append(name)
     readers = _reader_counts(graph, own, roots)
-    waiting = {
-        node.output: len({n for n in node.reads if graph.producer(n) is not None}) for node in own
-    }
+    waiting: dict[str, int] = {}
+    followers: dict[str, list[Node]] = {}
+    for node in own:
+        needs = {name for name in graph.needs(node) if graph.producer(name) is not None}
+        waiting[node.output] = len(needs)
+        for name in needs:
+            followers.setdefault(name, []).append(node)
 
     def score(node: Node) -> int:
         """Return the bytes allocated minus those freed: smaller is better."""
@@ -72,7 +76,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
             continue  # outdated: a fresher entry is in the heap
         done.add(node.output)
         order.append(node)
-        for consumer in (reader for name in node.outputs for reader in graph.consumers(name)):
+        for consumer in (each for name in node.outputs for each in followers.get(name, ())):
             waiting[consumer.output] -= 1
             if waiting[consumer.output] == 0:
                 heapq.heappush(heap, (score(consumer), position[consumer.output]))
@@ -89,5 +93,5 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
 def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:
     """Return how many nodes read each root; what a run gives has one more, that never comes."""
     readers = Counter(root for node in order for root in {roots[name] for name in node.reads})
-    readers.update(roots[name] for name in graph.writes)
+    readers.update(roots[name] for name in graph.kept)
     return readers

@@ -73,7 +73,7 @@ class Sharing:
         self.allocations: dict[str, Allocation] = {}
         self.slices: dict[str, Slice] = {}
         self.executed: list[Node] = []
-        self._last_read = last_reads(order, graph.writes)
+        self._last_read = last_reads(order, graph.kept)
         self._in_buffers: dict[str, tuple[str, int]] = {}
         buffers = set() if graph.sizes else _find_concat_buffers(graph, order, self._in_buffers)
         for name in (*graph.reads, *graph.constants):

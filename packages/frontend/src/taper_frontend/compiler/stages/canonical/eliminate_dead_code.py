@@ -15,5 +15,13 @@ def eliminate_dead_code(graph: Graph) -> bool:
 
         x -> EXP -> y (output)             x -> EXP -> y
           -> LOG -> z
+
+    A size that a node computes is needed while a tensor's shape or an attr mentions it.
     """
-    return graph.prune(list(graph.tensors)) > 0
+    removed = graph.prune(list(graph.tensors))
+    if graph.origins:
+        used = {name for node in graph.nodes.values() for name in graph.variables(node)}
+        for name in graph.origins.keys() - used:
+            graph.remove_computed_size(name)
+            removed += 1
+    return removed > 0

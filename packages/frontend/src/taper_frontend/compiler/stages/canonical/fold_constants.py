@@ -59,7 +59,7 @@ def fold_constants(graph: Graph) -> bool:
 
 
 def _is_foldable(graph: Graph, node: Node) -> bool:
-    return not node.blocks and graph.is_static(node) and not _is_output_copy(graph, node)
+    return not node.blocks and graph.is_static(node) and not _is_bound_copy(graph, node)
 
 
 def _derived(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> list[Constant]:
@@ -71,9 +71,9 @@ def _derived(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> lis
     ]
 
 
-def _is_output_copy(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` is there to make an output of a constant, and stays."""
-    return node.op == "COPY" and graph.is_output(node.output)
+def _is_bound_copy(graph: Graph, node: Node) -> bool:
+    """Whether ``node`` is there to make an output, or a size, of a constant; it stays."""
+    return node.op == "COPY" and (graph.is_output(node.output) or graph.is_origin(node.output))
 
 
 def _repeats(graph: Graph, node: Node) -> bool:

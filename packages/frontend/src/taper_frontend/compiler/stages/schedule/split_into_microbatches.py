@@ -108,7 +108,7 @@ def _live_across(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[floa
     for node in order:
         if node.definition.view is not None and node.inputs[0] in roots and node.output in roots:
             roots[node.output] = roots[node.inputs[0]]
-    lives = lifetimes(order, roots, graph.reads, graph.writes)
+    lives = lifetimes(order, roots, graph.reads, graph.kept)
     born = defaultdict[int, list[str]](list)
     for root, life in lives.items():
         born[life.birth].append(root)
