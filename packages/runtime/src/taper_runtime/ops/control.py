@@ -29,14 +29,14 @@ _PREDICATE = TensorType("bool", ())
 
 
 def _check_types(
-    op: str, what: str, expected: Sequence[TensorType], got: Sequence[TensorType]
+    op: str, what: str, of: str, expected: Sequence[TensorType], got: Sequence[TensorType]
 ) -> None:
-    """Check the types of some of a block's inputs or outputs, one by one."""
+    """Check the types of some of a block's inputs or results, one by one."""
     if len(got) != len(expected):
-        fail(op, f"{len(expected)} {what}s", len(got))
+        fail(op, f"{len(expected)} {what}s of {of}", len(got))
     for index, (want, have) in enumerate(zip(expected, got, strict=True)):
         if want != have:
-            fail(op, f"{what} {index} of {_text(want)}", _text(have))
+            fail(op, f"{_text(want)} for {what} {index} of {of}", _text(have))
 
 
 def _text(type_: TensorType) -> str:
@@ -54,11 +54,11 @@ def _infer_if(
     if predicate != _PREDICATE:
         fail("IF", "a predicate of bool []", _text(predicate))
     for name, block in zip(("then", "else"), blocks, strict=True):
-        _check_types("IF", f"input of its block {name!r}", operands, block.inputs)
+        _check_types("IF", "input", f"its block {name!r}", operands, block.inputs)
     then, otherwise = blocks
     if not then.outputs:
         fail("IF", "blocks with outputs", "none")
-    _check_types("IF", "output of its block 'else'", then.outputs, otherwise.outputs)
+    _check_types("IF", "result", "its block 'else', as of 'then'", then.outputs, otherwise.outputs)
     return then.outputs
 
 
@@ -77,10 +77,10 @@ def _infer_while(
 ) -> tuple[TensorType, ...]:
     carries = _count("WHILE", "carries", attrs["carries"], 1, len(inputs))
     condition, body = blocks
-    _check_types("WHILE", "input of its block 'condition'", inputs, condition.inputs)
-    _check_types("WHILE", "input of its body", inputs, body.inputs)
-    _check_types("WHILE", "output of its block 'condition'", [_PREDICATE], condition.outputs)
-    _check_types("WHILE", "result of its body, as its carry,", inputs[:carries], body.outputs)
+    _check_types("WHILE", "input", "its condition", inputs, condition.inputs)
+    _check_types("WHILE", "input", "its body", inputs, body.inputs)
+    _check_types("WHILE", "result", "its condition", [_PREDICATE], condition.outputs)
+    _check_types("WHILE", "result", "its body, as of its carry", inputs[:carries], body.outputs)
     return tuple(inputs[:carries])
 
 
@@ -111,8 +111,8 @@ def _infer_scan(
         fail("SCAN", "xs with one number of steps", [str(x.shape[0]) for x in xs])
     items = [x._replace(shape=x.shape[1:]) for x in xs]
     (body,) = blocks
-    _check_types("SCAN", "input of its body", [*carries, *items, *others], body.inputs)
-    _check_types("SCAN", "result of its body, as its carry,", carries, body.outputs[:n])
+    _check_types("SCAN", "input", "its body", [*carries, *items, *others], body.inputs)
+    _check_types("SCAN", "result", "its body, as of its carry", carries, body.outputs[:n])
     if not body.outputs:
         fail("SCAN", "a body with outputs", "none")
     ys = [TensorType(y.dtype, (steps, *y.shape), y.format) for y in body.outputs[n:]]
@@ -151,41 +151,9 @@ def _own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(np.array(array, order="C") for array in arrays)
 
 
-# -- samples ---------------------------------------------------------------------------------------
-
-_X = TensorType("float32", (2, 3))
-_N = TensorType("int64", ())
-
-
-def _samples_if() -> Iterator[Sample]:
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    then = BlockFunction(Signature((_X, _N), (_X, _N)), lambda v: [v[0] * 2, v[1]])
-    otherwise = BlockFunction(Signature((_X, _N), (_X, _N)), lambda v: [v[0] - 1, v[1] + 1])
-    for predicate in (True, False):
-        yield Sample([np.array(predicate), x, np.array(5)], blocks=(then, otherwise))
-
-
-def _samples_while() -> Iterator[Sample]:
-    x = np.ones((2, 3), np.float32)
-    types = (_N, _X, _N)
-    condition = BlockFunction(Signature(types, (_PREDICATE,)), lambda v: [np.asarray(v[0] < v[2])])
-    body = BlockFunction(Signature(types, (_N, _X)), lambda v: [np.asarray(v[0] + 1), v[1] * 2])
-    for limit in (0, 1, 4):
-        inputs = [np.array(0), x, np.array(limit)]
-        yield Sample(inputs, {"carries": 2}, blocks=(condition, body))
-
-
-def _samples_scan() -> Iterator[Sample]:
-    row = TensorType("float32", (3,))
-    body = BlockFunction(
-        Signature((row, row, _N), (row, row)), lambda v: [v[0] + v[1], v[0] * v[2].astype("f4")]
-    )
-    square = BlockFunction(Signature((row,), (row,)), lambda v: [v[0] * v[0]])
-    for steps in (0, 1, 5):
-        xs = np.arange(3 * steps, dtype=np.float32).reshape(steps, 3)
-        inputs = [np.ones(3, np.float32), xs, np.array(2)]
-        yield Sample(inputs, {"carries": 1, "xs": 1}, blocks=(body,))
-        yield Sample([xs], {"xs": 1}, blocks=(square,))
+def _no_samples() -> Iterator[Sample]:
+    """A sample has no blocks; tests run graphs and plans."""
+    yield from ()
 
 
 OPS = (
@@ -197,7 +165,8 @@ OPS = (
         blocks=2,
         infer=_infer_if,
         evaluate=_evaluate_if,
-        samples=_samples_if,
+        samples=_no_samples,
+        native=False,
     ),
     OpDef(
         name="WHILE",
@@ -208,7 +177,8 @@ OPS = (
         blocks=2,
         infer=_infer_while,
         evaluate=_evaluate_while,
-        samples=_samples_while,
+        samples=_no_samples,
+        native=False,
         attrs={"carries": Attr("int")},
     ),
     OpDef(
@@ -221,7 +191,8 @@ OPS = (
         blocks=1,
         infer=_infer_scan,
         evaluate=_evaluate_scan,
-        samples=_samples_scan,
+        samples=_no_samples,
+        native=False,
         attrs={"carries": Attr("int", 0), "xs": Attr("int")},
     ),
 )

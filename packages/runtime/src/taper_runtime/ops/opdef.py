@@ -169,7 +169,6 @@ class Sample(NamedTuple):
     attrs: Attrs = NO_ATTRS
     native: bool = True
     formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain
-    blocks: Sequence[BlockFunction] = ()
 
 
 Infer = Callable[..., TensorType | tuple[TensorType, ...]]
