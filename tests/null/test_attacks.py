@@ -367,7 +367,7 @@ def use_before_definition(file):
     nodes[1], nodes[0], nodes[2] = nodes[2], nodes[0], nodes[1]
 
 
-@attack("plan.nodes[0].output")
+@attack("plan.nodes[0].outputs[0]")
 def output_larger_than_declared(file):
     file.plan["tensors"]["h"].update(shape=[2, 4], strides=[4, 1])
     file.plan["tensors"]["r"].update(shape=[2, 4], strides=[4, 1])
@@ -386,7 +386,7 @@ def constant_without_data(file):
 
 @attack("plan.tensors['r'].root")
 def in_place_over_what_a_view_shows_later(file):
-    before = file.plan["nodes"][2] | {"inputs": ["h"], "output": "before"}
+    before = file.plan["nodes"][2] | {"inputs": ["h"], "outputs": ["before"]}
     file.plan["tensors"]["before"] = file.plan["tensors"]["s"]
     file.plan["nodes"].insert(1, before)
     file.plan["nodes"][4]["inputs"] = ["keep", "s", "before"]

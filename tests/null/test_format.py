@@ -434,6 +434,7 @@ def test_page_states_the_limits():
         expression.MAX_TEXT,
         expression.MAX_NESTING,
         sizes.MAX_TERMS,
+        checks.MAX_BLOCK_DEPTH,
         checks.MAX_DEPTH,
     ]
 

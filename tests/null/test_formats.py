@@ -114,7 +114,7 @@ def packed_file():
         TensorSpec("y", "float32", (2, 20), "output"),
     ]
     plan = Plan(
-        nodes=(PlanNode("MATMUL", ("x", "w"), "y"),),
+        nodes=(PlanNode("MATMUL", ("x", "w"), ("y",)),),
         tensors={spec.name: spec for spec in tensors},
         placements={
             spec.name: Placement(spec.name, 0, contiguous_strides(spec.storage.shape))
@@ -143,7 +143,7 @@ def packed_file():
     ("plan.tensors['w'].shape", "plan.tensors.w.format", "grouped_panels.1"),
     ("plan.tensors['w'].strides", "plan.tensors.w.strides", [20, 1]),
     ("plan.tensors['w'].strides", "plan.tensors.w.strides", [64, 16, 0]),
-    ("plan.nodes[0].output", "plan.tensors.w.shape", [4, 32]),
+    ("plan.nodes[0].outputs[0]", "plan.tensors.w.shape", [4, 32]),
     ("plan.nodes[0]", "plan.nodes.0.inputs", ["w", "w"]),
 ])  # fmt: skip
 def test_file_that_contradicts_a_format_is_refused(field, place, value):

@@ -188,7 +188,7 @@ def single_node(op, sample):
         specs[name] = TensorSpec(name, tensor_type.dtype, tensor_type.shape, role)
         placements[name] = Placement(name, 0, contiguous_strides(tensor_type.shape))
     inputs = tuple(named)[:-1]
-    node = PlanNode(op.name, inputs, "y", sample.attrs)
+    node = PlanNode(op.name, inputs, ("y",), sample.attrs)
     return Plan((node,), specs, placements, inputs, ("y",), {}, 0)
 
 

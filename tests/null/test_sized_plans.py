@@ -166,7 +166,7 @@ def test_what_holds_for_other_sizes_is_checked_again_for_0():
     plan = sized_plan()
     shapes = {"x": (6 * n,), "y": (3,)}
     plan = plan._replace(
-        nodes=(PlanNode("SLICE", ("x",), "y", {"axis": 0, "start": 3, "stop": 6}),),
+        nodes=(PlanNode("SLICE", ("x",), ("y",), {"axis": 0, "start": 3, "stop": 6}),),
         tensors={
             "x": TensorSpec("x", "float32", shapes["x"], "input"),
             "y": TensorSpec("y", "float32", shapes["y"], "output"),

@@ -28,7 +28,7 @@ def build(nodes, tensors, **constants):
         specs[name] = TensorSpec(name, dtype, shape, role)
         placements[name] = Placement(root, offset, strides)
     return Plan(
-        nodes=tuple(PlanNode(*node) for node in nodes),
+        nodes=tuple(PlanNode(op, inputs, (y,), *rest) for op, inputs, y, *rest in nodes),
         tensors=specs,
         placements=placements,
         inputs=tuple(name for name, spec in specs.items() if spec.role == "input"),

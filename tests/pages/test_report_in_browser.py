@@ -33,7 +33,7 @@ def layered_plan() -> Plan:
         placements[name] = Placement(name, offset, (8, 1))
         layer = index // DEPTH
         source = f"model.py:{layer} in blocks.{layer}.inner.forward: {HOSTILE}"
-        nodes.append(PlanNode(ops[index % DEPTH], (before,), name, source=source))
+        nodes.append(PlanNode(ops[index % DEPTH], (before,), (name,), source=source))
         before = name
     metadata = {"warnings": [{"kind": "numpy", "text": f"be careful {HOSTILE}"}]}
     return Plan(tuple(nodes), tensors, placements, ("x",), ("y",), {}, 256, metadata=metadata)

@@ -65,7 +65,8 @@ def renamed(plan, names):
 
     return plan._replace(
         nodes=tuple(
-            n._replace(inputs=tuple(map(new, n.inputs)), output=new(n.output)) for n in plan.nodes
+            n._replace(inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs)))
+            for n in plan.nodes
         ),
         tensors={new(k): v._replace(name=new(k)) for k, v in plan.tensors.items()},
         placements={new(k): v._replace(root=new(v.root)) for k, v in plan.placements.items()},
@@ -134,7 +135,7 @@ def identity(dtype, sample):
     names = ("x", "y")
     roles = dict(zip(names, ("input", "output"), strict=True))
     return Plan(
-        nodes=(PlanNode("COPY", ("x",), "y"),),
+        nodes=(PlanNode("COPY", ("x",), ("y",)),),
         tensors={n: TensorSpec(n, dtype, sample.shape, roles[n]) for n in names},
         placements={n: Placement(n, 0, (1,)) for n in names},
         inputs=("x",),
@@ -384,7 +385,7 @@ def test_errors_about_a_file_are_escaped(taper, model):
     assert code == 1
     assert err.startswith("taper: input 'x")
     assert err.replace("\n", "").isprintable()
-    gamma = PlanNode("LGAMMA", ("u",), f"y{ESCAPE}")
+    gamma = PlanNode("LGAMMA", ("u",), (f"y{ESCAPE}",))
     plan = renamed(small_plan(), {"y": f"y{ESCAPE}"})
     plan._replace(nodes=(*plan.nodes[:-1], gamma)).save(model)
     code, _, err = taper("run", model, "--strict-native")

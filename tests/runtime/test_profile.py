@@ -98,7 +98,7 @@ def test_least_time_of_a_node_counts_weights_apart():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     plan = small_plan()
-    gamma = PlanNode("LGAMMA", ("s",), "t")  # has no native kernel
+    gamma = PlanNode("LGAMMA", ("s",), ("t",))  # has no native kernel
     plan = plan._replace(nodes=(*plan.nodes[:3], gamma, *plan.nodes[4:]))
     monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: threads)
     feed = {"x": np.ones((2, 4), np.float32)}
@@ -129,7 +129,7 @@ def test_spans_name_the_workers(monkeypatch):
     shapes = {"a": (64, 512), "b": (512, 1024), "c": (64, 1024)}
     roles = {"a": "input", "b": "input", "c": "output"}
     plan = Plan(
-        nodes=(PlanNode("MATMUL", ("a", "b"), "c"),),
+        nodes=(PlanNode("MATMUL", ("a", "b"), ("c",)),),
         tensors={n: TensorSpec(n, "float32", shapes[n], roles[n]) for n in shapes},
         placements={n: Placement(n, 0, (shape[1], 1)) for n, shape in shapes.items()},
         inputs=("a", "b"),

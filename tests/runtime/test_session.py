@@ -48,9 +48,9 @@ def add_mul():
     """y = (a + b) * 2 through the arena, z = a - b."""
     return make_plan(
         [
-            PlanNode("ADD", ("a", "b"), "t"),
-            PlanNode("MUL", ("t",), "y", {"scalar": 2.0, "scalar_index": 1}),
-            PlanNode("SUB", ("a", "b"), "z"),
+            PlanNode("ADD", ("a", "b"), ("t",)),
+            PlanNode("MUL", ("t",), ("y",), {"scalar": 2.0, "scalar_index": 1}),
+            PlanNode("SUB", ("a", "b"), ("z",)),
         ],
         [
             tensor("a", "input"),
@@ -156,9 +156,9 @@ def test_many_threads_share_a_session(session):
 def test_numpy_nodes_run_between_native_ones():
     plan = make_plan(
         [
-            PlanNode("ADD", ("a",), "t", {"scalar": 1.0, "scalar_index": 1}),
-            PlanNode("LGAMMA", ("t",), "u"),
-            PlanNode("ADD", ("u", "a"), "y"),
+            PlanNode("ADD", ("a",), ("t",), {"scalar": 1.0, "scalar_index": 1}),
+            PlanNode("LGAMMA", ("t",), ("u",)),
+            PlanNode("ADD", ("u", "a"), ("y",)),
         ],
         [
             tensor("a", "input"),
@@ -180,7 +180,7 @@ def test_numpy_nodes_run_between_native_ones():
 
 def test_refused_node_says_which_kernels_there_are():
     plan = make_plan(
-        [PlanNode("MATMUL", ("a", "w"), "u"), PlanNode("LGAMMA", ("u",), "y")],
+        [PlanNode("MATMUL", ("a", "w"), ("u",)), PlanNode("LGAMMA", ("u",), ("y",))],
         [
             tensor("a", "input", (2, 3), "float64"),
             tensor("w", "constant", (3, 4), "float64"),
@@ -204,7 +204,7 @@ def test_refused_node_says_which_kernels_there_are():
 
 def test_index_out_of_range_names_the_node():
     plan = make_plan(
-        [PlanNode("EMBEDDING", ("w", "i"), "y")],
+        [PlanNode("EMBEDDING", ("w", "i"), ("y",))],
         [
             tensor("i", "input", (2,), "int64"),
             tensor("w", "constant", (5, 4)),
@@ -224,7 +224,7 @@ def test_index_out_of_range_names_the_node():
 
 def test_empty_tensors_run(tmp_path):
     plan = make_plan(
-        [PlanNode("ADD", ("a",), "y", {"scalar": 1.0, "scalar_index": 1})],
+        [PlanNode("ADD", ("a",), ("y",), {"scalar": 1.0, "scalar_index": 1})],
         [tensor("a", "input", (0, 3)), tensor("y", "output", (0, 3))],
     )
     plan.save(tmp_path / "empty.taper")
@@ -290,7 +290,10 @@ def large_plan():
     ]
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((256, 320)).astype(np.float32)
-    nodes = [PlanNode("MATMUL", ("x", "w"), "t"), PlanNode("SOFTMAX", ("t",), "y", {"axis": 1})]
+    nodes = [
+        PlanNode("MATMUL", ("x", "w"), ("t",)),
+        PlanNode("SOFTMAX", ("t",), ("y",), {"axis": 1}),
+    ]
     return make_plan(nodes, specs, constants={"w": weights})
 
 
@@ -441,8 +444,8 @@ def test_repr_escapes_names_and_cuts_lists(add_mul):
     specs = [tensor(f"i{i}", "input") for i in range(5)]
     specs += [tensor(name, "output") for name in names.values()]
     nodes = [
-        PlanNode("ADD", ("i0", "i1"), names["y"]),
-        PlanNode("ADD", ("i2", "i3"), names["z"]),
+        PlanNode("ADD", ("i0", "i1"), (names["y"],)),
+        PlanNode("ADD", ("i2", "i3"), (names["z"],)),
     ]
     text = repr(taper_runtime.InferenceSession(make_plan(nodes, specs)))
     assert text.isprintable()
@@ -474,7 +477,7 @@ def test_a_session_without_a_path_is_not_pickled(add_mul, tmp_path, kind):
 
 def test_a_pickled_session_keeps_its_state(tmp_path):
     plan = make_plan(
-        [PlanNode("ADD", ("s", "a"), "n"), PlanNode("ADD", ("s", "a"), "y")],
+        [PlanNode("ADD", ("s", "a"), ("n",)), PlanNode("ADD", ("s", "a"), ("y",))],
         [
             tensor("a", "input"),
             tensor("s", "state"),

@@ -143,9 +143,9 @@ def test_concurrent_runs_of_different_shapes():
 def test_node_that_numpy_computes():
     """Attrs and strides of a fallback are those of the sizes."""
     plan = sized_plan()
-    cast = PlanNode("CAST", ("a",), "d", {"dtype": "float16"})
-    wide = PlanNode("CAST", ("e",), "c", {"dtype": "float32"})
-    cat = PlanNode("CAT", ("d", "d"), "e", {"axis": 1})
+    cast = PlanNode("CAST", ("a",), ("d",), {"dtype": "float16"})
+    wide = PlanNode("CAST", ("e",), ("c",), {"dtype": "float32"})
+    cat = PlanNode("CAT", ("d", "d"), ("e",), {"axis": 1})
     specs = [
         TensorSpec("d", "float16", (B, S, 3), "intermediate"),
         TensorSpec("e", "float16", (B, 2 * S, 3), "intermediate"),
@@ -196,9 +196,9 @@ def cube_plan(high=2**31 - 1):
     }
     placements["a"] = Placement("x", 0, (0, 0, 1))
     nodes = (
-        PlanNode("EXPAND", ("x",), "a", {"shape": (n, n, n)}),
-        PlanNode("RELU", ("a",), "b"),
-        PlanNode("SUM", ("b",), "y", {"axes": (0, 1, 2)}),
+        PlanNode("EXPAND", ("x",), ("a",), {"shape": (n, n, n)}),
+        PlanNode("RELU", ("a",), ("b",)),
+        PlanNode("SUM", ("b",), ("y",), {"axes": (0, 1, 2)}),
     )
     return plan_of_x(nodes, specs, placements, high)
 
@@ -229,10 +229,10 @@ def test_views_that_are_too_large_are_refused(executor):
     for name, strides in {"column": (1, 1), "a": (1, 0), "b": (0, 1)}.items():
         placements[name] = Placement("x", 0, strides)
     nodes = (
-        PlanNode("RESHAPE", ("x",), "column", {"shape": (n, 1)}),
-        PlanNode("EXPAND", ("column",), "a", {"shape": (n, many)}),
-        PlanNode("EXPAND", ("x",), "b", {"shape": (many, n)}),
-        PlanNode("MATMUL", ("a", "b"), "y"),
+        PlanNode("RESHAPE", ("x",), ("column",), {"shape": (n, 1)}),
+        PlanNode("EXPAND", ("column",), ("a",), {"shape": (n, many)}),
+        PlanNode("EXPAND", ("x",), ("b",), {"shape": (many, n)}),
+        PlanNode("MATMUL", ("a", "b"), ("y",)),
     )
     plan = plan_of_x(nodes, specs, placements, 2**31 - 1)
     validate(plan)

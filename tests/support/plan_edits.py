@@ -253,6 +253,7 @@ EDITS = {
         "node_is_a_string": ("plan.nodes.0", "MATMUL"),
         "too_few_inputs": ("plan.nodes.0.inputs", ["x"]),
         "inputs_that_do_not_fit": ("plan.nodes.0.inputs", ["w", "x"]),
+        "input_that_may_not_be_absent": ("plan.nodes.0.inputs", [None, "w"]),
     },
     "plan.nodes[0].source": {
         "node_without_a_source": ("plan.nodes.0.source", GONE),
@@ -271,6 +272,7 @@ EDITS = {
     "plan.nodes[0].inputs[1]": {
         "unknown_tensor": ("plan.nodes.0.inputs", ["x", "ghost"]),
         "input_name_is_an_array": ("plan.nodes.0.inputs", ["x", ["w"]]),
+        "input_that_is_false": ("plan.nodes.0.inputs", ["x", False]),
     },
     "plan.nodes[1].inputs[0]": {
         "cycle_of_one": ("plan.nodes.1.inputs", ["r"]),
@@ -279,16 +281,46 @@ EDITS = {
     "plan.nodes[1]": {
         "too_many_inputs": ("plan.nodes.1.inputs", ["h"] * 9),
     },
-    "plan.nodes[0].output": {
-        "output_is_no_tensor": ("plan.nodes.0.output", "ghost"),
-        "output_name_is_an_array": ("plan.nodes.0.output", ["h"]),
-        "output_name_is_null": ("plan.nodes.0.output", None),
-        "node_that_produces_an_input": ("plan.nodes.0.output", "x"),
-        "node_that_produces_a_constant": ("plan.nodes.0.output", "b"),
+    "plan.nodes[0].outputs[0]": {
+        "output_is_no_tensor": ("plan.nodes.0.outputs", ["ghost"]),
+        "output_name_is_an_array": ("plan.nodes.0.outputs", [["h"]]),
+        "output_name_is_null": ("plan.nodes.0.outputs", [None]),
+        "node_that_produces_an_input": ("plan.nodes.0.outputs", ["x"]),
+        "node_that_produces_a_constant": ("plan.nodes.0.outputs", ["b"]),
         "output_of_another_dtype": ("plan.tensors.h.dtype", "int32"),
     },
-    "plan.nodes[1].output": {
-        "tensor_defined_twice": ("plan.nodes.1.output", "h"),
+    "plan.nodes[0].outputs": {
+        "outputs_is_a_string": ("plan.nodes.0.outputs", "h"),
+        "node_without_outputs": ("plan.nodes.0.outputs", []),
+        "one_output_too_many": ("plan.nodes.0.outputs", ["h", "r"]),
+    },
+    "plan.nodes[0].outputs[1]": {
+        "one_output_twice": ("plan.nodes.0.outputs", ["h", "h"]),
+    },
+    "plan.nodes[1].outputs[0]": {
+        "tensor_defined_twice": ("plan.nodes.1.outputs", ["h"]),
+    },
+    "plan.nodes[0].blocks": {
+        "block_of_an_op_without_blocks": (
+            "plan.nodes.0.blocks",
+            [{"inputs": [], "outputs": [], "nodes": [], "tensors": {}}],
+        ),
+        "blocks_that_need_not_be_said": ("plan.nodes.0.blocks", []),
+        "blocks_in_an_object": ("plan.nodes.0.blocks", {"then": {}}),
+    },
+    "plan.nodes[0].blocks[0]": {
+        "block_is_a_string": ("plan.nodes.0.blocks", ["then"]),
+    },
+    "plan.nodes[0].blocks[0].inputs": {
+        "block_without_inputs": (
+            "plan.nodes.0.blocks",
+            [{"outputs": [], "nodes": [], "tensors": {}}],
+        ),
+    },
+    "plan.nodes[0].targets": {
+        "targets_that_need_not_be_said": ("plan.nodes.0.targets", []),
+        "targets_is_a_string": ("plan.nodes.0.targets", "aten.mm.default"),
+        "target_is_a_number": ("plan.nodes.0.targets", [1]),
     },
     "plan.nodes[0].attrs": {
         "attrs_is_an_array": ("plan.nodes.0.attrs", []),

@@ -26,12 +26,12 @@ def small_plan() -> Plan:
     ]
     return Plan(
         nodes=(
-            PlanNode("MATMUL", ("x", "w"), "h", {"alpha": 0.5}, "model.py:7"),
-            PlanNode("RELU", ("h",), "r"),  # in place
-            PlanNode("SLICE", ("r",), "s", {"axis": 1, "start": 0, "stop": 4}),  # a view
-            PlanNode("WHERE", ("keep", "s", "x"), "t"),
-            PlanNode("RESHAPE", ("t",), "u", {"shape": (8,)}),  # a view
-            PlanNode("ADD", ("u", "b"), "y"),
+            PlanNode("MATMUL", ("x", "w"), ("h",), {"alpha": 0.5}, "model.py:7"),
+            PlanNode("RELU", ("h",), ("r",)),  # in place
+            PlanNode("SLICE", ("r",), ("s",), {"axis": 1, "start": 0, "stop": 4}),  # a view
+            PlanNode("WHERE", ("keep", "s", "x"), ("t",)),
+            PlanNode("RESHAPE", ("t",), ("u",), {"shape": (8,)}),  # a view
+            PlanNode("ADD", ("u", "b"), ("y",)),
         ),
         tensors={spec.name: spec for spec in tensors},
         placements={
@@ -116,7 +116,7 @@ def assert_same_plan(got: Plan, expected: Plan) -> None:
 
 
 def astuple(node: PlanNode) -> tuple:
-    return node.op, node.inputs, node.output, dict(node.attrs), node.source
+    return node.op, node.inputs, node.outputs, dict(node.attrs), node.source
 
 
 def as_lists(tree: object) -> object:

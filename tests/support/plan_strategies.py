@@ -86,7 +86,7 @@ def plans(draw, max_nodes=10):
             op, inputs, attrs = step
             types[output] = REGISTRY[op].infer_type([types[name] for name in inputs], attrs)
             roles[output] = "intermediate"
-            nodes.append(PlanNode(op, inputs, output, attrs))
+            nodes.append(PlanNode(op, inputs, (output,), attrs))
     read = {name for node in nodes for name in node.inputs}
     outputs = [n.output for n in nodes if n.output not in read or draw(st.integers(0, 9)) == 0]
     roles |= dict.fromkeys(outputs, "output")

@@ -35,14 +35,14 @@ def sized_plan() -> Plan:
     placements["t"] = Placement("c", 0, (6 * S, 1, 3))
     return Plan(
         nodes=(
-            PlanNode("MATMUL", ("x", "w"), "h"),
-            PlanNode("RELU", ("h",), "r"),  # in place
-            PlanNode("SLICE", ("r",), "a", {"axis": 2, "start": 3, "stop": 6}),  # a view
-            PlanNode("CAT", ("a", "a"), "c", {"axis": 1}),
-            PlanNode("TRANSPOSE", ("c",), "t", {"axis0": 1, "axis1": 2}),  # a view
-            PlanNode("MUL", ("t", "m"), "p"),
-            PlanNode("SUM", ("p",), "y", {"axes": (2,)}),
-            PlanNode("RESHAPE", ("p",), "z", {"shape": (6 * B * S,)}),
+            PlanNode("MATMUL", ("x", "w"), ("h",)),
+            PlanNode("RELU", ("h",), ("r",)),  # in place
+            PlanNode("SLICE", ("r",), ("a",), {"axis": 2, "start": 3, "stop": 6}),  # a view
+            PlanNode("CAT", ("a", "a"), ("c",), {"axis": 1}),
+            PlanNode("TRANSPOSE", ("c",), ("t",), {"axis0": 1, "axis1": 2}),  # a view
+            PlanNode("MUL", ("t", "m"), ("p",)),
+            PlanNode("SUM", ("p",), ("y",), {"axes": (2,)}),
+            PlanNode("RESHAPE", ("p",), ("z",), {"shape": (6 * B * S,)}),
         ),
         tensors={spec.name: spec for spec in specs},
         placements=placements,

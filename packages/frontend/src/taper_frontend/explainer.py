@@ -21,7 +21,7 @@ from taper_frontend.lowering.source import without_module
 from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan, stored_bytes
 from taper_frontend.request import make_request
-from taper_runtime.executor.executor import definition
+from taper_runtime.executor.executor import definition, input_types
 from taper_runtime.machine.cost import Place, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted
@@ -269,7 +269,7 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
 def _estimate(plan: Plan, node: PlanNode) -> float:
     """Return nanoseconds, roughly: what a native kernel would take."""
     op, attrs = definition(node)
-    inputs = [plan.tensors[name].type for name in node.inputs]
+    inputs = input_types(plan, node)
     output = plan.tensors[node.output].type
     streamed = shared_ns(op.cost(inputs, output, attrs).bytes)
     return cost(op, inputs, output, attrs, Place(streamed=streamed))

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import definition, node_work
+from taper_runtime.executor.executor import definition, input_types, node_work
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.machine.cost import Place, cost, traffic_ns
 from taper_runtime.machine.measure import limits_data
@@ -96,11 +96,11 @@ def least_ns(plan: Plan, limits: Limits) -> list[float]:
     times = []
     for node in filter(plan.is_executed, plan.nodes):
         op, attrs = definition(node)
-        inputs = [plan.tensors[name].type for name in node.inputs]
+        inputs = input_types(plan, node)
         output = plan.tensors[node.output].type
         moved = op.cost(inputs, output, attrs).bytes
         written = min(output.nbytes, moved)
-        names = {name for name in node.inputs if plan.placements[name].root in plan.constants}
+        names = {name for name in node.reads if plan.placements[name].root in plan.constants}
         constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
         read = moved - written - constant
         place = Place(streamed=traffic_ns(limits, constant, read, written, resident))

@@ -96,18 +96,40 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             }
             for name, recipe in _recipes(plan)
         ]
-        data["nodes"] = [
-            {
-                "op": node.op,
-                "inputs": list(node.inputs),
-                "output": _spec_data(plan.tensors[node.output]),
-                "attrs": to_json({k: _plain(v) for k, v in node.attrs.items()}, "attrs"),
-                "executed": plan.is_executed(node),
-                "source": node.source,
-            }
-            for node in plan.nodes
-        ]
+        data["nodes"] = [_node_data(plan, node) for node in plan.nodes]
     return data
+
+
+def _node_data(plan: Plan, node: PlanNode) -> dict[str, Any]:
+    return {
+        "op": node.op,
+        "inputs": list(node.inputs),
+        "outputs": [_tensor_data(plan, name) for name in node.outputs],
+        "attrs": to_json({k: _plain(v) for k, v in node.attrs.items()}, "attrs"),
+        "executed": plan.is_executed(node),
+        "source": node.source,
+        "targets": list(node.targets),
+        "blocks": [_block_data(plan.body(block)) for block in node.blocks],
+    }
+
+
+def _block_data(body: Plan) -> dict[str, Any]:
+    return {
+        "inputs": [_spec_data(body.tensors[name]) for name in body.inputs],
+        "outputs": list(body.outputs),
+        "nodes": [_node_data(body, node) for node in body.nodes],
+    }
+
+
+def _tensor_data(plan: Plan, name: str) -> dict[str, Any]:
+    spec, (root, offset, strides) = plan.tensors[name], plan.placements[name]
+    return {
+        **_spec_data(spec),
+        "format": spec.format,
+        "root": root,
+        "offset": _plain(offset),
+        "strides": _plain(strides),
+    }
 
 
 def describe_memory(plan: Plan) -> str:
@@ -150,6 +172,12 @@ def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
     """Return the objects listed under ``key`` of a plan's metadata that have these fields."""
     rows = plan.metadata.get(key)
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
+
+
+def call_text(node: PlanNode) -> str:
+    """Write what a node computes, as in ``ADD(a, b)``."""
+    inputs = ", ".join("-" if name is None else name for name in node.inputs)
+    return f"{node.op}({inputs})"
 
 
 def type_text(spec: TensorSpec) -> str:
@@ -238,17 +266,17 @@ def _describe_copies(plan: Plan) -> list[str]:
     copies = [node for node in plan.nodes if _is_copy(plan, node)]
     if not copies:
         return []
-    makers = {node.output: node for node in plan.nodes}
+    makers = {name: node for node in plan.nodes for name in node.outputs}
     readers: dict[str, list[int]] = {}  # steps
     for step, node in enumerate(plan.nodes):
-        for name in dict.fromkeys(node.inputs):
+        for name in dict.fromkeys(node.reads):
             readers.setdefault(name, []).append(step)
     count = counted(len(copies), "node")
     lines = [f"{count} moving values only, between what makes and needs them:"]
     for node in copies:
-        source = node.inputs[0]
+        source = node.reads[0]
         while source in makers and not plan.is_executed(makers[source]):
-            source = makers[source].inputs[0]
+            source = makers[source].reads[0]
         maker = makers[source].op if source in makers else plan.tensors[source].role
         needs = ", ".join(_needs(plan, node.output, readers))
         size = size_text(plan.tensors[node.output].nbytes)
@@ -289,15 +317,33 @@ def _describe_constants(plan: Plan) -> list[str]:
 
 
 def _describe_nodes(plan: Plan) -> list[str]:
-    lines = []
+    counts = Counter(node.op for node in _all_nodes(plan.nodes))
+    return [
+        *_node_lines(plan, ""),
+        "",
+        "  ".join(f"{op} {count}" for op, count in counts.most_common()),
+    ]
+
+
+def _node_lines(plan: Plan, indent: str) -> Iterable[str]:
+    """A line per node, those of blocks under theirs."""
     for node in plan.nodes:
-        shape = type_text(plan.tensors[node.output])
+        outputs = ", ".join(f"{name}: {type_text(plan.tensors[name])}" for name in node.outputs)
         attrs = "".join(f" {name}={_short(value)}" for name, value in node.attrs.items())
         kind = "" if plan.is_executed(node) else " (view)"
-        lines.append(f"{node.output}: {shape} = {node.op}({', '.join(node.inputs)}){attrs}{kind}")
-    counts = Counter(node.op for node in plan.nodes)
-    lines += ["", "  ".join(f"{op} {count}" for op, count in counts.most_common())]
-    return lines
+        yield f"{indent}{outputs} = {call_text(node)}{attrs}{kind}"
+        for block in node.blocks:
+            types = ", ".join(f"{name}: {type_text(block.tensors[name])}" for name in block.inputs)
+            yield f"{indent}  ({types}) -> ({', '.join(block.outputs)}):"
+            yield from _node_lines(plan.body(block), f"{indent}    ")
+
+
+def _all_nodes(nodes: Iterable[PlanNode]) -> Iterable[PlanNode]:
+    """These nodes and those of their blocks."""
+    for node in nodes:
+        yield node
+        for block in node.blocks:
+            yield from _all_nodes(block.nodes)
 
 
 def _short(value: object) -> str:

@@ -76,21 +76,28 @@ def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
 def node_work(plan: Plan, node: PlanNode) -> Cost:
     """The node's work, as its op says."""
     op, attrs = definition(node)
-    inputs = [plan.tensors[name].type for name in node.inputs]
-    return op.cost(inputs, plan.tensors[node.output].type, attrs)
+    return op.cost(input_types(plan, node), plan.tensors[node.output].type, attrs)
+
+
+def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:
+    """The types of a node's inputs; None for those that are absent."""
+    return [None if name is None else plan.tensors[name].type for name in node.inputs]
 
 
 def refuse(plan: Plan, nodes: Sequence[PlanNode]) -> None:
     """Raise for nodes without a native kernel, if there are any; say which kernels there are."""
     if not nodes:
         return
-    from taper_runtime.report import type_text
+    from taper_runtime.report import call_text, type_text
 
     lines = []
     for node in nodes:
-        lines.append(f"  {node.output} = {node.op}({', '.join(node.inputs)})  {node.source}")
-        inputs = ", ".join(type_text(plan.tensors[name]) for name in node.inputs)
-        lines.append(f"    of {inputs} -> {type_text(plan.tensors[node.output])}")
+        lines.append(f"  {', '.join(node.outputs)} = {call_text(node)}  {node.source}")
+        inputs, outputs = (
+            ", ".join(type_text(plan.tensors[name]) for name in names)
+            for names in (node.reads, node.outputs)
+        )
+        lines.append(f"    of {inputs} -> {outputs}")
     for op in dict.fromkeys(node.op for node in nodes):
         signatures = _native.kernel_signatures(op) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]

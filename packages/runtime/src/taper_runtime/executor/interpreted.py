@@ -8,35 +8,51 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _native
-from taper_runtime.executor.executor import Executor, definition, operand, refuse
+from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
-from taper_runtime.plan.plan import Plan, PlanNode
+from taper_runtime.ops.opdef import BlockFunction
+from taper_runtime.plan.plan import Block, Plan, PlanNode
 from taper_runtime.plan.specialize import specialize
 
-#: Computes a node: fills the output array (last) from the inputs.
-Step = Callable[[Sequence[np.ndarray], np.ndarray], None]
+#: Computes a node: fills the output arrays from the inputs, None where one is absent.
+Step = Callable[[Sequence[np.ndarray | None], Sequence[np.ndarray]], None]
 #: Makes the step for a node, or None where this backend does not serve it.
 Backend = Callable[[Plan, PlanNode], Step | None]
 
 
 def native_backend(plan: Plan, node: PlanNode) -> Step | None:
     """The kernels the compiled executor runs too."""
+    if node.blocks or None in node.inputs or len(node.outputs) > 1:
+        return None
     op, attrs = definition(node)
     prepared = _native.prepare(
-        op, attrs, [operand(plan, name) for name in node.inputs], operand(plan, node.output)
+        op, attrs, [operand(plan, name) for name in node.reads], operand(plan, node.output)
     )
-    return None if prepared is None else prepared.run
+    if prepared is None:
+        return None
+    run = prepared.run
+
+    def step(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
+        run([array for array in inputs if array is not None], outputs[0])
+
+    return step
 
 
 def numpy_backend(plan: Plan, node: PlanNode) -> Step:
     """The op's own evaluator: serves every node."""
     op, attrs = definition(node)
-    types = [plan.tensors[name].type for name in (*node.inputs, node.output)]
+    types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
+    blocks = [block_function(plan, block) for block in node.blocks]
 
-    def step(inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
-        op.compute(inputs, attrs, [output], types)
+    def step(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
+        op.compute(inputs, attrs, outputs, types, blocks)
 
     return step
+
+
+def block_function(plan: Plan, block: Block) -> BlockFunction:
+    """A block of a plan without size variables as its op's evaluator calls it."""
+    return BlockFunction(block.signature, InterpretedExecutor.compile(plan.body(block)).run)
 
 
 class InterpretedExecutor(Executor):
@@ -94,10 +110,11 @@ class InterpretedExecutor(Executor):
             pass
         return [given[n] if n in given else self._array(memory, n) for n in plan.writes]
 
-    def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, np.ndarray]]:
-        """Run, yielding each executed node with its output before the next one runs.
+    def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, list[np.ndarray]]]:
+        """Run, yielding each executed node with its outputs before the next one runs.
 
-        The array is the live memory: a later node may compute in place over it.
+        The arrays are the live memory: a later node may compute in place over them. What the nodes
+        of blocks compute is not among them.
         """
         if self._plan.sizes:
             return self._for_sizes(inputs).trace(inputs)
@@ -107,18 +124,22 @@ class InterpretedExecutor(Executor):
         """Memory of every root, as bytes."""
         plan = self._plan
         memory = {name: _as_bytes(array) for name, array in plan.constants.items()}
+        written = {plan.placements[name].root for name in plan.outputs}
         for name, array in zip(plan.reads, inputs, strict=True):
-            memory[name] = _as_bytes(check_input(plan.tensors[name], array))
+            array = check_input(plan.tensors[name], array)
+            memory[name] = _as_bytes(array.copy() if name in written else array)
         for name, placement in plan.placements.items():
             if placement.root == name and name not in memory:
                 memory[name] = np.empty(plan.tensors[name].nbytes, np.uint8)
         return memory
 
-    def _execute(self, memory: dict[str, np.ndarray]) -> Iterator[tuple[PlanNode, np.ndarray]]:
+    def _execute(
+        self, memory: dict[str, np.ndarray]
+    ) -> Iterator[tuple[PlanNode, list[np.ndarray]]]:
         for node, step in self._steps:
-            output = self._array(memory, node.output)
-            step([self._array(memory, name) for name in node.inputs], output)
-            yield node, output
+            outputs = [self._array(memory, name) for name in node.outputs]
+            step([None if n is None else self._array(memory, n) for n in node.inputs], outputs)
+            yield node, outputs
 
     def _array(self, memory: dict[str, np.ndarray], name: str) -> np.ndarray:
         dtype, shape, _ = self._plan.tensors[name].storage

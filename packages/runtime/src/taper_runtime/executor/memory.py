@@ -67,7 +67,7 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
     plan = specialize(plan, sizes)
     blocks, _, arena = make_program(plan, 1).arena()
     nodes = executed_nodes(plan)
-    computed = (plan.tensors[node.output] for node in nodes)
+    computed = (plan.tensors[name] for node in nodes for name in node.outputs)
     return MemoryUse(
         arena,
         live_bytes((Block(birth, death, aligned(n)) for birth, death, n in blocks), len(nodes)),

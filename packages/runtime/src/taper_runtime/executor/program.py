@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import definition, node_work, operand
@@ -14,7 +14,7 @@ from taper_runtime.plan.specialize import specialize
 from taper_runtime.sizes import nonempty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -94,14 +94,48 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
         Variables(plan, threads),
     )
     for node in nodes:
+        op: Any
         op, attrs = definition(node)
-        operands = [place(name) for name in (*node.inputs, node.output)]
+        operands = [place(name) for name in (*node.reads, *node.outputs)]
+        if node.blocks or None in node.inputs or len(node.outputs) > 1:
+            op = _Composite(plan, node)
         count = _threads_worth(plan, node) if threads > 1 else 1
         label = f"{node.output} ({node.op})"
         program.add(op, attrs, operands, label, count)
     types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
     program.finish([*example_sizes(plan).values()], [counted_bytes(tensor) for tensor in types])
     return program
+
+
+class _Composite:
+    """A node of several outputs, absent inputs or blocks, which numpy computes.
+
+    Attributes
+    ----------
+    name : str
+        That of no op, so that no kernel serves it.
+    """
+
+    name = ""
+    check = None
+
+    def __init__(self, plan: Plan, node: PlanNode) -> None:
+        self._plan = plan
+        self._node = node
+
+    def compute(
+        self,
+        arrays: Sequence[np.ndarray],
+        attrs: Mapping[str, object],
+        last: Sequence[np.ndarray],
+        types: object,
+    ) -> None:
+        """See :meth:`OpDef.compute`; ``arrays`` are the inputs and all outputs but the last."""
+        from taper_runtime.executor.interpreted import numpy_backend
+
+        values = iter((*arrays, *last))
+        inputs = [None if name is None else next(values) for name in self._node.inputs]
+        numpy_backend(self._plan, self._node)(inputs, list(values))
 
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:

@@ -21,15 +21,15 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.checks import (
     ALIGNMENT,
+    MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
     check_variable,
     describe,
     fail,
     is_integer,
-    tensor_field,
 )
-from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.plan import Block, Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import nonempty, variable
 
@@ -44,9 +44,12 @@ _PLAN_KEYS = frozenset(
         "input_tree", "output_tree", "metadata", "sizes", "states",
     }
 )  # fmt: skip
-_NODE_KEYS = frozenset({"op", "inputs", "output", "attrs", "source"})
+_BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
+_NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
+#: Keys that are left out where they say nothing.
+_NODE_OPTIONS = frozenset({"blocks", "targets"})
+_TENSOR_OPTIONS = frozenset({"format"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
-_FORMATTED_KEYS = _TENSOR_KEYS | {"format"}
 
 
 def load(path: FilePath) -> Plan:
@@ -155,36 +158,12 @@ def _from_document(
             hint = f" (the Taper that wrote the file is {age})"
         fail("plan.format_version", f"expected {FORMAT_VERSION}{hint}", version)
     _check_object(document, _PLAN_KEYS, "plan")
-    if type(document["tensors"]) is not dict:
-        fail("plan.tensors", "expected an object", document["tensors"])
     sizes, expressions = _sizes(document["sizes"])
-    tensors, placements = {}, {}
-    for name, item in document["tensors"].items():
-        field = tensor_field(name)
-        formatted = type(item) is dict and "format" in item
-        _check_object(item, _FORMATTED_KEYS if formatted else _TENSOR_KEYS, field)
-        shape, strides = (
-            _parse_sizes(_tuple(item, key, field), expressions, field, key)
-            for key in ("shape", "strides")
-        )
-        offset = _parse_size(item["offset"], expressions, f"{field}.offset")
-        format = item["format"] if formatted else PLAIN
-        if formatted and format == PLAIN:
-            fail(f"{field}.format", f"expected no format where it is {PLAIN}", format)
-        tensors[name] = TensorSpec(name, item["dtype"], shape, item["role"], format)
-        placements[name] = Placement(item["root"], offset, strides)
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:
         fail("plan.metadata", "expected an object", metadata)
     return Plan(
-        nodes=tuple(
-            _node(item, expressions, f"plan.nodes[{step}]")
-            for step, item in enumerate(_tuple(document, "nodes", "plan"))
-        ),
-        tensors=tensors,
-        placements=placements,
-        inputs=_tuple(document, "inputs", "plan"),
-        outputs=_tuple(document, "outputs", "plan"),
+        *_block(document, expressions, "plan", 0),
         constants=constants,
         samples=samples,
         input_tree=from_json(document["input_tree"], "plan.input_tree"),
@@ -248,29 +227,88 @@ def _parse_attr(op: Any, name: str, value: Any, expressions: Expressions, field:
     return _parse_size(value, expressions, f"{field}.{name}")
 
 
-def _node(item: Any, expressions: Expressions, field: str) -> PlanNode:
-    _check_object(item, _NODE_KEYS, field)
+def _block(item: dict[str, Any], expressions: Expressions, field: str, depth: int) -> Block:
+    """Return what a plan and a block have; ``item`` has the keys."""
+    if type(item["tensors"]) is not dict:
+        fail(f"{field}.tensors", "expected an object", item["tensors"])
+    tensors, placements = {}, {}
+    for name, tensor in item["tensors"].items():
+        where = f"{field}.tensors[{name!r}]"
+        tensors[name], placements[name] = _tensor(name, tensor, expressions, where)
+    nodes = _tuple(item, "nodes", field)
+    return Block(
+        nodes=tuple(
+            _node(node, expressions, f"{field}.nodes[{step}]", depth)
+            for step, node in enumerate(nodes)
+        ),
+        tensors=tensors,
+        placements=placements,
+        inputs=_tuple(item, "inputs", field),
+        outputs=_tuple(item, "outputs", field),
+    )
+
+
+def _tensor(
+    name: str, item: Any, expressions: Expressions, field: str
+) -> tuple[TensorSpec, Placement]:
+    _check_object(item, _TENSOR_KEYS, field, _TENSOR_OPTIONS)
+    shape, strides = (
+        _parse_sizes(_tuple(item, key, field), expressions, field, key)
+        for key in ("shape", "strides")
+    )
+    offset = _parse_size(item["offset"], expressions, f"{field}.offset")
+    format = item.get("format", PLAIN)
+    if "format" in item and format == PLAIN:
+        fail(f"{field}.format", f"expected no format where it is {PLAIN}", format)
+    spec = TensorSpec(name, item["dtype"], shape, item["role"], format)
+    return spec, Placement(item["root"], offset, strides)
+
+
+def _node(item: Any, expressions: Expressions, field: str, depth: int) -> PlanNode:
+    _check_object(item, _NODE_KEYS, field, _NODE_OPTIONS)
+    for key in _NODE_OPTIONS & item.keys():
+        if item[key] == []:
+            fail(f"{field}.{key}", f"expected no {key} where there are none", item[key])
     attrs = from_json(item["attrs"], f"{field}.attrs")
     if type(attrs) is not dict:
         fail(f"{field}.attrs", "expected an object", attrs)
     return PlanNode(
         op=item["op"],
         inputs=_tuple(item, "inputs", field),
-        output=item["output"],
+        outputs=_tuple(item, "outputs", field),
         attrs={
             name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs")
             for name, value in attrs.items()
         },
         source=item["source"],
+        blocks=_blocks(item, expressions, field, depth),
+        targets=_tuple(item, "targets", field) if "targets" in item else (),
     )
 
 
-def _check_object(value: Any, keys: frozenset[str], field: str) -> None:
-    """Check that ``value`` is an object with exactly these keys."""
+def _blocks(
+    item: dict[str, Any], expressions: Expressions, field: str, depth: int
+) -> tuple[Block, ...]:
+    if "blocks" not in item:
+        return ()
+    if depth >= MAX_BLOCK_DEPTH:
+        fail(f"{field}.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", item["blocks"])
+    blocks = []
+    for index, block in enumerate(_tuple(item, "blocks", field)):
+        where = f"{field}.blocks[{index}]"
+        _check_object(block, _BLOCK_KEYS, where)
+        blocks.append(_block(block, expressions, where, depth + 1))
+    return tuple(blocks)
+
+
+def _check_object(
+    value: Any, keys: frozenset[str], field: str, options: frozenset[str] = frozenset()
+) -> None:
+    """Check that ``value`` is an object with exactly these keys, and any of ``options``."""
     if type(value) is not dict:
         fail(field, "expected an object", value)
-    if value.keys() != keys:
-        key = min(value.keys() ^ keys)
+    if wrong := (value.keys() - options) ^ keys:
+        key = min(wrong)
         problem = f"is no key of format version {FORMAT_VERSION}" if key in value else "is missing"
         raise PlanFormatError(f"{field}.{key}", problem)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.plan import Block, Plan, PlanNode
 
 
 FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -108,9 +108,22 @@ def _replaced_mode(path: str) -> int | None:
 
 def to_document(plan: Plan) -> dict[str, Any]:
     """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
+    return {
+        "format_version": FORMAT_VERSION,
+        **_block(plan, "plan"),
+        "input_tree": to_json(plan.input_tree, "plan.input_tree"),
+        "output_tree": to_json(plan.output_tree, "plan.output_tree"),
+        "metadata": to_json(dict(plan.metadata), "plan.metadata"),
+        "states": {name: plan.states[name] for name in sorted(plan.states)},
+        "sizes": {name: list(plan.sizes[name]) for name in sorted(plan.sizes)},
+    }
+
+
+def _block(block: Plan | Block, field: str) -> dict[str, Any]:
+    """What blocks and plans have."""
     tensors = {}
-    for name in sorted(plan.tensors):
-        spec, placement = plan.tensors[name], plan.placements[name]
+    for name in sorted(block.tensors):
+        spec, placement = block.tensors[name], block.placements[name]
         tensors[name] = {
             "dtype": spec.dtype,
             "shape": [_size(size) for size in spec.shape],
@@ -121,31 +134,30 @@ def to_document(plan: Plan) -> dict[str, Any]:
         }
         if spec.format != PLAIN:
             tensors[name]["format"] = spec.format
-    nodes = [
-        {
-            "op": node.op,
-            "inputs": node.inputs,
-            "output": node.output,
-            "attrs": to_json(
-                {name: _sizes(value) for name, value in node.attrs.items()},
-                f"plan.nodes[{step}].attrs",
-            ),
-            "source": node.source,
-        }
-        for step, node in enumerate(plan.nodes)
-    ]
     return {
-        "format_version": FORMAT_VERSION,
-        "inputs": plan.inputs,
-        "outputs": plan.outputs,
-        "nodes": nodes,
+        "inputs": block.inputs,
+        "outputs": block.outputs,
+        "nodes": [_node(node, f"{field}.nodes[{i}]") for i, node in enumerate(block.nodes)],
         "tensors": tensors,
-        "input_tree": to_json(plan.input_tree, "plan.input_tree"),
-        "output_tree": to_json(plan.output_tree, "plan.output_tree"),
-        "metadata": to_json(dict(plan.metadata), "plan.metadata"),
-        "states": {name: plan.states[name] for name in sorted(plan.states)},
-        "sizes": {name: list(plan.sizes[name]) for name in sorted(plan.sizes)},
     }
+
+
+def _node(node: PlanNode, field: str) -> dict[str, Any]:
+    attrs = {name: _sizes(value) for name, value in node.attrs.items()}
+    written = {
+        "op": node.op,
+        "inputs": node.inputs,
+        "outputs": node.outputs,
+        "attrs": to_json(attrs, f"{field}.attrs"),
+        "source": node.source,
+    }
+    if node.blocks:
+        written["blocks"] = [
+            _block(block, f"{field}.blocks[{i}]") for i, block in enumerate(node.blocks)
+        ]
+    if node.targets:
+        written["targets"] = node.targets
+    return written
 
 
 def _size(value: Any) -> Any:

@@ -47,7 +47,7 @@ NEAR = Place()
 
 def cost(
     op: OpDef,
-    inputs: Sequence[TensorType],
+    inputs: Sequence[TensorType | None],
     output: TensorType,
     attrs: Attrs,
     place: Place = NEAR,
@@ -71,7 +71,7 @@ def cost(
     limits = limits or machine.TYPICAL
     work = op.cost(inputs, output, attrs)
     flops = work.flops + work.padding + 2 * limits.sum_steps * work.sums
-    dtype = (inputs[0] if inputs else output).dtype
+    dtype = (inputs[0] if inputs and inputs[0] is not None else output).dtype
     arithmetic = place.share * flops / limits.rate(dtype)
     scratch = place.share * work.scratch * limits.scratch_ns
     return limits.node_ns + max(arithmetic, place.streamed) + scratch + place.waited

@@ -188,6 +188,10 @@ def _streaming_cost(inputs: Sequence[TensorType | None], output: TensorType, att
     return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs if t is not None))
 
 
+def _carries_nothing(attrs: Attrs, block: int) -> int:
+    return 0
+
+
 def _computes(inputs: Sequence[TensorType | None], output: TensorType) -> bool:
     return False
 
@@ -218,6 +222,10 @@ class OpDef(NamedTuple):
         input is never absent; there are fewer inputs then.
     blocks : int
         How many blocks a node of the op has.
+    carries : callable
+        ``(attrs, index of a block) -> count``. So many of the block's outputs, from the first on,
+        take the place of its inputs of the same numbers when it runs again: such an output may lie
+        in the input's memory.
     check : callable, optional
         ``(arrays, attrs)``. Raises :class:`InputError` on values of the inputs that the op does not
         allow, indices out of range say; ``evaluate`` does so too. What a kernel that meets such a
@@ -281,6 +289,7 @@ class OpDef(NamedTuple):
     native: bool = True
     optional: tuple[int, ...] = ()
     blocks: int = 0
+    carries: Callable[[Attrs, int], int] = _carries_nothing
 
     def check_attrs(self) -> None:
         """Check what :meth:`complete` relies on: types that exist, defaults that have them.

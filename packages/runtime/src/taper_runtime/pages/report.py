@@ -80,13 +80,15 @@ def _warnings(plan: Plan) -> list[dict[str, Any]]:
 def _graph(plan: Plan, times: dict[str, tuple[str, float, float]]) -> list[dict[str, Any]]:
     """Return the nodes of the picture: inputs and states, the plan's nodes, outputs."""
     nodes = [_end(plan.tensors[name], name, []) for name in plan.reads]
+    makers = {name: node.output for node in plan.nodes for name in node.outputs}
     module: list[str] = []
     for node in plan.nodes:
         # a node that torch recorded no line for belongs with the one before it
         path = module_path(node.source)
         module = module if path is None else path.split(".")
-        nodes.append(_node(plan, node, module, times.get(node.output)))
-    nodes += [_end(plan.tensors[name], f"{name} (output)", [name]) for name in plan.outputs]
+        inputs = [makers.get(name, name) for name in node.reads]
+        nodes.append(_node(plan, node, inputs, module, times.get(node.output)))
+    nodes += [_end(plan.tensors[n], f"{n} (output)", [makers[n]]) for n in plan.outputs]
     return nodes
 
 
@@ -104,10 +106,14 @@ def _end(spec: TensorSpec, name: str, inputs: list[str]) -> dict[str, Any]:
 
 
 def _node(
-    plan: Plan, node: PlanNode, module: list[str], time: tuple[str, float, float] | None
+    plan: Plan,
+    node: PlanNode,
+    inputs: list[str],
+    module: list[str],
+    time: tuple[str, float, float] | None,
 ) -> dict[str, Any]:
-    spec = plan.tensors[node.output]
-    facts = [["op", node.op], ["result", type_text(spec)], ["module", ".".join(module)]]
+    types = ", ".join(type_text(plan.tensors[name]) for name in node.outputs)
+    facts = [["op", node.op], ["result", types], ["module", ".".join(module)]]
     facts += [[name, str(value)] for name, value in node.attrs.items()]
     if time is None:
         facts.append(["kernel", "none: a view of its input"])
@@ -125,10 +131,10 @@ def _node(
     return {
         "id": node.output,
         "title": node.op,
-        "subtitle": type_text(spec),
+        "subtitle": types,
         "kind": kind,
         "group": [part for part in module if part],
-        "inputs": list(node.inputs),
+        "inputs": inputs,
         "facts": facts,
         "time": time[1] if time else 0,
     }

@@ -34,6 +34,9 @@ SAMPLE_PREFIX = "sample/"
 #: Arrays and objects inside each other in attrs, trees and metadata.
 MAX_DEPTH = 100
 
+#: Blocks inside each other.
+MAX_BLOCK_DEPTH = 16
+
 
 def aligned(nbytes: int) -> int:
     """Return ``nbytes`` rounded up to a multiple of :data:`ALIGNMENT`."""

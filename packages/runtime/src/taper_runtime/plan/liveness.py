@@ -20,12 +20,12 @@ class Step(Protocol):
     """What an order consists of: nodes of a graph or of a plan."""
 
     @property
-    def inputs(self) -> Sequence[str]:
+    def reads(self) -> Sequence[str]:
         """The tensors that it reads."""
 
     @property
-    def output(self) -> str:
-        """The tensor that it writes."""
+    def outputs(self) -> Sequence[str]:
+        """The tensors that it writes."""
 
 
 class Lifetime(NamedTuple):
@@ -51,9 +51,8 @@ def last_reads(steps: Sequence[Step], outputs: Iterable[str]) -> dict[str, int]:
     """
     last: dict[str, int] = {}
     for index, step in enumerate(steps):
-        for name in step.inputs:
-            last[name] = index
-        last[step.output] = NEVER
+        last.update(dict.fromkeys(step.reads, index))
+        last.update(dict.fromkeys(step.outputs, NEVER))
     last.update(dict.fromkeys(outputs, len(steps)))
     return last
 
@@ -80,7 +79,7 @@ def lifetimes(
     birth = {roots[name]: -1 for name in inputs if name in roots}
     death = dict(birth)
     for index, step in enumerate(steps):
-        for name in (step.output, *step.inputs):
+        for name in (*step.outputs, *step.reads):
             root = roots.get(name)
             if root is not None:
                 birth.setdefault(root, index)

@@ -8,6 +8,7 @@ keeps roots in the arena apart that are alive at the same node.
 from __future__ import annotations
 
 from collections import defaultdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.dtypes import DTYPES
@@ -21,13 +22,16 @@ from taper_runtime.plan.checks import (
     is_size_expression,
     tensor_field,
 )
+from taper_runtime.plan.liveness import NEVER
 from taper_runtime.sizes import Size, UndecidedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class _Extent(NamedTuple):
@@ -44,37 +48,48 @@ class _Extent(NamedTuple):
             return True
 
 
-def check_memory(plan: Plan, last_read: Mapping[str, int]) -> None:
+def check_memory(
+    plan: Plan, last_read: Mapping[str, int], replaced: Mapping[str, str] = _NOTHING
+) -> None:
     """Check all placements of a plan whose tensors and nodes are right otherwise.
 
     Parameters
     ----------
     plan : Plan
     last_read : mapping of str to int
-        The last step that reads each output of a node, as :func:`.last_reads` tells it.
+        The last step that reads each tensor, as :func:`.last_reads` tells it.
+    replaced : mapping of str to str
+        Outputs that may lie in the memory of an input: the one whose value each takes the place of.
 
     Raises
     ------
     PlanFormatError
     """
-    extents = _check_placements(plan)
+    extents = _check_placements(plan, replaced)
+    writable = {plan.placements[name].root for name in replaced}
     written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
+    written.update((root, [root]) for root in writable)
     for step, node in enumerate(plan.nodes):
-        in_root = written[plan.placements[node.output].root]
         if plan.is_executed(node):
-            _check_executed(plan, node, extents, f"plan.nodes[{step}]")
-            in_root[:] = [name for name in in_root if last_read[name] >= step]
-            for name in in_root:
-                if extents[name].overlaps(extents[node.output]) and not (
-                    last_read[name] == step and _is_in_place(plan, node, name, extents)
-                ):
-                    _fail_overwrite(plan, node, name, last_read[name])
+            _check_inputs(plan, node, f"plan.nodes[{step}]")
+            for index, output in enumerate(node.outputs):
+                _check_output(plan, output, writable)
+                in_root = written[plan.placements[output].root]
+                in_root[:] = [n for n in in_root if last_read.get(n, NEVER) >= step]
+                for name in (*in_root, *node.outputs[:index]):
+                    if _share(plan, name, output, extents) and not (
+                        index == 0
+                        and last_read[name] == step
+                        and _is_in_place(plan, node, name, extents)
+                    ):
+                        _fail_overwrite(plan, node, output, name, last_read[name])
         else:
             _check_view(plan, node)
-        in_root.append(node.output)
+        for output in node.outputs:
+            written[plan.placements[output].root].append(output)
 
 
-def _check_placements(plan: Plan) -> dict[str, _Extent]:
+def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, _Extent]:
     """Check that every tensor lies inside memory it may have; return where in its root."""
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
@@ -100,7 +115,7 @@ def _check_placements(plan: Plan) -> dict[str, _Extent]:
             extents[name] = _Extent(0, sizes[name])
         else:
             try:
-                extents[name] = _check_slice(plan, spec, sizes, field)
+                extents[name] = _check_slice(plan, spec, sizes, replaced.get(name), field)
             except OpError as error:
                 raise PlanFormatError(f"{field}.offset", str(error)) from error
     return extents
@@ -113,7 +128,9 @@ def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
         fail(f"{field}.offset", "expected 0, as it is its own root", offset)
 
 
-def _check_slice(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: str) -> _Extent:
+def _check_slice(
+    plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], replaced: str | None, field: str
+) -> _Extent:
     """Check a tensor that is a slice of another's memory; return which."""
     placement = plan.placements[spec.name]
     root = plan.tensors[placement.root]
@@ -121,7 +138,7 @@ def _check_slice(plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], field: 
     itemsize = DTYPES[dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
-    if spec.role != "intermediate":
+    if spec.role != "intermediate" and root.name != replaced:
         fail(f"{field}.root", f"expected itself, for an {spec.role} has external memory", root.name)
     if placement.offset % itemsize != 0:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
@@ -154,10 +171,12 @@ def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
         )
 
 
-def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], field: str) -> None:
-    """Check that a node's inputs lie as its op takes them, and its output's root."""
+def _check_inputs(plan: Plan, node: PlanNode, field: str) -> None:
+    """Check that the inputs of an executed node lie as its op takes them."""
     op = REGISTRY[node.op]
     for index, name in enumerate(node.inputs):
+        if name is None:
+            continue
         placement = plan.placements[name]
         if (
             placement.root != name  # a root is contiguous
@@ -167,13 +186,23 @@ def _check_executed(plan: Plan, node: PlanNode, extents: Mapping[str, _Extent], 
             raise PlanFormatError(
                 f"{field}.inputs[{index}]", f"{node.op} takes it contiguous, which {name!r} is not"
             )
-    root = plan.tensors[plan.placements[node.output].root]
-    if root.name == node.output:
+
+
+def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
+    """Check that an output of an executed node lies row-major in memory that may be written."""
+    root = plan.tensors[plan.placements[name].root]
+    if root.name == name:
         return
-    field = tensor_field(node.output)
-    _check_row_major(plan, plan.tensors[node.output], field)
-    if root.role in ("input", "constant", "state"):
+    field = tensor_field(name)
+    _check_row_major(plan, plan.tensors[name], field)
+    if root.role in ("input", "constant", "state") and root.name not in writable:
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
+
+
+def _share(plan: Plan, name: str, other: str, extents: Mapping[str, _Extent]) -> bool:
+    """Whether two tensors share bytes, for some sizes at least."""
+    same = plan.placements[name].root == plan.placements[other].root
+    return same and extents[name].overlaps(extents[other])
 
 
 def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _Extent]) -> bool:
@@ -189,10 +218,12 @@ def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _E
     )
 
 
-def _fail_overwrite(plan: Plan, node: PlanNode, name: str, last_read: int) -> None:
+def _fail_overwrite(plan: Plan, node: PlanNode, output: str, name: str, last_read: int) -> None:
     reader = f"node {last_read} reads it" if last_read < len(plan.nodes) else "it is an output"
+    if name in node.outputs:
+        reader = "that is its output too"
     raise PlanFormatError(
-        f"{tensor_field(node.output)}.root", f"{node.op} overwrites {name!r}, but {reader}"
+        f"{tensor_field(output)}.root", f"{node.op} overwrites {name!r}, but {reader}"
     )
 
 
@@ -202,7 +233,7 @@ def _check_view(plan: Plan, node: PlanNode) -> None:
     if op.view is None:
         _check_parts(plan, node, op)
         return
-    source, name = node.inputs[0], node.output
+    source, name = node.reads[0], node.output
     field = tensor_field(name)
     shape = plan.tensors[name].shape
     if 0 in shape and plan.placements[name].strides == contiguous_strides(shape):
@@ -226,15 +257,15 @@ def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
     assert op.parts is not None  # else it is executed
     spec, root = plan.tensors[node.output], plan.placements[node.output].root
     _check_row_major(plan, spec, tensor_field(node.output))
-    shapes = [plan.tensors[name].shape for name in node.inputs]
+    shapes = [plan.tensors[name].shape for name in node.reads]
     offsets = op.parts(shapes, op.complete(node.attrs))
     if offsets is None:
         fail(
             f"{tensor_field(node.output)}.root",
-            f"expected another than {node.inputs[0]!r}'s, for the parts lie apart",
+            f"expected another than {node.reads[0]!r}'s, for the parts lie apart",
             root,
         )
-    for name, shape, offset in zip(node.inputs, shapes, offsets, strict=True):
+    for name, shape, offset in zip(node.reads, shapes, offsets, strict=True):
         field, placement = tensor_field(name), plan.placements[name]
         expected = plan.placements[node.output].offset + offset * DTYPES[spec.dtype].size
         if placement.root != root:

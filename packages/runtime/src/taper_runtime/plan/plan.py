@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import Shape, TensorType, is_contiguous
+from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
 
@@ -79,18 +79,71 @@ class PlanNode(NamedTuple):
 
     Attributes
     ----------
+    inputs : tuple of str or None
+        None where an optional input is absent.
+    outputs : tuple of str
+        At least one.
     attrs : mapping
         Plain data and, where the op allows it, size expressions; attrs equal to the op's defaults
         are left out.
     source : str
         The user's source line, empty where unknown.
+    blocks : tuple of Block
+        What an op of control flow runs.
+    targets : tuple of str
+        The ATen ops that it came from, such as ``aten.relu.default``; may be empty.
     """
 
     op: str
-    inputs: tuple[str, ...]
-    output: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = _NOTHING
     source: str = ""
+    blocks: tuple[Block, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> str:
+        """The first output, the only one of most ops."""
+        return self.outputs[0]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The inputs that are there."""
+        return tuple([name for name in self.inputs if name is not None])
+
+
+class Block(NamedTuple):
+    """Nodes that a node of control flow runs, any number of times.
+
+    It reads its own inputs and the plan's constants alone. No name of a tensor stands in a plan, in
+    its blocks, and in theirs, twice.
+
+    Attributes
+    ----------
+    nodes : tuple of PlanNode
+        In execution order.
+    tensors : mapping of str to TensorSpec
+        Of role input, output or intermediate.
+    placements : mapping of str to Placement
+        For every tensor of the block. Inputs are row-major, in memory of their own. An output may
+        lie in the memory of the input that is the same carry: then the block writes there.
+    inputs, outputs : tuple of str
+        No name stands there twice.
+    """
+
+    nodes: tuple[PlanNode, ...]
+    tensors: Mapping[str, TensorSpec]
+    placements: Mapping[str, Placement]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def signature(self) -> Signature:
+        """The types of inputs and outputs."""
+        ends = (self.inputs, self.outputs)
+        inputs, outputs = (tuple(self.tensors[name].type for name in end) for end in ends)
+        return Signature(inputs, outputs)
 
 
 class Plan(NamedTuple):
@@ -151,7 +204,7 @@ class Plan(NamedTuple):
     @property
     def generator(self) -> str | None:
         """The state that the run's first random numbers are drawn from; None if it draws none."""
-        first = (node.inputs[0] for node in self.nodes if node.op == "RANDOM")
+        first = (node.reads[0] for node in self.nodes if node.op == "RANDOM")
         return next((name for name in first if name in self.states), None)
 
     @property
@@ -183,10 +236,27 @@ class Plan(NamedTuple):
         op, output = REGISTRY[node.op], node.output
         if op.view is None and op.parts is None:
             return True
-        first = node.inputs[0]
+        first = node.reads[0]
         if self.placements[output].root != self.placements[first].root:
             return True
         return op.view is None and self.placements[output].offset != self.placements[first].offset
+
+    def body(self, block: Block) -> Plan:
+        """Return a block of this plan as a plan of its own, with the constants that it reads."""
+        constants = {
+            name: self.constants[name]
+            for name in _names_read(block)
+            if name in self.constants and name not in self.states
+        }
+        return Plan(
+            nodes=block.nodes,
+            tensors={**{name: self.tensors[name] for name in constants}, **block.tensors},
+            placements={**{name: self.placements[name] for name in constants}, **block.placements},
+            inputs=block.inputs,
+            outputs=block.outputs,
+            constants=constants,
+            sizes=self.sizes,
+        )
 
     def __repr__(self) -> str:
         from taper_runtime.report import summarize_plan
@@ -221,3 +291,11 @@ class Plan(NamedTuple):
         from taper_runtime.format.writer import save
 
         save(self, path)
+
+
+def _names_read(block: Block) -> Iterator[str]:
+    """Yield what the nodes of a block, and of the blocks in it, read."""
+    for node in block.nodes:
+        yield from node.reads
+        for inner in node.blocks:
+            yield from _names_read(inner)

@@ -14,6 +14,8 @@ from taper_runtime.sizes import Size, size_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from taper_runtime.plan.plan import Block, PlanNode, TensorSpec
+
 
 def substitute(value: Any, number: Callable[[int], int]) -> Any:
     """Return ``value``, a size, an attr or a tuple of them, with numbers for size expressions.
@@ -57,25 +59,9 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
     def number(size: int) -> int:
         return size_at(size, values)
 
-    tensors = {
-        name: spec._replace(shape=substitute(spec.shape, number))
-        for name, spec in plan.tensors.items()
-    }
-    for spec in tensors.values():
-        if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
-            raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
-    placements = {}
-    for name, placement in plan.placements.items():
-        offset = substitute(placement.offset, number)
-        shape = tensors[name].storage.shape
-        strides = plain_strides(shape, substitute(placement.strides, number))
-        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
-            offset, strides = 0, contiguous_strides(shape)
-        placements[name] = Placement(placement.root, offset, strides)
-    nodes = tuple(
-        node._replace(attrs={key: substitute(value, number) for key, value in node.attrs.items()})
-        for node in plan.nodes
-    )
+    tensors = _tensors(plan.tensors, number)
+    placements = _placements(plan.placements, tensors, number)
+    nodes = tuple(_node(node, number) for node in plan.nodes)
     samples = {
         name: array for name, array in plan.samples.items() if array.shape == tensors[name].shape
     }
@@ -85,4 +71,48 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         placements=placements,
         samples=samples,
         sizes={},
+    )
+
+
+def _tensors(
+    tensors: Mapping[str, TensorSpec], number: Callable[[int], int]
+) -> dict[str, TensorSpec]:
+    known = {
+        name: spec._replace(shape=substitute(spec.shape, number)) for name, spec in tensors.items()
+    }
+    for name, spec in known.items():
+        if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
+            raise InputError(f"the inputs' sizes: tensor {name!r} would be too large")
+    return known
+
+
+def _placements(
+    placements: Mapping[str, Placement],
+    tensors: Mapping[str, TensorSpec],
+    number: Callable[[int], int],
+) -> dict[str, Placement]:
+    known = {}
+    for name, placement in placements.items():
+        offset = substitute(placement.offset, number)
+        shape = tensors[name].storage.shape
+        strides = plain_strides(shape, substitute(placement.strides, number))
+        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
+            offset, strides = 0, contiguous_strides(shape)
+        known[name] = Placement(placement.root, offset, strides)
+    return known
+
+
+def _node(node: PlanNode, number: Callable[[int], int]) -> PlanNode:
+    return node._replace(
+        attrs={key: substitute(value, number) for key, value in node.attrs.items()},
+        blocks=tuple([_block(block, number) for block in node.blocks]),
+    )
+
+
+def _block(block: Block, number: Callable[[int], int]) -> Block:
+    tensors = _tensors(block.tensors, number)
+    return block._replace(
+        nodes=tuple([_node(node, number) for node in block.nodes]),
+        tensors=tensors,
+        placements=_placements(block.placements, tensors, number),
     )

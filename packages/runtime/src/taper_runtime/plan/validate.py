@@ -16,6 +16,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import (
+    MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
     check_text,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
-    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
 #: Roles of the tensors whose values the file has.
 _STORED = ("constant", "state")
@@ -66,7 +67,7 @@ def _check_plan(plan: Plan) -> None:
     _check_states(plan)
     _check_constants(plan)
     _check_samples(plan)
-    check_memory(plan, _check_nodes(plan))
+    check_memory(plan, _check_nodes(plan, set(plan.tensors)))
     _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
     _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
     parse_recipes(plan.metadata)
@@ -84,6 +85,11 @@ def _check_sizes(plan: Plan) -> None:
     for name in plan.sizes:
         if name not in given:
             raise PlanFormatError(f"plan.sizes[{name!r}]", "expected an input with a dim of it")
+    _check_expressions(plan)
+
+
+def _check_expressions(plan: Plan) -> None:
+    """Check the size variables of shapes and placements."""
     for spec in plan.tensors.values():
         if type(spec.shape) is tuple:
             _check_variables(plan, spec.shape, tensor_field(spec.name))
@@ -216,8 +222,40 @@ def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
         raise PlanFormatError(field, "expected only bytes 0 and 1 in the data of a bool tensor")
 
 
-def _check_nodes(plan: Plan) -> dict[str, int]:
-    """Check every node's op, tensors and attrs; return the last step that reads each tensor."""
+def _check_block(
+    plan: Plan, block: Block, names: set[str], replaced: int, field: str, depth: int
+) -> None:
+    """Check a block of a node; of its outputs, the first ``replaced`` are former inputs' values."""
+    try:
+        for name, spec in block.tensors.items():
+            _check_spec(name, spec)
+            if spec.role not in ("input", "output", "intermediate"):
+                fail(f"{tensor_field(name)}.role", "expected input, output or intermediate", name)
+            if name in names:
+                fail(tensor_field(name), "expected a name that no other tensor has", name)
+            names.add(name)
+        body = plan.body(block)
+        _check_expressions(body)
+        _check_signature(block.inputs, block.tensors, "input")
+        _check_signature(block.outputs, block.tensors, "output")
+        if len(set(block.outputs)) < len(block.outputs):
+            raise PlanFormatError("plan.outputs", "expected every output once")
+        last_read = _check_nodes(body, names, depth)
+        pairs = zip(block.outputs[:replaced], block.inputs, strict=False)
+        check_memory(
+            body,
+            last_read,
+            {after: name for after, name in pairs if block.placements[after].root == name},
+        )
+    except PlanFormatError as error:
+        raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+
+
+def _check_nodes(plan: Plan, names: set[str], depth: int = 0) -> dict[str, int]:
+    """Check every node's op, tensors and attrs; return the last step that reads each tensor.
+
+    ``names`` are those that are taken in the whole plan; it gains those of blocks.
+    """
     tensors = plan.tensors
     types = {name: spec.type for name, spec in tensors.items()}
     defined = {
@@ -228,39 +266,70 @@ def _check_nodes(plan: Plan) -> dict[str, int]:
         if type(node.op) is not str or node.op not in REGISTRY:
             fail(f"{field}.op", "expected a registered op", node.op)
         check_text(node.source, f"{field}.source")
+        for target in node.targets:
+            check_text(target, f"{field}.targets")
         for index, name in enumerate(node.inputs):
-            if type(name) is not str or name not in defined:
+            if name is not None and (type(name) is not str or name not in defined):
                 fail(f"{field}.inputs[{index}]", "expected a tensor that has its value", name)
-        if type(node.output) is not str or node.output not in tensors:
-            fail(f"{field}.output", "expected the name of a tensor", node.output)
-        if node.output in defined:
-            fail(f"{field}.output", "expected a tensor without a value yet", node.output)
+        if not node.outputs:
+            raise PlanFormatError(f"{field}.outputs", "expected at least one tensor")
+        for index, name in enumerate(node.outputs):
+            where = f"{field}.outputs[{index}]"
+            if type(name) is not str or name not in tensors:
+                fail(where, "expected the name of a tensor", name)
+            if name in defined:
+                fail(where, "expected a tensor without a value yet", name)
+            defined.add(name)
+        _check_blocks(plan, node, names, field, depth + 1)
         _check_types(node, types, field)
         for key, value in node.attrs.items():
             values = value if type(value) in (tuple, list) else (value,)
             if Size in map(type, values):
                 _check_variables(plan, values, f"{field}.attrs.{key}")
-        defined.add(node.output)
     for name in tensors:
         if name not in defined:
             raise PlanFormatError(tensor_field(name), "expected a node that produces it")
     return last_reads(plan.nodes, [n for n, spec in tensors.items() if spec.role == "output"])
 
 
-def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:
-    """Check that the op takes these inputs and attrs and gives the output as declared."""
+def _check_blocks(plan: Plan, node: PlanNode, names: set[str], field: str, depth: int) -> None:
+    """Check the blocks of a node."""
+    if not node.blocks:
+        return
     op = REGISTRY[node.op]
+    if len(node.blocks) != op.blocks:
+        fail(f"{field}.blocks", f"expected the {op.blocks} of {node.op}", len(node.blocks))
     try:
-        inferred = op.infer_type([types[name] for name in node.inputs], node.attrs)
+        attrs = op.complete(node.attrs)
     except OpError as error:
         raise PlanFormatError(field + _attr_at_fault(op, node.attrs), str(error)) from error
-    declared = types[node.output]
-    if inferred != declared:
-        raise PlanFormatError(
-            f"{field}.output",
-            f"{node.op} gives {_type_text(inferred)}, but {node.output!r} is "
-            f"declared {_type_text(declared)}",
+    if depth > MAX_BLOCK_DEPTH:
+        fail(f"{field}.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", depth)
+    for index, block in enumerate(node.blocks):
+        carries = op.carries(attrs, index)
+        _check_block(plan, block, names, carries, f"{field}.blocks[{index}]", depth)
+
+
+def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:
+    """Check that the op takes these inputs, attrs and blocks and gives the declared outputs."""
+    op = REGISTRY[node.op]
+    try:
+        inferred = op.infer_types(
+            [None if name is None else types[name] for name in node.inputs],
+            node.attrs,
+            [block.signature for block in node.blocks],
         )
+    except OpError as error:
+        raise PlanFormatError(field + _attr_at_fault(op, node.attrs), str(error)) from error
+    if len(inferred) != len(node.outputs):
+        fail(f"{field}.outputs", f"expected the {len(inferred)} of {node.op}", len(node.outputs))
+    for index, (name, given) in enumerate(zip(node.outputs, inferred, strict=True)):
+        if given != types[name]:
+            raise PlanFormatError(
+                f"{field}.outputs[{index}]",
+                f"{node.op} gives {_type_text(given)}, but {name!r} is "
+                f"declared {_type_text(types[name])}",
+            )
 
 
 def _type_text(type_: TensorType) -> str:

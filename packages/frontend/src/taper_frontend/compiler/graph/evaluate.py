@@ -101,7 +101,7 @@ def evaluate_op(
         array if array is None or type_ is None else decode(array, type_)
         for array, type_ in zip(arrays, types, strict=True)
     ]
-    functions = [BlockFunction(block.signature, partial(_run_block, block)) for block in blocks]
+    functions = [BlockFunction(b.signature, partial(_run_block, b)) for b in blocks]
     with np.errstate(all="ignore"):  # inf and nan are values like others
         results = definition.evaluate_all(values, definition.complete(attrs), functions)
     stored = []

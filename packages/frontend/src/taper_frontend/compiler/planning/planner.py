@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.planning.order import memory_order
+from taper_frontend.compiler.planning.freeze import freeze
 from taper_frontend.compiler.planning.recipes import written_recipes
-from taper_frontend.compiler.planning.sharing import Sharing
 from taper_frontend.compiler.planning.spool import spool
-from taper_runtime.errors import InternalError
 from taper_runtime.executor.program import executed_nodes, make_program
-from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.plan import Plan, PlanNode
+from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.graph.node import Node
-    from taper_runtime.plan.plan import TensorSpec
 
 
 def make_plan(
@@ -49,22 +44,17 @@ def make_plan(
     Plan
         Valid by :func:`taper_runtime.plan.validate.validate`.
     """
-    order = memory_order(graph)
-    sharing = Sharing(graph, order)
+    frozen = freeze(graph)
     plan = Plan(
-        nodes=tuple(_freeze(node) for node in order),
-        tensors={name: _with_role(graph, spec) for name, spec in graph.tensors.items()},
-        placements={name: sharing.placement(name) for name in graph.tensors},
-        inputs=tuple(graph.inputs),
-        outputs=tuple(graph.outputs),
+        *frozen.block,
         constants={
-            **spool(graph.constants),
+            **spool(frozen.constants),
             **{state.name: state.first for state in graph.states},
         },
         samples=dict(samples or {}),
         input_tree=input_tree,
         output_tree=output_tree,
-        metadata={**(metadata or {}), **written_recipes(graph.constants)},
+        metadata={**(metadata or {}), **written_recipes(frozen.constants)},
         sizes=graph.sizes,
         states={state.name: state.next for state in graph.states},
     )
@@ -80,23 +70,3 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
         for node, kernel in zip(executed_nodes(plan), kernels, strict=True)
         if kernel is None
     ]
-
-
-def _freeze(node: Node) -> PlanNode:
-    if len(node.outputs) > 1 or node.blocks or node.reads != node.inputs:
-        raise InternalError(f"{node.op} {node.output!r}: plans have no node of this form yet")
-    defaults = {name: attr.default for name, attr in REGISTRY[node.op].attrs.items()}
-    complete = REGISTRY[node.op].complete(node.attrs)
-    attrs = {name: value for name, value in complete.items() if not _same(value, defaults[name])}
-    return PlanNode(node.op, tuple(node.inputs), node.output, attrs, node.source)
-
-
-def _same(value: Any, default: Any) -> bool:
-    """Equal and of one type: 0, 0.0 and False are different attrs."""
-    return type(value) is type(default) and bool(value == default)
-
-
-def _with_role(graph: Graph, spec: TensorSpec) -> TensorSpec:
-    if graph.is_output(spec.name):
-        return spec._replace(role="output")
-    return spec

@@ -16,10 +16,12 @@ from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides, is_contiguous
-from taper_runtime.plan.liveness import last_reads
+from taper_runtime.plan.liveness import NEVER, last_reads
 from taper_runtime.plan.plan import Placement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
@@ -39,6 +41,9 @@ class Allocation:
         False for graph inputs, states and constants.
     members : list of str
         The tensors in it.
+    successor : str or None
+        The output that may be computed here though the memory is no node's: what takes the place of
+        the input that has it.
     """
 
     root: str
@@ -46,6 +51,7 @@ class Allocation:
     external: bool
     writable: bool
     members: list[str] = field(default_factory=list)
+    successor: str | None = None
 
 
 class Slice(NamedTuple):
@@ -58,6 +64,13 @@ class Slice(NamedTuple):
 class Sharing:
     """The allocations of a graph whose node order is fixed.
 
+    Parameters
+    ----------
+    graph : Graph
+    order : list of Node
+    replaced : mapping of str to str, optional
+        Outputs that may be computed in the memory of the input whose place they take.
+
     Attributes
     ----------
     allocations : dict of str to Allocation
@@ -68,7 +81,9 @@ class Sharing:
         The order without the nodes that became views.
     """
 
-    def __init__(self, graph: Graph, order: list[Node]) -> None:
+    def __init__(
+        self, graph: Graph, order: list[Node], replaced: Mapping[str, str] | None = None
+    ) -> None:
         self.graph = graph
         self.allocations: dict[str, Allocation] = {}
         self.slices: dict[str, Slice] = {}
@@ -78,6 +93,8 @@ class Sharing:
         buffers = set() if graph.sizes else _find_concat_buffers(graph, order, self._in_buffers)
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
+        for output, name in (replaced or {}).items():
+            self.allocations[name].successor = output
         for step, node in enumerate(order):
             if self._join_view(node):
                 continue
@@ -102,7 +119,7 @@ class Sharing:
         allocation.members.append(name)
         self.allocations[name] = allocation
         self.slices[name] = Slice(offset, strides)
-        if self.graph.is_output(name):
+        if self.graph.is_output(name) and allocation.successor != name:
             allocation.root = name
             allocation.external = True
 
@@ -111,7 +128,8 @@ class Sharing:
         if not self.graph.is_output(name):
             return True
         fits = offset == 0 and allocation.nbytes == self.graph.tensors[name].nbytes
-        return fits and allocation.writable and not allocation.external
+        own = allocation.writable and not allocation.external
+        return fits and (own or allocation.successor == name)
 
     def _join_view(self, node: Node) -> bool:
         if node.definition.view is None:
@@ -155,10 +173,10 @@ class Sharing:
             allocation = self.allocations[source]
             offset, strides = self.slices[source]
             if (
-                allocation.writable
+                (allocation.writable or allocation.successor == output)
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
                 and is_contiguous(self.graph.tensors[source].shape, strides)
-                and all(self._last_read[member] <= step for member in allocation.members)
+                and all(self._last_read.get(name, NEVER) <= step for name in allocation.members)
                 and self._reads_only(node, source)
                 and self._may_join(output, allocation, offset)
             ):

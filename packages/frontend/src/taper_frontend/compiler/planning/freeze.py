@@ -1,0 +1,128 @@
+"""Make plan data of a graph and of the graphs inside its nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taper_frontend.compiler.graph.node import ABSENT
+from taper_frontend.compiler.planning.order import memory_order
+from taper_frontend.compiler.planning.sharing import Sharing
+from taper_runtime.plan.plan import Block, Placement, PlanNode, TensorSpec
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.constants import Constant
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+class Frozen(NamedTuple):
+    """A graph as a plan has it.
+
+    Attributes
+    ----------
+    block : Block
+        Its tensors are also the states, and the constants of all blocks.
+    constants : dict of str to Constant
+        Those of the graph, and of the graphs inside its nodes.
+    """
+
+    block: Block
+    constants: dict[str, Constant]
+
+
+def freeze(graph: Graph) -> Frozen:
+    """Fix the order of the nodes, share memory, and give every tensor a name of its own.
+
+    Tensors of the graph keep their names; those of a graph inside a node begin with the node's, and
+    a constant that is one of the graph's as well is that one.
+    """
+    freezer = _Freezer(graph)
+    block = freezer.block(graph, {name: name for name in graph.tensors}, {})
+    tensors = {**block.tensors, **freezer.tensors}
+    placements = {**block.placements, **freezer.placements}
+    return Frozen(
+        block._replace(tensors=tensors, placements=placements),
+        {**graph.constants, **freezer.constants},
+    )
+
+
+class _Freezer:
+    """What all blocks of a graph share: the names that are taken, and constants."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._taken = set(graph.tensors)
+        self._shared = {id(constant): name for name, constant in graph.constants.items()}
+        self.constants: dict[str, Constant] = {}
+        self.tensors: dict[str, TensorSpec] = {}
+        self.placements: dict[str, Placement] = {}
+
+    def block(self, graph: Graph, names: dict[str, str], replaced: dict[str, str]) -> Block:
+        """Freeze a graph whose tensors are to have these names."""
+        order = memory_order(graph)
+        sharing = Sharing(graph, order, replaced)
+        tensors, placements = {}, {}
+        for name, spec in graph.tensors.items():
+            root, offset, strides = sharing.placement(name)
+            role = "output" if graph.is_output(name) else spec.role
+            tensors[names[name]] = spec._replace(name=names[name], role=role)
+            placements[names[name]] = Placement(names[root], offset, strides)
+        return Block(
+            nodes=tuple([self._node(node, names) for node in order]),
+            tensors=tensors,
+            placements=placements,
+            inputs=tuple([names[name] for name in graph.inputs]),
+            outputs=tuple([names[name] for name in graph.outputs]),
+        )
+
+    def _node(self, node: Node, names: dict[str, str]) -> PlanNode:
+        complete = node.complete_attrs()
+        defaults = {name: attr.default for name, attr in node.definition.attrs.items()}
+        return PlanNode(
+            node.op,
+            tuple([None if name == ABSENT else names[name] for name in node.inputs]),
+            tuple([names[name] for name in node.outputs]),
+            {k: value for k, value in complete.items() if not _same(value, defaults[k])},
+            node.source,
+            tuple([self._inner(node, names, index) for index in range(len(node.blocks))]),
+        )
+
+    def _inner(self, node: Node, names: dict[str, str], index: int) -> Block:
+        """Freeze one of a node's graphs; its constants become the plan's."""
+        graph = node.blocks[index]
+        prefix = f"{names[node.output]}.{index}"
+        inner = {
+            name: self._constant(f"{prefix}.{name}", graph.constants[name])
+            if name in graph.constants
+            else self._unique(f"{prefix}.{name}")
+            for name in graph.tensors
+        }
+        carries = node.definition.carries(node.complete_attrs(), index)
+        replaced = dict(zip(graph.outputs[:carries], graph.inputs, strict=False))
+        block = self.block(graph, inner, replaced)
+        own = {name: spec for name, spec in block.tensors.items() if spec.role != "constant"}
+        for name in block.tensors.keys() - own.keys():
+            if name in self.constants:
+                self.tensors[name] = block.tensors[name]
+                self.placements[name] = block.placements[name]
+        places = {name: place for name, place in block.placements.items() if name in own}
+        return block._replace(tensors=own, placements=places)
+
+    def _constant(self, name: str, constant: Constant) -> str:
+        """Return the plan's name for a constant of a block; one object has one name."""
+        if id(constant) not in self._shared:
+            name = self._unique(name)
+            self._shared[id(constant)] = name
+            self.constants[name] = constant
+        return self._shared[id(constant)]
+
+    def _unique(self, base: str) -> str:
+        name, count = base, 1
+        while name in self._taken:
+            name, count = f"{base}_{count}", count + 1
+        self._taken.add(name)
+        return name
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Equal and of one type: 0, 0.0 and False are different attrs."""
+    return type(value) is type(default) and bool(value == default)
