@@ -180,6 +180,7 @@ OPS = (
         samples=_no_samples,
         native=False,
         attrs={"carries": Attr("int")},
+        carries=lambda attrs, block: attrs["carries"] if block else 0,
     ),
     OpDef(
         name="SCAN",
@@ -194,5 +195,6 @@ OPS = (
         samples=_no_samples,
         native=False,
         attrs={"carries": Attr("int", 0), "xs": Attr("int")},
+        carries=lambda attrs, block: attrs["carries"],
     ),
 )
