@@ -194,6 +194,7 @@ class _ProgramWalk(Walk):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(outputs)
         self.set_next_values()
+        self.graph.prune(list(self.graph.constants))  # a body has its own
         spec = self.program.call_spec
         return Lowered(
             self.graph,

@@ -129,14 +129,16 @@ class Walk:
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         for name, operand in zip(placeholders, (*leading, *others), strict=True):
             walk.values[name] = self._bind_operand(graph, f"{prefix}{name}", operand)
+        refused = len(self.findings.refused)
         walk.lower_nodes(nodes)
         (results,) = next(node.args for node in nodes if node.op == "output")
         results = results if isinstance(results, list | tuple) else [results]
         outputs = [walk.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
-        if holds_poison(outputs):
+        if holds_poison(outputs) or len(self.findings.refused) > refused:
             raise RefusedBody
         tensors = [as_tensor(walk.context, value) for value in outputs]
         graph.set_outputs([walk.context.generator, *tensors])
+        graph.prune(list(graph.constants))  # each body is given what any of them reads
         return graph
 
     def _bind_operand(self, graph: Graph, name: str, operand: TensorType | Operand) -> Any:
