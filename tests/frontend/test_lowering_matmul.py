@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+import taper_frontend
+import taper_runtime
 from lowering import check_lowering, ops_of
 
 A = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -88,3 +91,61 @@ def test_products_over_nothing():
 
 def test_integers():
     check_lowering(lambda a, b: a @ b, A.mul(9).long(), B.mul(9).long())
+
+
+class Int8Linear(torch.nn.Module):
+    """A layer whose weight is int8 with a scale for each output, in one of the ways to say so."""
+
+    def __init__(self, way: str, columns: int = 24, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randint(-128, 128, (columns, 96), dtype=torch.int8, generator=generator)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scales", torch.rand(columns, generator=generator))
+        self.register_buffer("bias", torch.rand(columns, generator=generator))
+        self.way = way
+
+    def forward(self, x):
+        if self.way == "packed":
+            y = torch.ops.aten._weight_int8pack_mm(x, self.weight, self.scales)
+        else:
+            y = torch.nn.functional.linear(x, self.weight.to(x.dtype)) * self.scales
+        return torch.relu(y + self.bias)
+
+
+@pytest.mark.parametrize("way", ["packed", "written out"])
+def test_int8_weights_stay_int8(way):
+    layer = Int8Linear(way, columns=1000)
+    x = torch.randn(3, 96)
+    plan = taper_frontend.export(layer, (x,))
+    (node,) = plan.nodes
+    assert (node.op, node.attrs["code"]) == ("MATMUL", ("MUL", "ADD", "RELU"))
+    weight = plan.tensors[node.inputs[1]]
+    assert (weight.dtype, weight.shape, weight.format) == ("int8", (96, 1000), "panels.1")
+    options = taper_runtime.SessionOptions()
+    options.strict_native = True
+    session = taper_runtime.InferenceSession(plan, options)
+    (y,) = session.run(None, {"x": x.numpy()})
+    want = (x.double() @ layer.weight.double().T) * layer.scales + layer.bias
+    np.testing.assert_allclose(y, want.relu(), rtol=1e-4, atol=1e-3)
+
+
+def test_int8_projections_of_one_tensor_merge():
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.ModuleList(Int8Linear("packed", 768, seed) for seed in range(3))
+
+        def forward(self, x):
+            q, k, v = (
+                torch.ops.aten._weight_int8pack_mm(x, part.weight, part.scales)
+                .view(5, 12, 64)
+                .transpose(0, 1)
+                for part in self.parts
+            )
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    plan = taper_frontend.export(Attention(), (torch.randn(5, 96),))
+    (product,) = (node for node in plan.nodes if node.op == "MATMUL")
+    weight, scales = (plan.tensors[name] for name in product.inputs[1:])
+    assert (weight.dtype, weight.shape, scales.shape) == ("int8", (96, 3 * 768), (3 * 768,))

@@ -9,8 +9,8 @@ from taper_runtime.plan.liveness import NEVER, last_reads, lifetimes
 
 
 class Step(NamedTuple):
-    inputs: list
-    output: str
+    reads: list
+    outputs: list
 
 
 @st.composite
@@ -22,9 +22,11 @@ def programs(draw):
     for index in range(draw(st.integers(1, 12))):
         inputs = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3))
         name = f"t{index}"
-        steps.append(Step(inputs, name))
-        roots[name] = draw(st.sampled_from([name, roots[inputs[0]]]))
-        names.append(name)
+        made = [name, *([f"u{index}"] if draw(st.booleans()) else [])]
+        steps.append(Step(inputs, made))
+        for name in made:
+            roots[name] = draw(st.sampled_from([name, roots[inputs[0]]]))
+        names += made
     outputs = draw(st.lists(st.sampled_from(["a", *names[2:]]), max_size=3))
     return steps, roots, outputs
 
@@ -34,11 +36,11 @@ def programs(draw):
 def test_last_reads(program):
     steps, _, outputs = program
     found = last_reads(steps, outputs)
-    for name in ["a", "b", *(step.output for step in steps)]:
-        reads = [index for index, step in enumerate(steps) if name in step.inputs]
+    for name in ["a", "b", *(name for step in steps for name in step.outputs)]:
+        reads = [index for index, step in enumerate(steps) if name in step.reads]
         reads += [len(steps)] * (name in outputs)
         assert found.get(name, NEVER) == max(reads, default=NEVER)
-    assert {step.output for step in steps} <= found.keys()
+    assert {name for step in steps for name in step.outputs} <= found.keys()
 
 
 @settings(deadline=None, derandomize=True)
@@ -48,7 +50,7 @@ def test_lifetimes(program):
     found = lifetimes(steps, roots, ["a"], outputs)
     uses = {}
     for index, step in enumerate(steps):
-        for name in (step.output, *step.inputs):
+        for name in (*step.outputs, *step.reads):
             uses.setdefault(roots[name], []).append(index)
     for name in outputs:
         uses.setdefault(roots[name], [len(steps)]).append(len(steps))
@@ -59,5 +61,5 @@ def test_lifetimes(program):
 
 
 def test_tensors_without_a_root_do_not_count():
-    steps = [Step(["a", "w"], "x"), Step(["x"], "y")]
+    steps = [Step(["a", "w"], ["x"]), Step(["x"], ["y"])]
     assert lifetimes(steps, {"x": "x"}) == {"x": (0, 1)}

@@ -10,12 +10,13 @@ from plan_files import PlanFile
 from sized_plans import B, S, sized_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format.reader import load, loads
+from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
-from taper_runtime.plan.specialize import specialize
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.varying import varying_dims
-from taper_runtime.sizes import UNBOUNDED, variable
+from taper_runtime.sizes import UNBOUNDED, bounds, variable
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +103,8 @@ ATTACKS = {
     ),
     "a shape of another form": (set_tensor("c", shape=["B", "S*2", 3]), "plan.tensors['c'].shape"),
     "an unknown variable": (set_tensor("c", shape=["B", "T", 3]), "plan.tensors['c'].shape"),
-    "a dim that may be empty": (
-        set_tensor("x", shape=["B", "S - 2", 4]), "plan.tensors['x'].shape",
+    "a dim that may be negative": (
+        set_tensor("x", shape=["B", "S - 3", 4]), "plan.tensors['x'].shape",
     ),
     "an offset in the arena": (set_tensor("h", offset=64), "plan.tensors['h'].offset"),
     "an offset in the arena that varies": (
@@ -146,42 +147,63 @@ def test_the_file_is_fine_unbroken(blob):
 
 
 def may_be_empty(plan, **limits):
-    return plan._replace(sizes={**plan.sizes, **limits})
+    return with_ranges(plan, {**plan.sizes, **limits})
 
 
 def test_a_size_that_may_be_0(tmp_path):
     may_be_empty(sized_plan(), B=(0, 8)).save(tmp_path / "plan.taper")
     plan = load(tmp_path / "plan.taper")
     assert plan.sizes["B"] == (0, 8)
-    assert plan.tensors["x"].shape[0] == B  # proven from 1 on
+    assert bounds(plan.tensors["x"].shape[0]) == (0, 8)
     values = bind_sizes(plan, {"x": (0, 3, 4), "m": (6,)})
     empty = specialize(plan, values)
     assert empty.tensors["c"].shape == (0, 6, 3)
     assert empty.placements["a"].offset == 0  # at 12 it would begin behind the end of its root
 
 
-def test_what_holds_for_other_sizes_is_checked_again_for_0():
-    """Columns 3 to 6 of no columns: within the limits for all sizes that the proofs are about."""
-    n = variable("n", 1, 8)
-    plan = sized_plan()
-    shapes = {"x": (6 * n,), "y": (3,)}
-    plan = plan._replace(
-        nodes=(PlanNode("SLICE", ("x",), ("y",), {"axis": 0, "start": 3, "stop": 6}),),
-        tensors={
-            "x": TensorSpec("x", "float32", shapes["x"], "input"),
-            "y": TensorSpec("y", "float32", shapes["y"], "output"),
-        },
-        placements={name: Placement(name, 0, (1,)) for name in shapes},
+def one_node(node, x, y, sizes):
+    """A plan of one node that reads x and makes y."""
+    specs = [TensorSpec("x", "float32", x, "input"), TensorSpec("y", "float32", y, "output")]
+    return Plan(
+        nodes=(node,),
+        tensors={spec.name: spec for spec in specs},
+        placements={s.name: Placement(s.name, 0, contiguous_strides(s.shape)) for s in specs},
         inputs=("x",),
         outputs=("y",),
         constants={},
-        samples={},
-        sizes={"n": (0, 8)},
+        sizes=sizes,
+    )
+
+
+def test_what_holds_from_1_on_is_not_taken_for_0():
+    """Columns 3 to 6 of no columns; the largest of nothing."""
+    n = variable("n", 1, 8)
+    cut = PlanNode("SLICE", ("x",), ("y",), {"axis": 0, "start": 3, "stop": 6})
+    largest = PlanNode("AMAX", ("x",), ("y",), {"axes": (0,)})
+    for plan in (
+        one_node(cut, (6 * n,), (3,), {"n": (1, 8)}),
+        one_node(largest, (n, 2), (2,), {"n": (1, 8)}),
+    ):
+        validate(plan)
+        with pytest.raises(PlanFormatError, match=r"plan.nodes\[0\]: .* depends on the inputs"):
+            validate(with_ranges(plan, {"n": (0, 8)}))
+
+
+def test_a_view_of_nothing_may_begin_anywhere():
+    """The last column of n begins at 4 * (n - 1) bytes, which is no place where n is 0."""
+    n = variable("n", 0, 8)
+    plan = one_node(PlanNode("COPY", ("v",), ("y",)), (n, 3), (n, 3), {"n": (0, 8)})
+    turned = PlanNode("FLIP", ("x",), ("v",), {"axes": (0,)})
+    view = TensorSpec("v", "float32", (n, 3), "intermediate")
+    plan = plan._replace(
+        nodes=(turned, *plan.nodes),
+        tensors={**plan.tensors, "v": view},
+        placements={**plan.placements, "v": Placement("x", 12 * n - 12, (-3, 1))},
     )
     validate(plan)
-    specialize(plan, {"n": 1})
-    with pytest.raises(InputError, match=r"cannot run with n = 0: plan.nodes\[0\]: SLICE"):
-        specialize(plan, {"n": 0})
+    outside = plan.placements["v"]._replace(offset=12 * n)
+    with pytest.raises(PlanFormatError, match="spans bytes"):
+        validate(plan._replace(placements={**plan.placements, "v": outside}))
 
 
 def test_specialized_plans_are_static():

@@ -13,9 +13,11 @@ from taper_runtime.format.expression import MAX_TEXT, parse
 from taper_runtime.sizes import (
     Size,
     UndecidedError,
+    assuming_nonempty,
     bounds,
     largest,
     linear,
+    ranged,
     size_at,
     smallest,
     variable,
@@ -197,3 +199,37 @@ def test_evaluation_checks_divisors():
 def test_evaluation_checks_64_bits():
     with pytest.raises(InputError, match="64 bits"):
         size_at(C * C * C * C, {"c": 2**20})
+
+
+def test_a_variable_with_a_limit():
+    """What is found among n * m things is no more than they are."""
+    n, m = variable("n", 0, 100), variable("m", 1, 50)
+    found = variable("found", 0, n * m)
+    assert bounds(found) == (0, 5000)
+    assert found <= n * m
+    assert 4 * found + 8 <= 4 * n * m + 8
+    assert m * found <= n * m * m
+    with pytest.raises(UndecidedError):
+        _ = found <= n
+    of_those = variable("of_those", 0, found)
+    assert of_those <= n * m
+    assert n * m - of_those + found >= 0
+
+
+def test_what_a_shape_with_elements_says():
+    n, m, k = variable("n", 0, 9), variable("m", 0, 9), variable("k", 0, 9)
+    assume = assuming_nonempty((2 * n * m, k + 1, 3))
+    assert assume(n * m - 1) >= 0
+    assert bounds(assume(k)) == (0, 9)  # k + 1 may be 1
+    assert bounds(assume(7)) == (7, 7)
+    with pytest.raises(UndecidedError):
+        _ = n - 1 >= 0
+
+
+def test_other_ranges():
+    n = variable("n", 1, 9)
+    size = (n * n + 5) // 2 + smallest(n, 5) - largest(n, 2)
+    wider = ranged(size, {"n": variable("n", 0, 20)})
+    assert str(wider) == str(size)
+    assert [size_at(wider, {"n": value}) for value in (0, 1, 7)] == [0, 2, 25]
+    assert ranged(n - 1, {"n": 1}) == 0

@@ -12,6 +12,7 @@ from taper_runtime.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
 
@@ -43,7 +44,7 @@ def test_every_shape(executor, threads):
 @pytest.mark.parametrize("executor", ["compiled", "interpreted"])
 def test_an_empty_dim(executor, threads):
     plan = sized_plan()
-    plan = plan._replace(sizes={**plan.sizes, "B": (0, 8)})
+    plan = with_ranges(plan, {**plan.sizes, "B": (0, 8)})
     opened = session(plan, executor, threads)
     for b, s in [(0, 3), (2, 3), (0, 3), (0, 32), (1, 2), (0, 2)]:
         check(opened, plan, b, s)
@@ -56,10 +57,10 @@ def test_an_empty_dim(executor, threads):
 
 
 def test_a_sample_that_is_empty():
-    """A session opens with the sizes of the samples; those of 0 are no part of the table."""
+    """A session opens with the sizes of the samples, but for those of 0."""
     plan = sized_plan()
     samples = {"x": np.ones((0, 3, 4), np.float32), "m": np.ones(6, np.float32)}
-    plan = plan._replace(sizes={**plan.sizes, "B": (0, 8)}, samples=samples)
+    plan = with_ranges(plan, {**plan.sizes, "B": (0, 8)})._replace(samples=samples)
     validate(plan)
     opened = session(plan)
     check(opened, plan, 0, 3)

@@ -553,32 +553,45 @@ static void threads_same_bits(void) {
     release(&t);
 }
 
-/* B in random 16-bit floats; the packed float32 of t gets their values. */
-static taper_tensor halve(tensors *t, taper_dtype dtype, size_t misalign) {
-    const taper_tensor *b = &t->inputs[1];
-    const int64_t numel = check_numel(b);
-    uint16_t *bits16 = check_alloc((size_t)numel * sizeof *bits16, misalign);
-    t->memory[t->n_memory++] = bits16;
-    /* Any sign and mantissa; the exponents are those of some small numbers, and of denormals. */
+/* A random 16-bit float with any sign and mantissa; the exponents are those of some small numbers,
+ * and of denormals. */
+static uint16_t random_half(taper_dtype dtype) {
     const int64_t low = dtype == TAPER_FLOAT16 ? 0 : 120 << 7,
                   step = dtype == TAPER_FLOAT16 ? 10 : 7;
+    return (uint16_t)((low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f));
+}
+
+/* B in random numbers of a narrow dtype; the packed float32 of t gets their values. */
+static taper_tensor narrow_weight(tensors *t, taper_dtype dtype, size_t misalign) {
+    const taper_tensor *b = &t->inputs[1];
+    const int64_t numel = check_numel(b);
+    void *memory = check_alloc((size_t)numel * taper_dtype_size(dtype), misalign);
+    t->memory[t->n_memory++] = memory;
     for (int64_t i = 0; i < numel; i++) {
         float *value = (float *)b->data + i;
-        const int64_t bits = (low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f);
-        bits16[i] = *value == 0 ? 0 : (uint16_t)bits; /* the zeros beyond n stay */
-        *value = check_from_half(dtype, bits16[i]);
+        const bool beyond = *value == 0; /* the zeros beyond n stay */
+        if (dtype == TAPER_INT8) {
+            int8_t *to = (int8_t *)memory + i;
+            *to = beyond ? 0 : (int8_t)check_int(-128, 127);
+            *value = *to;
+        } else {
+            uint16_t *to = (uint16_t *)memory + i;
+            *to = beyond ? 0 : random_half(dtype);
+            *value = check_from_half(dtype, *to);
+        }
     }
-    taper_tensor narrow = check_tensor(bits16, dtype, 3, b->shape);
+    taper_tensor narrow = check_tensor(memory, dtype, 3, b->shape);
     narrow.format = b->format;
     narrow.logical = b->logical;
     return narrow;
 }
 
 /* The same bits as of a float32 operand that holds the same numbers. */
-static void check_halves(product p, taper_dtype dtype) {
+static void check_narrow(product p, taper_dtype dtype) {
     p.packed = true;
     tensors t = make(&p);
-    const taper_tensor b = halve(&t, dtype, p.b.layout == MISALIGNED ? 2 : 0);
+    const taper_tensor b =
+        narrow_weight(&t, dtype, p.b.layout == MISALIGNED ? taper_dtype_size(dtype) : 0);
     const size_t bytes = (size_t)check_numel(&t.output) * sizeof(float);
     float *want = check_alloc(bytes, 0);
     CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
@@ -595,28 +608,28 @@ static void check_halves(product p, taper_dtype dtype) {
 }
 
 static void narrow_b(void) {
-    static const taper_dtype dtypes[] = {TAPER_FLOAT16, TAPER_BFLOAT16};
+    static const taper_dtype dtypes[] = {TAPER_FLOAT16, TAPER_BFLOAT16, TAPER_INT8};
     static const int64_t ks[] = {0, 1, 7, 64, 300, 2100};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         for (int64_t m = 1; m <= 17; m++)
             for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
-                check_halves(matrices(m, n, ks[(m + n) % 4]), dtypes[i]);
+                check_narrow(matrices(m, n, ks[(m + n) % 4]), dtypes[i]);
         static const int64_t ms[] = {1, 2, 6, 7, 40, 300};
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
             for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
                 product p = matrices(ms[j], 333, ks[k]);
                 p.b.layout = k % 2 ? MISALIGNED : ROWS;
-                check_halves(p, dtypes[i]);
+                check_narrow(p, dtypes[i]);
                 p.a.layout = COLUMNS;
                 p.alpha = -0.37;
                 p.epilogue = k % 2 ? &head : &chain;
                 p.n_extras = 2;
                 p.extras[0] = (operand){1, {333}, ROWS};
                 p.extras[1] = (operand){2, {ms[j], 333}, ROWS};
-                check_halves(p, dtypes[i]);
+                check_narrow(p, dtypes[i]);
             }
         product p = {.a = {4, {2, 3, 5, 7}, STRIDED}, .b = {2, {7, 20}, ROWS}};
-        check_halves(p, dtypes[i]);
+        check_narrow(p, dtypes[i]);
     }
 }
 
@@ -658,11 +671,11 @@ static void unsupported(void) {
 
 /* ---- benchmarks ---- */
 
-/* dtype: of B, which is packed if that is a half. */
+/* dtype: of B, which is packed if that is no float32. */
 static void bench_element(const char *name, product p, taper_dtype dtype) {
     tensors t = make(&p);
     if (dtype != TAPER_FLOAT32)
-        t.inputs[1] = halve(&t, dtype, 0);
+        t.inputs[1] = narrow_weight(&t, dtype, 0);
     const double flops = 2.0 * (double)check_numel(&t.output) * (double)p.a.dims[p.a.rank - 1];
     double bytes = 4.0 * (double)check_numel(&t.output);
     for (int i = 0; i < 2 + p.n_extras; i++)
@@ -690,14 +703,14 @@ static void bench_packed(void) {
     }
 }
 
-/* A row reads half of the bytes. */
+/* A row reads half of the bytes, or a quarter. */
 static void bench_narrow(void) {
     static const int64_t sizes[][3] = {
         {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {128, 2048, 2048}};
-    static const taper_dtype dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT16, TAPER_BFLOAT16};
-    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const taper_dtype dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT16, TAPER_BFLOAT16, TAPER_INT8};
+    static const char *const names[] = {"f32", "f16", "bf16", "i8"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int d = 0; d < 3; d++) {
+        for (int d = 0; d < 4; d++) {
             char name[64];
             product p = matrices(sizes[i][0], sizes[i][1], sizes[i][2]);
             p.packed = true;

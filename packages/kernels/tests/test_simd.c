@@ -8,7 +8,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "simd/half.h"
+#include "simd/narrow.h"
 #include "simd/math.h"
 #include "simd/simd.h"
 

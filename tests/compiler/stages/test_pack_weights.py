@@ -36,9 +36,9 @@ def test_layouts(columns, transposed):
     np.testing.assert_array_equal(unpacked(graph, "w.packed"), matrix)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_halves_stay_halves(dtype, transposed):
+def test_narrow_weights_stay_narrow(dtype, transposed):
     b = Builder()
     matrix = cast(floats(*((20, 6) if transposed else (6, 20))), dtype)
     w = b.op("CAST", b.graph.add_constant("w", matrix, dtype), dtype="float32")

@@ -15,7 +15,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from taper_frontend.lowering.source import describe_line
-from taper_runtime.sizes import nonempty, size_at, variables
+from taper_runtime.sizes import size_at, variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -159,7 +159,7 @@ def decisions(
 
 
 def _tried(limits: tuple[int, int], example: int) -> list[int]:
-    low, high = nonempty(*limits)
+    low, high = max(limits[0], 1), limits[1]
     sizes = {*range(low, low + 4), *range(example - 1, example + 8), 2 * example, 4 * example}
     return sorted(size for size in sizes if low <= size <= high)
 

@@ -143,8 +143,8 @@ def _of_states(plan: Plan) -> list[Note]:
     """Tell of states that an output of the same run depends on."""
     needed = set(plan.outputs)
     for node in reversed(plan.nodes):
-        if node.output in needed:
-            needed.update(node.inputs)
+        if needed.intersection(node.outputs):
+            needed.update(node.reads)
     states = [state for state in plan.states if state in needed and state != plan.generator]
     if not states:
         return []

@@ -13,7 +13,7 @@
 
 #include "common/tensor.h"
 #include "map/fused.h"
-#include "simd/half.h"
+#include "simd/narrow.h"
 #include "simd/simd.h"
 
 enum {
@@ -80,8 +80,9 @@ typedef enum gemm_b_form {
     GEMM_B_ANY     /* the panels of a tile are packed when their turn comes */
 } gemm_b_form;
 
-/* What B holds. Of 16-bit floats a float is two: a line of a panel is 8, and so are the strides. */
-typedef enum gemm_element { GEMM_F32, GEMM_F16, GEMM_BF16 } gemm_element;
+/* What B holds. Of 16-bit floats a float is two, of int8 four: a line of a panel is 8 or 4, and so
+ * are the strides. */
+typedef enum gemm_element { GEMM_F32, GEMM_F16, GEMM_BF16, GEMM_I8 } gemm_element;
 
 /* From the end of one run of k to the start of the next. */
 typedef struct gemm_jump {
@@ -134,13 +135,16 @@ enum {
 typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
 
 /* Floats in a line of a panel of such elements. */
-V_INLINE int gemm_line(const gemm_element of) { return of == GEMM_F32 ? GEMM_NR : GEMM_NR / 2; }
+V_INLINE int gemm_line(const gemm_element of) {
+    return of == GEMM_F32 ? GEMM_NR : of == GEMM_I8 ? GEMM_NR / 4 : GEMM_NR / 2;
+}
 
 /* Vector v of a line. */
 V_INLINE vf gemm_load(const float *line, const int v, const gemm_element of) {
     const uint16_t *narrow = (const uint16_t *)line + v * V_LEN;
     return of == GEMM_F16    ? v_load_f16(narrow)
            : of == GEMM_BF16 ? v_load_bf16(narrow)
+           : of == GEMM_I8   ? v_load_i8((const int8_t *)line + v * V_LEN)
                              : v_load(line + v * V_LEN);
 }
 

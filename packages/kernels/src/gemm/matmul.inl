@@ -222,7 +222,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             if (s->b_element == GEMM_F32)
                 gemm_block_run(&g, rows, part->cols);
             else
-                gemm_half_block_run(&g, rows, part->cols, s->b_element);
+                gemm_narrow_block_run(&g, rows, part->cols, s->b_element);
             k += g.k;
         } while (k < s->k);
         matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);

@@ -76,6 +76,7 @@ static void matmul_swap(matmul_shape *s) {
 static bool matmul_element(const taper_tensor *b, bool packed, gemm_element *element) {
     *element = b->dtype == TAPER_FLOAT16    ? GEMM_F16
                : b->dtype == TAPER_BFLOAT16 ? GEMM_BF16
+               : b->dtype == TAPER_INT8     ? GEMM_I8
                                             : GEMM_F32;
     return b->dtype == TAPER_FLOAT32 || (packed && *element != GEMM_F32);
 }

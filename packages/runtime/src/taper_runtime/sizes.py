@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError, OpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     _Int = int
 else:
@@ -72,6 +72,7 @@ class Atom:
     function : str
         One of :data:`FUNCTIONS`, or empty.
     args : tuple of sizes
+        Of a variable: an expression that it never exceeds, where one is known.
     low, high : int
         Its value is between them, both included.
     """
@@ -215,16 +216,65 @@ class Size(_Int):
 
 
 def variable(name: str, low: int, high: int) -> int:
-    """Return a size variable between ``low`` and ``high``, both included; an int if they meet."""
-    return low if low == high else _of_atom(Atom(name, "", (), low, high))
+    """Return a size variable between ``low`` and ``high``, both included; an int if they meet.
 
-
-def nonempty(low: int, high: int) -> tuple[int, int]:
-    """Return the part of a range that expressions are about: from 1 on.
-
-    An empty dim is a case of its own: few of the proofs for all other sizes would hold for it.
+    ``high`` may be an expression in other variables: a part of something has no more elements.
     """
-    return max(low, 1), high
+    if low == high:
+        return low
+    limits = () if is_static(high) else (high,)
+    return _of_atom(Atom(name, "", limits, low, bounds(high)[1]))
+
+
+def assuming_nonempty(shape: Iterable[int]) -> Callable[[int], int]:
+    """Return a function that rewrites sizes by what follows from ``shape`` having elements.
+
+    What is said of where a tensor lies is said of its elements, so it need not hold where there are
+    none: a variable that is a factor of a dim is then 1 or more.
+    """
+    factors = {
+        atom.text
+        for size in shape
+        if isinstance(size, Size) and len(size.terms) == 1
+        for atom in size.terms[0][0]
+        if not atom.function and atom.low < 1
+    }
+    if not factors:
+        return lambda size: size
+
+    def assume(size: int) -> int:
+        result: int = _substitute(size, lambda atom: _raised(atom, factors))
+        return result
+
+    return assume
+
+
+def _raised(atom: Atom, factors: Collection[str]) -> int:
+    low = max(atom.low, 1) if atom.text in factors else atom.low
+    return _of_atom(Atom(atom.text, "", atom.args, low, atom.high))
+
+
+def ranged(size: int, known: Mapping[str, int]) -> int:
+    """Return ``size`` with these variables, of other ranges, in place of those of their names."""
+    result: int = _substitute(size, lambda atom: known.get(atom.text, _of_atom(atom)))
+    return result
+
+
+def _substitute(size: Any, variable: Callable[[Atom], int]) -> Any:
+    """Return ``size`` with ``variable(atom)`` in place of each variable."""
+    if not isinstance(size, Size):
+        return size
+    total: Any = 0
+    for atoms, factor in _terms(size):
+        product: Any = factor
+        for atom in atoms:
+            if atom.function:
+                a, b = (_substitute(arg, variable) for arg in atom.args)
+                product = product * CALLS[atom.function](a, b)
+            else:
+                product = product * variable(atom)
+        total = total + product
+    return total
 
 
 def quotient(a: int, b: int) -> int:
@@ -241,6 +291,10 @@ def smallest(a: int, b: int) -> int:
 def largest(a: int, b: int) -> int:
     """Return the larger of two sizes."""
     return _extreme("max", a, b)
+
+
+#: The functions by name.
+CALLS = {"floordiv": quotient, "min": smallest, "max": largest}
 
 
 def is_static(size: int) -> bool:
@@ -472,9 +526,22 @@ def _least(size: Any) -> int:
 
     ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``. With that for each quotient a sum may
     keep what the quotients have in common, as in ``s - (s + 1) // 2``, whose atoms tell nothing
-    when each is as small or as large as it can be.
+    when each is as small or as large as it can be. In the same way a variable that is subtracted is
+    its limit less a rest, where it has one.
     """
     low = _low(_terms(size))
+    for _ in range(_MAX_QUOTIENTS):
+        limited = next(
+            (a for atoms, n in _terms(size) if n < 0 for a in atoms if a.args and not a.function),
+            None,
+        )
+        if limited is None:
+            break
+        try:
+            size = _with_rest(size, limited)
+        except OpError:
+            break
+        low = max(low, _low(_terms(size)))
     common = gcd(*(factor for _, factor in _terms(size)))
     scale = 1
     for _ in range(_MAX_QUOTIENTS):
@@ -490,6 +557,13 @@ def _least(size: Any) -> int:
         return low
     # a whole number of ``common``
     return max(low, common * -(-_low(_terms(size)) // (scale * common)))
+
+
+def _with_rest(size: Any, limited: Atom) -> Any:
+    """Return ``size`` with a variable written as its limit less a rest."""
+    (limit,) = limited.args
+    rest = Atom(f"{limited.text} rest", "", (), 0, max(bounds(limit)[1] - limited.low, 0))
+    return _substitute(size, lambda a: limit - _of_atom(rest) if a == limited else _of_atom(a))
 
 
 def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:

@@ -29,7 +29,7 @@ from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UNBOUNDED, largest, linear, nonempty, smallest, variable
+from taper_runtime.sizes import UNBOUNDED, largest, linear, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -142,7 +142,7 @@ class Sizes:
             self._torch_least[name] = least
             below = step * least <= 2 and not self._trusting
             least = self._least.get(name, 0 if below else least)
-        low, _ = nonempty(least, high)
+        low = max(least, 1)
         self.symbols |= dict.fromkeys(sizes, step * variable(name, low, high))
         if low < high:
             self.ranges[name] = least, high

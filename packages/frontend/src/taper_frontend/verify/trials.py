@@ -17,8 +17,9 @@ from taper_frontend.verify.ties import Jitter, rests_on_ties
 from taper_runtime.errors import TaperError
 from taper_runtime.options import RunOptions
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.session import InferenceSession
-from taper_runtime.sizes import nonempty, size_at
+from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,7 +90,8 @@ def verify_plan(plan: Plan, reference: Reference) -> Plan:
         trials = _Trials(plan, reference)
         trials.run_all()
         limits = trials.sizes_from_zero()
-    return plan._replace(sizes=limits, metadata={**plan.metadata, "verified": trials.report()})
+    plan = plan._replace(metadata={**plan.metadata, "verified": trials.report()})
+    return plan if limits == plan.sizes else with_ranges(plan, limits)
 
 
 class _Trials:
@@ -135,11 +137,11 @@ class _Trials:
         self.refusals.append(refusals[0])
         return None
 
-    def sizes_from_zero(self) -> dict[str, Any]:
+    def sizes_from_zero(self) -> dict[str, tuple[int, int]]:
         """Return the plan's sizes: from 0 where module and plan agree there, else from 1."""
         limits = dict(self.plan.sizes)
         for name, shapes in _empty_shapes(self.plan):
-            limits[name] = nonempty(*limits[name])
+            limits[name] = 1, limits[name][1]
             arrays = draw(self.given, shapes, self.rng)
             try:
                 want = self._module(arrays)
@@ -317,7 +319,7 @@ def _other_shapes(plan: Plan) -> list[Shapes]:
     if not plan.sizes:
         return []
     example = _example_sizes(plan)
-    least = {name: nonempty(*limits)[0] for name, limits in plan.sizes.items()}
+    least = {name: max(low, 1) for name, (low, _) in plan.sizes.items()}
     near = {
         name: example[name] + 1 if example[name] < high else example[name] - 1
         for name, (_, high) in plan.sizes.items()

@@ -14,7 +14,7 @@ from taper_runtime.errors import InputError
 from taper_runtime.options import EXECUTORS, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.session import InferenceSession
-from taper_runtime.sizes import nonempty, size_at
+from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ def make_feed(
         if name not in plan.inputs:
             hint = did_you_mean(name, plan.inputs)
             raise InputError(f"--input: unknown input {name!r}{hint}; expected {list(plan.inputs)}")
-    sizes = {name: nonempty(*limits)[0] for name, limits in plan.sizes.items()}
+    sizes = {name: max(low, 1) for name, (low, _) in plan.sizes.items()}
     sizes |= bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     sizes |= bind_sizes(plan, {name: array.shape for name, array in given.items()})
     for assignment in assignments:

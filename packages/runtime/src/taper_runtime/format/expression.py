@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import OpError
-from taper_runtime.sizes import Size, largest, quotient, smallest
+from taper_runtime.sizes import CALLS, Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +15,6 @@ MAX_TEXT = 2000
 
 #: Calls inside each other.
 MAX_NESTING = 16
-
-_CALLS = {"floordiv": quotient, "min": smallest, "max": largest}
 
 
 class Expressions(dict[str, int]):
@@ -108,12 +106,12 @@ class _Parser:
         word = self.text[start : self.at]
         if word.isascii() and word.isdigit() and len(word) < 20:
             return int(word)
-        if word in _CALLS and self.take("("):
+        if word in CALLS and self.take("("):
             a = self.sum(depth + 1)
             self.expect(", ")
             b = self.sum(depth + 1)
             self.expect(")")
-            call = _CALLS[word](a, b)
+            call = CALLS[word](a, b)
             if str(call) != self.text[start : self.at]:
                 raise ValueError(f"expected a call in canonical form at character {start}")
             return call

@@ -31,7 +31,7 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.plan import Block, Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import nonempty, variable
+from taper_runtime.sizes import variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,7 +192,7 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
             limits = tuple(limits)
         check_variable(name, limits)
         ranges[name] = limits
-        known[name] = variable(name, *nonempty(*limits))
+        known[name] = variable(name, *limits)
     return ranges, Expressions(known)
 
 

@@ -63,7 +63,7 @@ def _transposed_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
         (size - 1) * stride[d] + dilation[d] * (kernel[d] - 1) + 1 - sum(padding[2 * d : 2 * d + 2])
         for d, size in enumerate(spatial)
     )
-    if 0 in spatial or any(size < 1 for size in sizes):
+    if any(size < 1 for size in (*spatial, *sizes)):
         fail(op, "an input and an output that are not empty", [list(spatial), list(sizes)])
     return sizes
 
@@ -109,6 +109,12 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
         product = np.asarray(product.transpose(1, 0, 2), x.dtype, order="C")
     product = product.reshape(x.shape[0], *sizes, groups * matrices.shape[2])
     return evaluate_epilogue(product, inputs[2:], attrs)
+
+
+def _packing(op: str, weight: TensorType, attrs: Attrs) -> str | None:
+    if weight.dtype != "float32" or (op == "CONV" and is_read_plain(weight.shape, attrs["groups"])):
+        return None
+    return f"grouped_panels.{attrs['groups']}"
 
 
 def _region(
@@ -304,6 +310,7 @@ def _define(name: str, doc: str, samples: Any, *, native: bool) -> OpDef:
         region=partial(_region, name),
         border=0.0 if name == "CONV" else None,
         weights=(1,),
+        packing=partial(_packing, name),
         cost=partial(_cost, name),
         native=native,
     )

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Stored in half the bytes of a float32, computed in float32.
 FLOATS_16_BIT = ("float16", "bfloat16")
 
+#: What weights may be stored in: widened where a product reads them, exactly.
+NARROW = (*FLOATS_16_BIT, "int8")
+
 
 def is_native_cast(source: str, target: str) -> bool:
     """Whether a native kernel converts one dtype to the other: 16-bit floats, with float32 only."""
@@ -92,6 +95,6 @@ CAST = OpDef(
     samples=_samples,
     attrs={"dtype": Attr("string")},
     region=elementwise,
-    decodes=lambda inputs, output: inputs[0].dtype in FLOATS_16_BIT and output.dtype in FLOATS,
+    decodes=lambda inputs, output: inputs[0].dtype in NARROW and output.dtype in FLOATS,
     strided=(ALL_INPUTS,),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.formats import PLAIN
-from taper_runtime.ops.convert import FLOATS_16_BIT, cast, to_bfloat16
+from taper_runtime.ops.convert import NARROW, cast, to_bfloat16
 from taper_runtime.ops.map import (
     EPILOGUE,
     MAX_EXTRAS,
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def _logical_b(b: TensorType, attrs: Attrs) -> TensorType:
     """Type of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``.
 
-    16-bit floats are widened, which kernels do in all formats but plain.
+    A narrow dtype is widened, which kernels do in all formats but plain.
     """
     dtype, shape = b.dtype, b.shape
-    if b.format != PLAIN and dtype in FLOATS_16_BIT:
+    if b.format != PLAIN and dtype in NARROW:
         dtype = "float32"
     if not attrs["transpose_b"]:
         return TensorType(dtype, shape)
@@ -63,7 +63,7 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = inputs[0], inputs[1]
-    if b.dtype in (np.float16, np.uint16):
+    if b.dtype != a.dtype:
         b = cast(b, "float32")
     if attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
@@ -73,6 +73,12 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
             product = product * a.dtype.type(attrs["alpha"])
         product = np.asarray(product, a.dtype, order="C")
     return evaluate_epilogue(product, inputs[2:], attrs)
+
+
+def _packing(weight: TensorType, attrs: Attrs) -> str | None:
+    if len(weight.shape) != 2 or weight.dtype not in ("float32", *NARROW):
+        return None
+    return "panels.0" if attrs["transpose_b"] else "panels.1"
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
@@ -127,7 +133,8 @@ def _samples() -> Iterator[Sample]:
         yield Sample([floats(m, k), floats(n, k)], {"transpose_b": True}, formats=transposed)
     yield Sample([floats(7), floats(7, 20)], {"alpha": -2}, formats=packed)
     for m, k, n in ((1, 20, 70), (1, 0, 5), (20, 30, 70)):
-        for narrow in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n))):
+        bytes_ = rng.integers(-2, 3, (k, n), np.int8)
+        for narrow in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n)), bytes_):
             yield Sample([floats(m, k), narrow], formats=packed)
     # What is cut along the other axis no kernel reads.
     yield Sample([floats(3, 4), floats(4, 20)], native=False, formats=transposed)
@@ -153,7 +160,7 @@ MATMUL = OpDef(
     doc="alpha * (a @ b) with torch.matmul's rules of rank and batch, then an epilogue: a tile "
     "program (see MAP) whose value 0 is that product and whose values 1.. are the extras, of the "
     "product's type in the end. b may be stored transposed; in a format other than plain it may be "
-    "float16 or bfloat16 beside a float32 a.",
+    "float16, bfloat16 or int8 beside a float32 a.",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,
@@ -165,6 +172,7 @@ MATMUL = OpDef(
     },
     region=_region,
     weights=(1,),
+    packing=_packing,
     strided=(ALL_INPUTS,),
     formatted=(1,),
     cost=_cost,

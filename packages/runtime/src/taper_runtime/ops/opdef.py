@@ -178,6 +178,7 @@ Check = Callable[..., None]
 DecodesRule = Callable[[Sequence[Any], TensorType], bool]
 PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
 CostRule = Callable[[Sequence[Any], TensorType, Attrs], Cost]
+PackingRule = Callable[[TensorType, Attrs], str | None]
 
 #: ``OpDef.strided`` of an op that takes any strides on every input.
 ALL_INPUTS = -1
@@ -240,6 +241,10 @@ class OpDef(NamedTuple):
         What windows that slide over the first input find beyond it.
     weights : tuple of int
         Inputs that hold parameters: where they are constants they may be stored in another form.
+    packing : callable, optional
+        ``(type of the first of weights, attrs) -> format``: the one in which kernels read a plain
+        constant best; None where they read it as it lies. A weight that is decoded first
+        (``decodes``) comes with the type in which it is stored.
     commutes : bool
         Whether its two inputs may be swapped.
     decodes : callable
@@ -278,6 +283,7 @@ class OpDef(NamedTuple):
     region: RegionRule = whole
     border: float | None = None
     weights: tuple[int, ...] = ()
+    packing: PackingRule | None = None
     commutes: bool = False
     decodes: DecodesRule = _computes
     view: ViewRule | None = None

@@ -80,7 +80,7 @@ def _infer_adaptive(
     if not 1 <= n <= MAX_SPATIAL or len(x.shape) != n + 2:
         fail(op, f"1 to {MAX_SPATIAL} sizes, one per spatial dim of x", [n, list(x.shape)])
     sizes = check_ints(op, attrs, "sizes", n, 0)
-    if 0 in x.shape[1:-1]:
+    if any(size < 1 for size in x.shape[1:-1]):
         fail(op, "spatial dims that hold elements", list(x.shape))
     return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
 

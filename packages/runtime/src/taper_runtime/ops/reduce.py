@@ -39,7 +39,7 @@ def _reduced(shape: Shape, axes: Sequence[int], keepdim: bool) -> Shape:
 
 
 def _check_not_empty(op: str, shape: Shape, axes: Sequence[int]) -> None:
-    if any(shape[axis] == 0 for axis in axes):
+    if any(shape[axis] < 1 for axis in axes):
         fail(op, "axes that hold elements", list(shape))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name, largest, nonempty
+from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name, largest
 
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import TensorType
@@ -85,11 +85,6 @@ def _fits(value: int) -> bool:
     return -(2**63) <= value < 2**63
 
 
-def is_size_expression(value: object) -> bool:
-    """Whether ``value`` is a size expression that is nowhere negative."""
-    return isinstance(value, Size) and bounds(value)[0] >= 0
-
-
 def check_text(value: object, field: str) -> None:
     """Check that ``value`` is a string that UTF-8 can express: one without lone surrogates."""
     if type(value) is not str:
@@ -108,10 +103,10 @@ def check_variable(name: object, limits: object) -> None:
     if type(limits) is not tuple or [type(limit) for limit in limits] != [int, int]:
         fail(field, "expected the least and the largest size", limits)
     low, high = limits
-    if not 0 <= low <= nonempty(*limits)[0] < high <= MAX_SIZE:
+    if not 0 <= low < high <= MAX_SIZE:
         raise PlanFormatError(
             field,
-            f"expected 0 <= least < largest, 2 <= largest <= {MAX_SIZE}, "
+            f"expected 0 <= least < largest <= {MAX_SIZE}, "
             f"got {describe(low)} and {describe(high)}",
         )
 
@@ -119,9 +114,7 @@ def check_variable(name: object, limits: object) -> None:
 def check_type(dtype: object, shape: object, field: str) -> None:
     """Check that ``dtype`` is known and ``shape`` a tuple of sizes within the limits.
 
-    A size expression must be at least 1: the rules of ops treat a dim that is not known as one that
-    is not empty, and a run with an empty one is checked by itself. Bytes that depend on sizes are
-    checked for the least of them; for others when they are known.
+    Bytes that depend on sizes are checked for the least of them; for others when they are known.
     """
     if type(dtype) is not str or dtype not in DTYPES:
         fail(f"{field}.dtype", f"expected one of {', '.join(DTYPES)}", dtype)
@@ -137,8 +130,8 @@ def check_type(dtype: object, shape: object, field: str) -> None:
             nbytes *= size or 1
         elif type(size) is not Size:
             fail(f"{field}.shape", "expected sizes >= 0", size)
-        elif bounds(size)[0] < 1:
-            fail(f"{field}.shape", "expected a size expression of at least 1", str(size))
+        elif bounds(size)[0] < 0:
+            fail(f"{field}.shape", "expected a size expression of at least 0", str(size))
         else:
             nbytes *= size
     if bounds(nbytes)[0] > MAX_TENSOR_BYTES:

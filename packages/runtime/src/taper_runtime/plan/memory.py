@@ -19,11 +19,11 @@ from taper_runtime.plan.checks import (
     fail,
     is_integer,
     is_size,
-    is_size_expression,
     tensor_field,
 )
 from taper_runtime.plan.liveness import NEVER
-from taper_runtime.sizes import Size, UndecidedError
+from taper_runtime.plan.specialize import substitute
+from taper_runtime.sizes import Size, UndecidedError, assuming_nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -101,7 +101,7 @@ def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, _Ext
         root, strides = placement.root, placement.strides
         if type(root) is not str or root not in sizes:
             fail(f"{field}.root", "expected a tensor's name", root)
-        if not (is_size(placement.offset) or is_size_expression(placement.offset)):
+        if type(placement.offset) is not Size and not is_size(placement.offset):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
         if type(strides) is not tuple or not all(
             type(stride) is Size or is_integer(stride) for stride in strides
@@ -131,8 +131,12 @@ def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
 def _check_slice(
     plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], replaced: str | None, field: str
 ) -> _Extent:
-    """Check a tensor that is a slice of another's memory; return which."""
+    """Check a tensor that is a slice of another's memory; return which.
+
+    Only a tensor with elements lies anywhere.
+    """
     placement = plan.placements[spec.name]
+    assume = assuming_nonempty(spec.storage.shape)
     root = plan.tensors[placement.root]
     dtype, shape, _ = spec.storage
     itemsize = DTYPES[dtype].size
@@ -145,16 +149,16 @@ def _check_slice(
     if itemsize > DTYPES[root.storage.dtype].size:
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
-    start = stop = placement.offset
+    start = stop = assume(placement.offset)
     if sizes[spec.name] != 0:
-        for size, stride in zip(shape, placement.strides, strict=True):
+        for size, stride in zip(map(assume, shape), map(assume, placement.strides), strict=True):
             reach = (size - 1) * stride * itemsize
             if stride < 0:
                 start += reach
             else:
                 stop += reach
         stop += itemsize
-    if not (start >= 0 and stop <= sizes[root.name]):
+    if not (start >= 0 and stop <= assume(sizes[root.name])):
         raise PlanFormatError(
             f"{field}.offset",
             f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
@@ -238,15 +242,20 @@ def _check_view(plan: Plan, node: PlanNode) -> None:
     shape = plan.tensors[name].shape
     if 0 in shape and plan.placements[name].strides == contiguous_strides(shape):
         return  # it shows nothing, wherever that is
+    assume = assuming_nonempty(shape)
     spec = plan.tensors[source]
-    view = op.view(spec.shape, plan.placements[source].strides, op.complete(node.attrs))
+    view = op.view(
+        substitute(spec.shape, assume),
+        substitute(plan.placements[source].strides, assume),
+        {key: substitute(value, assume) for key, value in op.complete(node.attrs).items()},
+    )
     if view is None:
         fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
-    offset = plan.placements[source].offset + view.offset * DTYPES[spec.dtype].size
+    offset = assume(plan.placements[source].offset) + view.offset * DTYPES[spec.dtype].size
     _, got, strides = plan.placements[name]
-    if got != offset:
+    if assume(got) != offset:
         fail(f"{field}.offset", f"expected {offset} in {source!r}'s root", got)
-    if strides != tuple(view.strides):
+    if substitute(strides, assume) != tuple(view.strides):
         raise PlanFormatError(
             f"{field}.strides", f"expected {list(view.strides)}, got {list(strides)}"
         )

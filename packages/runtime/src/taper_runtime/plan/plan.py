@@ -172,8 +172,7 @@ class Plan(NamedTuple):
     metadata : mapping
         The export report and what else a reader may show; never read to run.
     sizes : mapping of str to tuple of int
-        The size variables, each with the least and the largest value it may take. Expressions are
-        about values from 1 on; a run with a 0 is checked when it comes.
+        The size variables, each with the least and the largest value it may take.
     states : mapping of str to str
         Each tensor of role state, and the tensor of role output that is its value after a run.
     """

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
-from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size, size_at
+from taper_runtime.sizes import Size, ranged, size_at, variable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from taper_runtime.plan.plan import Block, PlanNode, TensorSpec
 
@@ -30,29 +29,13 @@ def substitute(value: Any, number: Callable[[int], int]) -> Any:
 def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
     """Return the plan for one set of sizes: every size an int, no size variables.
 
-    Samples that have other sizes are left out. Where a size is 0 the plan is checked: what holds
-    for all sizes is proven of those from 1 on.
+    Samples that have other sizes are left out.
 
     Raises
     ------
     InputError
-        If a size does not fit 64 bits, or a tensor would be larger than a plan may have, or the
-        plan is not valid with a size of 0.
+        If a size does not fit 64 bits, or a tensor would be larger than a plan may have.
     """
-    made = _substitute_all(plan, values)
-    if 0 not in values.values():
-        return made
-    try:
-        validate(made)
-    except PlanFormatError as error:
-        empty = " and ".join(name for name, value in values.items() if value == 0)
-        raise InputError(f"the inputs' sizes: the plan cannot run with {empty} = 0: {error}") from (
-            error
-        )
-    return made
-
-
-def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
     if not plan.sizes:
         return plan
 
@@ -71,6 +54,56 @@ def _substitute_all(plan: Plan, values: Mapping[str, int]) -> Plan:
         placements=placements,
         samples=samples,
         sizes={},
+    )
+
+
+def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
+    """Return the plan with other ranges of its size variables.
+
+    Raises
+    ------
+    OpError
+        If an expression has no meaning there: it divides by what may be 0, say.
+    """
+    known: dict[str, int] = {}
+    for name, limits in ranges.items():
+        known[name] = variable(name, *limits)
+
+    def size(value: int) -> int:
+        return ranged(value, known)
+
+    def nodes(those: Iterable[PlanNode]) -> tuple[PlanNode, ...]:
+        return tuple(
+            node._replace(
+                attrs={key: substitute(value, size) for key, value in node.attrs.items()},
+                blocks=tuple([block_of(block) for block in node.blocks]),
+            )
+            for node in those
+        )
+
+    def tensors(those: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        return {
+            name: spec._replace(shape=substitute(spec.shape, size)) for name, spec in those.items()
+        }
+
+    def placements(those: Mapping[str, Placement]) -> dict[str, Placement]:
+        return {
+            name: Placement(root, substitute(offset, size), substitute(strides, size))
+            for name, (root, offset, strides) in those.items()
+        }
+
+    def block_of(block: Block) -> Block:
+        return block._replace(
+            nodes=nodes(block.nodes),
+            tensors=tensors(block.tensors),
+            placements=placements(block.placements),
+        )
+
+    return plan._replace(
+        tensors=tensors(plan.tensors),
+        placements=placements(plan.placements),
+        nodes=nodes(plan.nodes),
+        sizes=dict(ranges),
     )
 
 

@@ -29,7 +29,7 @@ from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES
 from taper_runtime.plan.recipes import parse_recipes
-from taper_runtime.sizes import Size, linear, nonempty, variables
+from taper_runtime.sizes import Size, linear, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ def _check_variables(plan: Plan, values: Iterable[object], field: str) -> None:
             continue
         for atom in variables(value):
             limits = plan.sizes.get(atom.text)
-            if limits is None or nonempty(*limits) != (atom.low, atom.high):
+            if limits is None or limits != (atom.low, atom.high):
                 fail(field, "expected size variables of the plan", atom.text)
 
 

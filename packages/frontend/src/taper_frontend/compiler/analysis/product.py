@@ -1,21 +1,30 @@
-"""What passes ask about the nodes that multiply by a weight: MATMUL, CONV, CONV_TRANSPOSE."""
+"""What passes ask about products: nodes that multiply by a weight and take an epilogue.
+
+Which ops are products, and how their weights are stored, their definitions say.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
 from taper_runtime.formats import PLAIN
+from taper_runtime.ops.map import EPILOGUE
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.ops.opdef import Attrs, TensorType
 
-_PRODUCTS = frozenset({"MATMUL", "CONV", "CONV_TRANSPOSE"})
+
+def is_product(node: Node) -> bool:
+    """Whether the op of ``node`` multiplies by a weight, and can have an epilogue."""
+    op = node.definition
+    return bool(op.weights) and EPILOGUE.keys() <= op.attrs.keys()
 
 
 def is_plain_product(node: Node | None) -> TypeGuard[Node]:
     """Whether ``node`` multiplies two tensors and does nothing else: no epilogue."""
-    return node is not None and node.op in _PRODUCTS and not node.attrs.get("code")
+    return node is not None and is_product(node) and not node.attrs.get("code")
 
 
 def is_plain_matmul(node: Node | None) -> TypeGuard[Node]:
@@ -23,19 +32,27 @@ def is_plain_matmul(node: Node | None) -> TypeGuard[Node]:
     return is_plain_product(node) and node.op == "MATMUL"
 
 
-def constant_weight(graph: Graph, node: Node) -> str | None:
-    """Return the plain constant that a float32 product multiplies by, None if there is none.
+def packing(node: Node, weight: TensorType, attrs: Attrs) -> str | None:
+    """Return the format in which the op of ``node`` reads such a weight, None if as it lies."""
+    rule = node.definition.packing
+    return rule and rule(weight, attrs)
 
-    A MATMUL's may be stored as 16-bit floats, behind the CAST that decodes them.
+
+def constant_weight(graph: Graph, node: Node) -> str | None:
+    """Return the plain constant that a product would read packed, None if there is none.
+
+    It may be stored in a narrower dtype, behind the CAST that decodes it.
     """
-    weight = node.inputs[1]
-    if graph.tensors[weight].dtype != "float32":
+    if not is_product(node):
         return None
+    weight = node.inputs[node.definition.weights[0]]
     producer = graph.producer(weight)
-    if node.op == "MATMUL" and producer is not None and _decodes(graph, producer):
+    if producer is not None and _decodes(graph, producer):
         weight = producer.inputs[0]
     plain = graph.is_constant(weight) and graph.tensors[weight].format == PLAIN
-    return weight if plain else None
+    if not plain or packing(node, graph.tensors[weight].type, node.complete_attrs()) is None:
+        return None
+    return weight
 
 
 def _decodes(graph: Graph, node: Node) -> bool:

@@ -38,7 +38,7 @@ class Graph:
     ----------
     sizes : dict of str to tuple of int
         The size variables, each with its least and its largest value. What the graph says of sizes
-        holds from 1 on; whether it does for 0 is tried when the plan is verified.
+        holds from 1 on; the planner finds whether it does for 0.
     examples : dict of str to int
         A typical value of each, for what has to be weighed.
     origins : dict of str to tuple of str and int

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.freeze import freeze
 from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.spool import spool
+from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import executed_nodes, make_program
 from taper_runtime.plan.plan import Plan
-from taper_runtime.plan.specialize import specialize
+from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
@@ -55,11 +57,33 @@ def make_plan(
         input_tree=input_tree,
         output_tree=output_tree,
         metadata={**(metadata or {}), **written_recipes(frozen.constants)},
-        sizes=graph.sizes,
+        sizes={name: (max(low, 1), high) for name, (low, high) in graph.sizes.items()},
         states={state.name: state.next for state in graph.states},
     )
-    validate(plan)
+    plan = _prove(plan, graph.sizes)
     return plan._replace(metadata={**plan.metadata, "fallbacks": _fallbacks(plan, graph.examples)})
+
+
+def _prove(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
+    """Check the plan for all sizes in these ranges; one from 0 becomes one from 1 where need be.
+
+    What the graph says of sizes is about those from 1 on. Little of it fails for 0.
+    """
+    try:
+        return _checked(plan, ranges)
+    except (PlanFormatError, OpError):
+        validate(plan)
+    for name, limits in ranges.items():
+        if limits != plan.sizes[name]:
+            with suppress(PlanFormatError, OpError):
+                plan = _checked(plan, {**plan.sizes, name: limits})
+    return plan
+
+
+def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
+    plan = with_ranges(plan, ranges) if ranges != plan.sizes else plan
+    validate(plan)
+    return plan
 
 
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:

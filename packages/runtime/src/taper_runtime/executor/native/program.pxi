@@ -169,10 +169,7 @@ cdef class Program:
             pass  # no arrays
         if instance is None:
             sizes = self.variables.read(arrays)  # which says what is wrong with the arrays
-            if 0 in sizes:
-                instance = (<Program>self.variables.specialize(sizes)).last
-            else:
-                instance = Instance(self, sizes)
+            instance = Instance(self, sizes)
             key = instance.shapes()
         with cython.critical_section(self):
             if instance is not self.last:

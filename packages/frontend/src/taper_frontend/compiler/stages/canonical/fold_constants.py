@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.graph.constants import Constant, Derived
-from taper_runtime.ops.convert import FLOATS_16_BIT
+from taper_runtime.ops.convert import NARROW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
 
 _SMALL = 4 << 20  # bytes; up to here a constant may be any size
-_SMALL_16_BIT = 64 << 10  # bytes; up to here a constant made of 16-bit floats may be any size
+_SMALL_WIDENED = 64 << 10  # bytes; up to here a constant made of narrow numbers may be any size
 _MAX_GROWTH = 16  # times the constants a larger one is computed from
 
 
@@ -29,7 +29,7 @@ def fold_constants(graph: Graph) -> bool:
     computed: that is done where a plan stores the values. A value stays computed at run time where
     a constant would only make the file larger: a view that repeats elements (EXPAND is free to
     read), a value above 4 MiB that is more than 16 times the constants it comes from, or weights
-    stored as 16-bit floats, widened.
+    stored in a narrow dtype, widened.
     """
     constants: dict[str, Constant] = dict(graph.constants)
     leaves: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in constants}
@@ -47,8 +47,8 @@ def fold_constants(graph: Graph) -> bool:
             continue
         leaf_bytes = sum(graph.tensors[leaf].nbytes for leaf in leaves[name])
         limit = max(_SMALL, _MAX_GROWTH * leaf_bytes)
-        if any(graph.tensors[leaf].dtype in FLOATS_16_BIT for leaf in leaves[name]):
-            limit = max(_SMALL_16_BIT, leaf_bytes)
+        if any(graph.tensors[leaf].dtype in NARROW for leaf in leaves[name]):
+            limit = max(_SMALL_WIDENED, leaf_bytes)
         nbytes = sum(graph.tensors[output].nbytes for output in node.outputs)
         if _repeats(graph, node) or nbytes > limit:
             continue

@@ -21,7 +21,6 @@ def fuse_epilogues(graph: Graph) -> bool:
         MATMUL(a, b) -> p                          MATMUL(a, b, bias, x) [ADD, GELU, ADD]
           -> MAP [ADD, GELU, ADD] (p, bias, x)
 
-    The products are MATMUL, CONV and CONV_TRANSPOSE.
     The result must have the product's type, so every extra broadcasts to it. fuse_elementwise runs
     before, so one node is all that follows. No extra can depend on the product, since only that
     node reads it. Where a node reads several products, the last one takes it.

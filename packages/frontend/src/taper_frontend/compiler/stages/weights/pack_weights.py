@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.product import constant_weight
-from taper_runtime.ops.conv import is_read_plain
+from taper_frontend.compiler.analysis.product import constant_weight, packing
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def pack_weights(graph: Graph) -> bool:
-    """Pack each constant matrix that is the second operand of a MATMUL or of a convolution.
+    """Store the constant weight of each product in the format that the op asks for.
 
     ::
 
@@ -26,50 +25,33 @@ def pack_weights(graph: Graph) -> bool:
 
         w (float16) -> CAST -> MATMUL(a, .)        MATMUL(a, PACK(w, panels.1))
 
-    16-bit floats stay what they are: the kernel widens what it reads. A convolution in groups of a
-    few channels is no matrix product and keeps its weight. A matrix is packed once for all products
-    that use it, and the original goes unless something other than lookups of its rows reads it.
+    Weights in a narrower dtype stay what they are: the kernel widens what it reads. A matrix is
+    packed once for all products that use it, and the original goes unless something other than
+    lookups of its rows reads it.
     """
     packed: dict[tuple[str, str, bool], str] = {}
     changed = False
     for node in graph.order():
-        weight = _packable(graph, node)
+        weight = constant_weight(graph, node)
         if weight is None:
             continue
-        table = _is_looked_up(graph, weight)
-        transposed = bool(node.attrs.get("transpose_b")) and not table
-        key = (weight, _format(node, table), transposed)
-        if key not in packed:
-            packed[key] = _pack(graph, *key)
-        dropped = ("transpose_b",) if transposed else ()
-        attrs = {name: value for name, value in node.attrs.items() if name not in dropped}
-        x, _, *extras = node.inputs
-        graph.replace_node(node, node.op, [x, packed[key], *extras], attrs)
-        if key[1] == "panels.0":
-            _look_up_packed(graph, weight, packed[key])
+        attrs = node.complete_attrs()
+        matrix = graph.tensors[weight].type
+        transposed = bool(attrs.get("transpose_b")) and not _is_looked_up(graph, weight)
+        if transposed:  # by the export rather than in each run
+            attrs["transpose_b"] = False
+            matrix = matrix._replace(shape=matrix.shape[::-1])
+        format = packing(node, matrix, attrs)
+        if format is None:
+            continue
+        if (weight, format, transposed) not in packed:
+            packed[weight, format, transposed] = _pack(graph, weight, format, transposed)
+        _read_packed(graph, node, packed[weight, format, transposed], transposed)
+        if format == "panels.0":
+            _look_up_packed(graph, weight, packed[weight, format, transposed])
         graph.listener.fired("pack_weights", node.output)
         changed = True
     return changed
-
-
-def _packable(graph: Graph, node: Node) -> str | None:
-    """Return the constant weight of ``node``, if a kernel of its op reads it packed."""
-    if node.op not in ("MATMUL", "CONV", "CONV_TRANSPOSE"):
-        return None
-    weight = constant_weight(graph, node)
-    if weight is None:
-        return None
-    shape = graph.tensors[weight].shape
-    if node.op == "MATMUL":
-        return weight if len(shape) == 2 else None
-    small = node.op == "CONV" and is_read_plain(shape, node.attrs.get("groups", 1))
-    return None if small else weight
-
-
-def _format(node: Node, table: bool) -> str:
-    if node.op != "MATMUL":
-        return f"grouped_panels.{node.attrs.get('groups', 1)}"
-    return "panels.0" if table and node.attrs.get("transpose_b") else "panels.1"
 
 
 def _pack(graph: Graph, weight: str, format: str, transposed: bool) -> str:
@@ -77,6 +59,14 @@ def _pack(graph: Graph, weight: str, format: str, transposed: bool) -> str:
     if transposed:
         matrix = graph.add_node("TRANSPOSE", [weight], {"axis0": 0, "axis1": 1})
     return graph.add_node("PACK", [matrix], {"format": format}, name=f"{weight}.packed")
+
+
+def _read_packed(graph: Graph, node: Node, packed: str, transposed: bool) -> None:
+    dropped = ("transpose_b",) if transposed else ()
+    attrs = {name: value for name, value in node.attrs.items() if name not in dropped}
+    inputs = list(node.inputs)
+    inputs[node.definition.weights[0]] = packed
+    graph.replace_node(node, node.op, inputs, attrs)
 
 
 def _is_looked_up(graph: Graph, weight: str) -> bool:

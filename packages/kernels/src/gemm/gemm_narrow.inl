@@ -1,0 +1,96 @@
+/*
+ * Blocks of a float32 product whose B is float16, bfloat16 or int8, in panels as gemm_f32.inl has
+ * them. Widening is exact and the sums are the same: so are the bits of C, as if B had been
+ * float32.
+ *
+ * Where few tiles of rows read B they widen it in registers: a row costs half of the bytes, or a
+ * quarter. For more rows the panels of a tile are widened into scratch when their turn comes.
+ */
+
+enum { GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR }; /* up to which widening once more costs less */
+
+/* X(rows, panels) for all that gemm_next_panels gives at most GEMM_WIDE_MR rows. */
+#if V_LEN == 16
+#define GEMM_FEW_ROWS(X) GEMM_ROWS_6(X, 1) GEMM_ROWS_6(X, 2) GEMM_ROWS_6(X, 3) GEMM_ROWS_6(X, 4)
+#elif V_LEN == 8
+#define GEMM_FEW_ROWS(X) GEMM_ROWS_2(X, 1) GEMM_ROWS_2(X, 2)
+#else
+#define GEMM_FEW_ROWS(X) GEMM_ROWS_1(X, 1) GEMM_ROWS_1(X, 2)
+#endif
+
+#define GEMM_NARROW_TILE(name, rows, panels, of)                                                   \
+    static void name(const gemm_block *g, const float *prefetch, int64_t prefetch_step) {          \
+        gemm_tile(g, prefetch, prefetch_step, rows, panels, of);                                   \
+    }
+#define GEMM_F16_TILE(rows, panels)                                                                \
+    GEMM_NARROW_TILE(gemm_f16_tile_##rows##x##panels, rows, panels, GEMM_F16)
+#define GEMM_BF16_TILE(rows, panels)                                                               \
+    GEMM_NARROW_TILE(gemm_bf16_tile_##rows##x##panels, rows, panels, GEMM_BF16)
+#define GEMM_I8_TILE(rows, panels)                                                                 \
+    GEMM_NARROW_TILE(gemm_i8_tile_##rows##x##panels, rows, panels, GEMM_I8)
+GEMM_FEW_ROWS(GEMM_F16_TILE)
+GEMM_FEW_ROWS(GEMM_BF16_TILE)
+GEMM_FEW_ROWS(GEMM_I8_TILE)
+#define GEMM_F16_PLACE(rows, panels) [GEMM_F16][panels][rows] = gemm_f16_tile_##rows##x##panels,
+#define GEMM_BF16_PLACE(rows, panels) [GEMM_BF16][panels][rows] = gemm_bf16_tile_##rows##x##panels,
+#define GEMM_I8_PLACE(rows, panels) [GEMM_I8][panels][rows] = gemm_i8_tile_##rows##x##panels,
+static const gemm_tile_fn gemm_narrow_tiles[][GEMM_WIDE_PANELS + 1][GEMM_WIDE_MR + 1] = {
+    GEMM_FEW_ROWS(GEMM_F16_PLACE) GEMM_FEW_ROWS(GEMM_BF16_PLACE) GEMM_FEW_ROWS(GEMM_I8_PLACE)};
+
+/* Whether m rows need a block's `packed`, for panels of floats. */
+static bool gemm_widens(int64_t m, gemm_element of) {
+    return of != GEMM_F32 && m > GEMM_NARROW_ROWS;
+}
+
+V_INLINE void gemm_widen_lines(float *to, const float *from, int64_t k, const gemm_element of) {
+    for (; k > 0; k--, from += gemm_line(of), to += GEMM_NR)
+        for (int v = 0; v < GEMM_NV; v++)
+            v_store(to + v * V_LEN, gemm_load(from, v, of));
+}
+
+/* Panels of k lines each: block->b -> block->packed [panels][k][16]. */
+static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of) {
+    for (int64_t p = 0; p < panels; p++) {
+        const float *from = block->b + p * block->b_panel_stride;
+        float *to = block->packed + p * block->k * GEMM_NR;
+        if (of == GEMM_F16)
+            gemm_widen_lines(to, from, block->k, GEMM_F16);
+        else if (of == GEMM_BF16)
+            gemm_widen_lines(to, from, block->k, GEMM_BF16);
+        else
+            gemm_widen_lines(to, from, block->k, GEMM_I8);
+    }
+}
+
+/* As gemm_block_run, for a plain matrix A. */
+static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n, gemm_element of) {
+    if (m <= 0)
+        return;
+    for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
+        panels = gemm_next_panels(gemm_widens(m, of) ? m : 1, i64_ceil_div(n - j, GEMM_NR));
+        const int64_t cols = i64_min(panels * GEMM_NR, n - j);
+        gemm_block g = *block;
+        g.b += j / GEMM_NR * g.b_panel_stride;
+        g.c += j;
+        g.fused = fused_at(g.fused, j, j);
+        if (gemm_widens(m, of)) {
+            gemm_widen(&g, panels, of);
+            g.b_next = g.b + panels * g.b_panel_stride;
+            g.b = g.packed;
+            g.b_panel_stride = g.k * GEMM_NR;
+            g.b_k_stride = GEMM_NR;
+            gemm_block_run(&g, m, cols);
+            continue;
+        }
+        const int64_t tiles = i64_ceil_div(m, GEMM_WIDE_MR);
+        for (int64_t t = 0; t < tiles; t++) {
+            const int64_t rows = (m + t) / tiles;
+            const gemm_tile_fn tile = gemm_narrow_tiles[of][panels][rows];
+            if (cols == panels * GEMM_NR && !g.fused.then)
+                tile(&g, g.b, g.b_k_stride);
+            else
+                gemm_tile_beside(tile, &g, g.b, g.b_k_stride, rows, panels, cols);
+            gemm_move(&g, rows * g.a_row_stride, rows * g.ldc);
+        }
+    }
+}
