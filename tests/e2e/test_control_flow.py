@@ -100,7 +100,9 @@ def test_a_state_is_read_by_a_branch():
 def test_random_numbers_continue_one_sequence():
     model = Noise().eval()
     plan = taper_frontend.export(model, (X,))
-    session = taper_runtime.InferenceSession(plan, seed=3)
+    options = taper_runtime.SessionOptions()
+    options.seed = 3
+    session = taper_runtime.InferenceSession(plan, options)
     torch.manual_seed(3)
     for _ in range(2):
         assert_close(session.run(None, {"x": X.numpy()}), torchs(model, (X,)))

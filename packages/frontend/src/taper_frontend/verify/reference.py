@@ -169,10 +169,10 @@ class Reference:
                 results = self.module(*args, **kwargs)
             else:
                 results = torch.func.functional_call(self.module, tensors, args, kwargs)
-        leaves = enumerate(tree_leaves(results))
+        every = enumerate(tree_leaves(results))
         return [
             to_numpy(torch.as_tensor(leaf))
-            for place, leaf in leaves
+            for place, leaf in every
             if isinstance(leaf, torch.Tensor) or place in self._numbers
         ]
 
