@@ -36,17 +36,21 @@ def is_nearer(ours: _Tensors, theirs: _Tensors, exact: _Tensors) -> bool:
 def is_rounded(ours: _Tensors, exact: _Tensors) -> bool:
     """Whether the distance to ``exact`` is at most 4 units of the dtype, relative to its norm."""
     return all(
-        a.is_floating_point()
+        (a.is_floating_point() or a.is_complex())
         and _distance(a, c) <= 4 * torch.finfo(a.dtype).eps * float(torch.linalg.vector_norm(c))
         for a, c in zip(ours, exact, strict=True)
     )
 
 
 def _distance(x: torch.Tensor, exact: torch.Tensor) -> float:
-    x, exact = x.double(), exact.double()
+    x, exact = _reals(x), _reals(exact)
     same = (x == exact) | (x.isnan() & exact.isnan())
     difference = torch.where(same, 0, x - exact)
     return float(torch.linalg.vector_norm(difference.nan_to_num(nan=torch.inf)))
+
+
+def _reals(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x.resolve_conj()).double() if x.is_complex() else x.double()
 
 
 def by_stable_sort(name: str, sample: SampleInput) -> list[torch.Tensor]:

@@ -30,7 +30,7 @@ def page(
         "leaves out: see below."
     )
     refused = (
-        "Complex, sparse and quantized tensors, custom ops without a handler and shapes that "
+        "Sparse and quantized tensors, custom ops without a handler and shapes that "
         "depend on values are refused by name. OpInfos not served, and why:"
     )
     counts = "dtype, samples, refused by torch, not served, served, exported, run, right, share"
@@ -111,8 +111,6 @@ def _why_no_handler(op: torch._ops.OpOverload[..., Any]) -> str:
     """Return why a Core ATen op that no handler lowers needs none."""
     if why := why_left_out(op):
         return why
-    if "_fft" in str(op):
-        return "complex numbers"
     if "aten.sym_" in str(op):
         return "a size, which capture resolves"
     if op._schema.is_mutable:

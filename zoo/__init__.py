@@ -9,6 +9,7 @@ from zoo.control_flow import CONTROL_FLOW
 from zoo.encoder_decoder import ENCODER_DECODER
 from zoo.layers import LAYERS
 from zoo.newcomers import NEWCOMERS
+from zoo.signals import SIGNALS
 from zoo.text import TEXT
 from zoo.vision import VISION
 
@@ -19,6 +20,7 @@ GROUPS = {
     "audio": AUDIO,
     "encoder-decoder": ENCODER_DECODER,
     "layers": LAYERS,
+    "signals": SIGNALS,
     "control flow": CONTROL_FLOW,
 }
 

@@ -26,12 +26,14 @@ def pages() -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
 @pytest.mark.parametrize("page", pages())
 def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The blocks of a page run one after the other, in one process and one directory."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRANSFORMERS_SDPA_FORCE_GQA", raising=False)  # a page sets it
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # a page puts taper_runtime there
     programs = Path(sys.executable).parent  # where the taper command is
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")

@@ -465,6 +465,9 @@ OTHERS = {
         x, a["axis"], index.long() % max(x.shape[a["axis"]], 1)
     ),
     "SCATTER": reduce_scatter,
+    "WRITE": lambda x, places, src, a: x.index_copy(
+        a["axis"], places.long() % max(x.shape[a["axis"]], 1), src
+    ),
     "ARGSORT": lambda x, a: torch.argsort(
         x, dim=a["axis"], descending=a["descending"], stable=True
     ).narrow(a["axis"], 0, x.shape[a["axis"]] if a["count"] == -1 else a["count"]),

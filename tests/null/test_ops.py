@@ -126,7 +126,8 @@ def test_reshape_views_what_lies_evenly(shape, strides, new, expected):
 #: Ops that take any element; the others refuse bfloat16.
 MOVES = {
     *("RESHAPE", "TRANSPOSE", "PERMUTE", "SLICE", "EXPAND", "FLIP", "COPY", "CAT"),
-    *("EMBEDDING", "INDEX_SELECT", "GATHER", "SCATTER", "CAST", "PACK", "UNPACK"),
+    *("EMBEDDING", "INDEX_SELECT", "GATHER", "SCATTER", "WRITE", "CAST", "PACK"),
+    "UNPACK",
 }
 
 
@@ -271,6 +272,19 @@ def test_index_out_of_range_is_refused(name, index):
     attrs = {} if name == "EMBEDDING" else {"axis": 0}
     with pytest.raises(InputError, match=rf"{name}: expected indices in \[.*, 7\), got .*{index}"):
         evaluate(name, x, indices, *more, **attrs)
+
+
+@pytest.mark.parametrize("place", [-(2**31), -8, 7, 2**31 - 1])
+def test_place_out_of_range_is_refused(place):
+    x, places = np.ones((7, 2), np.float32), np.array([0, place], np.int32)
+    with pytest.raises(InputError, match=rf"WRITE: expected indices in \[.*, 7\), got .*{place}"):
+        evaluate("WRITE", x, places, x[:2], axis=0)
+
+
+def test_the_last_of_several_writes_to_one_place_stays():
+    x, src = np.zeros((3, 2)), np.arange(8.0).reshape(4, 2)
+    got = evaluate("WRITE", x, np.array([1, -1, 1, 2]), src, axis=0)
+    np.testing.assert_array_equal(got, [[0, 0], [4, 5], [6, 7]])
 
 
 def test_negative_index_counts_from_the_end_but_in_a_table():

@@ -89,6 +89,7 @@ LIES = {
     "MATMUL": instead(REGISTRY["MATMUL"].region, is_whole, lambda _: BROADCAST),
     "EMBEDDING": instead(REGISTRY["EMBEDDING"].region, is_whole, lambda _: Window(0)),
     "SCATTER": instead(REGISTRY["SCATTER"].region, is_window, Same),
+    "WRITE": instead(REGISTRY["WRITE"].region, is_window, Same),
     "GRU": instead(REGISTRY["GRU"].region, is_whole, Window),
     "MATRIX_EXP": REGISTRY["INVERSE"].region,  # bits follow from the largest matrix of the batch
     "ADD": lambda i, o, a: [()],

@@ -49,6 +49,7 @@ OUTSIDE = [
     ("INDEX_SELECT", [floats(0, 5), ints(5)], {"axis": 1}),
     ("INDEX_SELECT", [floats(HUGE, 5, 0), ints(5)], {"axis": 1}),
     ("SCATTER", [floats(0, 3), np.zeros((2, 3), np.int64), floats(2, 3)], {"axis": 0}),
+    ("WRITE", [floats(5, 0), ints(0, 5), floats(2, 0)], {"axis": 0}),
     ("GROUPED_MATMUL", [floats(3, 4), floats(2, 4, 0), ints(2, 4)], {}),
     ("GROUPED_MATMUL", [floats(3, 4), floats(2, 4, 0), ints(2, 1)], {}),
     ("GROUPED_MATMUL", [floats(0, 4), floats(2, 4, 5), ints(0, 1)], {}),

@@ -205,6 +205,18 @@ class Noise(torch.nn.Module):
         return x + torch.rand_like(x), ys
 
 
+class Rotating(torch.nn.Module):
+    """A complex carry."""
+
+    def forward(self, x):
+        z = torch.complex(x, x.flip(0))
+
+        def turn(i, z):
+            return i + 1, z * torch.complex(x, -x) + z.conj()
+
+        return while_loop(lambda i, z: i < 3, turn, (0, z))[1].abs()
+
+
 X = seeded(6, WIDTH)
 
 #: Name -> module and arguments.
@@ -226,5 +238,6 @@ MODELS = {
     "cond in scan": (BranchInScan(), (seeded(7, 2, WIDTH), torch.zeros(2, WIDTH))),
     "scan in bfloat16": (Halves(), (X,)),
     "map": (Items(), (X, seeded(WIDTH))),
+    "complex carry": (Rotating(), (X,)),
     "weights inside and outside": (Shared(), (X, X + 1)),
 }

@@ -2,6 +2,12 @@
 
 GONE = object()
 
+#: An entry that does nothing.
+EMPTY = {
+    "inputs": [], "outputs": [], "nodes": [], "tensors": {},
+    "input_tree": None, "output_tree": None, "sizes": {}, "states": {},
+}  # fmt: skip
+
 #: field at fault -> attack -> place in the file and what an attacker puts there.
 EDITS = {
     "header.__metadata__": {
@@ -105,6 +111,14 @@ EDITS = {
     "plan.tensors['y'].format": {
         "output_in_a_format": ("plan.tensors.y.format", "grouped_panels.1"),
     },
+    "plan.tensors['x'].complex": {
+        "complex_of_another_last_axis": ("plan.tensors.x.complex", True),
+        "complex_is_false": ("plan.tensors.x.complex", False),
+        "complex_is_a_number": ("plan.tensors.x.complex", 1),
+    },
+    "plan.tensors['w'].complex": {
+        "complex_constant": ("plan.tensors.w.complex", True),
+    },
     "plan.samples['x'].shape": {
         "sample_of_another_shape": ("header.sample/x.shape", [8]),
     },
@@ -119,6 +133,27 @@ EDITS = {
         "no_version": ("plan.format_version", GONE),
         "version_is_true": ("plan.format_version", True),
         "version_is_a_float": ("plan.format_version", 1.0),
+    },
+    "plan.features": {
+        "no_features": ("plan.features", GONE),
+        "features_in_an_object": ("plan.features", {}),
+        "feature_that_is_not_used": ("plan.features", ["blocks"]),
+    },
+    "plan.features[0]": {
+        "feature_of_a_later_version": ("plan.features", ["delegates"]),
+        "feature_is_an_array": ("plan.features", [["blocks"]]),
+    },
+    "plan.default": {
+        "default_is_null": ("plan.default", None),
+        "default_is_an_array": ("plan.default", ["forward"]),
+        "default_of_two_words": ("plan.default", "for ward"),
+        "default_too_long": ("plan.default", "f" * 101),
+    },
+    "plan.entries": {
+        "entries_in_an_array": ("plan.entries", []),
+    },
+    "plan.samples['x']": {
+        "sample_of_no_entry": ("plan.entries", {"decode": EMPTY}),
     },
     "plan.nodes": {
         "no_nodes": ("plan.nodes", GONE),

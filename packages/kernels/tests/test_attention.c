@@ -401,6 +401,72 @@ static void lowest_number(void) {
     node_free(&node);
 }
 
+/* Rows [first, last) of the keys live, the others masked; `gap` is the mask's column stride. */
+static void mask_live(attention_node *node, int64_t first, int64_t last, int64_t gap) {
+    const attention_case *c = node->c;
+    taper_tensor *mask = &node->inputs[3];
+    check_free(node->data[3]);
+    *mask = check_tensor(NULL, mask->dtype, 2, (int64_t[]){c->lq, c->lk});
+    mask->strides[0] = c->lk * gap;
+    mask->strides[1] = gap;
+    const size_t bytes = (size_t)(c->lq * c->lk * gap) * taper_dtype_size(mask->dtype);
+    node->data[3] = mask->data = check_alloc(bytes, 0);
+    for (int64_t i = 0; i < c->lq; i++)
+        for (int64_t j = 0; j < c->lk; j++) {
+            /* Each row one more, as positions do; the first attends its first key alone. */
+            const bool live = j >= first + i && j < (i ? last - c->lq + i + 1 : first + 1);
+            const int64_t at = i * mask->strides[0] + j * gap;
+            if (mask->dtype == TAPER_BOOL)
+                ((uint8_t *)mask->data)[at] = live;
+            else
+                ((float *)mask->data)[at] = live ? 0.5f : -INFINITY;
+        }
+}
+
+static void attention_run(const attention_node *node) {
+    CHECK(check_run("ATTENTION", NULL, node->inputs, 4, &node->output, &node->attrs, 1) == TAPER_OK,
+          "unsupported");
+}
+
+/* What the mask leaves out at both ends is not read, and the bits are those of reading it: where
+ * the mask's columns are apart, all is read. */
+static void dead_ends(void) {
+    static const int64_t lives[][2] = {{0, 45}, {0, 600}, {33, 90}, {300, 401}, {511, 700}};
+    for (mask_kind kind = BOOL_MASK; kind <= FLOAT_MASK; kind++)
+        for (int64_t lq = 1; lq <= 39; lq += 19)
+            for (int i = 0; i < 5; i++) {
+                const int64_t first = lives[i][0], last = lives[i][1];
+                const attention_case c = {.batch = 1,
+                                          .heads = 4,
+                                          .kv_heads = 2,
+                                          .lq = lq,
+                                          .lk = 700,
+                                          .d = 24,
+                                          .dv = 16,
+                                          .mask = kind,
+                                          .mask_dims = 12};
+                attention_node node;
+                node_make(&node, &c);
+                mask_live(&node, first, last, 2);
+                attention_run(&node);
+                node_check(&node);
+                const size_t bytes = (size_t)check_numel(&node.output) * sizeof(float);
+                float *want = malloc(bytes);
+                memcpy(want, node.output.data, bytes);
+                mask_live(&node, first, last, 1);
+                for (int64_t h = 0; h < c.kv_heads; h++)
+                    for (int64_t j = last + 48; j < c.lk; j++) {
+                        ((float *)node.inputs[1].data)[(h * c.lk + j) * c.d] = NAN;
+                        ((float *)node.inputs[2].data)[(h * c.lk + j) * c.dv] = NAN;
+                    }
+                attention_run(&node);
+                CHECK(memcmp(want, node.output.data, bytes) == 0, "%d rows of [%d, %d)", (int)lq,
+                      (int)first, (int)last);
+                free(want);
+                node_free(&node);
+            }
+}
+
 static void large_scores(void) {
     for (int64_t lk = 30; lk <= 700; lk += 670)
         for (int64_t lq = 2; lq <= 40; lq += 38)
@@ -535,6 +601,7 @@ static const check_case cases[] = {
     {"mask_broadcasts", mask_broadcasts},
     {"masked_rows", masked_rows},
     {"lowest_number", lowest_number},
+    {"dead_ends", dead_ends},
     {"large_scores", large_scores},
     {"special_values", special_values},
     {"misaligned", misaligned},

@@ -18,7 +18,7 @@ from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
-from taper_frontend.lowering.context import to_numpy
+from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.trees import flat_leaves, tensor_leaves
 from taper_frontend.names import check_names, input_names, output_names
 from taper_frontend.notes import Note, of_plan, stored_bytes, warn
@@ -230,6 +230,8 @@ def compile_program(
             input_tree=lowered.input_tree,
             output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
             metadata=report,
+            complex_ends=lowered.complex_reads
+            | {graph.outputs[i] for i in lowered.complex_outputs},
         )
     except PlanFormatError as error:
         if not graph.sizes:
@@ -318,7 +320,7 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
     if program.example_inputs is None:
         return {}
     tensors = tensor_leaves(program.example_inputs)
-    return {name: to_numpy(t) for name, t in zip(graph.inputs, tensors, strict=False)}
+    return {name: stored(t).copy() for name, t in zip(graph.inputs, tensors, strict=False)}
 
 
 def _rename_leaves(tree: Any, names: Iterator[str]) -> Any:

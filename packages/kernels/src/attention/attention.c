@@ -1,7 +1,8 @@
 /*
  * ATTENTION: softmax(scale * q k^T + mask) v by blocks, never with more scores in memory than a
  * tile of rows and a block of keys. Where the keys are more than one block, a row's weighted sum
- * is carried from block to block relative to the largest score so far (online softmax).
+ * is carried from block to block relative to the largest score so far (online softmax). Keys at
+ * either end that the mask leaves out for all rows at hand are not read, nor are their values.
  */
 #include <math.h>
 #include <string.h>
@@ -31,12 +32,16 @@ static void attention_run_unit(attention_unit *u, int64_t unit) {
         u->total[r] = 0.0f;
     }
     (s->few_rows ? few_start : tile_start)(u);
-    for (int64_t first = 0; first < s->keys; first += s->block_keys) {
+    attention_find_live(u);
+    u->begun = false;
+    int64_t first = u->live_first / s->block_keys * s->block_keys;
+    for (; first < u->live_last; first += s->block_keys) {
         attention_set_keys(u, first, i64_min(s->block_keys, s->keys - first));
         const int64_t keys = attention_reach(u, u->rows - 1);
         if (keys == 0)
             break;
         (s->few_rows ? few_block : tile_block)(u, keys);
+        u->begun = true;
     }
     attention_write(u);
 }

@@ -9,6 +9,7 @@ enum {
     MIN_BLOCK_KEYS = 64,      /* for each block a row's sums are rescaled once */
     MAX_BLOCK_KEYS = 256,     /* see ROW_TILE */
     BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and again of keys and values: half of L2 */
+    LIVE_KEYS = 32,           /* what softmax takes at a time, in vectors of any level */
     FEW_ROWS = 4,             /* so few rows do not fill vectors across rows */
     SCORE_PAD = 16, /* floats after a row of scores: rows a power of two apart share sets */
 };

@@ -11,26 +11,80 @@ typedef struct attention_unit {
     int64_t head;
     int64_t first_row; /* of the head's rows */
     int64_t rows;
+    int64_t live_first, live_last; /* keys outside are attended by none of the rows */
     int64_t first_key; /* the block of keys at hand, and where they and their values lie */
     int64_t block_keys;
+    bool begun; /* a block before has been added up */
     const float *block_k;
     const float *block_v;
 } attention_unit;
 
-/* How many of the block's keys row r attends: a prefix of them. */
+/* How many of the block's keys row r attends: a prefix of them, but for those that the mask leaves
+ * out. Sums over a prefix of whole LIVE_KEYS are those over the block, bit by bit. */
 static int64_t attention_reach(const attention_unit *u, int64_t r) {
     const int64_t reach = u->first_row + r + u->s->diagonal + 1 - u->first_key;
-    return u->s->causal ? i64_max(0, i64_min(reach, u->block_keys)) : u->block_keys;
+    const int64_t last = i64_ceil_div(u->live_last - u->first_key, LIVE_KEYS) * LIVE_KEYS;
+    const int64_t live = i64_min(last, u->block_keys);
+    return u->s->causal ? i64_max(0, i64_min(reach, live)) : live;
+}
+
+/* Row r of the mask, from its first key on. */
+static const void *attention_mask_row(const attention_unit *u, int64_t r) {
+    const struct attention_state *s = u->s;
+    const int64_t at =
+        u->batch * s->mask.batch + u->head * s->mask.head + (u->first_row + r) * s->mask.row;
+    return (const char *)u->mask_data + at * (s->mask_is_bool ? 1 : (int64_t)sizeof(float));
+}
+
+/* Whether a row of a mask leaves out 16 keys from `at` on. */
+static bool attention_all_dead(const void *row, bool is_bool, int64_t at) {
+    if (is_bool) {
+        uint64_t flags[2];
+        memcpy(flags, (const uint8_t *)row + at, sizeof flags);
+        return (flags[0] | flags[1]) == 0;
+    }
+    const float *bias = (const float *)row + at;
+    bool dead = true;
+    for (int i = 0; i < 16; i++)
+        dead &= bias[i] == -INFINITY;
+    return dead;
+}
+
+/*
+ * Finds which keys some row of the unit attends: they lie in [live_first, live_last). A cache is
+ * longer than what has been written to it, and a window is shorter: keys that the mask leaves out
+ * at the ends have weights of 0, and are not read.
+ */
+static void attention_find_live(attention_unit *u) {
+    const struct attention_state *s = u->s;
+    u->live_first = 0;
+    u->live_last = s->keys;
+    if (!s->masked || s->mask.col != 1)
+        return;
+    int64_t first = s->keys, last = 0;
+    const int64_t rows = s->mask.row ? u->rows : i64_min(u->rows, 1);
+    for (int64_t r = rows - 1; r >= 0; r--) { /* the last row mostly attends most */
+        const void *row = attention_mask_row(u, r);
+        int64_t end = s->keys, begin = 0;
+        while (end - 16 >= last && end >= 16 && attention_all_dead(row, s->mask_is_bool, end - 16))
+            end -= 16;
+        last = i64_max(last, end);
+        while (begin + 16 <= i64_min(first, last) &&
+               attention_all_dead(row, s->mask_is_bool, begin))
+            begin += 16;
+        first = i64_min(first, begin);
+    }
+    u->live_last = last;
+    u->live_first = i64_min(first, last);
 }
 
 /* What is added to row r's scores of the block: in the mask, or converted into `converted`. */
 static const float *attention_bias(const attention_unit *u, int64_t r, float *converted) {
     const struct attention_state *s = u->s;
     const int64_t col = s->mask.col;
-    const int64_t offset = u->batch * s->mask.batch + u->head * s->mask.head +
-                           (u->first_row + r) * s->mask.row + u->first_key * col;
-    const float *numbers = (const float *)u->mask_data + offset;
-    const uint8_t *flags = (const uint8_t *)u->mask_data + offset;
+    const void *row = attention_mask_row(u, r);
+    const float *numbers = (const float *)row + u->first_key * col;
+    const uint8_t *flags = (const uint8_t *)row + u->first_key * col;
     if (!s->mask_is_bool && col == 1)
         return numbers;
     if (!s->mask_is_bool)
@@ -72,7 +126,7 @@ static void attention_sum_values(const attention_unit *u, const float *weights, 
                             .ldc = s->dv,
                             .alpha = 1.0f,
                             .b_form = s->v.col == 1 ? GEMM_B_ROWS : GEMM_B_ANY,
-                            .accumulate = u->first_key > 0};
+                            .accumulate = u->begun};
     gemm_block_run(&sum, rows, s->dv);
 }
 

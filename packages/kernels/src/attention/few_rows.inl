@@ -29,7 +29,7 @@ static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t key
     const float old_max = u->max[r], max = block_max > old_max ? block_max : old_max;
     /* While all scores are -inf any finite number will do in place of the maximum. */
     const float center = max == -INFINITY ? 0.0f : max;
-    if (max != old_max && u->first_key > 0) {
+    if (max != old_max && u->begun) {
         float shrink[V_LEN];
         v_store(shrink, v_exp_nonpositive(v_set1(old_max - center)));
         u->total[r] *= shrink[0];

@@ -97,7 +97,7 @@ static void tile_weights(attention_unit *u, int64_t r, float *scores, int64_t st
     const vf total = tile_exp(scores, stride, keys, center);
     v_store(u->total + r, v_fma(v_load(u->total + r), shrink, total));
     v_store(u->max + r, max);
-    if (u->first_key > 0 && vm_any(v_lt(old_max, max))) {
+    if (u->begun && vm_any(v_lt(old_max, max))) {
         float factor[V_LEN];
         v_store(factor, shrink);
         for (int64_t i = 0; i < i64_min(V_LEN, u->rows - r); i++)

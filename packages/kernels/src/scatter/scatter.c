@@ -1,13 +1,13 @@
 /*
  * SCATTER: a copy of x with elements of src written, or combined with what is there, where an index
- * tensor says.
+ * tensor says. WRITE: the same of whole slices along the axis, with one index for each.
  *
  * A line is all places along the axis for one set of positions in the other dims, but for the
  * innermost of those after the axis: a line is cols columns wide. What goes to one place is
  * combined in the order of src along the axis. Where there are few lines, each is cut into parts,
  * ranges of places: every part reads the whole index and writes to its own range, so that no split
  * changes a bit. An index outside ends a task with TAPER_BAD_INDEX before anything is written
- * through it.
+ * through it. Where the output is x itself nothing is copied: what is not written stays.
  */
 #include <string.h>
 
@@ -18,6 +18,7 @@
 #include "scatter/kernels.inc"
 
 TAPER_DEFINE_ATTRS(scatter)
+TAPER_DEFINE_ATTRS(write)
 
 /* In elements. */
 struct scatter_steps {
@@ -143,6 +144,40 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
     return TAPER_OK;
 }
 
+/* A SCATTER whose index is the same in all dims but the axis. */
+static taper_status any_write_prepare(const taper_call *call, taper_work *work) {
+    const struct write_attrs *attrs = call->attrs;
+    if (call->n_inputs != 3)
+        return TAPER_UNSUPPORTED;
+    const taper_tensor *x = &call->inputs[0], *places = &call->inputs[1], *src = &call->inputs[2];
+    if (places->rank != 1 || src->rank != x->rank || attrs->axis < 0 || attrs->axis >= x->rank)
+        return TAPER_UNSUPPORTED;
+    taper_tensor inputs[] = {*x, *places, *src}, *index = &inputs[1];
+    index->rank = x->rank;
+    for (int32_t d = 0; d < x->rank; d++) {
+        const bool along = d == attrs->axis;
+        if (src->shape[d] != (along ? places : x)->shape[along ? 0 : d])
+            return TAPER_UNSUPPORTED;
+        index->shape[d] = src->shape[d];
+        index->strides[d] = along ? places->strides[0] : 0;
+    }
+    const struct scatter_attrs scatter = {attrs->axis, "none"};
+    taper_call wide = *call;
+    wide.inputs = inputs;
+    wide.attrs = &scatter;
+    const taper_status status = any_scatter_prepare(&wide, work);
+    if (status == TAPER_OK &&
+        tensor_numel(call->output) == 0) { /* places are checked all the same */
+        struct scatter_state *s = call->state;
+        s->count = places->shape[0];
+        s->cols = s->index_cols = s->n_loops = 0;
+        s->one_index = true;
+        s->lines = s->lines_per_task = s->parts = 1;
+        work->tasks = s->count > 0;
+    }
+    return status;
+}
+
 /* ---- run ---- */
 
 /* rows x cols elements; size is constant where this is inlined. */
@@ -192,7 +227,8 @@ static taper_status scatter_places(const taper_call *call, int64_t line, int64_t
         covered = covered && i < s->index_sizes[d];
     }
     uint8_t *out = (uint8_t *)call->output->data + y * s->size;
-    scatter_begin(s, out, (const uint8_t *)call->inputs[0].data + x * s->size, first, last);
+    if (s->cols > 0 && call->output->data != call->inputs[0].data)
+        scatter_begin(s, out, (const uint8_t *)call->inputs[0].data + x * s->size, first, last);
     if (!covered)
         return TAPER_OK;
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
@@ -227,6 +263,8 @@ static taper_status any_scatter_run(const taper_call *call, int64_t begin, int64
 }
 
 /* ---- table ---- */
+
+#define any_write_run any_scatter_run
 
 static const taper_kernel scatter_kernels[] = {
 #define TAPER_KERNEL_ROWS

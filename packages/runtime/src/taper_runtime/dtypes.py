@@ -49,3 +49,7 @@ DTYPES: dict[str, DType] = {
     "uint8": DType(np.dtype(np.uint8), "U8"),
     "bool": DType(np.dtype(np.bool_), "BOOL"),
 }
+
+#: numpy's type of the complex numbers whose parts are of a dtype. No tensor of a plan has it: such
+#: numbers are pairs of reals, and complex at the ends of a session alone.
+COMPLEX = {"float32": "complex64", "float64": "complex128"}

@@ -50,7 +50,7 @@ def brief(specs: Sequence[TensorSpec]) -> str:
     """Name some tensors; a file's names may hold anything."""
     shown = [
         f"{spec.name if spec.name.isidentifier() else repr(spec.name):.40} "
-        f"{spec.dtype}[{', '.join(map(str, spec.shape)):.40}]"
+        f"{spec.seen.dtype}[{', '.join(map(str, spec.seen.shape)):.40}]"
         for spec in specs[:3]
     ]
     more = [f"{len(specs) - 3} more"] if len(specs) > 3 else []

@@ -6,6 +6,8 @@ import json
 import statistics
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from taper_runtime.executor import _native
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import definition, input_types, node_work
@@ -19,8 +21,6 @@ from taper_runtime.text import counted, printable
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
-
-    import numpy as np
 
     from taper_runtime.machine.limits import Limits
     from taper_runtime.plan.plan import Plan, PlanNode
@@ -66,7 +66,8 @@ def profile_plan(
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
     plan = specialize(plan, sizes)
     executor = CompiledExecutor.compile(plan, threads=threads)
-    arrays = [plan.constants[name] if name in plan.states else feed[name] for name in plan.reads]
+    states = {name: np.array(plan.first_value(name)) for name in plan.states}  # may be written
+    arrays = [states[name] if name in states else feed[name] for name in plan.reads]
     executor.run(arrays)
     taken = []
     for _ in range(runs):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.background import Background, Callback
+    from taper_runtime.complex_ends import ComplexEnds
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.modelmeta import ModelMeta
@@ -102,20 +103,27 @@ class InferenceSession:
         self._options = options
         self._path = None if isinstance(model, (Plan, bytes)) else _absolute(model)
         self.plan = _plan(model)
+        self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
         executor = _EXECUTORS[options.executor].compile(
-            self.plan, strict_native=options.strict_native, threads=self._threads
+            self._function, strict_native=options.strict_native, threads=self._threads
         )
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
-            executor = self._recording = _record(executor, self.plan)
+            executor = self._recording = _record(executor, self._function)
         self._executor = executor
         self._state: State | None = None
-        if self.plan.states:
+        if any(spec.role == "state" for spec in self.plan.tensors.values()):
             from taper_runtime.state import State  # imports threading, which most plans do not need
 
             self._state = State(self.plan, options.seed)
+        self._complex: ComplexEnds | None = None
+        if any(spec.is_complex for spec in self.plan.tensors.values()):
+            from taper_runtime.complex_ends import ComplexEnds  # which most plans do not need
+
+            self._complex = ComplexEnds(self.plan)
         self._background: Background | None = None
+        self._entries: dict[str, InferenceSession] = {}
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
         self._severity = _severity(options)
@@ -160,13 +168,43 @@ class InferenceSession:
         if state["state"] is not None:
             self._states().restore(state["state"])
 
-    def get_inputs(self) -> list[NodeArg]:
-        """Describe the inputs, in the order of the module's flattened arguments."""
-        return [_describe(self.plan.tensors[name]) for name in self.plan.inputs]
+    def get_inputs(self, *, entry: str | None = None) -> list[NodeArg]:
+        """Describe the inputs of an entry, in the order of the module's flattened arguments.
 
-    def get_outputs(self) -> list[NodeArg]:
-        """Describe the outputs, in the order of the module's flattened results."""
-        return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
+        Raises
+        ------
+        InputError
+            If there is no such entry.
+        """
+        plan = self.plan.entry(entry)
+        return [_describe(plan.tensors[name]) for name in plan.inputs]
+
+    def get_outputs(self, *, entry: str | None = None) -> list[NodeArg]:
+        """Describe the outputs of an entry, in the order of the module's flattened results.
+
+        Raises
+        ------
+        InputError
+            If there is no such entry.
+        """
+        plan = self.plan.entry(entry)
+        return [_describe(plan.tensors[name]) for name in plan.outputs]
+
+    @property
+    def entry_names(self) -> list[str]:
+        """Names of the plan's entries: what ``entry`` of :meth:`run` may be, the default first."""
+        return list(self.plan.entry_names)
+
+    def _entry(self, name: str) -> InferenceSession:
+        """Return a session of another entry that shares the state of this one."""
+        if name not in self._entries:
+            options = self._options.copy()
+            options.enable_profiling = False
+            session = InferenceSession(self.plan.entry(name), options)
+            if session._state is not None and self._state is not None:
+                session._state = self._state.of(session.plan)
+            self._entries[name] = session
+        return self._entries[name]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return an empty list: a plan's weights are not inputs."""
@@ -258,6 +296,7 @@ class InferenceSession:
         run_options: RunOptions | None = None,
         *,
         out: Mapping[str, np.ndarray] | None = None,
+        entry: str | None = None,
     ) -> list[np.ndarray]:
         """Run the plan once. Many threads may call this at once; the GIL is released.
 
@@ -271,11 +310,15 @@ class InferenceSession:
         input_feed : mapping of str to numpy.ndarray
             One array per input, of exactly its dtype and shape; dims that vary have any size in
             their variable's range, the same in all inputs. Arrays that are not C-contiguous
-            are copied; nothing is converted.
+            are copied; nothing is converted. Complex numbers may also come as reals, with their
+            real and imaginary parts along a last axis of 2.
         run_options : RunOptions, optional
         out : mapping of str to numpy.ndarray, optional
             Arrays to write outputs into, by output name, without a copy: C-contiguous, writable, of
             exactly the output's dtype and shape, apart from every input.
+        entry : str, optional
+            Which of the plan's entries to run; the default one unless given. All share the state.
+            What an entry needs is prepared at its first run, which is not profiled.
 
         Returns
         -------
@@ -285,11 +328,13 @@ class InferenceSession:
         Raises
         ------
         InputError
-            On a missing, unknown or unfit input or ``out``, an unknown output name, or an argument
-            of another type.
+            On a missing, unknown or unfit input or ``out``, an unknown output name or entry, or an
+            argument of another type.
         TaperError
             If ``run_options.terminate`` is set.
         """
+        if entry is not None and entry != self.plan.default:
+            return self._entry(entry).run(output_names, input_feed, run_options, out=out)
         if run_options is not None or self._severity < 1:
             self._begin(run_options)
         if type(input_feed) is not dict:
@@ -306,12 +351,18 @@ class InferenceSession:
             raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
         wanted = None if output_names is None else self._wanted(output_names)
         mine = None if out is None else self._given(out)
-        if self._state is None:
+        theirs = mine
+        if self._complex is not None:
+            mine = None if mine is None else list(mine)
+            self._complex.take(arrays, mine)
+        if not self.plan.states or self._state is None:
             outputs = self._executor.run(arrays, mine)
         else:
             outputs = self._state.run(
                 self._executor, arrays, mine, None if run_options is None else run_options.seed
             )
+        if self._complex is not None:
+            outputs = self._complex.give(outputs, theirs)
         return outputs if not wanted else [outputs[i] for i in wanted]
 
     def _begin(self, run_options: object) -> None:
@@ -483,5 +534,6 @@ def _severity(options: SessionOptions) -> int:
 
 
 def _describe(spec: TensorSpec) -> NodeArg:
-    shape = [str(size) if isinstance(size, Size) else size for size in spec.shape]
-    return NodeArg(spec.name, shape, onnx_type(spec.dtype))
+    seen = spec.seen
+    shape = [str(size) if isinstance(size, Size) else size for size in seen.shape]
+    return NodeArg(spec.name, shape, onnx_type(seen.dtype))

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch._ops import OpOverload
 
-from taper_frontend.lowering.tensor_types import DTYPE_NAMES
+from taper_frontend.lowering import complex_ops
+from taper_frontend.lowering.representation import (
+    DTYPE_NAMES,
+    Pairs,
+    computed,
+    is_complex,
+    real_dtype,
+    refused_type,
+    represented,
+    represented_type,
+)
 from taper_runtime.generator import new_state
 from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.opdef import TensorType
@@ -95,7 +105,7 @@ class Lowering:
         """
         if not self._wide:
             return self._outputs
-        return tuple(t and TensorType(widened(t.dtype), t.shape) for t in self._outputs)
+        return tuple(t and TensorType(computed(t.dtype), t.shape) for t in self._outputs)
 
     @property
     def output(self) -> TensorType:
@@ -105,20 +115,20 @@ class Lowering:
         return first
 
     def type(self, tensor: str) -> TensorType:
-        """Return dtype and shape of a tensor of the graph."""
-        return self.graph.tensors[tensor].type
+        """Return dtype and shape of a tensor, as torch has them."""
+        return represented_type(tensor, self.graph.tensors[tensor].type)
 
     def dtype(self, tensor: str) -> str:
-        """Return the dtype of a tensor of the graph."""
-        return self.graph.tensors[tensor].dtype
+        """Return the dtype of a tensor."""
+        return self.type(tensor).dtype
 
     def shape(self, tensor: str) -> Shape:
-        """Return the shape of a tensor of the graph."""
-        return self.graph.tensors[tensor].shape
+        """Return the shape of a tensor."""
+        return self.type(tensor).shape
 
     def rank(self, tensor: str) -> int:
-        """Return the number of dimensions of a tensor of the graph."""
-        return len(self.graph.tensors[tensor].shape)
+        """Return the number of dimensions of a tensor."""
+        return len(self.shape(tensor))
 
     def axis(self, tensor: str, dim: int) -> int:
         """Count ``dim`` from the front; a scalar has one dimension, as in torch."""
@@ -131,7 +141,12 @@ class Lowering:
     # -- building ---------------------------------------------------------------------------------
 
     def emit(self, op: str, inputs: Sequence[str | None], /, **attrs: Any) -> str:
-        """Add a node of one output and return its name; None is an input that is absent."""
+        """Add a node of one output and return its name; None is an input that is absent.
+
+        Of complex numbers the name of what it comes to (:mod:`.complex_ops`).
+        """
+        if any(isinstance(name, Pairs) for name in inputs):
+            return complex_ops.emit(self, op, inputs, attrs)
         output = self.graph.add_node(
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
@@ -160,7 +175,11 @@ class Lowering:
         """Add a constant; a tensor's values are copied, so the plan shares nothing with a model."""
         name = f"{self._name}.constant"
         if isinstance(value, torch.Tensor):
-            name = self.graph.add_constant(name, to_numpy(value), DTYPE_NAMES.get(value.dtype))
+            if reason := refused_type(value):
+                self.unsupported(reason, "dtype")
+            dtype = DTYPE_NAMES[value.dtype]
+            name = self.graph.add_constant(name, stored(value).copy(), real_dtype(dtype))
+            name = represented(name, dtype)
         else:
             name = self.graph.add_constant(name, value)
         self._emitted[name] = None
@@ -240,6 +259,8 @@ class Lowering:
         source = self.dtype(tensor)
         if source == dtype:
             return tensor
+        if is_complex(source) or is_complex(dtype):
+            return complex_ops.cast(self, tensor, dtype)
         if (source in FLOATS_16_BIT or dtype in FLOATS_16_BIT) and "float32" not in (source, dtype):
             tensor = self.emit("CAST", [tensor], dtype="float32")
         return self.emit("CAST", [tensor], dtype=dtype)
@@ -303,6 +324,8 @@ class Lowering:
             What the op computes in: tensors are cast and the number is converted to it, except a
             bool condition of WHERE.
         """
+        if is_complex(dtype):
+            return complex_ops.apply(self, op, operands, dtype)
         tensors = []
         attrs: dict[str, Any] = {}
         for index, operand in enumerate(operands):
@@ -362,20 +385,20 @@ class Lowering:
         self._before = self.generator
 
     def widen(self) -> bool:
-        """Start the node over, to be computed in float32 and rounded at the end.
+        """Start the node over, to be lowered in the dtypes that are computed in.
 
-        For an op whose type rule refuses a half: such numbers are stored and moved, never computed
-        with. The handler is called again and sees float32 in place of every half.
+        For an op whose type rule refuses a dtype that is stored and moved, never computed with. The
+        handler is called again and sees float32 in place of every half; its results are rounded.
 
         Returns
         -------
         bool
-            False where that is no help: the node is computed so already, or has no half.
+            False where that is no help: the node is lowered so already, or has no such dtype.
         """
         tensors = [node.meta.get("val") for node in [self.node, *self.node.all_input_nodes]]
         leaves = torch.utils._pytree.tree_leaves(tensors)
         dtypes = {DTYPE_NAMES.get(x.dtype) for x in leaves if isinstance(x, torch.Tensor)}
-        if self._wide or not dtypes & set(FLOATS_16_BIT):
+        if self._wide or all(dtype is None or computed(dtype) == dtype for dtype in dtypes):
             return False
         for name in reversed(self._emitted):
             if (node := self.graph.producer(name)) is not None:
@@ -389,11 +412,11 @@ class Lowering:
 
     def tensor_argument(self, tensor: str) -> str:
         """Return a tensor as the handler is to see it."""
-        return self.cast(tensor, widened(self.dtype(tensor))) if self._wide else tensor
+        return self.cast(tensor, computed(self.dtype(tensor))) if self._wide else tensor
 
     def dtype_argument(self, dtype: str) -> str:
         """Return a dtype as the handler is to see it."""
-        return widened(dtype) if self._wide else dtype
+        return computed(dtype) if self._wide else dtype
 
     def finish(self, results: Sequence[str | None]) -> list[str | None]:
         """Name the results after the node; those that existed before keep their names."""
@@ -407,7 +430,7 @@ class Lowering:
             if result in self._emitted and result not in names and self._is_made(result):
                 name = self._name if len(results) == 1 else f"{self._name}.{index}"
                 names[result] = self._rename(result, name)
-        return [None if result is None else names.get(result, result) for result in results]
+        return [r if r is None else type(r)(names.get(r, r)) for r in results]
 
     def _check_not_empty(self, outputs: Sequence[str]) -> None:
         for size in (size for output in outputs for size in self.shape(output)):
@@ -430,11 +453,6 @@ class Lowering:
         return named
 
 
-def widened(dtype: str) -> str:
-    """Return the dtype that ``dtype`` is computed in."""
-    return "float32" if dtype in FLOATS_16_BIT else dtype
-
-
 def convert_number(value: float, dtype: str) -> int | float | bool:
     """``value`` as the Python number that stands for an element of ``dtype``."""
     if dtype == "bool":
@@ -443,11 +461,19 @@ def convert_number(value: float, dtype: str) -> int | float | bool:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Copy a tensor to a C-contiguous array of the storage type of its dtype."""
-    return as_numpy(tensor.detach().clone(memory_format=torch.contiguous_format))
+    """Copy a tensor to a C-contiguous array as a session takes it: bfloat16 as its bits."""
+    return _array(tensor.detach().clone(memory_format=torch.contiguous_format))
 
 
-def as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """View a tensor as such an array; one that does not lie so in this memory is copied."""
-    values = tensor.detach().cpu().contiguous()
+def stored(tensor: torch.Tensor) -> np.ndarray:
+    """View a tensor as the C-contiguous array that holds it in a plan: complex numbers as pairs.
+
+    One that does not lie so in this memory is copied.
+    """
+    tensor = tensor.detach()
+    return _array(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    values = tensor.cpu().resolve_conj().contiguous()
     return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.numbers import as_tensor
 from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.representation import represented
 from taper_runtime.generator import STATE_SIZE
 from taper_runtime.ops.opdef import TensorType
 
@@ -127,4 +128,7 @@ def _emit(
     results = list(ctx.emit_multi(op, inputs, blocks, **attrs))
     if state:
         ctx.generator = results.pop(0)
-    return results
+    return [
+        name if type_ is None else represented(name, type_.dtype)
+        for name, type_ in zip(results, ctx.outputs, strict=True)
+    ]

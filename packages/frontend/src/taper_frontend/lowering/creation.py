@@ -15,6 +15,19 @@ if TYPE_CHECKING:
 
 
 @lowers(
+    "aten.bartlett_window.default",
+    "aten.bartlett_window.periodic",
+    "aten.blackman_window.default",
+    "aten.blackman_window.periodic",
+    "aten.hamming_window.default",
+    "aten.hamming_window.periodic",
+    "aten.hamming_window.periodic_alpha",
+    "aten.hamming_window.periodic_alpha_beta",
+    "aten.hann_window.default",
+    "aten.hann_window.periodic",
+    "aten.kaiser_window.default",
+    "aten.kaiser_window.periodic",
+    "aten.kaiser_window.beta",
     "aten.linspace.default",
     "aten.logspace.default",
     "aten.tril_indices.default",

@@ -33,7 +33,7 @@ def pdist(ctx: Lowering, x: str, p: float = 2) -> str:
 @lowers("aten.dist.default")
 def dist(ctx: Lowering, a: str, b: str, p: float = 2) -> str:
     """Compute the p-norm of the difference of two tensors."""
-    difference = ctx.apply("SUB", a, b, dtype=ctx.output.dtype)
+    difference = ctx.apply("SUB", a, b, dtype=ctx.result_dtype(a, b))
     return norm_over(ctx, difference, p, None, keepdim=False)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.lowering.complex_parts import real
 from taper_frontend.lowering.registry import HANDLERS, lowers
+from taper_frontend.lowering.representation import is_complex
 from taper_runtime.ops.elementwise import MICROOPS
 
 if TYPE_CHECKING:
@@ -226,14 +228,18 @@ def softplus(ctx: Lowering, x: str, beta: float = 1, threshold: float = 20) -> s
 
 @lowers("aten._to_copy.default")
 def to_copy(ctx: Lowering, x: str, dtype: str | None = None) -> str:
-    """Convert the dtype."""
-    return ctx.cast(x, dtype or ctx.dtype(x))
+    """Convert the dtype; of complex numbers made real, the imaginary part is dropped."""
+    return _converted(ctx, x, dtype or ctx.dtype(x))
 
 
 @lowers("aten.copy.default")
 def copy(ctx: Lowering, x: str, src: str) -> str:
     """Give ``src`` the type of ``x``."""
-    return ctx.expand(ctx.cast(src, ctx.dtype(x)), ctx.shape(x))
+    return ctx.expand(_converted(ctx, src, ctx.dtype(x)), ctx.shape(x))
+
+
+def _converted(ctx: Lowering, x: str, dtype: str) -> str:
+    return ctx.cast(x if is_complex(dtype) or dtype == "bool" else real(ctx, x), dtype)
 
 
 @lowers("aten.alias.default", "aten.clone.default", "aten.detach.default")

@@ -6,6 +6,8 @@ import math
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from taper_frontend.lowering.pad import constant_pad_nd
 from taper_frontend.lowering.registry import lowers
 
@@ -39,6 +41,57 @@ def col2im(
         x = _overlap(ctx, x, size + 2 * pad, spread, step)
         x = ctx.slice(x, 2, pad, pad + size)
     return ctx.reshape(x, shape)
+
+
+#: Most windows over one element that are added as whole runs; more go through SCATTER.
+_MAX_RUNS = 32
+
+
+@lowers("aten.unfold_backward.default")
+def unfold_backward(
+    ctx: Lowering, windows: str, input_sizes: list[int], dim: int, size: int, step: int
+) -> str:
+    """Add windows, along the last axis, to where ``unfold`` has taken them from.
+
+    A window is cut into runs of a step each: the first runs of all windows lie side by side, and so
+    do the second ones, one step further. torch.istft puts its frames together so.
+    """
+    shape = ctx.output.shape
+    axis = dim % len(shape)
+    count = ctx.shape(windows)[axis]
+    windows = ctx.permute(windows, [*(i for i in range(len(shape)) if i != axis), axis, len(shape)])
+    outer = ctx.shape(windows)[:-2]
+    runs = -(-size // step)
+    if runs > _MAX_RUNS:
+        y = _scattered(ctx, windows, shape[axis], size, step)
+    else:
+        windows = constant_pad_nd(ctx, windows, [0, runs * step - size])
+        parts = [
+            constant_pad_nd(
+                ctx,
+                ctx.slice(windows, len(outer) + 1, j * step, (j + 1) * step),
+                [0, 0, j, runs - 1 - j],
+            )
+            for j in range(runs)
+        ]
+        y = reduce(lambda a, b: ctx.emit("ADD", [a, b]), parts)
+        length = (count + runs - 1) * step
+        y = constant_pad_nd(ctx, ctx.reshape(y, (*outer, length)), [0, shape[axis] - length])
+    last = len(shape) - 1
+    y = ctx.permute(y, [*range(axis), last, *range(axis, last)])
+    return ctx.expand(y, shape)  # torch.istft adds one row of windows for all rows
+
+
+def _scattered(ctx: Lowering, windows: str, length: int, size: int, step: int) -> str:
+    """Add windows one element at a time."""
+    *outer, count, _ = ctx.shape(windows)
+    first = ctx.emit("ARANGE", [], start=0, stop=count * step, step=step)
+    within = ctx.constant(np.arange(size))
+    places = ctx.emit("ADD", [ctx.reshape(first, (count, 1)), within])
+    index = ctx.expand(ctx.reshape(places, (count * size,)), (*outer, count * size))
+    flat = ctx.reshape(windows, (*outer, count * size))
+    zeros = ctx.full((*outer, length), 0, ctx.dtype(windows))
+    return ctx.emit("SCATTER", [zeros, index, flat], axis=len(outer), reduce="sum")
 
 
 def _overlap(ctx: Lowering, x: str, size: int, dilation: int, stride: int) -> str:

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from taper_frontend.lowering.context import Refusal
 from taper_frontend.lowering.registry import HANDLERS
-from taper_frontend.lowering.tensor_types import refused_type
+from taper_frontend.lowering.representation import refused_type
 from taper_frontend.lowering.trees import tensor_leaves
 
 if TYPE_CHECKING:

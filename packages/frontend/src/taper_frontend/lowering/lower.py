@@ -17,9 +17,15 @@ from torch.export.graph_signature import (
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
-from taper_frontend.lowering.context import as_numpy, to_numpy
+from taper_frontend.lowering.context import stored
+from taper_frontend.lowering.representation import (
+    DTYPE_NAMES,
+    Pairs,
+    refused_type,
+    represented,
+    stored_type,
+)
 from taper_frontend.lowering.symbols import Sizes
-from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
 from taper_runtime.errors import InternalError, OpError
@@ -57,12 +63,18 @@ class Lowered(NamedTuple):
         How the flat inputs and outputs nest; see :class:`taper_runtime.plan.plan.Plan`.
     symbols : dict of sympy.Symbol to size
         torch's symbols, as expressions in the size variables.
+    complex_reads : frozenset of str
+        The inputs and states that hold complex numbers.
+    complex_outputs : frozenset of int
+        Which of the outputs do.
     """
 
     graph: Graph
     input_tree: Tree
     output_tree: Tree
     symbols: dict[sympy.Symbol, int]
+    complex_reads: frozenset[str]
+    complex_outputs: frozenset[int]
 
 
 _Ends = tuple[list[Tree], list[Tree]]
@@ -192,22 +204,25 @@ class _ProgramWalk(Walk):
         outputs = [name for kind, name in results if kind == "tensor"]
         if holds_poison([*outputs, *map(self.value, self.written.values())]):
             raise InternalError("an output has no value though nothing was refused")
-        self.graph.set_outputs(outputs)
+        self.graph.set_outputs(map(str, outputs))
         self.set_next_values()
         self.graph.prune(list(self.graph.constants))  # a body has its own
         spec = self.program.call_spec
+        pairs = {value for value in self.values.values() if isinstance(value, Pairs)}
         return Lowered(
             self.graph,
-            describe_tree(spec.in_spec, input_leaves),
-            describe_tree(spec.out_spec, results),
+            describe_tree(spec.in_spec, map(_plain, input_leaves)),
+            describe_tree(spec.out_spec, map(_plain, results)),
             self.sizes.symbols,
+            frozenset(name for name in self.graph.reads if name in pairs),
+            frozenset(i for i, name in enumerate(outputs) if isinstance(name, Pairs)),
         )
 
     def set_next_values(self) -> None:
         """Give the states their next values, as far as they could be lowered."""
         for state, name in self.states.items():
             if (tensor := self.value(name)) is not POISON:
-                self.graph.set_next(state, tensor)
+                self.graph.set_next(state, str(tensor))
         if self.context.generator is not None and self.context.generator_state is not None:
             self.graph.set_next(self.context.generator_state, self.context.generator)
 
@@ -258,7 +273,7 @@ class _ProgramWalk(Walk):
                     self.refuse(what, "dtype", reason)
                 elif type_ := self.sizes.type(value):
                     name = self.inputs.get(arg.name, arg.name)
-                    self.values[arg.name] = self.graph.add_input(name, type_.dtype, type_.shape)
+                    self.values[arg.name] = self.add_input(name, type_)
             except OpError as error:
                 self.refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]
@@ -273,8 +288,9 @@ class _ProgramWalk(Walk):
                 self.refuse(f"buffer {target!r}", "dtype", reason)
                 self.values[name] = POISON
                 continue
-            state = self.graph.add_state(target, to_numpy(tensor), DTYPE_NAMES[tensor.dtype])
-            self.values[name] = state
+            type_ = _type(tensor)
+            state = self.graph.add_state(target, stored(tensor).copy(), stored_type(type_).dtype)
+            self.values[name] = represented(state, type_.dtype)
             self.states[state] = self.written[target]
 
     def _result(self, spec: OutputSpec) -> Tree | None:
@@ -318,15 +334,25 @@ class _ProgramWalk(Walk):
             return POISON
         key = _memory(tensor)
         if key not in self.tied or not tensor.numel():
-            dtype, value = DTYPE_NAMES[tensor.dtype], partial(as_numpy, tensor)
+            type_, value = _type(tensor), partial(stored, tensor)
             recipe: Constant
             if spec.kind == InputKind.CONSTANT_TENSOR:
-                recipe = literal(value(), dtype)
+                recipe = literal(value(), stored_type(type_).dtype)
             else:
                 names = dict.fromkeys([name, *self.names.get(key, ())])
-                recipe = Parameter(TensorType(dtype, tuple(tensor.shape)), tuple(names), value)
-            self.tied[key] = self.graph.add_constant(name, recipe)
+                recipe = Parameter(stored_type(type_), tuple(names), value)
+            self.tied[key] = represented(self.graph.add_constant(name, recipe), type_.dtype)
         return self.tied[key]
+
+
+def _plain(leaf: Tree) -> Tree:
+    """Return a leaf with the graph's own name of its tensor."""
+    kind, value = leaf
+    return [kind, str(value) if kind == "tensor" else value]
+
+
+def _type(tensor: torch.Tensor) -> TensorType:
+    return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.representation import is_complex
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
@@ -149,7 +150,7 @@ def vector_norm(
 def norm_over(ctx: Lowering, x: str, ord: float, dim: Dims, keepdim: bool) -> str:
     """Emit a norm over dimensions, in the dtype of the result."""
     dtype = ctx.output.dtype
-    x = ctx.cast(x, dtype)
+    x = ctx.cast(ctx.emit("ABS", [x]) if is_complex(ctx.dtype(x)) else x, dtype)
     if ord == 2:
         return ctx.emit("SQRT", [_reduce(ctx, "SUM", ctx.emit("SQUARE", [x]), dim, keepdim)])
     if ord == 0:

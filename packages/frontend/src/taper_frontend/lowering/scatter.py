@@ -123,10 +123,14 @@ def index_put(
     spot = ctx.shape(located.places)
     count = math.prod(spot)
     src = ctx.reshape(ctx.expand(values, (*before, *spot, *after)), (*before, count, *after))
-    index = ctx.reshape(located.places, (count, *[1] * len(after)))
-    index = ctx.expand(index, (*before, count, *after))
-    reduce = "sum" if accumulate else "none"
-    y = ctx.emit("SCATTER", [located.source, index, src], axis=located.axis, reduce=reduce)
+    places = ctx.reshape(located.places, (count,))
+    if accumulate:
+        index = ctx.reshape(places, (count, *[1] * len(after)))
+        index = ctx.expand(index, (*before, count, *after))
+        inputs = [located.source, index, src]
+        y = ctx.emit("SCATTER", inputs, axis=located.axis, reduce="sum")
+    else:
+        y = ctx.emit("WRITE", [located.source, places, src], axis=located.axis)
     y = ctx.reshape(y, [ctx.shape(x)[axis] for axis in located.order])
     return ctx.permute(y, np.argsort(located.order).tolist())
 

@@ -135,10 +135,17 @@ def unfold(ctx: Lowering, x: str, dimension: int, size: int, step: int) -> str:
             ctx.slice(x, axis, 0, count * size), (*shape[:axis], count, size, *shape[axis + 1 :])
         )
     else:
-        first = ctx.emit("ARANGE", [], start=0, stop=count * step, step=step)
-        within = ctx.constant(np.arange(size))
+        run = math.gcd(size, step)  # elements that all windows take together
+        if run > 1:
+            used = (count - 1) * step + size
+            x = ctx.reshape(
+                ctx.slice(x, axis, 0, used), (*shape[:axis], used // run, run, *shape[axis + 1 :])
+            )
+        first = ctx.emit("ARANGE", [], start=0, stop=count * (step // run), step=step // run)
+        within = ctx.constant(np.arange(size // run))
         index = ctx.emit("ADD", [ctx.reshape(first, (count, 1)), within])
         windows = ctx.emit("INDEX_SELECT", [x, index], axis=axis)
+        windows = ctx.reshape(windows, (*shape[:axis], count, size, *shape[axis + 1 :]))
     last = [*range(axis + 1), *range(axis + 2, len(shape) + 1), axis + 1]
     return ctx.reshape(ctx.permute(windows, last), ctx.output.shape)
 

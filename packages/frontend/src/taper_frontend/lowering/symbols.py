@@ -25,7 +25,7 @@ from torch.utils._sympy.functions import (
 )
 from torch.utils._sympy.numbers import int_oo
 
-from taper_frontend.lowering.tensor_types import DTYPE_NAMES, refused_type
+from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType

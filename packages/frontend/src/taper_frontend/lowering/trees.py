@@ -13,7 +13,7 @@ from taper_frontend.errors import ExportError
 from taper_runtime.plan.checks import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch.export import ExportedProgram
     from torch.utils._pytree import TreeSpec
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Tree = list[Any]
 
 
-def describe_tree(spec: TreeSpec, leaves: Sequence[Tree]) -> Tree:
+def describe_tree(spec: TreeSpec, leaves: Iterable[Tree]) -> Tree:
     """Nest ``leaves`` as ``spec`` says.
 
     Parameters
     ----------
     spec : TreeSpec
-    leaves : sequence
+    leaves : iterable
         One ``["tensor", name]`` or ``["value", x]`` per leaf.
 
     Returns

@@ -19,9 +19,9 @@ from taper_frontend.lowering.fx_nodes import (
     unbacked_sizes,
 )
 from taper_frontend.lowering.numbers import as_tensor, lower_number
+from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
-from taper_frontend.lowering.tensor_types import DTYPE_NAMES
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import UndecidedError, variables
@@ -145,10 +145,11 @@ class Walk:
         """Return what stands in a body for what it is given."""
         if isinstance(operand, str):
             if (constant := self.graph.constants.get(operand)) is not None:
-                return graph.add_constant(operand, constant)
-            operand = self.graph.tensors[operand].type
+                return type(operand)(graph.add_constant(operand, constant))
+            operand = self.context.type(operand)
         if isinstance(operand, TensorType):
-            return graph.add_input(name, operand.dtype, operand.shape)
+            held = stored_type(operand)
+            return represented(graph.add_input(name, held.dtype, held.shape), operand.dtype)
         return operand
 
     def _source(self, node: Node) -> str:
@@ -222,7 +223,7 @@ class Walk:
             result = handler(self.context, *args, **kwargs)
         many = isinstance(node.meta.get("val"), list | tuple)
         names = self.context.finish(list(result) if many else [result])
-        got = [None if name is None else self.graph.tensors[name].type for name in names]
+        got = [None if name is None else self.context.type(name) for name in names]
         if len(got) != len(expected) or any(
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
@@ -271,11 +272,13 @@ class Walk:
             types = self.sizes.types(node)
         except OpError:  # they are what was refused
             return POISON
-        names = [
-            POISON if t is None else self.graph.add_input(node.name, t.dtype, t.shape)
-            for t in types
-        ]
+        names = [POISON if t is None else self.add_input(node.name, t) for t in types]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
+
+    def add_input(self, name: str, type_: TensorType) -> str:
+        """Add an input of the graph that holds a tensor of this type; return its name."""
+        held = stored_type(type_)
+        return represented(self.graph.add_input(name, held.dtype, held.shape), type_.dtype)
 
     def refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
         """Note that something cannot be lowered."""

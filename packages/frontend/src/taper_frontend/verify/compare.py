@@ -70,5 +70,7 @@ def difference(got: np.ndarray, want: np.ndarray) -> Difference:
 
 
 def readable(array: np.ndarray) -> np.ndarray:
-    """Return bfloat16 as float32, other arrays as they are."""
+    """Return bfloat16 as float32, complex numbers as pairs, other arrays as they are."""
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag], -1)
     return from_bfloat16(array) if array.dtype == DTYPES["bfloat16"].storage else array

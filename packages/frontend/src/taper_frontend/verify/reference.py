@@ -151,9 +151,7 @@ class Reference:
             return [x.clone() if isinstance(x, torch.Tensor) else x for x in self._leaves]
         fresh = iter(arrays)
         return [
-            torch.from_numpy(next(fresh).copy()).view(leaf.dtype)
-            if isinstance(leaf, torch.Tensor)
-            else leaf
+            _as_torch(next(fresh), leaf) if isinstance(leaf, torch.Tensor) else leaf
             for leaf in self._leaves
         ]
 
@@ -224,6 +222,15 @@ def _contents(value: Any) -> Any:
     return value.copy() if isinstance(value, dict | list | set) else None
 
 
+def _as_torch(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """Return an array as a plan has it as a tensor of the dtype of ``like``."""
+    tensor = torch.from_numpy(array.copy())
+    return torch.complex(*tensor.unbind(-1)) if like.is_complex() else tensor.view(like.dtype)
+
+
 def _changed(value: Any, change: Change) -> Any:
-    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return change(value.detach()) if floats else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.is_complex():
+        return torch.view_as_complex(change(torch.view_as_real(value.detach().resolve_conj())))
+    return change(value.detach()) if value.is_floating_point() else value

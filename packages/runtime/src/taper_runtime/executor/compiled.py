@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.executor.executor import Executor, refuse
 from taper_runtime.executor.program import executed_nodes, make_program
+from taper_runtime.executor.rollback import with_saves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,7 @@ class CompiledExecutor(Executor):
         cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
+        plan = with_saves(plan)
         program = make_program(plan, threads)
         nodes = executed_nodes(plan)
         if strict_native:

@@ -106,19 +106,27 @@ class InterpretedExecutor(Executor):
             if array is not None and name not in given:
                 given[name] = check_output(plan.tensors[name], array, [*inputs, *given.values()])
                 memory[name] = _as_bytes(array)
-        for _ in self._execute(memory):
-            pass
+        kept = {
+            name: memory[name].copy() for name in plan.states if plan.is_in_place(name)
+        }  # in a run that fails, the states stay
+        try:
+            for _ in self._execute(memory):
+                pass
+        except BaseException:
+            for name, before in kept.items():
+                memory[name][...] = before
+            raise
         return [given[n] if n in given else self._array(memory, n) for n in plan.writes]
 
     def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, list[np.ndarray]]]:
         """Run, yielding each executed node with its outputs before the next one runs.
 
         The arrays are the live memory: a later node may compute in place over them. What the nodes
-        of blocks compute is not among them.
+        of blocks compute is not among them. The states among the inputs stay as they are.
         """
         if self._plan.sizes:
             return self._for_sizes(inputs).trace(inputs)
-        return self._execute(self._bind(inputs))
+        return self._execute(self._bind([np.array(array) for array in inputs]))
 
     def _bind(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Memory of every root, as bytes."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import definition, node_work, operand
 from taper_runtime.executor.inputs import bind_inputs
+from taper_runtime.executor.rollback import find_restores, with_saves
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block, lifetimes
@@ -47,19 +48,22 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
     """Return the program of a valid plan.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps the
-    executed nodes, all in the plan's order. It begins with an instance for
-    :func:`example_sizes`.
+    executed nodes, all in the plan's order, and what saves the states they overwrite
+    (:mod:`taper_runtime.executor.rollback`). It begins with an instance for :func:`example_sizes`.
 
     Raises
     ------
     InputError
         If the arena would be larger than one may be.
     """
+    plan = with_saves(plan)
     nodes = executed_nodes(plan)
+    restores = find_restores(plan, nodes)
     outputs = list(dict.fromkeys(plan.writes))
     external = {name: i for i, name in enumerate((*plan.reads, *outputs))}
     constants = {n: i for i, n in enumerate(n for n in plan.constants if n not in plan.states)}
-    blocks = arena_blocks(plan, nodes)
+    kept = [name for restore in restores for name in restore.node.reads[1:]]
+    blocks = arena_blocks(plan, nodes, kept)
     roots = {name: i for i, name in enumerate(blocks)}
 
     def place(name: str) -> _native.Operand:
@@ -88,6 +92,9 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
         count = _threads_worth(plan, node) if threads > 1 else 1
         label = f"{node.output} ({node.op})"
         program.add(op, attrs, operands, label, count)
+    for saved_by, node in restores:
+        op, attrs = definition(node)
+        program.add_restore(saved_by, op, attrs, [place(n) for n in (*node.reads, node.output)])
     types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
     program.finish([*example_sizes(plan).values()], [counted_bytes(tensor) for tensor in types])
     return program
@@ -129,16 +136,22 @@ def executed_nodes(plan: Plan) -> list[PlanNode]:
     return [node for node in plan.nodes if plan.is_executed(node)]
 
 
-def arena_blocks(plan: Plan, nodes: Sequence[PlanNode]) -> dict[str, Block]:
-    """Return the memory of each root in the arena, and when ``nodes``, in order, need it."""
+def arena_blocks(
+    plan: Plan, nodes: Sequence[PlanNode], kept: Sequence[str] = ()
+) -> dict[str, Block]:
+    """Return the memory of each root in the arena, and when ``nodes``, in order, need it.
+
+    That of the tensors ``kept`` is needed to the end.
+    """
     roots = {
         name: root
         for name, (root, _, _) in plan.placements.items()
         if plan.tensors[root].role == "intermediate"
     }
+    last = len(nodes) - 1
     return {
-        root: Block(*life, plan.tensors[root].nbytes)
-        for root, life in lifetimes(nodes, roots).items()
+        root: Block(birth, min(death, last), plan.tensors[root].nbytes)
+        for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
     }
 
 

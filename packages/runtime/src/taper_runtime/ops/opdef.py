@@ -105,6 +105,8 @@ class Cost(NamedTuple):
         Sums of products that are computed in registers and then stored, those lanes' among them.
     scratch : int
         Bytes that the op's algorithm writes to scratch and reads there.
+    copied : int
+        Of ``bytes``, those that are not moved where the output takes over an input's memory.
     """
 
     flops: int
@@ -112,6 +114,25 @@ class Cost(NamedTuple):
     padding: int = 0
     sums: int = 0
     scratch: int = 0
+    copied: int = 0
+
+
+class Save(NamedTuple):
+    """How to keep what a node in place overwrites of its first input, and how to put it back.
+
+    Attributes
+    ----------
+    op, attrs
+        Of the node that reads it: of the inputs but the last.
+    restore_op, restore_attrs
+        Of the node that writes it back: of the result, the inputs between the first and the last,
+        and what was read.
+    """
+
+    op: str
+    attrs: Attrs
+    restore_op: str
+    restore_attrs: Attrs
 
 
 #: attr type name -> does this plain value have it? The names are those of the kernel descriptors.
@@ -177,6 +198,7 @@ ViewRule = Callable[[Shape, Shape, Attrs], View | None]
 Check = Callable[..., None]
 DecodesRule = Callable[[Sequence[Any], TensorType], bool]
 PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
+SaveRule = Callable[[Attrs], Save]
 CostRule = Callable[[Sequence[Any], TensorType, Attrs], Cost]
 PackingRule = Callable[[TensorType, Attrs], str | None]
 
@@ -259,6 +281,9 @@ class OpDef(NamedTuple):
         one.
     inplace : tuple of int
         Inputs whose memory the output may take over when shape and dtype are equal.
+    save : callable, optional
+        ``attrs -> Save``: of an op that overwrites a part of its first input only, which part. Such
+        a node may run in place over a state.
     strided : tuple of int
         Inputs every native kernel of the op takes with any strides; ``(ALL_INPUTS,)`` for all.
         The others must be contiguous.
@@ -289,6 +314,7 @@ class OpDef(NamedTuple):
     view: ViewRule | None = None
     parts: PartsRule | None = None
     inplace: tuple[int, ...] = ()
+    save: SaveRule | None = None
     strided: tuple[int, ...] = ()
     formatted: tuple[int, ...] = ()
     cost: CostRule = _streaming_cost

@@ -1,4 +1,4 @@
-"""SCATTER: writing where an index tensor says, into a copy."""
+"""SCATTER and WRITE: writing where an index tensor says, into a copy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.gather import along, check_along, check_places
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import (
+    ALL_INPUTS,
+    Attr,
+    Attrs,
+    Cost,
+    OpDef,
+    Sample,
+    Save,
+    TensorType,
+)
 from taper_runtime.ops.region import WHOLE, Region, Same, Window
-from taper_runtime.ops.rules import COMPUTED, check_dtype, fail
+from taper_runtime.ops.rules import (
+    COMPUTED,
+    INDICES,
+    check_axis,
+    check_dtype,
+    fail,
+    replace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,6 +122,82 @@ def _samples_of_rows(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample([floats(3, 2, 5), narrow, floats(2, 4, 2)], {"axis": 1, "reduce": "sum"})
 
 
+def _infer_write(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    x, places, src = inputs
+    check_dtype("WRITE", "places", places.dtype, INDICES)
+    axis = check_axis("WRITE", attrs["axis"], len(x.shape))
+    if len(places.shape) != 1:
+        fail("WRITE", "places of rank 1", list(places.shape))
+    wanted = TensorType(x.dtype, replace(x.shape, axis, *places.shape))
+    if src != wanted:
+        fail("WRITE", f"src {wanted.dtype}{list(wanted.shape)}", f"{src.dtype}{list(src.shape)}")
+    return x
+
+
+def _write(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    x, places, src = inputs
+    check_places("WRITE", inputs, attrs)
+    out = np.array(x, order="C")
+    out[(slice(None),) * attrs["axis"] + (places,)] = src
+    return out
+
+
+def _region_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    axis, rank = attrs["axis"], len(output.shape)
+    x = tuple(Window(i) if i == axis else Same(i) for i in range(rank))
+    src = tuple(WHOLE if i == axis else Same(i) for i in range(rank))
+    return [x, (WHOLE,), src]
+
+
+def _cost_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """The written slices, and a copy of x where the output does not take over its memory."""
+    _, places, src = inputs
+    copied = 2 * output.nbytes
+    return Cost(0, copied + 2 * src.nbytes + places.nbytes, copied=copied)
+
+
+def _save_write(attrs: Attrs) -> Save:
+    axis = {"axis": attrs["axis"]}
+    return Save("INDEX_SELECT", axis, "WRITE", axis)
+
+
+def _samples_write() -> Iterator[Sample]:
+    rng = np.random.default_rng(15)
+    for dtype in (np.float32, np.int64, np.bool_, np.float16):
+        for shape, axis in (
+            ((6,), 0),
+            ((4, 5), 0),
+            ((4, 5), 1),
+            ((2, 6, 3), 1),
+            ((1, 3, 40, 4), 2),
+        ):
+            x = (rng.standard_normal(shape) * 9).astype(dtype)
+            for count, kind in ((0, np.int64), (1, np.int32), (3, np.int64), (9, np.int64)):
+                src = (rng.standard_normal(replace(shape, axis, count)) * 9).astype(dtype)
+                places = np.asarray(rng.integers(-shape[axis], shape[axis], count), kind)
+                yield Sample([x, places, src], {"axis": axis})
+    empty = np.ones((0, 3), np.float32)
+    yield Sample([empty, np.zeros(0, np.int64), empty], {"axis": 0})
+    yield Sample([empty, np.zeros(2, np.int64), empty[:, :2].copy()], {"axis": 1})
+
+
+WRITE = OpDef(
+    name="WRITE",
+    doc="A copy of x whose slices at `places`, of rank 1, along `axis` are those of src, in order: "
+    "of several to one place the last stays. A negative place counts from the end.",
+    inputs=(3, 3),
+    infer=_infer_write,
+    evaluate=_write,
+    check=partial(check_places, "WRITE"),
+    samples=_samples_write,
+    attrs={"axis": Attr("int", role="axis")},
+    region=_region_write,
+    inplace=(0,),
+    save=_save_write,
+    strided=(ALL_INPUTS,),
+    cost=_cost_write,
+)
+
 SCATTER = OpDef(
     name="SCATTER",
     doc="A copy of x with out[index[i, j], j] = src[i, j] for axis 0, and alike for every axis "
@@ -118,5 +210,8 @@ SCATTER = OpDef(
     samples=_samples,
     attrs={"axis": Attr("int", role="axis"), "reduce": Attr("string", "none")},
     region=_region,
+    inplace=(0,),
     strided=(ALL_INPUTS,),
 )
+
+OPS = (SCATTER, WRITE)

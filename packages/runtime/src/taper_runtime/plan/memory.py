@@ -68,12 +68,13 @@ def check_memory(
     extents = _check_placements(plan, replaced)
     writable = {plan.placements[name].root for name in replaced}
     written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
-    written.update((root, [root]) for root in writable)
+    written.update((root, [root]) for root in (*writable, *plan.states))
     for step, node in enumerate(plan.nodes):
         if plan.is_executed(node):
             _check_inputs(plan, node, f"plan.nodes[{step}]")
             for index, output in enumerate(node.outputs):
                 _check_output(plan, output, writable)
+                _check_write_to_state(plan, node, output, extents)
                 in_root = written[plan.placements[output].root]
                 in_root[:] = [n for n in in_root if last_read.get(n, NEVER) >= step]
                 for name in (*in_root, *node.outputs[:index]):
@@ -144,6 +145,8 @@ def _check_slice(
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate" and root.name != replaced:
         fail(f"{field}.root", f"expected itself, for an {spec.role} has external memory", root.name)
+    if spec.role != "intermediate":
+        _check_row_major(plan, spec, field)
     if placement.offset % itemsize != 0:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
     if itemsize > DTYPES[root.storage.dtype].size:
@@ -199,8 +202,24 @@ def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
         return
     field = tensor_field(name)
     _check_row_major(plan, plan.tensors[name], field)
-    if root.role in ("input", "constant", "state") and root.name not in writable:
+    if root.role in ("input", "constant") and root.name not in writable:
         fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
+
+
+def _check_write_to_state(
+    plan: Plan, node: PlanNode, output: str, extents: Mapping[str, _Extent]
+) -> None:
+    """Check that a node that writes to a state does so in place, as a run that fails can undo."""
+    root = plan.tensors[plan.placements[output].root]
+    if root.role != "state":
+        return
+    undone = REGISTRY[node.op].save is not None and output == node.output
+    if not (undone and _is_in_place(plan, node, node.reads[0], extents)):
+        fail(
+            f"{tensor_field(output)}.root",
+            "expected memory that a node may write",
+            f"state {root.name}",
+        )
 
 
 def _share(plan: Plan, name: str, other: str, extents: Mapping[str, _Extent]) -> bool:

@@ -37,7 +37,8 @@ def freeze(graph: Graph) -> Frozen:
     a constant that is one of the graph's as well is that one.
     """
     freezer = _Freezer(graph)
-    block = freezer.block(graph, {name: name for name in graph.tensors}, {})
+    replaced = {state.next: state.name for state in graph.states}
+    block = freezer.block(graph, {name: name for name in graph.tensors}, replaced)
     tensors = {**block.tensors, **freezer.tensors}
     placements = {**block.placements, **freezer.placements}
     return Frozen(

@@ -10,12 +10,13 @@ from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import executed_nodes, make_program
+from taper_runtime.executor.rollback import with_saves
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy as np
 
@@ -29,6 +30,7 @@ def make_plan(
     input_tree: Any = None,
     output_tree: Any = None,
     metadata: Mapping[str, Any] | None = None,
+    complex_ends: Collection[str] = (),
 ) -> Plan:
     """Plan a graph's execution.
 
@@ -40,6 +42,8 @@ def make_plan(
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "fallbacks" (nodes without a native
         kernel at the graph's example sizes) and "recipes" (see :mod:`taper_runtime.plan.recipes`).
+    complex_ends : collection of str
+        The inputs, outputs and states that users see as complex numbers.
 
     Returns
     -------
@@ -47,11 +51,17 @@ def make_plan(
         Valid by :func:`taper_runtime.plan.validate.validate`.
     """
     frozen = freeze(graph)
+    seen = {name: frozen.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
+    block = frozen.block._replace(tensors={**frozen.block.tensors, **seen})
     plan = Plan(
-        *frozen.block,
+        *block,
         constants={
             **spool(frozen.constants),
-            **{state.name: state.first for state in graph.states},
+            **{
+                state.name: state.first
+                for state in graph.states
+                if any(state.first.tobytes())  # else it begins as zeros, without data
+            },
         },
         samples=dict(samples or {}),
         input_tree=input_tree,
@@ -88,7 +98,8 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     """Return the nodes that no native kernel serves at these sizes."""
-    kernels = make_program(specialize(plan, sizes), threads=1).kernels()
+    plan = with_saves(specialize(plan, sizes))
+    kernels = make_program(plan, threads=1).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for node, kernel in zip(executed_nodes(plan), kernels, strict=True)

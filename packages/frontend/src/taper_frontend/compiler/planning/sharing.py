@@ -4,6 +4,9 @@ Tensors that share lie in one *allocation*. It starts with the tensor that is co
 and in-place results join it. If a graph output joins, the caller's array becomes the memory, and
 the output its root. Tensors that a CAT puts side by side are computed as slices of a *concat
 buffer*, an allocation that starts under the name of the CAT's output.
+
+What a node overwrites of a state can be put back where its op says how (``OpDef.save``): it may run
+in place over the state, and the state's next value may lie there.
 """
 
 from __future__ import annotations
@@ -90,6 +93,7 @@ class Sharing:
         self.executed: list[Node] = []
         self._last_read = last_reads(order, graph.kept)
         self._in_buffers: dict[str, tuple[str, int]] = {}
+        self._states = {state.name for state in graph.states}
         buffers = set() if graph.sizes else _find_concat_buffers(graph, order, self._in_buffers)
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
@@ -173,7 +177,7 @@ class Sharing:
             allocation = self.allocations[source]
             offset, strides = self.slices[source]
             if (
-                (allocation.writable or allocation.successor == output)
+                self._may_overwrite(allocation, node)
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
                 and is_contiguous(self.graph.tensors[source].shape, strides)
                 and all(self._last_read.get(name, NEVER) <= step for name in allocation.members)
@@ -184,6 +188,11 @@ class Sharing:
                 self._join(output, allocation, offset, strides)
                 return True
         return False
+
+    def _may_overwrite(self, allocation: Allocation, node: Node) -> bool:
+        if allocation.members[0] in self._states:  # a run that fails has to put it back
+            return node.definition.save is not None
+        return allocation.writable or allocation.successor == node.output
 
     def _reads_only(self, node: Node, source: str) -> bool:
         """Whether the node reads the memory to be overwritten through ``source`` alone.

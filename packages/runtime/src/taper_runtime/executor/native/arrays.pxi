@@ -19,6 +19,12 @@ cdef void *_address(array) except NULL:
     return data
 
 
+cdef bint _is_writable(array, void *data) except -1:
+    """Whether `data` is the array's own memory, and may be written."""
+    own = array.__array_interface__["data"][0] == <uintptr_t>data
+    return own and array.flags.writeable
+
+
 cdef void *_input_address(External external, array, list held) except NULL:
     """Address of an input's elements, which is checked against what it has to be."""
     cdef Py_buffer view

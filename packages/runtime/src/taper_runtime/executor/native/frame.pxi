@@ -25,6 +25,7 @@ cdef class Frame:
     cdef Buffer patches        # Patch, grouped by base
     cdef Buffer patch_ends     # int64, per base
     cdef Buffer bases          # void *, during a run: the external arrays, the arena last
+    cdef Py_ssize_t reached    # the last step that a run has come to, where it fails
 
     def __cinit__(self, Instance instance):
         cdef Program program = instance.program
@@ -83,6 +84,14 @@ cdef class Frame:
             while n < ends[i]:
                 patch[n].data[0] = bases[i] + patch[n].offset
                 n += 1
+
+    cdef int restore(self) except -1:
+        """Put back what a run that failed has overwritten of states."""
+        cdef Py_ssize_t saved_by
+        for saved_by, step in reversed(self.instance.program.restores):
+            if saved_by < self.reached:
+                self.run_numpy(self.instance.numpy_node(step))
+        return 0
 
     cdef int run_numpy(self, NumpyNode node) except -1:
         arrays = [self.array(operand) for operand in node.operands]

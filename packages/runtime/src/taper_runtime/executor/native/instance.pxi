@@ -46,6 +46,7 @@ cdef class Segment:
     cdef Py_ssize_t first  # of the native steps
     cdef Py_ssize_t end    # the one after the last
     cdef Step step         # None, or the one that numpy computes
+    cdef Py_ssize_t index  # which of the program's that is
     cdef NumpyNode node    # which is that
 
 
@@ -129,6 +130,7 @@ cdef class Instance:
             if candidate is None:
                 segment = Segment.__new__(Segment)
                 segment.step = step
+                segment.index = index
                 self.segments.append(segment)
                 continue
             native.workers = <int32_t>min(

@@ -32,6 +32,8 @@ cdef class Program:
     """
 
     cdef list steps           # Step
+    cdef list restores        # (number of the step that saves, Step that puts back)
+    cdef set overwritten      # of inputs, by number: a run writes to their memory
     cdef list blocks          # (birth, death, slot of nbytes) of each root in the arena
     cdef object table         # SizeTable
     cdef SizeCode sizes       # what `table` is once all steps are added
@@ -64,6 +66,7 @@ cdef class Program:
             (birth, death, self.table.slot(nbytes)) for birth, death, nbytes in blocks
         ]
         self.steps, self.instances, self.arenas = [], {}, []
+        self.restores, self.overwritten = [], set()
 
     def add(self, op, attrs, operands, label, threads):
         """Append a node.
@@ -82,6 +85,20 @@ cdef class Program:
         """
         self.steps.append(Step(self.table, op, attrs, operands, label, threads))
         self.n_tensors += len(operands)
+
+    def add_restore(self, saved_by, op, attrs, operands):
+        """Append a node that runs where a run fails.
+
+        Parameters
+        ----------
+        saved_by : int
+            The step that saves what the node puts back; it runs where that has been done.
+        op, attrs, operands
+            As :meth:`add` takes them; the output lies in the memory of an input of the program.
+        """
+        cdef Operand output = operands[len(operands) - 1]
+        self.restores.append((saved_by, Step(self.table, op, attrs, operands, "", 1)))
+        self.overwritten.add(output.index)
 
     def finish(self, sizes, tensor_bytes):
         """Make the program ready, with an instance for these values of the size variables.
@@ -213,9 +230,12 @@ cdef class Program:
         cdef void **bases = <void **>frame.bases.data
         cdef list outputs = []
         cdef list held = []  # copies made of inputs that are not contiguous
+        frame.reached = 0
         try:
             for i in range(self.n_inputs):
                 bases[i] = _input_address(instance.inputs[i], arrays[i], held)
+                if i in self.overwritten and not _is_writable(arrays[i], bases[i]):
+                    raise InputError(f"state {self.inputs[i].name!r}: expected to write its memory")
             for i in range(self.n_external - self.n_inputs):
                 external = instance.outputs[i]
                 if out is None or out[i] is None:
@@ -230,10 +250,14 @@ cdef class Program:
                 if segment.node is None:
                     self._run_native(frame, arena, segment, spans)
                     continue
+                frame.reached = segment.index
                 start = 0 if spans is None else taper_now()
                 frame.run_numpy(segment.node)
                 if spans is not None:
                     spans.append([(start, taper_now())])
+        except BaseException:
+            frame.restore()
+            raise
         finally:
             instance.frames.append(frame)
             self.arenas.append(arena)
@@ -260,7 +284,8 @@ cdef class Program:
         with nogil:
             status = taper_run(&args, &failed)
         if status != TAPER_OK:
-            step = instance.program.steps[instance.native[segment.first + failed][0]]
+            frame.reached = instance.native[segment.first + failed][0]
+            step = instance.program.steps[frame.reached]
             raise frame.failure(step, status)
         if spans is not None:
             for i in range(args.count):

@@ -1,0 +1,82 @@
+"""Save what a run overwrites of states, so that one that fails can put it back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.plan.plan import Plan
+
+
+class Restore(NamedTuple):
+    """A node that puts back what another overwrites of a state.
+
+    Attributes
+    ----------
+    saved_by : int
+        The executed node, by its number, that saves it: the one before that which overwrites it.
+    node : PlanNode
+        It runs where a run fails after that, over the memory of the overwriting node's output.
+    """
+
+    saved_by: int
+    node: PlanNode
+
+
+def with_saves(plan: Plan) -> Plan:
+    """Return the plan as it is run: before each node that writes to a state, one that saves it.
+
+    A plan that has such nodes already stays as it is.
+    """
+    nodes: list[PlanNode] = []
+    tensors, placements = dict(plan.tensors), dict(plan.placements)
+    for node in plan.nodes:
+        if _overwrites_state(plan, node) and _saved(node) not in tensors:
+            save = _save_node(node)
+            op = REGISTRY[save.op]
+            types = [plan.tensors[name].type for name in save.reads]
+            dtype, shape, _ = op.infer_type(types, save.attrs)
+            tensors[save.output] = TensorSpec(save.output, dtype, shape, "intermediate")
+            placements[save.output] = Placement(save.output, 0, contiguous_strides(shape))
+            nodes.append(save)
+        nodes.append(node)
+    if len(nodes) == len(plan.nodes):
+        return plan
+    return plan._replace(nodes=tuple(nodes), tensors=tensors, placements=placements)
+
+
+def find_restores(plan: Plan, nodes: Sequence[PlanNode]) -> list[Restore]:
+    """Return what puts back the states, for the executed ``nodes`` of :func:`with_saves`."""
+    restores = []
+    for index, node in enumerate(nodes):
+        if _overwrites_state(plan, node):
+            rule = REGISTRY[node.op].save
+            assert rule is not None  # else the plan is not valid
+            save = rule(REGISTRY[node.op].complete(node.attrs))
+            inputs = (node.output, *node.reads[1:-1], _saved(node))
+            restore = PlanNode(save.restore_op, inputs, node.outputs, save.restore_attrs)
+            restores.append(Restore(index - 1, restore))
+    return restores
+
+
+def _overwrites_state(plan: Plan, node: PlanNode) -> bool:
+    root = plan.placements[node.output].root
+    return plan.tensors[root].role == "state" and plan.is_executed(node)
+
+
+def _saved(node: PlanNode) -> str:
+    """Return the name of what is saved before a node overwrites it."""
+    return f"{node.output}.overwritten"
+
+
+def _save_node(node: PlanNode) -> PlanNode:
+    rule = REGISTRY[node.op].save
+    assert rule is not None  # else the plan is not valid
+    save = rule(REGISTRY[node.op].complete(node.attrs))
+    return PlanNode(save.op, node.inputs[:-1], (_saved(node),), save.attrs, source=node.source)

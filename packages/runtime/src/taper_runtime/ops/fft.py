@@ -1,0 +1,308 @@
+"""Fourier transforms along one axis.
+
+Complex numbers lie with real and imaginary parts along a last axis of 2; an axis is counted without
+it. A second input is a table of roots of unity and the like, :func:`table`, which the native
+kernels read; the meaning of an op does not depend on it.
+
+A length whose prime factors are all small is transformed by passes of those radices (Stockham's
+form, Cochran et al. 1967, "What is the fast Fourier transform?"), a single long one in four steps
+(Bailey 1990, "FFTs in external or hierarchical memory"); any other length by a convolution with a
+chirp (Bluestein 1970, "A linear filtering approach to the computation of discrete Fourier
+transform"). One of real numbers of an even length is one of half the length over pairs of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.ops.complex_mul import check_pairs
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same, all_of
+from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, fail, replace
+from taper_runtime.sizes import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Flops of a complex number, 5 log2(n): of a usual length, for sizes may decide the length.
+_FLOPS = 45
+
+#: Largest prime factor that a pass of its own transforms.
+_MAX_RADIX = 31
+
+
+def table(n: int, *, real: bool) -> np.ndarray:
+    """Return what a kernel needs to know of transforms of ``n`` numbers.
+
+    Parameters
+    ----------
+    n : int
+        At least 1.
+    real : bool
+        Whether one side is real.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 ``[rows, 2]``, complex numbers one after the other, with ``w(m, k) = exp(-2 pi i k /
+        m)``: ``w(n, k)`` for ``k < n``. Then, for the ``length`` that is transformed, ``n`` or half
+        of it, what :func:`_factors` gives; or, where it has a large prime factor, the chirp
+        ``w(2 length, j^2)``, the transform of its inverse in ``padded`` numbers divided by
+        ``padded``, ``w(padded, k)`` for ``k < padded``, and the factors of ``padded``.
+    """
+    length = _length(n, real)
+    parts = [_roots(n, np.arange(n))]
+    if _is_smooth(length):
+        parts.append(_factors(length))
+    else:
+        padded = _padded(length)
+        j = np.arange(length)
+        chirp = _roots(2 * length, j * j % (2 * length))
+        inverse = np.zeros(padded, np.complex128)
+        inverse[:length] = chirp.conj()
+        inverse[padded - length + 1 :] = chirp.conj()[:0:-1]
+        spectrum = np.fft.fft(inverse) / padded
+        parts += [chirp, spectrum, _roots(padded, np.arange(padded)), _factors(padded)]
+    return np.concatenate(parts).astype(np.complex64).view(np.float32).reshape(-1, 2)
+
+
+def table_rows(n: int, *, real: bool) -> int:
+    """Return the rows of :func:`table`."""
+    length = _length(n, real)
+    if _is_smooth(length):
+        return n + (length if _split(length) > 1 else 0)
+    padded = _padded(length)
+    return n + length + 3 * padded
+
+
+def _length(n: int, real: bool) -> int:
+    """Return how many complex numbers are transformed: pairs of real ones where they fit."""
+    return n // 2 if real and n % 2 == 0 else n
+
+
+def _is_smooth(n: int) -> bool:
+    for factor in range(2, _MAX_RADIX + 1):
+        while n % factor == 0:
+            n //= factor
+    return n == 1
+
+
+def _split(n: int) -> int:
+    """Return the largest divisor up to the square root: the first factor of four steps, or 1."""
+    for divisor in range(math.isqrt(n), 3, -1):
+        if n % divisor == 0:
+            return divisor
+    return 1
+
+
+def _padded(length: int) -> int:
+    """Return a square with room for a circular convolution, whose root has factors 2, 3, 5, 7."""
+    root = max(4, -(-math.isqrt(2 * length - 2) // 4) * 4)
+    while root * root < 2 * length - 1 or any(f > 7 for f in _prime_factors(root)):
+        root += 4
+    return root * root
+
+
+def _prime_factors(n: int) -> list[int]:
+    factors, factor = [], 2
+    while n > 1:
+        if n % factor == 0:
+            factors.append(factor)
+            n //= factor
+        else:
+            factor += 1
+    return factors
+
+
+def _roots(m: int, k: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp(-2j * np.pi * (k / m)))
+
+
+def _factors(length: int) -> np.ndarray:
+    """Return ``w(length, i j)``, row by row: i to the first factor, j to the second; or nothing."""
+    first = _split(length)
+    if first == 1:
+        return np.empty(0, np.complex128)
+    i, j = np.arange(first)[:, None], np.arange(length // first)
+    return _roots(length, i * j).reshape(-1)
+
+
+# -- ops ------------------------------------------------------------------------------------------
+
+
+def _check_table(op: str, inputs: Sequence[TensorType], n: int, *, real: bool) -> None:
+    """Check a table, which lengths that vary have none of."""
+    if len(inputs) == 1:
+        return
+    dtype, shape, _ = inputs[1]
+    check_dtype(op, "table", dtype, ("float32",))
+    if isinstance(n, Size) or not 1 <= n <= 2**31 or shape != (table_rows(n, real=real), 2):
+        fail(op, f"the table of a length of {n}", list(shape))
+
+
+def _infer_fft(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    shape = check_pairs("FFT", "x", inputs[0])
+    _check_table("FFT", inputs, shape[check_axis("FFT", attrs["axis"], len(shape))], real=False)
+    return inputs[0]
+
+
+def _infer_rfft(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype, shape, _ = inputs[0]
+    check_dtype("RFFT", "x", dtype, FLOATS)
+    axis = check_axis("RFFT", attrs["axis"], len(shape))
+    _check_table("RFFT", inputs, shape[axis], real=True)
+    return TensorType(dtype, (*replace(shape, axis, shape[axis] // 2 + 1), 2))
+
+
+def _infer_irfft(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    shape = check_pairs("IRFFT", "x", inputs[0])
+    axis = check_axis("IRFFT", attrs["axis"], len(shape))
+    size = attrs["size"]
+    if size < 1 or shape[axis] != size // 2 + 1:
+        fail("IRFFT", f"{size // 2 + 1} numbers along axis {axis} for size {size}", list(shape))
+    _check_table("IRFFT", inputs, size, real=True)
+    return TensorType(inputs[0].dtype, replace(shape, axis, size))
+
+
+def _numbers(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x[..., 0] + 1j * x[..., 1])
+
+
+def _pairs(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return _as(like, np.stack([x.real, x.imag], -1))
+
+
+def _as(like: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return x.astype(like.dtype, order="C")
+
+
+@np.errstate(all="ignore")
+def _evaluate_fft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    x, axis = inputs[0].astype(np.float64), attrs["axis"]
+    if not x.size:
+        return np.zeros(x.shape, inputs[0].dtype)
+    numbers = _numbers(x)
+    if attrs["inverse"]:
+        y = np.fft.ifft(numbers, axis=axis, norm="forward")
+    else:
+        y = np.fft.fft(numbers, axis=axis)
+    return _pairs(attrs["scale"] * y, inputs[0])
+
+
+@np.errstate(all="ignore")
+def _evaluate_rfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    x, axis = inputs[0].astype(np.float64), attrs["axis"]
+    if not x.size:
+        shape = replace(x.shape, axis, x.shape[axis] // 2 + 1)
+        return np.zeros((*shape, 2), inputs[0].dtype)
+    return _pairs(attrs["scale"] * np.fft.rfft(x, axis=axis), inputs[0])
+
+
+@np.errstate(all="ignore")
+def _evaluate_irfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    x, axis, size = inputs[0].astype(np.float64), attrs["axis"], attrs["size"]
+    if not x.size:
+        return np.zeros(replace(x.shape[:-1], axis, size), inputs[0].dtype)
+    y = np.fft.irfft(_numbers(x), size, axis=axis, norm="forward")
+    return _as(inputs[0], attrs["scale"] * y)
+
+
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Need the whole of the axis, and of the parts."""
+    rank = min(len(inputs[0].shape), len(output.shape))
+    rank -= len(inputs[0].shape) == len(output.shape)  # the parts' axis of both
+    axes = [WHOLE if axis == attrs["axis"] else Same(axis) for axis in range(rank)]
+    parts = [WHOLE] * (len(inputs[0].shape) - rank)
+    return [(*axes, *parts), *(all_of(t.shape) for t in inputs[1:])]
+
+
+def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    numbers = (inputs[0].size + output.size) // 4  # of real ones, half as many
+    return Cost(_FLOPS * numbers, output.nbytes + sum(t.nbytes for t in inputs))
+
+
+_LENGTHS = (1, 2, 3, 4, 5, 8, 12, 15, 16, 21, 30, 31, 37, 49, 64, 74, 100, 144)
+
+
+def _given(n: int, shape: Shape, *, real: bool) -> list[np.ndarray]:
+    rng = np.random.default_rng(n)
+    return [rng.standard_normal(shape).astype(np.float32), table(n, real=real)]
+
+
+def _samples_fft() -> Iterator[Sample]:
+    for n in _LENGTHS:
+        yield Sample(_given(n, (3, n, 2), real=False), {"axis": 1})
+    for n, shape, axis in ((6, (2, 6, 5, 2), 1), (37, (37, 19, 2), 0), (256, (256, 2), 0)):
+        attrs = {"axis": axis, "inverse": True, "scale": 0.5}
+        yield Sample(_given(n, shape, real=False), attrs)
+    yield Sample(_given(8, (0, 8, 2), real=False), {"axis": 1})
+    yield Sample(_given(8, (2, 8, 2), real=False)[:1], {"axis": 1}, native=False)
+    yield Sample([np.ones((2, 6, 2))], {"axis": 1}, native=False)
+
+
+def _samples_rfft() -> Iterator[Sample]:
+    for n in _LENGTHS:
+        yield Sample(_given(n, (19, n), real=True), {"axis": 1})
+    for n, shape, axis in (
+        (6, (2, 6, 5), 1),
+        (37, (37, 19), 0),
+        (512, (512,), 0),
+        (22, (3, 22), 1),
+    ):
+        yield Sample(_given(n, shape, real=True), {"axis": axis, "scale": 0.5})
+    yield Sample(_given(8, (2, 8), real=True)[:1], {"axis": 1}, native=False)
+    yield Sample([np.ones((2, 7))], {"axis": 1}, native=False)
+
+
+def _samples_irfft() -> Iterator[Sample]:
+    for n in _LENGTHS:
+        yield Sample(_given(n, (19, n // 2 + 1, 2), real=True), {"axis": 1, "size": n})
+    for n, shape, axis in ((6, (2, 4, 5, 2), 1), (37, (19, 19, 2), 0), (512, (257, 2), 0)):
+        attrs = {"axis": axis, "size": n, "scale": 0.5}
+        yield Sample(_given(n, shape, real=True), attrs)
+    yield Sample(_given(8, (2, 5, 2), real=True)[:1], {"axis": 1, "size": 8}, native=False)
+    yield Sample([np.ones((2, 4, 2))], {"axis": 1, "size": 7}, native=False)
+
+
+_AXIS: dict[str, Attr] = {"axis": Attr("int", role="axis")}
+_SCALE: dict[str, Attr] = {"scale": Attr("float", 1.0)}
+
+
+def _op(name: str, doc: str, attrs: dict[str, Attr], **rules: Any) -> OpDef:
+    return OpDef(
+        name=name, doc=doc, inputs=(1, 2), attrs=attrs, region=_region, cost=_cost, **rules
+    )
+
+
+OPS = (
+    _op(
+        "FFT",
+        "scale * sum over j of x[j] exp(-2 pi i j k / n) along an axis of n complex numbers; with "
+        "exp(+2 pi i j k / n) if inverse. The table is that of n (taper_runtime.ops.fft).",
+        {**_AXIS, "inverse": Attr("bool", default=False), **_SCALE},
+        infer=_infer_fft,
+        evaluate=_evaluate_fft,
+        samples=_samples_fft,
+    ),
+    _op(
+        "RFFT",
+        "The first n // 2 + 1 numbers of FFT along an axis of n real numbers: the others are their "
+        "conjugates. The table is that of n real numbers.",
+        {**_AXIS, **_SCALE},
+        infer=_infer_rfft,
+        evaluate=_evaluate_rfft,
+        samples=_samples_rfft,
+    ),
+    _op(
+        "IRFFT",
+        "The real numbers, size of them, whose inverse FFT's first half is given along an axis; "
+        "imaginary parts where there can be none are not read. The table is that of RFFT.",
+        {**_AXIS, "size": Attr("int", sized=True), **_SCALE},
+        infer=_infer_irfft,
+        evaluate=_evaluate_irfft,
+        samples=_samples_irfft,
+    ),
+)

@@ -1,0 +1,57 @@
+"""Fourier transforms as torch has them."""
+
+import pytest
+import torch
+
+from complex_models import check, numbers
+from marks import NUMPY
+
+pytestmark = NUMPY
+fft = torch.fft
+
+torch.manual_seed(0)
+REAL, COMPLEX = torch.randn(2, 6, 15), numbers(2, 6, 15)
+
+
+def test_transforms():
+    """All transforms, norms, axes; cut and padded; odd and even, prime and large lengths."""
+
+    def transforms(x, z):
+        yield from (fft.fft(x), fft.fft(z), fft.ifft(z), fft.rfft(x), fft.irfft(z), fft.hfft(z))
+        yield from (fft.ihfft(x), fft.irfft(z, n=7), fft.irfft(z, n=29), fft.fft(x, n=4))
+        yield from (fft.rfft(x, n=20, dim=1), fft.ifft(z, dim=0), fft.fft(z, n=37, dim=1))
+        for norm in ("backward", "ortho", "forward"):
+            yield from (fft.fft(z, norm=norm), fft.ifft(z, norm=norm), fft.rfft(x, norm=norm))
+            yield from (fft.irfft(z, norm=norm), fft.fft2(x, norm=norm), fft.ifft2(z, norm=norm))
+        yield from (fft.rfft2(x), fft.irfft2(z), fft.irfft2(z, s=(4, 9)), fft.fftn(x))
+        yield from (fft.ifftn(z), fft.rfftn(x), fft.irfftn(z), fft.fftn(z, s=(3, 8), dim=(0, 2)))
+        yield from (fft.fftshift(z), fft.ifftshift(x), fft.fftn(x.permute(2, 0, 1)))
+
+    plan = check(lambda x, z: list(transforms(x, z)), REAL, COMPLEX)
+    assert not plan.metadata["fallbacks"]
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_long_transforms(rows):
+    """Many rows at once, and one row, which is transformed otherwise."""
+    lengths = (64, 400, 1000, 1009, 4096, 2 * 1009, 5005)
+    inputs = [t for n in lengths for t in (torch.randn(rows, n), numbers(rows, n))]
+
+    def transforms(*inputs):
+        for n, x, z in zip(lengths, inputs[::2], inputs[1::2], strict=True):
+            yield from (fft.fft(z, norm="ortho"), fft.ifft(z, norm="ortho"))
+            yield from (fft.rfft(x, norm="ortho"), fft.irfft(z, n=n, norm="ortho"))
+
+    names = [f"x{i}" for i in range(len(inputs))]
+    check(lambda *inputs: list(transforms(*inputs)), *inputs, atol=1e-5, input_names=names)
+
+
+def test_lengths_that_vary():
+    x = torch.randn(2, 6, 8)
+    plan = check(lambda x: fft.fft2(x).real, x, dynamic_axes={"x": {0: "batch", 1: "length"}})
+    assert [row["op"] for row in plan.metadata["fallbacks"]] == ["FFT"]  # of the varying length
+
+
+def test_in_float64():
+    x = torch.randn(2, 6, dtype=torch.float64)
+    check(lambda x: (fft.rfft(x), fft.fft(x).abs()), x, rtol=1e-12, atol=1e-12)
