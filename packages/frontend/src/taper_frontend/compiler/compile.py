@@ -20,7 +20,7 @@ def compile_graph(
 ) -> list[PassRecord]:
     """Optimize ``graph`` and give each output a node of its own, which the planner needs.
 
-    So are the blocks of its nodes.
+    The graphs inside its nodes are compiled after it, each like it.
 
     Parameters
     ----------
@@ -44,6 +44,7 @@ def compile_graph(
         if a pass does, or a stage leaves what its form says is gone.
     """
     records = run_pipeline(graph, [*passes, materialize_outputs], verify=verify)
-    for block in (block for node in graph.order() for block in node.blocks):
-        records += compile_graph(block, passes, verify=verify)
+    for node in graph.order():
+        for block in node.blocks:
+            records += compile_graph(block, passes, verify=verify)
     return records

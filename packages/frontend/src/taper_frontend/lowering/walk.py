@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import UnsupportedNode
@@ -13,10 +14,10 @@ from taper_frontend.lowering.context import Lowering, Refusal
 from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.fx_nodes import (
     find_handler,
+    is_item,
     needed,
     tensors_of,
     unbacked_shapes,
-    unbacked_sizes,
 )
 from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
@@ -88,10 +89,11 @@ class Walk:
         self.graph = graph
         self.sizes = sizes
         self.findings = findings
-        self.context = Lowering(graph, training, prefix, self.lower_block)
+        self.context = Lowering(graph, sizes, training, prefix, self.lower_block)
         self.values: dict[str, Any] = {}
         # where a node is that torch says no line of
         self._around = ""
+        self._is_body = bool(prefix)
 
     def value(self, name: str) -> Any:
         """Return what stands for an FX node."""
@@ -152,6 +154,11 @@ class Walk:
             return represented(graph.add_input(name, held.dtype, held.shape), operand.dtype)
         return operand
 
+    def _check_shapes(self, node: Node) -> None:
+        """Refuse a shape that values decide: a body has memory for what is known before a run."""
+        if not unbacked_shapes(node) <= self.sizes.symbols.keys():
+            raise Refusal("the shape of the result depends on values, in a body", "data-dependent")
+
     def _source(self, node: Node) -> str:
         return source_line(node) or self._around
 
@@ -160,21 +167,27 @@ class Walk:
         if node.target is operator.getitem:
             return self._pick(node)
         try:
+            if self._is_body:
+                self._check_shapes(node)
+            elif not isinstance(node.target, HigherOrderOperator):
+                self.sizes.bind(node)  # a loop gives its integers as scalars
             self.context.begin(node, self.sizes.types(node), self._source(node))
             arguments = self._arguments(node)
             handler = find_handler(node)
             value = node.meta.get("val")
-            if isinstance(value, torch.SymInt) and not unbacked_sizes(node):
+            if is_item(node) and handler is not None and not holds_poison(arguments):
+                return self._take_number(handler, arguments, node)
+            if isinstance(value, torch.SymInt) and self.sizes.knows(value):
                 return self.sizes.size(value)
             if isinstance(value, torch.SymInt | torch.SymBool) and not holds_poison(arguments):
                 return lower_number(self.context, node, arguments[0])
             if (
                 isinstance(value, torch.SymFloat)
-                and not unbacked_sizes(node)
+                and self.sizes.knows(value)
                 and tensors_of(node.users)
             ):
                 return lower_fraction(self.context, self.sizes, value.node.expr)
-            if handler is None or holds_poison(arguments) or unbacked_shapes(node):
+            if handler is None or holds_poison(arguments):
                 return POISON
             return self._call(handler, arguments, node)
         except RefusedBody:
@@ -196,6 +209,20 @@ class Walk:
             reason = f"lowered only where its sizes are fixed ({error})"
         self.refuse(str(node.target), category, reason, self._source(node))
         return self._stand_in(node)
+
+    def _take_number(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
+        """Lower a node that takes a number out of a tensor: a size, or a scalar tensor."""
+        args, kwargs = arguments
+        result = handler(self.context, *args, **kwargs)
+        if isinstance(result, str):
+            numbers = (torch.SymInt, torch.SymFloat)
+            if any(isinstance(user.meta.get("val"), numbers) for user in node.users):
+                raise Refusal(
+                    "a number that is read out of a tensor is computed with, and it may be "
+                    "negative or a fraction; torch._check(n >= 0) makes a size of it",
+                    "data-dependent",
+                )
+        return result
 
     def _pick(self, node: Node) -> Any:
         """Return one result of a multi-output node."""
@@ -228,7 +255,7 @@ class Walk:
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
             message = f"{node.target} is lowered to {got}, torch gives {expected}"
-            if self.sizes.ranges:  # two forms of one size
+            if self.sizes.symbols:  # two forms of one size
                 raise UndecidedError(message)
             raise InternalError(message)
         return names if many else names[0]
