@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._higher_order_ops.while_loop import while_loop
 
 import taper_runtime.errors
 from lowering import Call, lower_model
@@ -95,19 +94,6 @@ def test_input_mutation():
     (node,) = refusals(lambda x: x.add_(1), X.clone())
     assert (node.op, node.category) == ("input 'args_0'", "mutation")
     assert "clone" in node.reason
-
-
-@pytest.mark.parametrize(
-    ("model", "op"),
-    [
-        (lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)), "cond"),
-        (lambda x: while_loop(lambda x: x.sum() < 9, lambda x: (x + 1,), (x,))[0], "while_loop"),
-    ],
-)
-def test_control_flow(model, op):
-    (node,) = refusals(model, X)
-    assert (node.op, node.category) == (op, "control flow")
-    assert "in forward" in node.source
 
 
 @pytest.mark.parametrize(
