@@ -197,8 +197,8 @@ class Sharing:
     def _reads_only(self, node: Node, source: str) -> bool:
         """Whether the node reads the memory to be overwritten through ``source`` alone.
 
-        Another view of the same memory may be read at other positions than the one just written, and
-        so may ``source`` itself as another operand.
+        Another view of the same memory may be read at other positions than the one just written,
+        and so may ``source`` itself as another operand.
         """
         allocation = self.allocations[source]
         places = (index for index, name in enumerate(node.inputs) if name == source)
