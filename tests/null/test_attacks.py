@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plan_edits import EDITS, GONE
+from plan_edits import EDITS, EMPTY, GONE
 from plan_files import PlanFile, small_file
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format.reader import load, loads
@@ -43,6 +43,83 @@ def attack(field):
         return function
 
     return register
+
+
+def add_entry(item, name="decode"):
+    """Break a file by one more entry."""
+
+    def attack(file):
+        file.header["sample/forward/x"] = file.header.pop("sample/x")
+        file.plan["features"] = ["entries"]
+        file.plan["entries"] = {name: item}
+
+    return attack
+
+
+X_TYPE = {"dtype": "float32", "shape": [2, 4], "root": "x", "offset": 0, "strides": [4, 1]}
+Y_TYPE = {**X_TYPE, "role": "output", "root": "y"}
+#: y = x + x, as in an entry.
+TWICE = {
+    **EMPTY,
+    "inputs": ["x"],
+    "outputs": ["y"],
+    "nodes": [
+        {"op": "ADD", "inputs": ["x", "x"], "outputs": ["y"], "attrs": {}, "source": ""},
+    ],
+    "tensors": {"x": {**X_TYPE, "role": "input"}, "y": Y_TYPE},
+}
+
+
+def twice(**changes):
+    return add_entry({**TWICE, **changes})
+
+
+ATTACKS |= {
+    "entry_is_a_string": (add_entry("forward"), "plan.entries['decode']"),
+    "entry_without_inputs": (
+        add_entry({k: v for k, v in EMPTY.items() if k != "inputs"}),
+        "plan.entries['decode'].inputs",
+    ),
+    "entry_with_another_member": (
+        add_entry({**EMPTY, "hook": "os.system"}), "plan.entries['decode'].hook",
+    ),
+    "entry_named_like_a_path": (add_entry(EMPTY, "a/b"), "plan.entries['a/b']"),
+    "entry_of_the_default_name": (add_entry(EMPTY, "forward"), "plan.entries['forward']"),
+    "entry_without_its_output": (twice(outputs=[]), "plan.entries['decode'].tensors['y'].role"),
+    "entry_with_a_constant_of_its_own": (
+        twice(tensors={**TWICE["tensors"], "w": {**X_TYPE, "role": "constant", "root": "w"}}),
+        "plan.entries['decode'].tensors['w'].role",
+    ),
+    "entry_that_reads_another_entrys_tensor": (
+        twice(nodes=[{**TWICE["nodes"][0], "inputs": ["x", "t"]}]),
+        "plan.entries['decode'].nodes[0].inputs[1]",
+    ),
+    "entry_that_writes_a_constant": (
+        twice(tensors={**TWICE["tensors"], "y": {**Y_TYPE, "root": "w"}}),
+        "plan.entries['decode'].tensors['y'].root",
+    ),
+    "entry_with_a_state_that_is_none": (
+        twice(states={"w": "y"}), "plan.entries['decode'].states['w']",
+    ),
+    "entry_with_a_size_of_no_input": (
+        twice(sizes={"n": [1, 4]}), "plan.entries['decode'].sizes['n']",
+    ),
+    "entry_with_a_tree_of_another_kind": (
+        twice(input_tree=["module", "x"]), "plan.entries['decode'].input_tree[0]",
+    ),
+    "entry_of_constants_of_another_type": (
+        twice(nodes=[{**TWICE["nodes"][0], "inputs": ["x", "w"]}]),
+        "plan.entries['decode'].nodes[0]",
+    ),
+}  # fmt: skip
+
+
+def test_an_entry_is_fine_unbroken(blob):
+    file = PlanFile(blob)
+    twice()(file)
+    plan = loads(file.pack()).entry("decode")
+    assert [*plan.tensors] == ["x", "y"]
+    assert not plan.constants
 
 
 @pytest.fixture(scope="module")

@@ -442,3 +442,21 @@ def test_page_states_the_limits():
 def test_page_lists_the_dtypes():
     line = re.search(r"- `dtype` is (.*)\.", PAGE)[1]
     assert re.findall(r"`(\w+)`", line) == list(DTYPES)
+
+
+def test_a_fingerprint_is_about_what_is_computed(tmp_path):
+    plan = small_plan()
+    plan.save(tmp_path / "m.taper")
+    first = plan.fingerprint()
+    assert load(tmp_path / "m.taper").fingerprint() == first
+    said = plan.nodes[0]._replace(source="other.py:1", targets=("aten.mm.default",))
+    alike = plan._replace(nodes=(said, *plan.nodes[1:]), metadata={}, samples={})
+    assert alike.fingerprint() == first
+    half = plan.nodes[0]._replace(attrs={"alpha": 0.25})
+    weights = {**plan.constants, "b": -plan.constants["b"]}
+    others = [
+        plan._replace(nodes=(half, *plan.nodes[1:])),
+        plan._replace(constants=weights),
+        plan._replace(default="main"),
+    ]
+    assert len({first, *(other.fingerprint() for other in others)}) == 4

@@ -2,6 +2,12 @@
 
 GONE = object()
 
+#: An entry that does nothing.
+EMPTY = {
+    "inputs": [], "outputs": [], "nodes": [], "tensors": {},
+    "input_tree": None, "output_tree": None, "sizes": {}, "states": {}, "origins": {},
+}  # fmt: skip
+
 #: field at fault -> attack -> place in the file and what an attacker puts there.
 EDITS = {
     "header.__metadata__": {
@@ -48,6 +54,9 @@ EDITS = {
     },
     "header['sample/x'].data_offsets": {
         "overlapping_tensors": ("header.sample/x.data_offsets", [64, 96]),
+    },
+    "plan.origins['n']": {
+        "origin_of_no_size": ("plan.origins", {"n": ["h", 0]}),
     },
     "plan.states['x']": {
         "state_that_is_an_input": ("plan.states", {"x": "y"}),
@@ -127,6 +136,27 @@ EDITS = {
         "no_version": ("plan.format_version", GONE),
         "version_is_true": ("plan.format_version", True),
         "version_is_a_float": ("plan.format_version", 1.0),
+    },
+    "plan.features": {
+        "no_features": ("plan.features", GONE),
+        "features_in_an_object": ("plan.features", {}),
+        "feature_that_is_not_used": ("plan.features", ["blocks"]),
+    },
+    "plan.features[0]": {
+        "feature_of_a_later_version": ("plan.features", ["delegates"]),
+        "feature_is_an_array": ("plan.features", [["blocks"]]),
+    },
+    "plan.default": {
+        "default_is_null": ("plan.default", None),
+        "default_is_an_array": ("plan.default", ["forward"]),
+        "default_of_two_words": ("plan.default", "for ward"),
+        "default_too_long": ("plan.default", "f" * 101),
+    },
+    "plan.entries": {
+        "entries_in_an_array": ("plan.entries", []),
+    },
+    "plan.samples['x']": {
+        "sample_of_no_entry": ("plan.entries", {"decode": EMPTY}),
     },
     "plan.nodes": {
         "no_nodes": ("plan.nodes", GONE),

@@ -3,6 +3,10 @@
 >>> plan = taper_frontend.export(module, args)
 >>> plan.save("model.taper")
 
+Several exports over the same weights and states become one plan with several entries:
+
+>>> taper_frontend.join_plans({"prefill": export(...), "decode": export(...)})
+
 ``export`` and ``explain`` need torch, which is imported when one of them is first used. The
 compiler, :mod:`taper_frontend.compiler`, needs numpy and taper_runtime alone.
 """
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.errors import ExportError, ExportWarning, UnsupportedOpError
 
 if TYPE_CHECKING:
+    from taper_frontend.compiler.planning import join_plans
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
     from taper_frontend.verify import VerificationError
@@ -27,10 +32,12 @@ __all__ = [
     "VerificationError",
     "explain",
     "export",
+    "join_plans",
 ]
 
-#: Names whose modules import torch, with their modules.
-_WITH_TORCH = {
+#: Names whose modules are imported when they are used, with their modules: most import torch.
+_LATER = {
+    "join_plans": "taper_frontend.compiler.planning",
     "VerificationError": "taper_frontend.verify",
     "explain": "taper_frontend.explainer",
     "export": "taper_frontend.exporter",
@@ -47,10 +54,10 @@ def __getattr__(name: str) -> Any:
     """
     from importlib import import_module
 
-    if name not in _WITH_TORCH:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(import_module(_WITH_TORCH[name]), name)
+        value = getattr(import_module(_LATER[name]), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

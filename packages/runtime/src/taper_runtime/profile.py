@@ -66,7 +66,7 @@ def profile_plan(
     sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
     plan = specialize(plan, sizes)
     executor = CompiledExecutor.compile(plan, threads=threads)
-    states = {name: np.array(plan.constants[name]) for name in plan.states}  # may be written
+    states = {name: np.array(plan.first_value(name)) for name in plan.states}  # may be written
     arrays = [states[name] if name in states else feed[name] for name in plan.reads]
     executor.run(arrays)
     taken = []

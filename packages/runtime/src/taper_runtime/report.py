@@ -39,6 +39,11 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
     lines += ["", describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
         lines += ["", *_describe_constants(plan), *_describe_nodes(plan)]
+    for name in plan.entries:
+        entry = plan.entry(name)
+        lines += ["", f"entry   {name}", *_describe_signature(entry)]
+        if nodes:
+            lines += ["", *_describe_nodes(entry)]
     return "\n".join(map(printable, lines))
 
 
@@ -72,6 +77,8 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
     data: dict[str, Any] = {
         "inputs": [_spec_data(plan.tensors[name]) for name in plan.inputs],
         "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
+        "entry": plan.default,
+        "entries": list(plan.entry_names),
         "states": list(plan.states),
         "sizes": {
             name: {"least": low, "largest": None if high >= UNBOUNDED else high}
@@ -97,6 +104,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             for name, recipe in _recipes(plan)
         ]
         data["nodes"] = [_node_data(plan, node) for node in plan.nodes]
+        data["others"] = {name: plan_data(plan.entry(name)) for name in plan.entries}
     return data
 
 
@@ -214,6 +222,8 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_signature(plan: Plan) -> Iterable[str]:
+    if plan.entries:
+        yield f"entry   {plan.default}"
     for kind, names in (("input", plan.inputs), ("output", plan.outputs), ("state", plan.states)):
         for name in names:
             yield f"{kind:<7} {name}: {type_text(plan.tensors[name])}"

@@ -103,14 +103,15 @@ class InferenceSession:
         self._options = options
         self._path = None if isinstance(model, (Plan, bytes)) else _absolute(model)
         self.plan = _plan(model)
+        self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _compile(self.plan, options, self._threads)
+        executor = _compile(self._function, options, self._threads)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
-            executor = self._recording = _record(executor, self.plan)
+            executor = self._recording = _record(executor, self._function)
         self._executor = executor
         self._state: State | None = None
-        if self.plan.states:
+        if any(spec.role == "state" for spec in self.plan.tensors.values()):
             from taper_runtime.state import State  # imports threading, which most plans do not need
 
             self._state = State(self.plan, options.seed)
@@ -120,6 +121,7 @@ class InferenceSession:
 
             self._complex = ComplexEnds(self.plan)
         self._background: Background | None = None
+        self._entries: dict[str, InferenceSession] = {}
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
         self._severity = _severity(options)
@@ -164,13 +166,43 @@ class InferenceSession:
         if state["state"] is not None:
             self._states().restore(state["state"])
 
-    def get_inputs(self) -> list[NodeArg]:
-        """Describe the inputs, in the order of the module's flattened arguments."""
-        return [_describe(self.plan.tensors[name]) for name in self.plan.inputs]
+    def get_inputs(self, *, entry: str | None = None) -> list[NodeArg]:
+        """Describe the inputs of an entry, in the order of the module's flattened arguments.
 
-    def get_outputs(self) -> list[NodeArg]:
-        """Describe the outputs, in the order of the module's flattened results."""
-        return [_describe(self.plan.tensors[name]) for name in self.plan.outputs]
+        Raises
+        ------
+        InputError
+            If there is no such entry.
+        """
+        plan = self.plan.entry(entry)
+        return [_describe(plan.tensors[name]) for name in plan.inputs]
+
+    def get_outputs(self, *, entry: str | None = None) -> list[NodeArg]:
+        """Describe the outputs of an entry, in the order of the module's flattened results.
+
+        Raises
+        ------
+        InputError
+            If there is no such entry.
+        """
+        plan = self.plan.entry(entry)
+        return [_describe(plan.tensors[name]) for name in plan.outputs]
+
+    @property
+    def entry_names(self) -> list[str]:
+        """Names of the plan's entries: what ``entry`` of :meth:`run` may be, the default first."""
+        return list(self.plan.entry_names)
+
+    def _entry(self, name: str) -> InferenceSession:
+        """Return a session of another entry that shares the state of this one."""
+        if name not in self._entries:
+            options = self._options.copy()
+            options.enable_profiling = False
+            session = InferenceSession(self.plan.entry(name), options)
+            if session._state is not None and self._state is not None:
+                session._state = self._state.of(session.plan)
+            self._entries[name] = session
+        return self._entries[name]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return an empty list: a plan's weights are not inputs."""
@@ -262,6 +294,7 @@ class InferenceSession:
         run_options: RunOptions | None = None,
         *,
         out: Mapping[str, np.ndarray] | None = None,
+        entry: str | None = None,
     ) -> list[np.ndarray]:
         """Run the plan once. Many threads may call this at once; the GIL is released.
 
@@ -281,6 +314,9 @@ class InferenceSession:
         out : mapping of str to numpy.ndarray, optional
             Arrays to write outputs into, by output name, without a copy: C-contiguous, writable, of
             exactly the output's dtype and shape, apart from every input.
+        entry : str, optional
+            Which of the plan's entries to run; the default one unless given. All share the state.
+            What an entry needs is prepared at its first run, which is not profiled.
 
         Returns
         -------
@@ -290,11 +326,13 @@ class InferenceSession:
         Raises
         ------
         InputError
-            On a missing, unknown or unfit input or ``out``, an unknown output name, or an argument
-            of another type.
+            On a missing, unknown or unfit input or ``out``, an unknown output name or entry, or an
+            argument of another type.
         TaperError
             If ``run_options.terminate`` is set.
         """
+        if entry is not None and entry != self.plan.default:
+            return self._entry(entry).run(output_names, input_feed, run_options, out=out)
         if run_options is not None or self._severity < 1:
             self._begin(run_options)
         if type(input_feed) is not dict:
@@ -315,7 +353,7 @@ class InferenceSession:
         if self._complex is not None:
             mine = None if mine is None else list(mine)
             self._complex.take(arrays, mine)
-        if self._state is None:
+        if not self.plan.states or self._state is None:
             outputs = self._executor.run(arrays, mine)
         else:
             outputs = self._state.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -40,14 +41,25 @@ class State:
         self._lock = Lock()
         self._seed = seed
         self._generator = plan.generator
-        self.names = tuple(name for name in plan.states if name != self._generator)
-        self._arrays = {name: np.array(plan.constants[name]) for name in plan.states}
+        functions = [plan.entry(name) for name in plan.entry_names]
+        states = [name for name, spec in plan.tensors.items() if spec.role == "state"]
+        generators = {function.generator for function in functions}
+        self._generators = [name for name in states if name in generators]
+        self.names = tuple(name for name in states if name not in generators)
+        self._arrays = {name: np.array(plan.first_value(name)) for name in states}
+        doubled = {name for function in functions for name in _doubled(function)}
         self._spare = {
-            name: np.empty_like(array)
-            for name, array in self._arrays.items()
-            if not plan.is_in_place(name)
+            name: np.empty_like(self._arrays[name]) for name in states if name in doubled
         }
+        self._doubled = _doubled(plan)
         self.reset()
+
+    def of(self, plan: Plan) -> State:
+        """Return this state as another entry of the plan sees it: they share all tensors."""
+        other = copy(self)
+        other._plan, other._generator = plan, plan.generator
+        other._doubled = _doubled(plan)
+        return other
 
     def run(
         self,
@@ -65,12 +77,15 @@ class State:
         if own and not self.names:
             return executor.run([*inputs, *own.values()], [*out, None])[:count]
         with self._lock:
+            arrays = self._arrays | own
             outputs = executor.run(
-                [*inputs, *(self._arrays | own).values()], [*out, *self._spare.values()]
+                [*inputs, *(arrays[name] for name in self._plan.states)],
+                [*out, *(self._spare[name] for name in self._doubled)],
             )
-            for name in self._spare.keys() - own.keys():
-                arrays = self._spare[name], self._arrays[name]
-                self._arrays[name], self._spare[name] = arrays
+            for name in self._doubled:
+                if name not in own:
+                    swapped = self._spare[name], self._arrays[name]
+                    self._arrays[name], self._spare[name] = swapped
         return outputs[:count]
 
     def get(self, name: str) -> np.ndarray:
@@ -122,11 +137,17 @@ class State:
         """Give one tensor, or all, the value it was exported with; to all belongs the generator."""
         for each in self.names if name is None else (name,):
             self._check(each)
-            self.set(each, self._plan.constants[each])
-        if name is None and self._generator is not None and self._seed is not None:
+            self.set(each, self._plan.first_value(each))
+        if name is None and self._seed is not None:
             with self._lock:
-                self._arrays[self._generator][...] = new_state(self._seed)
+                for generator in self._generators:
+                    self._arrays[generator][...] = new_state(self._seed)
 
     def _check(self, name: str) -> None:
         if name not in self.names:
             raise InputError(f"unknown state {name!r}; expected one of {[*self.names]}")
+
+
+def _doubled(plan: Plan) -> list[str]:
+    """Return the states that a run writes elsewhere than it reads them."""
+    return [name for name in plan.states if not plan.is_in_place(name)]

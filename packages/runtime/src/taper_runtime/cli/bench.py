@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taper_runtime.cli.options import (
+    add_entry,
     add_runs,
     add_session_options,
     add_sizes,
@@ -37,6 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE.json", help="where the machine's limits go"
     )
+    add_entry(parser)
     add_runs(parser, 100)
     add_sizes(parser)
     add_session_options(parser)

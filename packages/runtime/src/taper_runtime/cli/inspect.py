@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.cli.options import add_plan
+from taper_runtime.cli.options import add_plan, load_plan
 from taper_runtime.cli.parser import Result
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> Result:
-    from taper_runtime.format.reader import load
     from taper_runtime.report import describe_plan, plan_data
 
-    plan = load(args.plan)
+    plan = load_plan(args)
     return Result(plan_data(plan), describe_plan(plan))

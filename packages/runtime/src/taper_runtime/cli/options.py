@@ -35,8 +35,24 @@ def is_number(text: str) -> bool:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add the path of a plan."""
+    """Add the path of a plan, and ``--entry``."""
     parser.add_argument("plan", type=Path, metavar="FILE.taper")
+    add_entry(parser)
+
+
+def add_entry(parser: argparse.ArgumentParser) -> None:
+    """Add ``--entry``."""
+    parser.add_argument(
+        "--entry", metavar="NAME", help="which entry of the plan (default: the default one)"
+    )
+
+
+def load_plan(args: argparse.Namespace) -> Plan:
+    """Load the plan that the options of :func:`add_plan` name."""
+    from taper_runtime.format.reader import load
+
+    plan = load(args.plan)
+    return plan if args.entry is None else plan.entry(args.entry)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +110,7 @@ def open_session(args: argparse.Namespace) -> InferenceSession:
     options.strict_native = args.strict_native
     options.executor = args.executor
     options.seed = args.seed
-    return InferenceSession(args.plan, options)
+    return InferenceSession(load_plan(args), options)
 
 
 def make_feed(

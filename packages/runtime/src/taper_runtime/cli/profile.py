@@ -11,6 +11,7 @@ from taper_runtime.cli.options import (
     add_sizes,
     add_threads,
     feed_sizes,
+    load_plan,
     make_feed,
 )
 from taper_runtime.cli.parser import Result
@@ -51,11 +52,10 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 def measure(args: argparse.Namespace) -> tuple[Profile, Limits, dict[str, int]]:
     """Profile a plan; return also the limits of this machine, and the sizes of the run."""
     from taper_runtime.executor import _native
-    from taper_runtime.format.reader import load
     from taper_runtime.machine.measure import load_limits, measure_limits
     from taper_runtime.profile import profile_plan
 
-    plan, isa, threads = load(args.plan), _native.active_isa(), thread_count(args.threads)
+    plan, isa, threads = load_plan(args), _native.active_isa(), thread_count(args.threads)
     feed = make_feed(plan, args.size)
     if args.machine:
         limits = load_limits(args.machine, isa, threads)

@@ -14,7 +14,8 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
-from taper_runtime.format.container import NO_PLAN, Entry, parse_header, parse_json
+from taper_runtime.format.container import NO_PLAN, parse_header, parse_json
+from taper_runtime.format.container import Entry as StoredArray
 from taper_runtime.format.expression import Expressions
 from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN
@@ -24,12 +25,14 @@ from taper_runtime.plan.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
+    check_name,
     check_variable,
     describe,
     fail,
     is_integer,
 )
-from taper_runtime.plan.plan import Block, Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.features import FEATURES, features
+from taper_runtime.plan.plan import Block, Entry, Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
 
@@ -38,13 +41,9 @@ if TYPE_CHECKING:
 
     from taper_runtime.format.writer import FilePath
 
-_PLAN_KEYS = frozenset(
-    {
-        "format_version", "inputs", "outputs", "nodes", "tensors",
-        "input_tree", "output_tree", "metadata", "sizes", "states", "origins",
-    }
-)  # fmt: skip
 _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
+_ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "states", "origins"}
+_PLAN_KEYS = _ENTRY_KEYS | {"format_version", "features", "default", "metadata", "entries"}
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
 #: Keys that are left out where they say nothing.
 _NODE_OPTIONS = frozenset({"blocks", "targets"})
@@ -119,12 +118,15 @@ def loads(buffer: bytes | mmap) -> Plan:
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
         else:
             constants[name] = array
-    plan = _from_document(parse_json(metadata["plan"], "plan"), constants, samples)
+    document = parse_json(metadata["plan"], "plan")
+    plan = _from_document(document, constants, samples)
     validate(plan)
+    if document["features"] != features(plan):
+        fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
     return plan
 
 
-def _map_array(buffer: bytes | mmap, entry: Entry) -> np.ndarray:
+def _map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     """View an entry's bytes, or copy them where another tool left them unaligned."""
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
@@ -157,31 +159,69 @@ def _from_document(
             age = "older: export the model again" if version < FORMAT_VERSION else "newer"
             hint = f" (the Taper that wrote the file is {age})"
         fail("plan.format_version", f"expected {FORMAT_VERSION}{hint}", version)
+    for index, feature in enumerate(_tuple(document, "features", "plan", ())):
+        if feature not in FEATURES:
+            known = ", ".join(FEATURES)
+            fail(f"plan.features[{index}]", f"expected features known here ({known})", feature)
     _check_object(document, _PLAN_KEYS, "plan")
-    sizes, expressions = _sizes(document["sizes"])
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:
         fail("plan.metadata", "expected an object", metadata)
+    check_name(document["default"], "plan.default")
+    entries = _object(document, "entries")
+    by_entry = _samples_by_entry(samples, [document["default"], *entries] if entries else [])
+    default = _entry(document, by_entry.get(document["default"], samples))
     return Plan(
-        *_block(document, expressions, "plan", 0),
+        **default._asdict(),
         constants=constants,
-        samples=samples,
-        input_tree=from_json(document["input_tree"], "plan.input_tree"),
-        output_tree=from_json(document["output_tree"], "plan.output_tree"),
         metadata=metadata,
+        default=document["default"],
+        entries={name: _other(name, item, by_entry[name]) for name, item in entries.items()},
+    )
+
+
+def _other(name: str, item: Any, samples: dict[str, np.ndarray]) -> Entry:
+    """Return an entry that is not the default one."""
+    field = f"plan.entries[{name!r}]"
+    try:
+        return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples)
+    except PlanFormatError as error:
+        raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+
+
+def _samples_by_entry(
+    samples: dict[str, np.ndarray], entries: list[Any]
+) -> dict[Any, dict[str, np.ndarray]]:
+    """Return the samples of each entry; there are none where the plan has only one."""
+    found: dict[Any, dict[str, np.ndarray]] = {name: {} for name in entries if type(name) is str}
+    for name, array in samples.items() if entries else ():
+        entry, _, sample = name.partition("/")
+        if entry not in found:
+            raise PlanFormatError(f"plan.samples[{name!r}]", "expected one of an entry")
+        found[entry][sample] = array
+    return found
+
+
+def _entry(item: dict[str, Any], samples: dict[str, np.ndarray]) -> Entry:
+    sizes, expressions = _sizes(item["sizes"])
+    return Entry(
+        *_block(item, expressions, "plan", 0),
+        samples=samples,
+        input_tree=from_json(item["input_tree"], "plan.input_tree"),
+        output_tree=from_json(item["output_tree"], "plan.output_tree"),
         sizes=sizes,
-        states=_object(document, "states"),
+        states=_object(item, "states"),
         origins={
             name: tuple(origin) if type(origin) is list else origin
-            for name, origin in _object(document, "origins").items()
+            for name, origin in _object(item, "origins").items()
         },
     )
 
 
-def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
-    if type(document[key]) is not dict:
-        fail(f"plan.{key}", "expected an object", document[key])
-    value: dict[str, Any] = document[key]
+def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
+    if type(item[key]) is not dict:
+        fail(f"plan.{key}", "expected an object", item[key])
+    value: dict[str, Any] = item[key]
     return value
 
 
@@ -312,17 +352,21 @@ def _blocks(
 
 def _check_object(
     value: Any, keys: frozenset[str], field: str, options: frozenset[str] = frozenset()
-) -> None:
-    """Check that ``value`` is an object with exactly these keys, and any of ``options``."""
+) -> dict[str, Any]:
+    """Return ``value`` if it is an object with exactly these keys, and any of ``options``."""
     if type(value) is not dict:
         fail(field, "expected an object", value)
     if wrong := (value.keys() - options) ^ keys:
         key = min(wrong)
         problem = f"is no key of format version {FORMAT_VERSION}" if key in value else "is missing"
         raise PlanFormatError(f"{field}.{key}", problem)
+    return value
 
 
-def _tuple(item: dict[str, Any], key: str, field: str) -> tuple[Any, ...]:
-    if type(item[key]) is not list:
-        fail(f"{field}.{key}", "expected an array", item[key])
-    return tuple(item[key])
+def _tuple(item: dict[str, Any], key: str, field: str, missing: object = None) -> tuple[Any, ...]:
+    value = item.get(key, missing)
+    if type(value) is tuple:
+        return value
+    if type(value) is not list:
+        fail(f"{field}.{key}", "expected an array", value)
+    return tuple(value)

@@ -15,6 +15,7 @@ from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX
+from taper_runtime.plan.features import features
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import Size, variables
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode
 
 
 FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -54,11 +55,17 @@ def save(plan: Plan, path: FilePath) -> None:
         If the file cannot be written. A file at ``path`` is then as it was.
     """
     validate(plan)
-    arrays = {**plan.constants, **{SAMPLE_PREFIX + name: a for name, a in plan.samples.items()}}
-    types = {
-        name: TensorType(plan.tensors[name.removeprefix(SAMPLE_PREFIX)].storage.dtype, array.shape)
-        for name, array in arrays.items()
-    }
+    arrays: dict[str, np.ndarray] = {}
+    types: dict[str, TensorType] = {}
+    functions: dict[str, Plan | Entry] = {plan.default: plan, **plan.entries}
+    for name, array in plan.constants.items():
+        arrays[name] = array
+        types[name] = TensorType(plan.tensors[name].storage.dtype, array.shape)
+    for entry, function in functions.items():
+        prefix = f"{SAMPLE_PREFIX}{entry}/" if plan.entries else SAMPLE_PREFIX
+        for name, array in function.samples.items():
+            arrays[prefix + name] = array
+            types[prefix + name] = TensorType(function.tensors[name].storage.dtype, array.shape)
     metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
     header, order = make_header(metadata, types)
     _replace(os.fsdecode(path), header, (arrays[name] for name in order))
@@ -110,21 +117,34 @@ def to_document(plan: Plan) -> dict[str, Any]:
     """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
     return {
         "format_version": FORMAT_VERSION,
-        **_block(plan, "plan"),
-        "input_tree": to_json(plan.input_tree, "plan.input_tree"),
-        "output_tree": to_json(plan.output_tree, "plan.output_tree"),
+        "features": features(plan),
+        "default": plan.default,
+        **_function(plan, "plan"),
         "metadata": to_json(dict(plan.metadata), "plan.metadata"),
-        "states": {name: plan.states[name] for name in sorted(plan.states)},
-        "sizes": {
-            name: [_size(limit) for limit in plan.sizes[name]]
-            for name in sorted(plan.sizes, key=lambda name: (_depth(plan, name), name))
+        "entries": {
+            name: _function(plan.entries[name], f"plan.entries[{name!r}]")
+            for name in sorted(plan.entries)
         },
-        "origins": {name: list(plan.origins[name]) for name in sorted(plan.origins)},
     }
 
 
-def _block(block: Plan | Block, field: str) -> dict[str, Any]:
-    """What blocks and plans have."""
+def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
+    """What entries have."""
+    return {
+        **_block(entry.as_block(), field),
+        "input_tree": to_json(entry.input_tree, f"{field}.input_tree"),
+        "output_tree": to_json(entry.output_tree, f"{field}.output_tree"),
+        "states": {name: entry.states[name] for name in sorted(entry.states)},
+        "sizes": {
+            name: [_size(limit) for limit in entry.sizes[name]]
+            for name in sorted(entry.sizes, key=lambda name: (_depth(entry, name), name))
+        },
+        "origins": {name: list(entry.origins[name]) for name in sorted(entry.origins)},
+    }
+
+
+def _block(block: Block, field: str) -> dict[str, Any]:
+    """What blocks and entries have."""
     tensors = {}
     for name in sorted(block.tensors):
         spec, placement = block.tensors[name], block.placements[name]
@@ -148,10 +168,10 @@ def _block(block: Plan | Block, field: str) -> dict[str, Any]:
     }
 
 
-def _depth(plan: Plan, name: str) -> int:
+def _depth(entry: Plan | Entry, name: str) -> int:
     """Return how many variables, each limited by the one before, lead to this one."""
-    limit = plan.sizes[name][1]
-    return 1 + max((_depth(plan, atom.text) for atom in variables(limit)), default=0)
+    limit = entry.sizes[name][1]
+    return 1 + max((_depth(entry, atom.text) for atom in variables(limit)), default=0)
 
 
 def _node(node: PlanNode, field: str) -> dict[str, Any]:

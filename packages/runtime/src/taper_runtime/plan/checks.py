@@ -95,6 +95,12 @@ def check_text(value: object, field: str) -> None:
         fail(field, "expected a string without lone surrogates", value)
 
 
+def check_name(name: object, field: str) -> None:
+    """Check that ``name`` is an identifier of at most 100 characters, as entries have them."""
+    if not (type(name) is str and name.isascii() and name.isidentifier() and len(name) <= 100):
+        fail(field, "expected a name of at most 100 letters, digits and _", name)
+
+
 #: Types of the limits of a size variable.
 _LIMITS = [int, int], [int, Size]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from taper_runtime.dtypes import COMPLEX
+import numpy as np
+
+from taper_runtime.dtypes import COMPLEX, DTYPES
+from taper_runtime.errors import InputError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
@@ -13,13 +16,14 @@ from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy as np
-
     from taper_runtime.format.writer import FilePath
     from taper_runtime.plan.recipes import Step
 
 #: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
 ROLES = ("input", "output", "constant", "state", "intermediate")
+
+#: Roles of the tensors that entries share, whose values the file has.
+STORED = ("constant", "state")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -162,8 +166,35 @@ class Block(NamedTuple):
         return Signature(inputs, outputs)
 
 
+class Entry(NamedTuple):
+    """One more way to run a plan's model: what else it computes with the same weights and states.
+
+    Attributes are those of :class:`Plan`. Names of tensors stand for themselves in each entry: what
+    an entry reads and has no tensor of its own for is one of the plan's constants or states.
+    """
+
+    nodes: tuple[PlanNode, ...]
+    tensors: Mapping[str, TensorSpec]
+    placements: Mapping[str, Placement]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    samples: Mapping[str, np.ndarray] = _NOTHING
+    input_tree: Any = None
+    output_tree: Any = None
+    sizes: Mapping[str, tuple[int, int]] = _NOTHING
+    states: Mapping[str, str] = _NOTHING
+    origins: Mapping[str, tuple[str, int]] = _NOTHING
+
+    def as_block(self) -> Block:
+        """Return what an entry has in common with a block."""
+        return Block(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
+
+
 class Plan(NamedTuple):
     """A model ready to run: frozen plain data, nothing executable.
+
+    A plan may have several entries, functions over the same constants and states. Its own nodes and
+    what belongs to them are those of the default entry.
 
     Attributes
     ----------
@@ -179,7 +210,8 @@ class Plan(NamedTuple):
         output; the same name may stand there twice.
     constants : mapping of str to numpy.ndarray
         One C-contiguous array per tensor of role constant, as its format stores it, and of role
-        state: its first value (views of the mapped file after a load).
+        state: its first value (views of the mapped file after a load). A state without one begins
+        as zeros.
     samples : mapping of str to numpy.ndarray
         Example inputs by input name, those the model was exported with; may be empty.
     input_tree, output_tree : plain data
@@ -196,6 +228,10 @@ class Plan(NamedTuple):
     states : mapping of str to str
         Each tensor of role state, and the tensor that is its value after a run: one of role output,
         or one in the state's own memory, which is then written in place.
+    default : str
+        The name of the default entry.
+    entries : mapping of str to Entry
+        The others.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -211,6 +247,64 @@ class Plan(NamedTuple):
     sizes: Mapping[str, tuple[int, int]] = _NOTHING
     states: Mapping[str, str] = _NOTHING
     origins: Mapping[str, tuple[str, int]] = _NOTHING
+    default: str = "forward"
+    entries: Mapping[str, Entry] = _NOTHING
+
+    @property
+    def entry_names(self) -> tuple[str, ...]:
+        """The names of all entries, the default one first."""
+        return (self.default, *self.entries)
+
+    def entry(self, name: str | None = None) -> Plan:
+        """Return the plan of one entry alone: it is the default one there.
+
+        Parameters
+        ----------
+        name : str, optional
+            The default entry unless given.
+
+        Raises
+        ------
+        InputError
+            If there is no such entry.
+        """
+        name = self.default if name is None else name
+        if name not in self.entry_names:
+            raise InputError(f"unknown entry {name!r}; expected one of {[*self.entry_names]}")
+        if not self.entries:
+            return self
+        entry: Entry | Plan = self.entries.get(name, self)
+        own = {n: spec for n, spec in entry.tensors.items() if spec.role not in STORED}
+        stored = entry.tensors.keys() - own.keys()
+        read = {*_names_read(entry.as_block()), *entry.states} - own.keys()
+        shared = {n: spec for n, spec in self.tensors.items() if n in read and spec.role in STORED}
+        placements = {
+            **{n: self.placements[n] for n in shared},
+            **{n: place for n, place in entry.placements.items() if n not in stored},
+        }
+        return Plan(
+            nodes=entry.nodes,
+            tensors={**shared, **own},
+            placements=placements,
+            inputs=entry.inputs,
+            outputs=entry.outputs,
+            constants={n: self.constants[n] for n in shared if n in self.constants},
+            samples=entry.samples,
+            input_tree=entry.input_tree,
+            output_tree=entry.output_tree,
+            metadata=self.metadata,
+            sizes=entry.sizes,
+            states=entry.states,
+            origins=entry.origins,
+            default=name,
+        )
+
+    def first_value(self, state: str) -> np.ndarray:
+        """Return the value of a state before the first run: zeros where the plan has no data."""
+        if state in self.constants:
+            return self.constants[state]
+        dtype, shape, _ = self.tensors[state].storage
+        return np.zeros(shape, DTYPES[dtype].storage)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -269,6 +363,10 @@ class Plan(NamedTuple):
             return True
         return op.view is None and self.placements[output].offset != self.placements[first].offset
 
+    def as_block(self) -> Block:
+        """Return what a plan has in common with a block."""
+        return Block(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
+
     def body(self, block: Block) -> Plan:
         """Return a block of this plan as a plan of its own, with the constants that it reads."""
         constants = {
@@ -302,6 +400,16 @@ class Plan(NamedTuple):
 
         return plan_html(self)
 
+    def fingerprint(self) -> str:
+        """Return a SHA-256, in hexadecimal, that plans share which compute the same alike.
+
+        It covers nodes, attrs, placements and the bytes of all weights, which are read for it;
+        names count, metadata, samples and source lines do not.
+        """
+        from taper_runtime.format.fingerprint import fingerprint
+
+        return fingerprint(self)
+
     def save(self, path: FilePath) -> None:
         """Write the plan to ``path`` as one ``.taper`` file, atomically.
 
@@ -324,6 +432,6 @@ class Plan(NamedTuple):
 def _names_read(block: Block) -> Iterator[str]:
     """Yield what the nodes of a block, and of the blocks in it, read."""
     for node in block.nodes:
-        yield from node.reads
+        yield from (name for name in node.reads if type(name) is str)
         for inner in node.blocks:
             yield from _names_read(inner)

@@ -11,9 +11,9 @@ from taper_runtime.plan.plan import Placement, Plan
 from taper_runtime.sizes import Size, ranged, size_at, variable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from taper_runtime.plan.plan import Block, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Block, TensorSpec
 
 
 def substitute(value: Any, number: Callable[[int], int]) -> Any:
@@ -42,20 +42,21 @@ def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
     def number(size: int) -> int:
         return size_at(size, values)
 
-    tensors = _tensors(plan.tensors, number)
-    placements = _placements(plan.placements, tensors, number)
-    nodes = tuple(_node(node, number) for node in plan.nodes)
+    def place(spec: TensorSpec, placement: Placement) -> Placement:
+        if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
+            raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
+        shape = spec.storage.shape
+        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
+            return Placement(placement.root, 0, contiguous_strides(shape))
+        return placement._replace(strides=plain_strides(shape, placement.strides))
+
+    known = _with_sizes(plan.as_block(), number, place)
     samples = {
-        name: array for name, array in plan.samples.items() if array.shape == tensors[name].shape
+        name: array
+        for name, array in plan.samples.items()
+        if array.shape == known.tensors[name].shape
     }
-    return plan._replace(
-        nodes=nodes,
-        tensors=tensors,
-        placements=placements,
-        samples=samples,
-        sizes={},
-        origins={},
-    )
+    return plan._replace(**known._asdict(), samples=samples, sizes={}, origins={})
 
 
 def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
@@ -75,80 +76,36 @@ def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
     def size(value: int) -> int:
         return ranged(value, known)
 
-    def nodes(those: Iterable[PlanNode]) -> tuple[PlanNode, ...]:
-        return tuple(
+    changed = _with_sizes(plan.as_block(), size, lambda spec, placement: placement)
+    return plan._replace(**changed._asdict(), sizes=sizes)
+
+
+def _with_sizes(
+    block: Block,
+    size: Callable[[int], int],
+    place: Callable[[TensorSpec, Placement], Placement],
+) -> Block:
+    """Return a block, and the blocks in it, with what ``size`` gives for each expression.
+
+    ``place`` gives the placement for the tensor and the one that follows so.
+    """
+    tensors = {
+        name: spec._replace(shape=substitute(spec.shape, size))
+        for name, spec in block.tensors.items()
+    }
+    placements = {
+        name: place(
+            tensors[name], Placement(root, substitute(offset, size), substitute(strides, size))
+        )
+        for name, (root, offset, strides) in block.placements.items()
+    }
+    nodes = tuple(
+        [
             node._replace(
                 attrs={key: substitute(value, size) for key, value in node.attrs.items()},
-                blocks=tuple([block_of(block) for block in node.blocks]),
+                blocks=tuple([_with_sizes(inner, size, place) for inner in node.blocks]),
             )
-            for node in those
-        )
-
-    def tensors(those: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-        return {
-            name: spec._replace(shape=substitute(spec.shape, size)) for name, spec in those.items()
-        }
-
-    def placements(those: Mapping[str, Placement]) -> dict[str, Placement]:
-        return {
-            name: Placement(root, substitute(offset, size), substitute(strides, size))
-            for name, (root, offset, strides) in those.items()
-        }
-
-    def block_of(block: Block) -> Block:
-        return block._replace(
-            nodes=nodes(block.nodes),
-            tensors=tensors(block.tensors),
-            placements=placements(block.placements),
-        )
-
-    return plan._replace(
-        tensors=tensors(plan.tensors),
-        placements=placements(plan.placements),
-        nodes=nodes(plan.nodes),
-        sizes=sizes,
+            for node in block.nodes
+        ]
     )
-
-
-def _tensors(
-    tensors: Mapping[str, TensorSpec], number: Callable[[int], int]
-) -> dict[str, TensorSpec]:
-    known = {
-        name: spec._replace(shape=substitute(spec.shape, number)) for name, spec in tensors.items()
-    }
-    for name, spec in known.items():
-        if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
-            raise InputError(f"the inputs' sizes: tensor {name!r} would be too large")
-    return known
-
-
-def _placements(
-    placements: Mapping[str, Placement],
-    tensors: Mapping[str, TensorSpec],
-    number: Callable[[int], int],
-) -> dict[str, Placement]:
-    known = {}
-    for name, placement in placements.items():
-        offset = substitute(placement.offset, number)
-        shape = tensors[name].storage.shape
-        strides = plain_strides(shape, substitute(placement.strides, number))
-        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
-            offset, strides = 0, contiguous_strides(shape)
-        known[name] = Placement(placement.root, offset, strides)
-    return known
-
-
-def _node(node: PlanNode, number: Callable[[int], int]) -> PlanNode:
-    return node._replace(
-        attrs={key: substitute(value, number) for key, value in node.attrs.items()},
-        blocks=tuple([_block(block, number) for block in node.blocks]),
-    )
-
-
-def _block(block: Block, number: Callable[[int], int]) -> Block:
-    tensors = _tensors(block.tensors, number)
-    return block._replace(
-        nodes=tuple([_node(node, number) for node in block.nodes]),
-        tensors=tensors,
-        placements=_placements(block.placements, tensors, number),
-    )
+    return block._replace(nodes=nodes, tensors=tensors, placements=placements)

@@ -19,6 +19,7 @@ from taper_runtime.plan.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
+    check_name,
     check_text,
     check_type,
     check_variable,
@@ -27,20 +28,17 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
-from taper_runtime.plan.plan import ROLES
+from taper_runtime.plan.plan import ROLES, STORED
 from taper_runtime.plan.recipes import parse_recipes
 from taper_runtime.sizes import Size, linear, range_of, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy as np
 
     from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
-
-#: Roles of the tensors whose values the file has.
-_STORED = ("constant", "state")
 
 
 def validate(plan: Plan) -> None:
@@ -51,20 +49,43 @@ def validate(plan: Plan) -> None:
     PlanFormatError
         Naming the first field that breaks a rule.
     """
+    check_name(plan.default, "plan.default")
+    _check_entry(plan, {name for entry in plan.entries.values() for name in entry.states})
+    parse_recipes(plan.metadata)
+    for name, entry in plan.entries.items():
+        field = f"plan.entries[{name!r}]"
+        check_name(name, field)
+        if name == plan.default:
+            fail(field, "expected another name than the default entry's", name)
+        for tensor, spec in entry.tensors.items():
+            if spec.role in STORED:
+                fail(
+                    f"{field}.tensors[{tensor!r}].role",
+                    "expected input, output or intermediate, as entries share the others",
+                    spec.role,
+                )
+        try:
+            _check_entry(plan.entry(name), set())
+        except PlanFormatError as error:
+            raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+
+
+def _check_entry(plan: Plan, kept: Collection[str]) -> None:
+    """Check a plan but for its other entries, which write the states ``kept``."""
     try:
-        _check_plan(plan)
+        _check_function(plan, kept)
     except OpError as error:
         raise PlanFormatError("plan.sizes", str(error)) from error
 
 
-def _check_plan(plan: Plan) -> None:
+def _check_function(plan: Plan, kept: Collection[str]) -> None:
     """Do it; OpError where what follows from sizes is no expression within their limits."""
     _check_sizes(plan)
     for name, spec in plan.tensors.items():
         _check_spec(name, spec)
     _check_signature(plan.inputs, plan.tensors, "input")
     _check_signature(plan.outputs, plan.tensors, "output", plan.states.values())
-    _check_states(plan)
+    _check_states(plan, kept)
     _check_constants(plan)
     _check_samples(plan)
     last_read = _check_nodes(plan, set(plan.tensors))
@@ -76,7 +97,6 @@ def _check_plan(plan: Plan) -> None:
     )
     _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
     _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
-    parse_recipes(plan.metadata)
 
 
 def _check_sizes(plan: Plan) -> None:
@@ -171,7 +191,7 @@ def _check_spec(name: object, spec: TensorSpec) -> None:
         _check_format(spec, field)
     if spec.is_complex:
         _check_complex(spec, f"{field}.complex")
-    if spec.role in _STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
+    if spec.role in STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
         raise PlanFormatError(field, "the file keeps this name for itself: rename the constant")
 
 
@@ -220,10 +240,13 @@ def _check_signature(
             raise PlanFormatError(f"{tensor_field(name)}.role", f"{role}, but not in plan.{role}s")
 
 
-def _check_states(plan: Plan) -> None:
-    """Check that each state has a next value: an output of its type, and of no other state's."""
+def _check_states(plan: Plan, kept: Collection[str]) -> None:
+    """Check that each state has a next value: an output of its type, and of no other state's.
+
+    Those ``kept`` need none; nothing reads them then.
+    """
     for name, spec in plan.tensors.items():
-        if spec.role == "state" and name not in plan.states:
+        if spec.role == "state" and name not in plan.states and name not in kept:
             raise PlanFormatError(f"{tensor_field(name)}.role", "state, but not in plan.states")
     taken = set(plan.outputs)
     for name, after in plan.states.items():
@@ -241,10 +264,10 @@ def _check_states(plan: Plan) -> None:
 
 def _check_constants(plan: Plan) -> None:
     for name, spec in plan.tensors.items():
-        if spec.role in _STORED and name not in plan.constants:
-            raise PlanFormatError(tensor_field(name), f"expected its data, as it is a {spec.role}")
+        if spec.role == "constant" and name not in plan.constants:
+            raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
     for name, array in plan.constants.items():
-        if name not in plan.tensors or plan.tensors[name].role not in _STORED:
+        if name not in plan.tensors or plan.tensors[name].role not in STORED:
             raise PlanFormatError(tensor_field(name), "expected no data, as it is no constant")
         _check_array(array, plan.tensors[name], tensor_field(name))
 
@@ -319,9 +342,8 @@ def _check_nodes(plan: Plan, names: set[str], depth: int = 0) -> dict[str, int]:
     """
     tensors = plan.tensors
     types = {name: spec.type for name, spec in tensors.items()}
-    defined = {
-        name for name, spec in tensors.items() if spec.role in ("input", "constant", "state")
-    }
+    defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
+    defined |= plan.states.keys()
     for step, node in enumerate(plan.nodes):
         field = f"plan.nodes[{step}]"
         if type(node.op) is not str or node.op not in REGISTRY:
@@ -354,8 +376,8 @@ def _check_nodes(plan: Plan, names: set[str], depth: int = 0) -> dict[str, int]:
         for name in sorted(needed & plan.origins.keys()):
             if plan.origins[name][0] not in defined:
                 fail(field, f"expected {name}'s origin {plan.origins[name][0]!r} before it", name)
-    for name in tensors:
-        if name not in defined:
+    for name, spec in tensors.items():
+        if name not in defined and spec.role != "state":
             raise PlanFormatError(tensor_field(name), "expected a node that produces it")
     kept = [n for n, spec in tensors.items() if spec.role == "output"]
     return last_reads(plan.nodes, [*kept, *(tensor for tensor, _ in plan.origins.values())])

@@ -57,7 +57,11 @@ def make_plan(
         *block,
         constants={
             **spool(frozen.constants),
-            **{state.name: state.first for state in graph.states},
+            **{
+                state.name: state.first
+                for state in graph.states
+                if any(state.first.tobytes())  # else it begins as zeros, without data
+            },
         },
         samples=dict(samples or {}),
         input_tree=input_tree,

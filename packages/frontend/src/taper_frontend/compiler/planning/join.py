@@ -1,0 +1,173 @@
+"""Make one plan of several that share weights and states."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from taper_frontend.errors import ExportError
+from taper_runtime.plan.checks import check_name
+from taper_runtime.plan.plan import STORED, Block, Entry, Placement, Plan
+from taper_runtime.plan.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from taper_runtime.plan.plan import PlanNode, TensorSpec
+
+
+def join_plans(plans: Mapping[str, Plan]) -> Plan:
+    """Make one plan of several, with an entry for each.
+
+    Constants of equal type, format and bytes are one, whatever they are called, and so are states
+    of one name: the entries go on from what the others left.
+
+    Parameters
+    ----------
+    plans : mapping of str to Plan
+        Plans of one entry, such as exports of parts of one model, by the names that the entries are
+        to have; the first is the default entry. What it says in its metadata stays.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ExportError
+        If there is none, one has several entries, states of one name differ, or what is a state in
+        one plan is a constant in another: nothing that it computes from that would change.
+    PlanFormatError
+        If an entry's name is no identifier.
+    """
+    if not plans:
+        raise ExportError("plans: expected at least one")
+    for name, plan in plans.items():
+        check_name(name, f"plan.entries[{name!r}]")
+        if plan.entries:
+            raise ExportError(f"{name}: expected a plan of one entry, got {len(plan.entry_names)}")
+    _check_states(plans)
+    joiner = _Joiner(plans)
+    entries = {name: joiner.entry(plan) for name, plan in plans.items()}
+    (default, first), *others = entries.items()
+    plan = Plan(
+        **{
+            **first._asdict(),
+            "tensors": {**first.tensors, **joiner.tensors},
+            "placements": {**first.placements, **joiner.placements},
+        },
+        constants=joiner.constants,
+        metadata=plans[default].metadata,
+        default=default,
+        entries=dict(others),
+    )
+    validate(plan)
+    return plan
+
+
+def _check_states(plans: Mapping[str, Plan]) -> None:
+    owners: dict[str, str] = {}
+    for entry, plan in plans.items():
+        for name in plan.states:
+            before = plans[owners.setdefault(name, entry)]
+            if before.tensors[name].type != plan.tensors[name].type or not _same(
+                before.first_value(name), plan.first_value(name)
+            ):
+                raise ExportError(
+                    f"state {name!r}: expected one type and first value in all entries, "
+                    f"got others in {owners[name]!r} and {entry!r}"
+                )
+    for entry, plan in plans.items():
+        for name in owners:
+            if name not in plan.states and (name in plan.tensors or plan.made_from(name)):
+                raise ExportError(
+                    f"state {name!r} of {owners[name]!r}: expected one of {entry!r} too, whose "
+                    "module does not write to it, so that it would keep its first value there"
+                )
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+class _Joiner:
+    """What the entries share, under the names that it has in the joined plan."""
+
+    def __init__(self, plans: Mapping[str, Plan]) -> None:
+        self.constants: dict[str, np.ndarray] = {}
+        self.tensors: dict[str, TensorSpec] = {}
+        self.placements: dict[str, Placement] = {}
+        self._by_value: dict[tuple[TensorSpec, bytes], str] = {}
+        # No constant may have the name of another tensor of any entry.
+        self._taken = {
+            name
+            for plan in plans.values()
+            for name in _all_names(plan.as_block())
+            if name not in plan.tensors or plan.tensors[name].role != "constant"
+        }
+
+    def entry(self, plan: Plan) -> Entry:
+        """Return a plan as an entry; what it shares is then among what all share."""
+        names = {}
+        for name, spec in plan.tensors.items():
+            if spec.role == "constant":
+                names[name] = self._constant(plan, name)
+            elif spec.role == "state":
+                self.tensors[name], self.placements[name] = spec, plan.placements[name]
+                if name in plan.constants:
+                    self.constants[name] = plan.constants[name]
+        block = _renamed(plan.as_block(), names)
+        own = {n: spec for n, spec in block.tensors.items() if spec.role not in STORED}
+        return Entry(
+            nodes=block.nodes,
+            tensors=own,
+            placements={name: block.placements[name] for name in own},
+            inputs=plan.inputs,
+            outputs=plan.outputs,
+            samples=plan.samples,
+            input_tree=plan.input_tree,
+            output_tree=plan.output_tree,
+            sizes=plan.sizes,
+            states=plan.states,
+            origins=plan.origins,
+        )
+
+    def _constant(self, plan: Plan, name: str) -> str:
+        """Return the name that a constant has in the joined plan."""
+        array, spec = plan.constants[name], plan.tensors[name]
+        key = spec._replace(name=""), blake2b(array.reshape(-1).view("u1").data).digest()
+        if key not in self._by_value:
+            new, count = name, 1
+            while new in self._taken:
+                new, count = f"{name}_{count}", count + 1
+            self._taken.add(new)
+            self._by_value[key] = new
+            self.constants[new], self.tensors[new] = array, spec._replace(name=new)
+            self.placements[new] = plan.placements[name]._replace(root=new)
+        return self._by_value[key]
+
+
+def _all_names(block: Block) -> set[str]:
+    """Names of the tensors of a block and of those in it."""
+    inner = (_all_names(each) for node in block.nodes for each in node.blocks)
+    return {*block.tensors}.union(*inner)
+
+
+def _renamed(block: Block, names: Mapping[str, str]) -> Block:
+    """Return a block that reads constants by other names, and lies in their memory."""
+
+    def node(old: PlanNode) -> PlanNode:
+        return old._replace(
+            inputs=tuple([name if name is None else names.get(name, name) for name in old.inputs]),
+            blocks=tuple([_renamed(each, names) for each in old.blocks]),
+        )
+
+    return block._replace(
+        nodes=tuple(map(node, block.nodes)),
+        placements={
+            name: place._replace(root=names.get(place.root, place.root))
+            for name, place in block.placements.items()
+        },
+    )

@@ -1,0 +1,24 @@
+"""Name what a plan makes use of, so that a reader can refuse what it does not know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan
+
+#: All that plans of this version may make use of.
+FEATURES = ("blocks", "entries", "origins", "zero_states")
+
+
+def features(plan: Plan) -> list[str]:
+    """Return the features that a plan makes use of, in alphabetical order."""
+    nodes = [*plan.nodes, *(node for entry in plan.entries.values() for node in entry.nodes)]
+    states = {name for name, spec in plan.tensors.items() if spec.role == "state"}
+    used = {
+        "blocks": any(node.blocks for node in nodes),
+        "entries": bool(plan.entries),
+        "origins": bool(plan.origins) or any(e.origins for e in plan.entries.values()),
+        "zero_states": not states <= plan.constants.keys(),
+    }
+    return [name for name in FEATURES if used[name]]
