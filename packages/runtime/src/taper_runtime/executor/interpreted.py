@@ -22,20 +22,12 @@ Backend = Callable[[Plan, PlanNode], Step | None]
 
 def native_backend(plan: Plan, node: PlanNode) -> Step | None:
     """The kernels the compiled executor runs too."""
-    if node.blocks or None in node.inputs or len(node.outputs) > 1:
+    if node.blocks:
         return None
     op, attrs = definition(node)
-    prepared = _native.prepare(
-        op, attrs, [operand(plan, name) for name in node.reads], operand(plan, node.output)
-    )
-    if prepared is None:
-        return None
-    run = prepared.run
-
-    def step(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
-        run([array for array in inputs if array is not None], outputs[0])
-
-    return step
+    inputs = [None if name is None else operand(plan, name) for name in node.inputs]
+    prepared = _native.prepare(op, attrs, inputs, [operand(plan, name) for name in node.outputs])
+    return None if prepared is None else prepared.run
 
 
 def numpy_backend(plan: Plan, node: PlanNode) -> Step:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from taper_runtime.format.writer import FilePath
 
 _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
-_ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "states", "origins"}
+_ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "origins", "states"}
 _PLAN_KEYS = _ENTRY_KEYS | {"format_version", "features", "default", "metadata", "entries"}
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
 #: Keys that are left out where they say nothing.
@@ -210,11 +210,11 @@ def _entry(item: dict[str, Any], samples: dict[str, np.ndarray]) -> Entry:
         input_tree=from_json(item["input_tree"], "plan.input_tree"),
         output_tree=from_json(item["output_tree"], "plan.output_tree"),
         sizes=sizes,
-        states=_object(item, "states"),
         origins={
             name: tuple(origin) if type(origin) is list else origin
             for name, origin in _object(item, "origins").items()
         },
+        states=_object(item, "states"),
     )
 
 
