@@ -218,7 +218,9 @@ def test_a_plan_that_overwrites_a_state_otherwise_is_refused():
 def test_an_array_of_a_state_that_cannot_be_written_is_refused():
     plan = make_plan(cache_graph())
     session = opened(plan)
-    arrays = [FEED[name] for name in plan.inputs] + [plan.constants[n].copy() for n in plan.states]
+    arrays = [FEED[name] for name in plan.inputs] + [
+        plan.first_value(n).copy() for n in plan.states
+    ]
     arrays[-1].flags.writeable = False
     with pytest.raises(InputError, match="expected to write its memory"):
         session._executor.run(arrays)
