@@ -30,13 +30,16 @@ def graphs(op):
         for chosen in range(1, 1 << min(count, 3)):
             graph, names, feed = Graph(), [], {}
             for index, array in enumerate(sample.inputs):
+                if array is None:
+                    names.append(None)
+                    continue
                 dtype = NAMES[array.dtype]
                 if chosen >> index & 1:
                     names.append(graph.add_input("x", dtype, array.shape))
                     feed[names[-1]] = array
                 else:
                     names.append(graph.add_constant("c", array, dtype))
-            graph.set_outputs([graph.add_node(op, names, sample.attrs)])
+            graph.set_outputs(graph.add_multi_output(op, names, sample.attrs))
             yield graph, feed
 
 

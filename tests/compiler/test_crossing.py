@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, op_counts
-from op_samples import name_of, type_of
+from op_samples import name_of, present, type_of
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.stages import Group, remove_noops, sink_permutations
 from taper_frontend.compiler.stages.movement.crossing import inverse, padded, reorder
@@ -32,16 +32,16 @@ MUST = {
 def crossings(op, sample):
     """Every way to permute one input of a sample that crosses, of many axes some."""
     for index, x in enumerate(sample.inputs):
-        if not 1 < x.ndim < 6 or x.size > 2000:
+        if x is None or not 1 < x.ndim < 6 or x.size > 2000:
             continue
         orders = list(itertools.permutations(range(x.ndim)))[1:]
         for axes in orders[:: max(1, len(orders) // 24)]:
             b = Builder()
             names = [
-                b.graph.add_input(f"x{i}", type_of(array).dtype, array.shape)
+                None if array is None else b.graph.add_input(f"x{i}", *type_of(array)[:2])
                 for i, array in enumerate(sample.inputs)
             ]
-            output = b.graph.add_node(op.name, names, sample.attrs)
+            output, *_ = b.graph.add_multi_output(op.name, names, sample.attrs)
             moved = reorder(b.graph, b.graph.nodes[output], index, axes)
             if moved is not None:
                 yield index, axes, moved
@@ -51,7 +51,7 @@ def crossings(op, sample):
 def test_what_crosses_keeps_its_values(op):
     crossed = 0
     for number, sample in enumerate(op.samples()):
-        if number > 60 or not sample.inputs or 0 in {x.size for x in sample.inputs}:
+        if number > 60 or not sample.inputs or 0 in {x.size for x in present(sample.inputs)}:
             continue
         if sample.formats:  # what is packed has no axes to permute
             continue

@@ -357,12 +357,33 @@ class TestBlocks:
         records = [recorder.data()["records"][step[when]["repeat"]] for when in ("before", "after")]
         assert [any("EXP" in line for line in r["blocks"][0]) for r in records] == [False, True]
 
-    def test_compiling_keeps_the_values(self):
-        g = repeating()
+    def test_compiling_reaches_blocks_inside_blocks(self):
+        def twice(graph):
+            """(a, b) -> (b, a * 1 @ w)."""
+            a, b = (graph.add_input(name, "float32", (4, 20)) for name in "ab")
+            ones = graph.add_node("MUL", [a], {"scalar": 1.0, "scalar_index": 1})
+            w = graph.add_constant("w", floats(20, 20) * np.float32(0.2))
+            graph.set_outputs([b, graph.add_node("MATMUL", [ones, w])])
+            return graph
+
+        inside = twice(Graph())
+        block = twice(Graph())
+        names = block.add_multi_output("REPEAT", block.outputs, {"times": 2}, blocks=[inside])
+        block.set_outputs(names)
+        g = Graph()
+        x, y = g.add_input("x", "float32", (4, 20)), g.add_input("y", "float32", (4, 20))
+        g.set_outputs(g.add_multi_output("REPEAT", [x, y], {"times": 3}, blocks=[block]))
+        recorder = Recorder(g)
         inputs = random_inputs(g)
         before = evaluate(g, inputs)
-        compile_graph(g, verify=True)
+        records = compile_graph(g, verify=True)
         assert_same_values(before, evaluate(g, inputs))
+        for each in (block, inside):
+            assert {node.op for node in each.nodes.values()} <= {"MATMUL", "COPY", "REPEAT"}
+            assert {constant.type.format for constant in each.constants.values()} == {"panels.1"}
+        assert sum(record.name == "pack_weights" for record in records) == 3
+        steps = recorder.data()["steps"]
+        assert {step["node"] for step in steps} >= {g.order()[0].output}
 
 
 def counting(limits=(0, 6)):

@@ -27,7 +27,7 @@ def listed(graph):
     for name, spec in graph.tensors.items():
         node = graph.producer(name)
         shape = ",".join(str(size) for size in spec.shape)
-        what = (node.op, list(node.inputs), node.source) if node else spec.role
+        what = (node.op, list(node.inputs), node.source.line) if node else spec.role
         format = "" if spec.format == "plain" else f" {spec.format}"
         found[name] = (f"{spec.dtype}[{shape}]{format}", what)
     return found

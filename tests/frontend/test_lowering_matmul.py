@@ -23,7 +23,7 @@ def test_linear_is_transpose_matmul_add():
     assert matmul.inputs == [graph.inputs[0], transpose.output]
     assert add.inputs == [matmul.output, "bias"]
     assert add.output == graph.outputs[0] == "linear"
-    assert add.source.endswith("linear") or add.source == ""
+    assert add.source.line.endswith("linear") or add.source.line == ""
 
 
 def test_linear_without_bias_of_any_rank():

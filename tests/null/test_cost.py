@@ -90,7 +90,7 @@ def test_every_op_has_a_cost(op):
     bare = TYPICAL._replace(sum_steps=0, scratch_ns=0.0, node_ns=0.0)
     for sample in op.samples():
         types = sample_types(sample)
-        output = op.infer_type(types, sample.attrs)
+        output, *_ = op.infer_types(types, sample.attrs)
         attrs = op.complete(sample.attrs)
         work = op.cost(types, output, attrs)
         assert all(type(amount) is int and amount >= 0 for amount in work)

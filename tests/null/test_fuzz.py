@@ -187,15 +187,16 @@ def single_node(op, sample):
     """A plan that is one sample of an op."""
     specs, placements = {}, {}
     types = types_of(sample.inputs)
-    named = {f"x{i}": (t, "input") for i, t in enumerate(types)}
-    outputs = {f"y{i}": (t, "output") for i, t in enumerate(op.infer_types(types, sample.attrs))}
-    named |= outputs
+    named = {f"x{i}": (t, "input") for i, t in enumerate(types) if t is not None}
+    results = op.infer_types(types, sample.attrs)
+    named |= {f"y{i}": (t, "output") for i, t in enumerate(results)}
     for name, (tensor_type, role) in named.items():
         specs[name] = TensorSpec(name, tensor_type.dtype, tensor_type.shape, role)
         placements[name] = Placement(name, 0, contiguous_strides(tensor_type.shape))
-    inputs = tuple(named)[: -len(outputs)]
-    node = PlanNode(op.name, inputs, tuple(outputs), sample.attrs)
-    return Plan((node,), specs, placements, inputs, tuple(outputs), {})
+    inputs, outputs = ([name for name in named if name[0] == first] for first in "xy")
+    reads = tuple(None if t is None else f"x{i}" for i, t in enumerate(types))
+    node = PlanNode(op.name, reads, tuple(outputs), sample.attrs)
+    return Plan((node,), specs, placements, tuple(inputs), tuple(outputs), {})
 
 
 sizes = st.sampled_from([-1, 0, 1, 2, 3, 7, 2**31, 2**40, 2**62])

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from op_samples import array_of, name_of, sample_types, type_of, types_of
+from op_samples import array_of, name_of, present, sample_types, type_of, types_of
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import REGISTRY
@@ -19,28 +19,30 @@ OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 
 def evaluate(name, *inputs, **attrs):
     op = REGISTRY[name]
-    op.infer_type(types_of(inputs), attrs)
+    op.infer_types(types_of(inputs), attrs)
     return op.evaluate(inputs, op.complete(attrs))
 
 
 @OPS
 def test_evaluator_gives_the_inferred_type(op):
     for sample in op.samples():
-        expected = op.infer_type(sample_types(sample), sample.attrs)
-        result = op.evaluate(sample.inputs, op.complete(sample.attrs))
-        assert isinstance(result, np.ndarray)
-        assert type_of(result) == expected._replace(format="plain")
-        assert result.flags.c_contiguous
+        expected = op.infer_types(sample_types(sample), sample.attrs)
+        results = op.evaluate_all(sample.inputs, op.complete(sample.attrs))
+        for result, type_ in zip(results, expected, strict=True):
+            assert isinstance(result, np.ndarray)
+            assert type_of(result) == type_._replace(format="plain")
+            assert result.flags.c_contiguous
 
 
 @OPS
 def test_evaluator_leaves_inputs_alone(op):
     for sample in op.samples():
-        before = [array.copy() for array in sample.inputs]
-        result = op.evaluate(sample.inputs, op.complete(sample.attrs))
-        for array, copy in zip(sample.inputs, before, strict=True):
+        before = [array.copy() for array in present(sample.inputs)]
+        results = op.evaluate_all(sample.inputs, op.complete(sample.attrs))
+        for array, copy in zip(present(sample.inputs), before, strict=True):
             np.testing.assert_array_equal(array, copy)
-            assert op.view is not None or not np.shares_memory(array, result)
+            for result in results:
+                assert op.view is not None or not np.shares_memory(array, result)
 
 
 def layouts(array):
@@ -62,13 +64,14 @@ def lay_out(array, memory, where):
 def test_evaluator_reads_any_strides(op):
     for sample in itertools.islice(op.samples(), 40):
         attrs = op.complete(sample.attrs)
-        want = op.evaluate(sample.inputs, attrs)
-        for choice in zip(*map(layouts, sample.inputs), strict=True):
-            arrays = [lay_out(x, *y) for x, y in zip(sample.inputs, choice, strict=True)]
-            got = op.evaluate(arrays, attrs)
-            assert got.flags.c_contiguous
-            # Sums may be taken in another order.
-            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+        want = op.evaluate_all(sample.inputs, attrs)
+        for choice in zip(*map(layouts, present(sample.inputs)), strict=True):
+            places = iter(choice)
+            arrays = [x if x is None else lay_out(x, *next(places)) for x in sample.inputs]
+            for got, wanted in zip(op.evaluate_all(arrays, attrs), want, strict=True):
+                assert got.flags.c_contiguous
+                # Sums may be taken in another order.
+                np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("op", [op for op in REGISTRY.values() if op.view], ids=name_of)
@@ -312,7 +315,7 @@ def test_attention_counts_the_pairs_it_computes(queries, keys, diagonal):
 def test_cost_counts_what_is_written(op):
     for sample in op.samples():
         types = sample_types(sample)
-        output = op.infer_type(types, sample.attrs)
+        output, *_ = op.infer_types(types, sample.attrs)
         cost = op.cost(types, output, op.complete(sample.attrs))
         assert cost.bytes >= output.nbytes
 
@@ -324,21 +327,21 @@ def test_cost_of_sizes_that_inputs_decide(op):
         types, values = sized_types(types_of(sample.inputs))
         attrs = op.complete(sample.attrs)
         try:
-            output = op.infer_type(types, sample.attrs)
+            output, *_ = op.infer_types(types, sample.attrs)
         except OpError:  # these sizes cannot vary one without the other
             continue
         fixed = types_of(sample.inputs)
-        exact = op.cost(fixed, op.infer_type(fixed, sample.attrs), attrs)
+        exact = op.cost(fixed, op.infer_types(fixed, sample.attrs)[0], attrs)
         cost = op.cost(types, output, attrs)
         assert tuple(size_at(amount, values) for amount in cost) == tuple(exact)
 
 
 def sized_types(types):
     """Types whose dims above 1 vary, those of one size together; and what they are now."""
-    values = {f"n{size}": size for t in types for size in t.shape if size > 1}
+    values = {f"n{size}": size for t in present(types) for size in t.shape if size > 1}
     sizes = {size: variable(name, size, 2 * size) for name, size in values.items()}
     return [
-        TensorType(t.dtype, tuple(sizes.get(size, size) for size in t.shape)) for t in types
+        t and TensorType(t.dtype, tuple(sizes.get(size, size) for size in t.shape)) for t in types
     ], values
 
 

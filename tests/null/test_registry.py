@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from op_samples import array_of, name_of, sample_types
+from op_samples import array_of, name_of, present, sample_types, types_of
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.ops import REGISTRY, register
@@ -48,29 +48,31 @@ SMALL = 4096
 def check_call(op, types, attrs):
     """Whatever is accepted has a type, and evaluates to it."""
     try:
-        result = op.infer_type(types, attrs)
+        results = op.infer_types(types, attrs)
     except OpError:
         return
-    assert isinstance(result, TensorType)
-    assert result.dtype in DTYPES
-    assert type(result.shape) is tuple
-    assert all(type(size) is int and size >= 0 for size in result.shape)
-    if len(result.shape) > 32 or any(t.size > SMALL for t in (*types, result)):
+    for result in results:
+        assert isinstance(result, TensorType)
+        assert result.dtype in DTYPES
+        assert type(result.shape) is tuple
+        assert all(type(size) is int and size >= 0 for size in result.shape)
+    if any(len(t.shape) > 32 or t.size > SMALL for t in (*present(types), *results)):
         return
     rng = np.random.default_rng(0)
-    arrays = [array_of(t, rng) for t in types]
+    arrays = [t and array_of(t, rng) for t in types]
     try:
-        array = op.evaluate(arrays, op.complete(attrs))
+        values = op.evaluate_all(arrays, op.complete(attrs))
     except InputError:  # indices out of range
         return
-    assert (array.dtype, array.shape) == (DTYPES[result.dtype].storage, result.shape)
+    for array, result in zip(values, results, strict=True):
+        assert (array.dtype, array.shape) == (DTYPES[result.dtype].storage, result.shape)
 
 
 def some_samples(op):
     """The smallest samples, one per set of attrs given."""
     chosen = {}
-    for sample in sorted(op.samples(), key=lambda s: sum(x.size for x in s.inputs)):
-        if all(x.size for x in sample.inputs):
+    for sample in sorted(op.samples(), key=lambda s: sum(x.size for x in present(s.inputs))):
+        if all(x.size for x in present(sample.inputs)):
             chosen.setdefault(frozenset(sample.attrs), sample)
     return list(chosen.values())
 
@@ -84,8 +86,12 @@ def mutations(types, attrs):
         if isinstance(value, list | tuple):
             yield types, {**attrs, name: value[:-1]}
             yield types, {**attrs, name: [*value, *value]}
-    for i, (dtype, shape, format) in enumerate(types):
+    for i, type_ in enumerate(types):
         before, after = types[:i], types[i + 1 :]
+        yield [*before, None, *after], attrs
+        if type_ is None:
+            continue
+        dtype, shape, format = type_
         yield before + after, attrs
         yield [*types, types[i]], attrs
         yield [*before, types[i], *types[i:]], attrs
@@ -181,7 +187,8 @@ def test_samples_are_deterministic_and_plain(op):
     for first, second in zip(op.samples(), op.samples(), strict=True):
         assert isinstance(first, Sample)
         assert first.attrs == second.attrs
-        for a, b in zip(first.inputs, second.inputs, strict=True):
+        assert types_of(first.inputs) == types_of(second.inputs)
+        for a, b in zip(present(first.inputs), present(second.inputs), strict=True):
             assert a.flags.c_contiguous
             np.testing.assert_array_equal(a, b)
         assert op.native or not first.native
@@ -193,15 +200,15 @@ def test_bad_attrs_are_refused_by_name(op):
     sample = next(iter(op.samples()))
     types = sample_types(sample)
     with pytest.raises(OpError, match=f"{op.name} has no attr 'nonsense'"):
-        op.infer_type(types, {**sample.attrs, "nonsense": 1})
+        op.infer_types(types, {**sample.attrs, "nonsense": 1})
     for name, attr in op.attrs.items():
         for value in NO_VALUES:
             with pytest.raises(OpError, match=rf"{op.name}\.{name}: expected {attr.type}"):
-                op.infer_type(types, {**sample.attrs, name: value})
+                op.infer_types(types, {**sample.attrs, name: value})
         if attr.default is REQUIRED:
             rest = {key: value for key, value in sample.attrs.items() if key != name}
             with pytest.raises(OpError, match=f"{op.name} needs attr '{name}'"):
-                op.infer_type(types, rest)
+                op.infer_types(types, rest)
 
 
 @OPS
@@ -211,7 +218,7 @@ def test_wrong_input_count_is_refused(op):
     low, high = op.inputs
     for count in {low - 1, min(high + 1, 2**17)} - {-1}:
         with pytest.raises(OpError, match=f"{op.name} takes {low} to {high} inputs, got {count}"):
-            op.infer_type((types * count)[:count], sample.attrs)
+            op.infer_types((types * count)[:count], sample.attrs)
 
 
 @pytest.mark.parametrize("kind", VALUES)

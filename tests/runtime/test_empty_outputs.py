@@ -33,13 +33,13 @@ def output_of(name, inputs, attrs):
 def kernel(name, inputs, attrs, output):
     op = REGISTRY[name]
     operands = [(t, contiguous_strides(t.shape)) for t in types_of([*inputs, output])]
-    node = _native.prepare(op, op.complete(attrs), operands[:-1], operands[-1])
+    node = _native.prepare(op, op.complete(attrs), operands[:-1], operands[-1:])
     assert node is not None, f"no kernel for {name}"
-    node.run(inputs, output)
+    node.run(inputs, [output])
 
 
 def evaluator(name, inputs, attrs, output):
-    REGISTRY[name].compute(inputs, REGISTRY[name].complete(attrs), output)
+    REGISTRY[name].compute(inputs, REGISTRY[name].complete(attrs), [output])
 
 
 #: Op, inputs of which one holds what is outside, attrs; the output of each is empty.
@@ -73,10 +73,10 @@ def test_what_is_outside_a_packed_table_is_found(index):
     types = [table, TensorType("int64", (1,)), TensorType("float32", (1, 0))]
     inputs, output = [floats(*table.storage.shape), ints(index)], floats(1, 0)
     operands = [(t, contiguous_strides(t.storage.shape)) for t in types]
-    node = _native.prepare(op, {}, operands[:-1], operands[-1])
+    node = _native.prepare(op, {}, operands[:-1], operands[-1:])
     for compute in (
-        lambda: node.run(inputs, output),
-        lambda: op.compute(inputs, {}, output, types),
+        lambda: node.run(inputs, [output]),
+        lambda: op.compute(inputs, {}, [output], types),
     ):
         with pytest.raises(InputError, match=rf"expected indices in \[0, 20\), got {index}"):
             compute()
@@ -112,5 +112,5 @@ def test_an_empty_result_of_vast_dims_costs_nothing(name, inputs, attrs):
     output = output_of(name, inputs, attrs)
     assert output.size == 0
     op = REGISTRY[name]._replace(evaluate=None)
-    op.compute(inputs, op.complete(attrs), output)
+    op.compute(inputs, op.complete(attrs), [output])
     kernel(name, inputs, attrs, output)

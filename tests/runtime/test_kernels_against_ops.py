@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from op_samples import sample_types, stored_inputs
+from op_samples import present, sample_types, stored_inputs
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _native
 from taper_runtime.formats import decode
@@ -14,20 +14,26 @@ ULPS = 8
 
 
 def operands(types, arrays):
-    """Types and strides of what stores the tensors."""
+    """Types and strides of what stores the tensors; None for an input that is absent."""
     return [
-        (type_, [stride // array.itemsize for stride in array.strides])
+        type_ and (type_, [stride // array.itemsize for stride in array.strides])
         for type_, array in zip(types, arrays, strict=True)
     ]
 
 
 def prepared(op, sample, stored):
-    """The node, None where there is no kernel; its output's type, and an array to store that."""
+    """The node, None where there is no kernel; its outputs' types, and arrays to store those."""
     types = sample_types(sample)
-    output = op.infer_type(types, sample.attrs)
-    got = np.ones(output.storage.shape, DTYPES[output.storage.dtype].storage)
-    given = operands([*types, output], [*stored, got])
-    return _native.prepare(op, op.complete(sample.attrs), given[:-1], given[-1]), output, got
+    outputs = op.infer_types(types, sample.attrs)
+    got = [np.ones(t.storage.shape, DTYPES[t.storage.dtype].storage) for t in outputs]
+    attrs = op.complete(sample.attrs)
+    node = _native.prepare(op, attrs, operands(types, stored), operands(outputs, got))
+    return node, outputs, got
+
+
+def assert_all_equal(got, want, types, op):
+    for array, wanted, type_ in zip(got, want, types, strict=True):
+        assert_equal(decode(array, type_), wanted, op)
 
 
 def assert_equal(got, want, op):
@@ -49,14 +55,14 @@ def test_kernel_agrees_with_evaluator(op):
     served = 0
     for sample in op.samples():
         attrs = op.complete(sample.attrs)
-        want = op.evaluate(sample.inputs, attrs)
+        want = op.evaluate_all(sample.inputs, attrs)
         stored = stored_inputs(sample)
-        node, output, got = prepared(op, sample, stored)
+        node, outputs, got = prepared(op, sample, stored)
         if not sample.native:
             continue
         assert node is not None, f"{op.name} {sample.attrs} {sample_types(sample)}: no kernel"
         node.run(stored, got)
-        assert_equal(decode(got, output), want, op)
+        assert_all_equal(got, want, outputs, op)
         served += 1
     assert served > 0
 
@@ -68,11 +74,16 @@ def test_kernel_reads_strides(op):
     """Inputs the op calls strided: each is given as every other element of a larger array."""
     served = 0
     for sample in op.samples():
-        if not sample.native or not any(array.ndim for array in sample.inputs):
+        if not sample.native or not any(array.ndim for array in present(sample.inputs)):
             continue
         spread = []
         for index, array in enumerate(stored_inputs(sample)):
-            if array.ndim and op.takes_strided(index) and index not in sample.formats:
+            if (
+                array is not None
+                and array.ndim
+                and op.takes_strided(index)
+                and index not in sample.formats
+            ):
                 wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 1), array.dtype)
                 view = wide[..., 1::2]
                 view[...] = array
@@ -80,11 +91,11 @@ def test_kernel_reads_strides(op):
             else:
                 spread.append(array)
         attrs = op.complete(sample.attrs)
-        want = op.evaluate(sample.inputs, attrs)
-        node, output, got = prepared(op, sample, spread)
+        want = op.evaluate_all(sample.inputs, attrs)
+        node, outputs, got = prepared(op, sample, spread)
         assert node is not None, f"{op.name} {sample.attrs}: no kernel for {sample_types(sample)}"
         node.run(spread, got)
-        assert_equal(decode(got, output), want, op)
+        assert_all_equal(got, want, outputs, op)
         served += 1
     assert served > 0
 
@@ -95,16 +106,17 @@ def test_kernel_computes_in_place(op):
     for sample in op.samples():
         if not sample.native or sample.formats:
             continue
-        node, _, apart = prepared(op, sample, sample.inputs)
-        node.run(sample.inputs, apart)
+        node, _, (apart, *others) = prepared(op, sample, sample.inputs)
+        node.run(sample.inputs, [apart, *others])
         for index in op.inplace:
             if index >= len(sample.inputs):
                 break
             array = sample.inputs[index]
-            if array.shape != apart.shape or array.dtype != apart.dtype:
+            if array is None or array.shape != apart.shape or array.dtype != apart.dtype:
                 continue
             over = array.copy()
-            node.run([over if i == index else x for i, x in enumerate(sample.inputs)], over)
+            inputs = [over if i == index else x for i, x in enumerate(sample.inputs)]
+            node.run(inputs, [over, *others])
             np.testing.assert_array_equal(
                 over.view(np.uint8) if over.ndim else over,
                 apart.view(np.uint8) if apart.ndim else apart,

@@ -10,7 +10,9 @@ _NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 
 
 def type_of(array):
-    """The type of an array; one of uint16 holds bfloat16."""
+    """The type of an array; one of uint16 holds bfloat16. None is an input that is absent."""
+    if array is None:
+        return None
     return TensorType(_NAMES[array.dtype], array.shape)
 
 
@@ -21,14 +23,20 @@ def types_of(arrays):
 def sample_types(sample):
     """The types of a sample's inputs, in their formats."""
     return [
-        type_of(array)._replace(format=sample.formats.get(index, PLAIN))
-        for index, array in enumerate(sample.inputs)
+        type_ and type_._replace(format=sample.formats.get(index, PLAIN))
+        for index, type_ in enumerate(types_of(sample.inputs))
     ]
 
 
 def stored_inputs(sample):
     """What stores a sample's inputs."""
-    return [encode(a, t) for a, t in zip(sample.inputs, sample_types(sample), strict=True)]
+    types = sample_types(sample)
+    return [t and encode(a, t) for a, t in zip(sample.inputs, types, strict=True)]
+
+
+def present(values):
+    """Those that are no absent input's."""
+    return [value for value in values if value is not None]
 
 
 def array_of(tensor_type, rng):

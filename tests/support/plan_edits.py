@@ -5,7 +5,7 @@ GONE = object()
 #: An entry that does nothing.
 EMPTY = {
     "inputs": [], "outputs": [], "nodes": [], "tensors": {},
-    "input_tree": None, "output_tree": None, "sizes": {}, "states": {},
+    "input_tree": None, "output_tree": None, "sizes": {}, "origins": {}, "states": {},
 }  # fmt: skip
 
 #: field at fault -> attack -> place in the file and what an attacker puts there.

@@ -260,10 +260,12 @@ int64_t check_numel(const taper_tensor *t) {
 
 /* ---- running one node ---- */
 
+int check_n_outputs = 1;
+
 typedef struct node {
     const taper_kernel *kernel;
     taper_tensor *inputs;
-    taper_tensor output;
+    taper_tensor outputs[CHECK_MAX_OUTPUTS];
     taper_call call;
     taper_work work;
 } node;
@@ -290,14 +292,16 @@ static void check_descriptors(const taper_kernel *k) {
     }
 }
 
-/* n->call.output points into *n: a node must not move after this. */
+/* n->call points into *n: a node must not move after this. */
 static taper_status node_prepare(node *n, const char *op, const char *kernel_name,
                                  const taper_tensor *inputs, int n_inputs,
                                  const taper_tensor *output, const void *attrs) {
     const size_t input_bytes = sizeof *inputs * (size_t)n_inputs;
     n->inputs = alloc_guarded(input_bytes, 0, 0);
-    n->output = *output;
-    n->output.data = NULL;
+    for (int i = 0; i < check_n_outputs; i++) {
+        n->outputs[i] = output[i];
+        n->outputs[i].data = NULL;
+    }
     for (int i = 0; i < n_inputs; i++) {
         n->inputs[i] = inputs[i];
         n->inputs[i].data = NULL;
@@ -309,11 +313,11 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
         check_descriptors(n->kernel);
         n->work = (taper_work){-1, SIZE_MAX, 1};
         n->call = (taper_call){.inputs = n->inputs,
-                               .output = &n->output,
+                               .output = n->outputs,
                                .attrs = attrs,
                                .state = alloc_aligned(n->kernel->state_bytes, POISON_BYTE),
                                .n_inputs = n_inputs,
-                               .n_outputs = 1};
+                               .n_outputs = check_n_outputs};
         const taper_status status = taper_kernel_takes(n->kernel, &n->call)
                                         ? n->kernel->prepare(&n->call, &n->work)
                                         : TAPER_UNSUPPORTED;
@@ -322,7 +326,8 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
                   "%s: prepare accepted but did not fill work", n->kernel->name);
             for (int i = 0; i < n_inputs; i++)
                 n->inputs[i].data = inputs[i].data;
-            n->output.data = output->data;
+            for (int i = 0; i < check_n_outputs; i++)
+                n->outputs[i].data = output[i].data;
             return TAPER_OK;
         }
         check_free(n->call.state);
@@ -436,20 +441,28 @@ taper_status check_run(const char *op, const char *kernel_name, const taper_tens
 
 void check_threads(const char *op, const char *kernel_name, const taper_tensor *inputs,
                    int n_inputs, const taper_tensor *output, const void *attrs) {
-    const size_t bytes = (size_t)check_numel(output) * taper_dtype_size(output->dtype);
-    void *alone = check_alloc(bytes, 0);
+    size_t bytes[CHECK_MAX_OUTPUTS];
+    void *alone[CHECK_MAX_OUTPUTS];
+    for (int i = 0; i < check_n_outputs; i++) {
+        bytes[i] = (size_t)check_numel(&output[i]) * taper_dtype_size(output[i].dtype);
+        alone[i] = check_alloc(bytes[i], 0);
+    }
     for (int workers = 1; workers <= 3; workers++) {
-        memset(output->data, 0xff, bytes);
+        for (int i = 0; i < check_n_outputs; i++)
+            memset(output[i].data, 0xff, bytes[i]);
         const taper_status status =
             check_run(op, kernel_name, inputs, n_inputs, output, attrs, workers);
         CHECK(status == TAPER_OK, "%s with %d workers: %s", op, workers,
               taper_status_string(status));
-        if (workers == 1)
-            memcpy(alone, output->data, bytes);
-        CHECK(memcmp(alone, output->data, bytes) == 0, "%s: %d workers give other bits than one",
-              op, workers);
+        for (int i = 0; i < check_n_outputs; i++) {
+            if (workers == 1)
+                memcpy(alone[i], output[i].data, bytes[i]);
+            CHECK(memcmp(alone[i], output[i].data, bytes[i]) == 0,
+                  "%s: %d workers give other bits than one in output %d", op, workers, i);
+        }
     }
-    check_free(alone);
+    for (int i = 0; i < check_n_outputs; i++)
+        check_free(alone[i]);
 }
 
 /* ---- timing ---- */

@@ -79,6 +79,10 @@ int64_t check_numel(const taper_tensor *t);
 /* Bytes an attr takes in its struct; more than any struct has for an unknown type. */
 size_t check_attr_bytes(taper_attr_type type);
 
+enum { CHECK_MAX_OUTPUTS = 3 };
+/* Of the nodes below: `output` points to the first of so many. 1 until a test sets it. */
+extern int check_n_outputs;
+
 /* Selects the first kernel for op that accepts the call, allocates state and scratch, and runs its
  * tasks split over `workers` threads (each with its own scratch), in ranges of random length and a
  * shuffled order, so that a kernel whose tasks depend on each other is found. kernel_name NULL
@@ -88,7 +92,7 @@ size_t check_attr_bytes(taper_attr_type type);
 taper_status check_run(const char *op, const char *kernel_name, const taper_tensor *inputs,
                        int n_inputs, const taper_tensor *output, const void *attrs, int workers);
 
-/* check_run with 1, 2 and 3 workers: the call must succeed and the output hold the same bytes. */
+/* check_run with 1, 2 and 3 workers: the call must succeed and the outputs hold the same bytes. */
 void check_threads(const char *op, const char *kernel_name, const taper_tensor *inputs,
                    int n_inputs, const taper_tensor *output, const void *attrs);
 

@@ -65,6 +65,23 @@ static void takes_what_it_states(void) {
     CHECK(taper_kernel_takes(&k, &call), "all undone");
 }
 
+/* A row that needs what this CPU lacks is passed over; one for what it has is not. */
+static void rows_need_features(void) {
+    taper_kernel k = *taper_kernel_at(0);
+    k.needs = NULL;
+    CHECK(taper_kernel_runs(&k), "nothing");
+    k.needs = "no such feature";
+    CHECK(!taper_kernel_runs(&k), "%s", k.needs);
+    k.needs = taper_isa();
+    CHECK(taper_kernel_runs(&k), "%s, the level at hand", k.needs);
+    for (size_t row = 0; taper_kernel_at(row); row++) { /* next: those rows alone */
+        const taper_kernel *kernel = taper_kernel_at(row);
+        size_t position = row;
+        CHECK((taper_kernel_next(kernel->op, &position) == kernel) == taper_kernel_runs(kernel),
+              "%s", kernel->name);
+    }
+}
+
 /* For every op, taper_kernel_next visits its rows of the list, all of them and in order. */
 static void next_walks_in_order(void) {
     size_t position;
@@ -180,6 +197,7 @@ int main(int argc, char **argv) {
         {"levels", levels},
         {"kernel_list", kernel_list},
         {"takes_what_it_states", takes_what_it_states},
+        {"rows_need_features", rows_need_features},
         {"next_walks_in_order", next_walks_in_order},
         {"attrs_inside_struct", attrs_inside_struct},
         {"prepare_survives", prepare_survives},

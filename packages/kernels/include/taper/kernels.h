@@ -42,6 +42,7 @@ extern "C" {
 #define TAPER_ALIGNMENT 64
 
 typedef enum taper_dtype {
+    TAPER_ABSENT = -1, /* of an optional input that is not there: no dims, no data */
     TAPER_FLOAT32,
     TAPER_FLOAT64,
     TAPER_FLOAT16,
@@ -81,7 +82,7 @@ typedef struct taper_tensor {
     int64_t shape[TAPER_MAX_RANK];   /* [rank], each >= 0, of what is stored */
     int64_t strides[TAPER_MAX_RANK]; /* [rank], in elements; 0 where broadcast, may be negative */
     int32_t rank;
-    int32_t dtype;          /* taper_dtype, of what is stored */
+    int32_t dtype;          /* taper_dtype, of what is stored; TAPER_ABSENT: no tensor */
     int32_t format;         /* taper_format */
     const int64_t *logical; /* the tensor's own dims; NULL where the format is TAPER_PLAIN */
 } taper_tensor;
@@ -158,8 +159,8 @@ typedef struct taper_kernel {
     const char *op;   /* "MATMUL" */
     /* What the CPU must have beyond the level ("avx512_vnni"); NULL: nothing. */
     const char *needs;
-    /* The tensors it takes; the last of `inputs` stands for all further ones. prepare() may refuse
-     * more. */
+    /* The tensors it takes; `output` stands for all outputs, the last of `inputs` for all further
+     * ones. prepare() may refuse more. */
     taper_operand output;
     taper_operand inputs[TAPER_KERNEL_OPERANDS];
     int32_t n_operands; /* in inputs */
@@ -185,6 +186,8 @@ const char *taper_isa_available(size_t i);
 
 /* The i-th kernel of the active level, in order of preference; NULL past the end. */
 const taper_kernel *taper_kernel_at(size_t i);
+/* Does this CPU have what the kernel needs beyond the level? */
+bool taper_kernel_runs(const taper_kernel *kernel);
 /* First kernel at or after position *position for op whose needs this CPU has; moves *position past
  * it. NULL when none. */
 const taper_kernel *taper_kernel_next(const char *op, size_t *position);

@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
-#include "gemm/dot_f32.inl"
-#include "gemm/gemm_f32.inl"
+#include "gemm/engine.h"
 #include "attention/kernels.inc"
 #include "isa/isa.h"
 #include "simd/softmax.h"

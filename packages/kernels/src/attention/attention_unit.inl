@@ -127,7 +127,7 @@ static void attention_sum_values(const attention_unit *u, const float *weights, 
                             .alpha = 1.0f,
                             .b_form = s->v.col == 1 ? GEMM_B_ROWS : GEMM_B_ANY,
                             .accumulate = u->begun};
-    gemm_block_run(&sum, rows, s->dv);
+    GEMM.block(&sum, rows, s->dv);
 }
 
 /* Makes keys [first, first + n) the block at hand. */

@@ -41,7 +41,7 @@ static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t key
 
 static void few_start(const attention_unit *u) {
     const struct attention_state *s = u->s;
-    gemm_copy(u->q, s->d, attention_q(u, 0), s->q.row, s->q.col, u->rows, s->d);
+    GEMM.copy(u->q, s->d, attention_q(u, 0), s->q.row, s->q.col, u->rows, s->d);
 }
 
 static void few_block(attention_unit *u, int64_t keys) {
@@ -55,7 +55,7 @@ static void few_block(attention_unit *u, int64_t keys) {
                               .c = u->scores,
                               .ldc = stride,
                               .alpha = s->scale};
-    dot_block_run(&scores, u->rows, keys);
+    GEMM.dot(&scores, u->rows, keys);
     for (int64_t r = 0; r < u->rows; r++)
         few_weights(u, r, u->scores + r * stride, keys);
     attention_sum_values(u, u->scores, stride, 1, 0, u->rows, keys);

@@ -5,7 +5,7 @@
  */
 
 static void tile_start(const attention_unit *u) {
-    gemm_f32_pack_b(u->q, attention_q(u, 0), u->s->q.col, u->s->q.row, u->s->d, u->rows);
+    GEMM.pack_b(u->q, attention_q(u, 0), u->s->q.col, u->s->q.row, u->s->d, u->rows);
 }
 
 /* Adds the mask of rows [r, r + V_LEN), fewer at the end of the unit, to their lanes' scores. */

@@ -32,6 +32,11 @@ TENSOR_INLINE bool tensor_is(const taper_tensor *t, taper_dtype dtype, int64_t n
     return t->dtype == (int32_t)dtype && tensor_numel(t) == numel && tensor_is_contiguous(t);
 }
 
+/* Whether a call has this input: an optional one may be absent. */
+TENSOR_INLINE bool call_has_input(const taper_call *call, int32_t i) {
+    return i < call->n_inputs && call->inputs[i].dtype != TAPER_ABSENT;
+}
+
 TENSOR_INLINE int64_t i64_min(int64_t a, int64_t b) { return a < b ? a : b; }
 TENSOR_INLINE int64_t i64_max(int64_t a, int64_t b) { return a > b ? a : b; }
 TENSOR_INLINE int64_t i64_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

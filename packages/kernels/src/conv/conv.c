@@ -12,7 +12,7 @@
 #include "isa/isa.h"
 #include "map/program.h"
 
-#include "gemm/gemm_f32.inl"
+#include "gemm/engine.h"
 
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 

@@ -215,7 +215,7 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
             if (run + piece >= runs.count && i == parts - 1)
                 g.fused = fused_at(*fused, channel, first);
             g.fused.stride = g.ldc;
-            gemm_block_run(&g, w->count, cols);
+            GEMM.block(&g, w->count, cols);
             g.a += g.k;
             g.b += g.k * GEMM_NR;
         }
@@ -234,7 +234,7 @@ static const float *conv_panels(const struct conv_state *state, const float *wei
     if (s->packed)
         return weight + (group * i64_ceil_div(s->out, GEMM_NR) * GEMM_NR + col) * k;
     float *packed = (float *)(scratch + state->weight_scratch);
-    gemm_f32_pack_b(packed, weight + group * s->out + col, s->outputs, 1, k, cols);
+    GEMM.pack_b(packed, weight + group * s->out + col, s->outputs, 1, k, cols);
     return packed;
 }
 

@@ -129,7 +129,7 @@ static void conv_copy_row(const conv_shape *s, float *to, const float *row, cons
             memcpy(to + left * in, row + (span->first + left) * in,
                    (size_t)((right - left) * in) * sizeof *to);
         else
-            gemm_copy(to + left * in, in, row + (span->first + left) * s->channels, s->channels, 1,
+            GEMM.copy(to + left * in, in, row + (span->first + left) * s->channels, s->channels, 1,
                       right - left, in);
         memset(to + right * in, 0, (size_t)((span->count - right) * in) * sizeof *to);
         return;

@@ -82,17 +82,17 @@ const taper_kernel *taper_kernel_at(size_t i) {
     return NULL;
 }
 
-static bool has_needs(const char *needs) {
-    if (!needs)
+bool taper_kernel_runs(const taper_kernel *kernel) {
+    if (!kernel->needs)
         return true;
     const taper_cpuid id = taper_cpuid_read();
-    return taper_cpu_has(&id, needs);
+    return taper_cpu_has(&id, kernel->needs);
 }
 
 const taper_kernel *taper_kernel_next(const char *op, size_t *position) {
     const taper_kernel *kernel;
     while ((kernel = taper_kernel_at((*position)++)) != NULL)
-        if (strcmp(kernel->op, op) == 0 && has_needs(kernel->needs))
+        if (strcmp(kernel->op, op) == 0 && taper_kernel_runs(kernel))
             return kernel;
     return NULL;
 }
@@ -106,10 +106,14 @@ static bool operand_takes(taper_operand operand, const taper_tensor *t) {
 bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {
     for (int32_t i = 0; i < call->n_inputs; i++) {
         const int32_t at = i < kernel->n_operands ? i : kernel->n_operands - 1;
-        if (!operand_takes(kernel->inputs[at], &call->inputs[i]))
+        if (call->inputs[i].dtype != TAPER_ABSENT &&
+            !operand_takes(kernel->inputs[at], &call->inputs[i]))
             return false;
     }
-    return operand_takes(kernel->output, call->output);
+    for (int32_t i = 0; i < call->n_outputs; i++)
+        if (!operand_takes(kernel->output, &call->output[i]))
+            return false;
+    return true;
 }
 
 const taper_probe *taper_probe_find(const char *isa, const char *name) {

@@ -4,24 +4,9 @@
  * order. Each element is one vector of partial sums, added up in a fixed order: its bits do not
  * depend on m, n or on the tiles around it.
  */
-#ifndef TAPER_GEMM_DOT_F32_INL
-#define TAPER_GEMM_DOT_F32_INL
-
-#include "common/tensor.h"
-#include "simd/simd.h"
+#include "gemm/engine.h"
 
 enum { DOT_MR = V_REGISTERS == 32 ? 4 : 2, DOT_NR = 4 };
-
-typedef struct dot_block {
-    const float *a; /* A[i][k] at a[i * a_row_stride + k] */
-    int64_t a_row_stride;
-    const float *b; /* B[k][j] at b[j * b_col_stride + k] */
-    int64_t b_col_stride;
-    int64_t k;
-    float *c; /* C[i][j] at c[i * ldc + j] */
-    int64_t ldc;
-    float alpha;
-} dot_block;
 
 V_INLINE void dot_step(vf sum[DOT_MR][DOT_NR], const vf *a, const vf *b, const int rows,
                        const int cols) {
@@ -85,11 +70,12 @@ static const struct {
 /* Computes the block's m rows and n columns; m, n, k >= 0. */
 static void dot_block_run(const dot_block *block, int64_t m, int64_t n) {
     const int64_t tiles = i64_ceil_div(m, DOT_MR);
+    dot_block d = *block; /* not for each column: a tile would wait for what vectors have copied */
     for (int64_t j = 0, cols; j < n; j += cols) {
         cols = n - j >= DOT_NR ? DOT_NR : 1;
-        dot_block d = *block;
-        d.b += j * d.b_col_stride;
-        d.c += j;
+        d.a = block->a;
+        d.b = block->b + j * d.b_col_stride;
+        d.c = block->c + j;
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             (cols == 1 ? dot_tiles[rows].edge : dot_tiles[rows].main)(&d);
@@ -98,5 +84,3 @@ static void dot_block_run(const dot_block *block, int64_t m, int64_t n) {
         }
     }
 }
-
-#endif /* TAPER_GEMM_DOT_F32_INL */

@@ -1,8 +1,8 @@
 /*
  * MATMUL and GROUPED_MATMUL in float32. matmul_shape.inl reduces every case of ranks, strides and
  * batches to a batch of plain products C = A * B; matmul.inl chooses how B is read, splits the work
- * and applies the epilogue to each block of C while it is in cache; gemm_f32.inl, gemm_narrow.inl and
- * dot_f32.inl compute blocks.
+ * and applies the epilogue to each block of C while it is in cache; gemm_f32.inl, gemm_narrow.inl
+ * and dot_f32.inl compute blocks.
  */
 #include <assert.h>
 
@@ -29,6 +29,9 @@ TAPER_DEFINE_ATTRS(matmul)
 static const taper_kernel kernels[] = {
 #include "gemm/kernels.inc"
 };
+
+const gemm_table TAPER_ISA_SYM(taper_gemm_engine) = {gemm_block_run, dot_block_run, gemm_copy,
+                                                     gemm_pack_b};
 
 extern const taper_family TAPER_ISA_SYM(taper_gemm);
 const taper_family TAPER_ISA_SYM(taper_gemm) = {kernels, sizeof kernels / sizeof kernels[0]};

@@ -1,123 +1,15 @@
 /*
- * float32 GEMM blocks: C[m][n] (+)= alpha * A[m][k] * B[k][n].
- *
- * B comes in panels of 16 columns, [ceil(n/16)][k][16], zero beyond n: one cache line per k, the
- * same bytes on every level. A micro-kernel computes a tile of some rows and some panels in
- * registers. It adds the products of one element in order of k, whatever the tile: an element's
- * bits do not depend on m, n or on the tiles around it.
+ * The tiles of the engine (engine.h), and the blocks they make up.
  */
-#ifndef TAPER_GEMM_F32_INL
-#define TAPER_GEMM_F32_INL
 
 #include <string.h>
 
-#include "common/tensor.h"
-#include "map/fused.h"
+#include "gemm/engine.h"
 #include "simd/narrow.h"
-#include "simd/simd.h"
-
-enum {
-    GEMM_NR = 16,              /* columns in a panel */
-    GEMM_NV = GEMM_NR / V_LEN, /* vectors in a panel */
-};
-
-/* What a product costs beside its multiply-adds, in those, where work is cut into tasks. */
-enum {
-    GEMM_SUM_COST = 8,      /* an element of C: storing it, and starting the next sum */
-    GEMM_EPILOGUE_COST = 6, /* what microops.inc counts as one addition of an element */
-    GEMM_LINE_COST = 16, /* an element of B: bringing it from L3, as many as a row takes from L1 */
-};
-
-/*
- * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels where there is enough of both. Few rows
- * take GEMM_WIDE_PANELS, for enough independent sums to cover the latency of an FMA; what is left
- * at the right edge takes fewer. GEMM_MOST_ROWS has the rows of each number of panels that fill the
- * registers with sums, a line of B and an element of A; every smaller number has a tile too.
- *
- * Of the shapes that fill the registers the best issue fewest instructions for an FMA, not fewest
- * bytes: where two threads share a core, each has half of its decoder but seldom waits for L2. Per
- * k, 9 x 3 vectors take 27 FMAs and 12 loads, 14 x 2 take 28 and 16. In tiles of one vector an
- * element of A has one use: the FMA reads it, and 14 x 1 take 14 and 1.
- */
-#define GEMM_ROWS_1(X, panels) X(1, panels)
-#define GEMM_ROWS_2(X, panels) GEMM_ROWS_1(X, panels) X(2, panels)
-#define GEMM_ROWS_3(X, panels) GEMM_ROWS_2(X, panels) X(3, panels)
-#define GEMM_ROWS_5(X, panels) GEMM_ROWS_3(X, panels) X(4, panels) X(5, panels)
-#define GEMM_ROWS_6(X, panels) GEMM_ROWS_5(X, panels) X(6, panels)
-#define GEMM_ROWS_9(X, panels)                                                                     \
-    GEMM_ROWS_6(X, panels)                                                                         \
-    X(7, panels) X(8, panels) X(9, panels)
-#define GEMM_ROWS_14(X, panels)                                                                    \
-    GEMM_ROWS_9(X, panels)                                                                         \
-    X(10, panels) X(11, panels) X(12, panels) X(13, panels) X(14, panels)
-#if V_LEN == 16 /* 32 registers */
-enum { GEMM_MR = 9, GEMM_PANELS = 3, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4, GEMM_MAX_MR = 14 };
-#define GEMM_MOST_ROWS {0, 14, 14, 9, 6}
-#define GEMM_TILES_1(X) GEMM_ROWS_14(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_14(X, 2)
-#define GEMM_TILES_3(X) GEMM_ROWS_9(X, 3)
-#define GEMM_TILES_4(X) GEMM_ROWS_6(X, 4)
-#elif V_LEN == 8 /* 16 registers */
-enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 6 };
-#define GEMM_MOST_ROWS {0, 6, 2}
-#define GEMM_TILES_1(X) GEMM_ROWS_6(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_2(X, 2)
-#elif V_REGISTERS == 32 /* 4 lanes: 5 x 4 sums, 4 of B, 5 of A */
-enum { GEMM_MR = 5, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 5 };
-#define GEMM_MOST_ROWS {0, 5, 1}
-#define GEMM_TILES_1(X) GEMM_ROWS_5(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_1(X, 2)
-#else /* 4 lanes, 16 registers: 3 x 4 sums, 3 of A, 1 of B */
-enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 3 };
-#define GEMM_MOST_ROWS {0, 3, 1}
-#define GEMM_TILES_1(X) GEMM_ROWS_3(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_1(X, 2)
-#endif
-
-typedef enum gemm_b_form {
-    GEMM_B_PANELS, /* packed: [panels][k][16] */
-    GEMM_B_ROWS,   /* rows contiguous: read in place, but for a last panel that is not full */
-    GEMM_B_ANY     /* the panels of a tile are packed when their turn comes */
-} gemm_b_form;
 
 /* What B holds. Of 16-bit floats a float is two, of int8 four: a line of a panel is 8 or 4, and so
  * are the strides. */
 typedef enum gemm_element { GEMM_F32, GEMM_F16, GEMM_BF16, GEMM_I8 } gemm_element;
-
-/* From the end of one run of k to the start of the next. */
-typedef struct gemm_jump {
-    int64_t a; /* in elements */
-    int64_t b; /* in lines of k */
-} gemm_jump;
-
-/*
- * Operands of a block, and of a tile in it. Left zero, the last fields say that A and C are plain
- * matrices. A convolution's are not: k comes in runs, each contiguous in A, and rows are those of
- * images, each evenly spaced.
- */
-typedef struct gemm_block {
-    const float *a; /* A[i][k] at a[i * a_row_stride + k * a_k_stride] */
-    int64_t a_row_stride;
-    int64_t a_k_stride;
-    const float *b; /* B[k][16p + j] at b[p * b_panel_stride + k * b_k_stride + j * b_col_stride] */
-    int64_t b_panel_stride;
-    int64_t b_k_stride;
-    int64_t b_col_stride; /* 1 but for GEMM_B_ANY */
-    float *packed;        /* [GEMM_WIDE_PANELS][k][16], scratch, but for GEMM_B_PANELS */
-    int64_t k;            /* in a run */
-    float *c;             /* C[i][j] at c[i * ldc + j] */
-    int64_t ldc;
-    float alpha;
-    gemm_b_form b_form;
-    bool accumulate;       /* C += rather than C = */
-    tile_fused fused;      /* of C's first element */
-    int64_t jumps;         /* runs but one; GEMM_B_PANELS only */
-    const gemm_jump *jump; /* [jumps] */
-    const float *b_next;   /* the panels that are read after these; NULL: those that follow them */
-    int64_t more_image_rows; /* image rows but one, of m rows of A each */
-    int64_t a_image_row_stride;
-    int64_t c_image_row_stride;
-} gemm_block;
 
 /* C has all the tile's columns. The k lines from `prefetch` on, a step apart, are brought to L2
  * meanwhile. */
@@ -302,9 +194,8 @@ V_INLINE void gemm_transpose_square(float *to, int64_t to_stride, const float *f
     }
 }
 
-static inline __attribute__((unused)) void gemm_transpose(float *to, int64_t to_stride,
-                                                          const float *from, int64_t from_stride,
-                                                          int64_t rows, int64_t cols) {
+static void gemm_transpose(float *to, int64_t to_stride, const float *from, int64_t from_stride,
+                           int64_t rows, int64_t cols) {
     for (int64_t c = 0; c < cols; c += V_LEN)
         for (int64_t r = 0; r < rows; r += V_LEN)
             gemm_transpose_square(to + c * to_stride + r, to_stride, from + r * from_stride + c,
@@ -312,10 +203,8 @@ static inline __attribute__((unused)) void gemm_transpose(float *to, int64_t to_
 }
 
 /* to[r * to_stride + c] = from[r * row_stride + c * col_stride]. */
-static inline __attribute__((unused)) void gemm_copy(float *to, int64_t to_stride,
-                                                     const float *from, int64_t row_stride,
-                                                     int64_t col_stride, int64_t rows,
-                                                     int64_t cols) {
+static void gemm_copy(float *to, int64_t to_stride, const float *from, int64_t row_stride,
+                      int64_t col_stride, int64_t rows, int64_t cols) {
     if (row_stride == 1 && col_stride != 1) {
         gemm_transpose(to, to_stride, from, col_stride, cols, rows);
         return;
@@ -332,8 +221,7 @@ static inline __attribute__((unused)) void gemm_copy(float *to, int64_t to_strid
 
 /* Rows of two panels: a row of B gives two cache lines at once, the neighbours that are fetched
  * together anyway. */
-static inline __attribute__((unused)) void gemm_pack_two_panels(float *packed, const float *b,
-                                                                int64_t k_stride, int64_t k) {
+static void gemm_pack_two_panels(float *packed, const float *b, int64_t k_stride, int64_t k) {
     for (int64_t kk = 0; kk < k; kk++, packed += GEMM_NR, b += k_stride)
         for (int v = 0; v < GEMM_NR; v += V_LEN) {
             v_store(packed + v, v_load(b + v));
@@ -342,9 +230,8 @@ static inline __attribute__((unused)) void gemm_pack_two_panels(float *packed, c
 }
 
 /* B[kk][j] at b[kk * k_stride + j * n_stride] -> packed [ceil(n/16)][k][16], zero beyond n. */
-static inline __attribute__((unused)) void gemm_f32_pack_b(float *packed, const float *b,
-                                                           int64_t k_stride, int64_t n_stride,
-                                                           int64_t k, int64_t n) {
+static void gemm_pack_b(float *packed, const float *b, int64_t k_stride, int64_t n_stride,
+                        int64_t k, int64_t n) {
     int64_t j = 0;
     if (n_stride == 1)
         for (; j + 2 * GEMM_NR <= n; j += 2 * GEMM_NR, packed += 2 * k * GEMM_NR, b += 2 * GEMM_NR)
@@ -435,10 +322,10 @@ static int64_t gemm_next_panels(int64_t m, int64_t left) {
 }
 
 /* Computes the block's m rows (of each image row) and n columns; m, n, k >= 0. */
-static inline __attribute__((unused)) void gemm_block_run(const gemm_block *block, int64_t m,
-                                                          int64_t n) {
+static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
     if (m <= 0)
         return;
+    gemm_block g = *block;
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
         panels = gemm_next_panels(m, left);
@@ -450,14 +337,16 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         const int64_t tiles = image_row_tiles * (block->more_image_rows + 1);
         const int64_t share = i64_ceil_div(panels * GEMM_NR, tiles);
         const int64_t cols = i64_min(panels * GEMM_NR, n - j);
-        gemm_block g = *block;
-        g.b += j / GEMM_NR * g.b_panel_stride;
-        g.c += j;
-        g.fused = fused_at(g.fused, j, j);
+        g.a = block->a;
+        g.b = block->b + j / GEMM_NR * block->b_panel_stride;
+        g.b_panel_stride = block->b_panel_stride;
+        g.b_k_stride = block->b_k_stride;
+        g.c = block->c + j;
+        g.fused = fused_at(block->fused, j, j);
         const bool last = block->b_next && j + panels * GEMM_NR >= n;
         const float *next = last ? block->b_next : g.b + panels * g.b_panel_stride;
         if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < panels * GEMM_NR)) {
-            gemm_f32_pack_b(g.packed, g.b, g.b_k_stride, g.b_col_stride, g.k, cols);
+            gemm_pack_b(g.packed, g.b, g.b_k_stride, g.b_col_stride, g.k, cols);
             g.b = g.packed;
             g.b_panel_stride = g.k * GEMM_NR;
             g.b_k_stride = GEMM_NR;
@@ -481,31 +370,3 @@ static inline __attribute__((unused)) void gemm_block_run(const gemm_block *bloc
         }
     }
 }
-
-/*
- * C[m][n] = alpha * A * B, or += with accumulate; m, n, k >= 0.
- *   a         A[i][k] at a[i * a_row_stride + k * a_k_stride]
- *   packed_b  [ceil(n/16)][k][16]
- *   c         C[i][j] at c[i * ldc + j]
- */
-static inline __attribute__((unused)) void gemm_f32_block(int64_t m, int64_t n, int64_t k,
-                                                          const float *a, int64_t a_row_stride,
-                                                          int64_t a_k_stride, const float *packed_b,
-                                                          float alpha, float *c, int64_t ldc,
-                                                          bool accumulate) {
-    const gemm_block block = {.a = a,
-                              .a_row_stride = a_row_stride,
-                              .a_k_stride = a_k_stride,
-                              .b = packed_b,
-                              .b_panel_stride = k * GEMM_NR,
-                              .b_k_stride = GEMM_NR,
-                              .b_col_stride = 1,
-                              .k = k,
-                              .c = c,
-                              .ldc = ldc,
-                              .alpha = alpha,
-                              .accumulate = accumulate};
-    gemm_block_run(&block, m, n);
-}
-
-#endif /* TAPER_GEMM_F32_INL */

@@ -1,7 +1,6 @@
 /*
- * NONZERO: where the elements lie that are not 0, as row-major places, and how many they are. The
- * places have room for all elements; those behind the last found are the number of elements, which
- * is no place.
+ * NONZERO: where the elements lie that are not 0, as row-major places. There is room for all
+ * elements; the places behind the last found are the number of elements, which is no place.
  */
 #include <string.h>
 
@@ -62,13 +61,12 @@ static find_nonzero *const find_of[TAPER_DTYPE_COUNT] = {
 
 static taper_status any_nonzero_prepare(const taper_call *call, taper_work *work) {
     struct nonzero_state *s = call->state;
-    if (call->n_inputs != 1 || call->n_outputs != 2)
+    if (call->n_inputs != 1)
         return TAPER_UNSUPPORTED;
     const taper_tensor *x = call->inputs;
     s->n = tensor_numel(x);
     if (!find_of[x->dtype] || !tensor_is_contiguous(x) ||
-        !tensor_is(&call->output[0], TAPER_INT64, s->n) ||
-        !tensor_is(&call->output[1], TAPER_INT64, 1))
+        !tensor_is(call->output, TAPER_INT64, s->n))
         return TAPER_UNSUPPORTED;
     s->find = find_of[x->dtype];
     *work = (taper_work){.tasks = 1};
@@ -78,14 +76,12 @@ static taper_status any_nonzero_prepare(const taper_call *call, taper_work *work
 static taper_status any_nonzero_run(const taper_call *call, int64_t begin, int64_t end,
                                     void *scratch) {
     const struct nonzero_state *s = call->state;
-    int64_t *y = call->output[0].data;
+    int64_t *y = call->output->data;
     (void)begin;
     (void)end;
     (void)scratch;
-    const int64_t found = s->find(call->inputs[0].data, s->n, y);
-    for (int64_t i = found; i < s->n; i++)
+    for (int64_t i = s->find(call->inputs[0].data, s->n, y); i < s->n; i++)
         y[i] = s->n;
-    *(int64_t *)call->output[1].data = found;
     return TAPER_OK;
 }
 

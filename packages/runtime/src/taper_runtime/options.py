@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from operator import index
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
 
 from taper_runtime.errors import InputError, OptionError
 from taper_runtime.generator import check_seed
@@ -27,6 +27,11 @@ MAX_THREADS = 2**31 - 1
 
 #: What runs a plan; the second is for debugging.
 EXECUTORS = ("compiled", "interpreted")
+
+#: How memory may be laid out.
+ALGORITHMS = ("bump", "greedy_by_size", "disjoint_groups", "best")
+
+_LONGEST_INTERVAL_S = 86400.0
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -174,6 +179,46 @@ _NO_PROVIDERS = "CPUExecutionProvider is the only provider here"
 _NO_LIBRARY = "ops come with taper_runtime; no library of others is loaded"
 
 
+class MemoryPlanning(NamedTuple):
+    """How the memory of tensors is laid out whose sizes a run finds out.
+
+    Attributes
+    ----------
+    enabled : bool
+        Whether places are reserved at all; else each such tensor has memory of its own.
+    algorithm : str
+        ``"bump"``, where nothing shares memory, ``"greedy_by_size"``, ``"disjoint_groups"``, or
+        ``"best"``, the smallest that is known.
+    interval_s : float
+        Seconds between two looks at whether a tensor has become larger than ever.
+    deallocate_between_runs : bool
+        Whether a run gives its memory back to the system.
+    """
+
+    enabled: bool = True
+    algorithm: str = "best"
+    interval_s: float = 5.0
+    deallocate_between_runs: bool = True
+
+
+def _planning(name: str, value: object) -> MemoryPlanning:
+    if not isinstance(value, MemoryPlanning):
+        raise InputError(f"{name}: expected a SessionOptions.MemoryPlanning, got {value!r}")
+    for field in ("enabled", "deallocate_between_runs"):
+        _flag(f"{name}.{field}", getattr(value, field))
+    if value.algorithm not in ALGORITHMS:
+        raise InputError(
+            f"{name}.algorithm: expected one of {', '.join(ALGORITHMS)}, got {value.algorithm!r}"
+        )
+    interval = value.interval_s
+    if type(interval) not in (int, float) or not 0 < interval < _LONGEST_INTERVAL_S:
+        raise InputError(f"{name}.interval_s: expected seconds, more than 0, got {interval!r}")
+    return value
+
+
+_MemoryPlanning = MemoryPlanning
+
+
 class SessionOptions(_Options):
     """Options of a session; a session keeps a copy of those it was opened with.
 
@@ -188,6 +233,8 @@ class SessionOptions(_Options):
         Refuse plans with nodes that only numpy can compute.
     executor : str
         ``"compiled"``, or ``"interpreted"`` for debugging.
+    memory_planning : SessionOptions.MemoryPlanning
+        How tensors are laid out that cross to where a size is known which the run computes.
     seed : int or None
         Where a plan draws random numbers: the runs of the session, one after the other, draw what
         the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
@@ -222,9 +269,12 @@ class SessionOptions(_Options):
         On reading or assigning a name that is no field, an AttributeError that names the nearest.
     """
 
+    MemoryPlanning: ClassVar[type[MemoryPlanning]] = MemoryPlanning
+
     intra_op_num_threads: int
     strict_native: bool
     executor: str
+    memory_planning: _MemoryPlanning
     seed: int | None
     enable_profiling: bool
     profile_file_prefix: str
@@ -245,6 +295,7 @@ class SessionOptions(_Options):
         "intra_op_num_threads": (0, _threads),
         "strict_native": (False, _flag),
         "executor": (EXECUTORS[0], _executor),
+        "memory_planning": (MemoryPlanning(), _planning),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),

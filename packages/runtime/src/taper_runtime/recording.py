@@ -58,14 +58,17 @@ class RecordingExecutor(Executor):
         return cls(executor, plan)
 
     def run(
-        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._events >= MAX_EVENTS:
             self._missed += 1
-            return self.executor.run(inputs, out)
+            return self.executor.run(inputs, out, sizes)
         begin = time.monotonic_ns()
-        outputs, spans = self.executor.profile(inputs, out)
+        outputs, spans = self.executor.profile(inputs, out, sizes)
         end = time.monotonic_ns()
         self._events += len(spans)
         steps = self.executor.steps

@@ -105,9 +105,7 @@ class InferenceSession:
         self.plan = _plan(model)
         self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _EXECUTORS[options.executor].compile(
-            self._function, strict_native=options.strict_native, threads=self._threads
-        )
+        executor = _compile(self._function, options, self._threads)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
             executor = self._recording = _record(executor, self._function)
@@ -512,6 +510,18 @@ def _plan(model: object) -> Plan:
 def _absolute(model: object) -> str | None:
     """Return the path for processes that may have another working directory."""
     return os.path.abspath(model) if isinstance(model, (str, os.PathLike)) else None
+
+
+def _compile(plan: Plan, options: SessionOptions, threads: int) -> Executor:
+    base, strict = _EXECUTORS[options.executor], options.strict_native
+    if not plan.origins:
+        return base.compile(plan, strict_native=strict, threads=threads)
+    from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
+
+    planning = options.memory_planning
+    return StagedExecutor.compile(
+        plan, strict_native=strict, threads=threads, base=base, planning=planning
+    )
 
 
 def _record(executor: Executor, plan: Plan) -> RecordingExecutor:

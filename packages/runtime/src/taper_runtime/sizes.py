@@ -223,7 +223,12 @@ def variable(name: str, low: int, high: int) -> int:
     if low == high:
         return low
     limits = () if is_static(high) else (high,)
-    return _of_atom(Atom(name, "", limits, low, bounds(high)[1]))
+    return _of_atom(Atom(name, "", limits, low, min(bounds(high)[1], MAX_SIZE)))
+
+
+def range_of(atom: Atom) -> tuple[int, int]:
+    """Return what :func:`variable` made a variable of."""
+    return atom.low, atom.args[0] if atom.args else atom.high
 
 
 def assuming_nonempty(shape: Iterable[int]) -> Callable[[int], int]:
@@ -530,6 +535,8 @@ def _least(size: Any) -> int:
     its limit less a rest, where it has one.
     """
     low = _low(_terms(size))
+    if instead := _without_extreme(size):
+        low = max(low, *(bounds(each)[0] for each in instead))
     for _ in range(_MAX_QUOTIENTS):
         limited = next(
             (a for atoms, n in _terms(size) if n < 0 for a in atoms if a.args and not a.function),
@@ -557,6 +564,22 @@ def _least(size: Any) -> int:
         return low
     # a whole number of ``common``
     return max(low, common * -(-_low(_terms(size)) // (scale * common)))
+
+
+def _without_extreme(size: Any) -> list[int]:
+    """Return sizes that are no larger: with either argument for a subtracted min or an added max.
+
+    The first of those is replaced, where it stands once and by itself.
+    """
+    counts = [atom for atoms, _ in _terms(size) for atom in atoms if atom.function]
+    for atoms, factor in _terms(size):
+        if len(atoms) != 1 or counts.count(atoms[0]) != 1:
+            continue
+        (atom,) = atoms
+        if atom.function == ("max" if factor > 0 else "min"):
+            rest = size - factor * _of_atom(atom)
+            return [rest + factor * arg for arg in atom.args]
+    return []
 
 
 def _with_rest(size: Any, limited: Atom) -> Any:

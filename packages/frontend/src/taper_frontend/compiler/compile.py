@@ -20,6 +20,8 @@ def compile_graph(
 ) -> list[PassRecord]:
     """Optimize ``graph`` and give each output a node of its own, which the planner needs.
 
+    The graphs inside its nodes are compiled after it, each like it.
+
     Parameters
     ----------
     graph : Graph
@@ -41,4 +43,8 @@ def compile_graph(
         If passes undo each other's work forever, or a rule breaks the graph; with ``verify`` also
         if a pass does, or a stage leaves what its form says is gone.
     """
-    return run_pipeline(graph, [*passes, materialize_outputs], verify=verify)
+    records = run_pipeline(graph, [*passes, materialize_outputs], verify=verify)
+    for node in graph.order():
+        for block in node.blocks:
+            records += compile_graph(block, passes, verify=verify)
+    return records

@@ -15,6 +15,7 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     indexing,
     linalg,
     matmul,
+    measured,
     norm,
     pad,
     pool,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch._ops import OpOverload
 
+from taper_frontend.compiler.graph.node import Source
 from taper_frontend.lowering import complex_ops
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,
@@ -21,7 +22,7 @@ from taper_frontend.lowering.representation import (
 from taper_runtime.generator import new_state
 from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import Size, UndecidedError, bounds, largest, smallest
+from taper_runtime.sizes import Size, UndecidedError, bounds, largest, linear, smallest, variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     from taper_frontend.compiler.graph import Graph
+    from taper_frontend.lowering.symbols import Sizes
     from taper_runtime.ops.opdef import Shape
 
 #: What an ATen argument that may be a tensor or a number arrives as; an int may be a size.
@@ -52,6 +54,7 @@ class Lowering:
     graph : Graph
     node : torch.fx.Node
         What is being lowered, for what the arguments do not say.
+    sizes : Sizes
     generator : str or None
         The state of the generator after what has been drawn; None as long as nothing has.
     generator_state : str or None
@@ -62,13 +65,14 @@ class Lowering:
 
     node: Node
 
-    def __init__(self, graph: Graph, training: bool = False) -> None:
+    def __init__(self, graph: Graph, sizes: Sizes, training: bool = False) -> None:
         self.graph = graph
+        self.sizes = sizes
         self.training = training
         self.generator: str | None = None
         self.generator_state: str | None = None
         self._name = ""
-        self._source = ""
+        self._source = Source()
         self._outputs: tuple[TensorType | None, ...] = ()
         # what the node has added to the graph: nodes and constants, in order
         self._emitted: dict[str, None] = {}
@@ -144,7 +148,8 @@ class Lowering:
         )
         self._emitted[output] = None
         for size in self.shape(output):
-            if isinstance(size, Size) and bounds(size)[0] < 1:
+            least = 0 if any(a.text in self.sizes.measured for a in variables(size)) else 1
+            if isinstance(size, Size) and bounds(size)[0] < least:
                 raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
         return output
 
@@ -199,8 +204,31 @@ class Lowering:
         scalar = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)))
         return self.expand(scalar, shape)
 
+    @property
+    def bound_size(self) -> int | None:
+        """The size variable that the node, which gives a number, gives its value."""
+        value = self.node.meta["val"]
+        known = isinstance(value, torch.SymInt) and self.sizes.knows(value)
+        return self.sizes.size(value) if known else None
+
+    def is_unmeasured(self, size: int) -> bool:
+        """Whether ``size`` is a variable that has no origin yet."""
+        known = linear(size)
+        return known is not None and known[0] in self.sizes.measured.keys() - self.graph.origins
+
+    def measure(self, size: int, tensor: str) -> None:
+        """Make the one element of an int64 tensor the value of a size variable."""
+        known = linear(size)
+        assert known is not None
+        if self.is_unmeasured(size):
+            name, measured = known[0], self.sizes.measured[known[0]]
+            self.graph.add_computed_size(name, measured.limits, (tensor, 0), measured.example)
+
     def size_value(self, size: int, dtype: str) -> str:
-        """Return a scalar tensor that holds a size which the inputs decide."""
+        """Return a scalar tensor that holds a size which the inputs, or nodes, decide."""
+        known = linear(size)
+        if known is not None and known[0] in self.graph.origins and known[1:] == (1, 0):
+            return self.cast(self.reshape(self.graph.origins[known[0]][0], ()), dtype)
         vector = self.emit("ARANGE", [], start=size, stop=size + 1)
         return self.cast(self.reshape(vector, ()), dtype)
 
@@ -331,7 +359,7 @@ class Lowering:
         """Start on a node."""
         self.node = node
         self._name = node.name
-        self._source = source
+        self._source = Source(source, (str(node.target),))
         self._outputs = tuple(outputs)
         self._emitted = {}
         self._wide = False

@@ -70,22 +70,30 @@ def find_handler(node: Node) -> Handler | None:
         mutates = str(target).startswith("auto_functionalized")
         category = "control flow" if flow else "mutation" if mutates else "op"
         raise Refusal("only straight-line programs of ATen ops are supported", category)
-    if str(target) == "aten._local_scalar_dense.default":
-        raise Refusal("a number is read out of a tensor", "data-dependent")
+    if is_item(node):
+        return HANDLERS[str(target)]
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
-    known = set[object]().union(*(unbacked_sizes(source) for source in node.all_input_nodes))
-    if unbacked_sizes(node) - known:
-        raise Refusal("the shape of the result depends on values", "data-dependent")
     for value in tensors_of([node]):
         if reason := refused_type(value):
             raise Refusal(reason, "dtype")
     if (handler := HANDLERS.get(str(target))) is not None:
         return handler
+    known = set[object]().union(*(unbacked_sizes(source) for source in node.all_input_nodes))
+    if unbacked_sizes(node) - known:
+        raise Refusal(
+            "the shape of the result depends on values, and no handler lowers this op",
+            "data-dependent",
+        )
     if draws(node):
         reason = "it draws random numbers of a kind that no handler lowers; docs/random-numbers.md"
         raise Refusal(reason, "op")
     raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
+
+
+def is_item(node: Node) -> bool:
+    """Whether the node takes a number out of a tensor."""
+    return str(node.target) in ("aten.item.default", "aten._local_scalar_dense.default")
 
 
 def tensors_of(nodes: Iterable[Node]) -> list[torch.Tensor]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_frontend.lowering.measured import places_of
 from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from taper_frontend.lowering.context import Lowering
     from taper_runtime.ops.opdef import Shape
 
 _INDEX_DTYPES = frozenset({"int64", "int32"})
+_MASK_DTYPES = frozenset({"bool", "uint8"})
 
 
 @lowers("aten.embedding.default")
@@ -59,7 +61,7 @@ def gather(ctx: Lowering, x: str, dim: int, index: str, *, sparse_grad: bool = F
 @lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(ctx: Lowering, x: str, indices: Sequence[str | None]) -> str:
     """Take elements at the places that broadcast index tensors name together."""
-    located = locate(ctx, x, indices)
+    located = locate(ctx, x, indices, lambda axis: ctx.output.shape[axis])
     if located is None:
         return x
     y = ctx.emit("INDEX_SELECT", [located.source, located.places], axis=located.axis)
@@ -149,15 +151,20 @@ class Located(NamedTuple):
     order: tuple[int, ...]
 
 
-def locate(ctx: Lowering, x: str, indices: Sequence[str | None]) -> Located | None:
+def locate(
+    ctx: Lowering, x: str, indices: Sequence[str | None], count: Callable[[int], int]
+) -> Located | None:
     """Merge the indexed axes of ``x`` into one, and the index tensors likewise.
 
     Indexed axes that lie apart move to the front, which is where torch puts the result's axes too.
-    None if nothing is indexed.
+    None if nothing is indexed. ``count(axis)`` is how many places a mask over axes from ``axis`` on
+    has.
     """
     given = {axis: index for axis, index in enumerate(indices) if index is not None}
     if not given:
         return None
+    if any(ctx.dtype(name) in _MASK_DTYPES for name in given.values()):
+        return _locate_by_mask(ctx, x, given, count)
     for name in given.values():
         if ctx.dtype(name) not in _INDEX_DTYPES:
             ctx.unsupported(f"expected indices int64 or int32, got {ctx.dtype(name)}", "dtype")
@@ -171,6 +178,19 @@ def locate(ctx: Lowering, x: str, indices: Sequence[str | None]) -> Located | No
     merged = (*shape[:first], math.prod(sizes), *shape[first + len(axes) :])
     places = _merge(ctx, list(given.values()), sizes)
     return Located(ctx.reshape(moved, merged), first, places, order)
+
+
+def _locate_by_mask(
+    ctx: Lowering, x: str, given: Mapping[int, str], count: Callable[[int], int]
+) -> Located:
+    """Turn a mask over some axes into the places where it is set."""
+    ((axis, mask), *more) = given.items()
+    if more:
+        ctx.unsupported("expected a mask alone, got one beside other indices")
+    shape, behind = ctx.shape(x), axis + ctx.rank(mask)
+    merged = (*shape[:axis], math.prod(shape[axis:behind]), *shape[behind:])
+    places = places_of(ctx, mask, count(axis))
+    return Located(ctx.reshape(x, merged), axis, places, tuple(range(ctx.rank(x))))
 
 
 def _merge(ctx: Lowering, indices: Sequence[str], sizes: Shape) -> str:

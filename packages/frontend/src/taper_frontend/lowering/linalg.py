@@ -6,22 +6,17 @@ away) is checked by the op itself: a plan cannot raise a model's own errors.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from taper_frontend.lowering.registry import lowers
-from taper_runtime.ops.decompositions import eigh_shapes, lu_shapes, qr_shapes, svd_shapes
 from taper_runtime.sizes import smallest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch.fx import Node
 
     from taper_frontend.lowering.context import Lowering, Operand
-    from taper_runtime.ops.opdef import Shape
 
 
 @lowers("aten.linalg_inv_ex.default")
@@ -126,7 +121,7 @@ def det(ctx: Lowering, a: str) -> tuple[str, str | None, str | None]:
 @lowers("aten._linalg_slogdet.default")
 def slogdet(ctx: Lowering, a: str) -> tuple[str, str, str | None, str | None]:
     """Compute signs and logarithms of determinants."""
-    sign, logarithm = _unpack(ctx, ctx.emit("SLOGDET", [a]), ((), ()))
+    sign, logarithm = ctx.emit_multi("SLOGDET", [a])
     factors, pivots = _read_factors(ctx, a, 2)
     return sign, logarithm, factors, pivots
 
@@ -134,7 +129,7 @@ def slogdet(ctx: Lowering, a: str) -> tuple[str, str, str | None, str | None]:
 @lowers("aten.linalg_qr.default")
 def qr(ctx: Lowering, a: str, mode: str = "reduced") -> tuple[str, str]:
     """Factorize into an orthogonal matrix and a triangle."""
-    results = _unpack(ctx, ctx.emit("QR", [a], mode=mode), qr_shapes(ctx.shape(a), mode))
+    results = ctx.emit_multi("QR", [a], mode=mode)
     if mode == "r":
         return ctx.constant(torch.empty(0, dtype=getattr(torch, ctx.dtype(a)))), results[0]
     return results[0], results[1]
@@ -151,8 +146,7 @@ def svd(
 ) -> tuple[str | None, str, str | None]:
     """Decompose into singular values and vectors."""
     vectors = compute_uv and (ctx.reads(0) or ctx.reads(2))
-    packed = ctx.emit("SVD", [a], vectors=vectors, full=full_matrices)
-    results = _unpack(ctx, packed, svd_shapes(ctx.shape(a), vectors, full_matrices))
+    results = ctx.emit_multi("SVD", [a], vectors=vectors, full=full_matrices)
     return (results[0], results[1], results[2]) if vectors else (None, results[0], None)
 
 
@@ -160,8 +154,7 @@ def svd(
 def eigh(ctx: Lowering, a: str, UPLO: str = "L", compute_v: bool = True) -> tuple[str, str | None]:
     """Decompose symmetric matrices into eigenvalues and vectors."""
     vectors = compute_v and ctx.reads(1)
-    packed = ctx.emit("EIGH", [a], vectors=vectors, upper=UPLO.upper() == "U")
-    values, *rest = _unpack(ctx, packed, eigh_shapes(ctx.shape(a), vectors))
+    values, *rest = ctx.emit_multi("EIGH", [a], vectors=vectors, upper=UPLO.upper() == "U")
     return values, rest[0] if rest else None
 
 
@@ -185,10 +178,10 @@ def pinv(
     if 0 in shape[-2:]:
         return ctx.full(ctx.output.shape, 0, dtype)
     if hermitian:
-        values, u = _unpack(ctx, ctx.emit("EIGH", [a]), eigh_shapes(shape, True))
+        values, u = ctx.emit_multi("EIGH", [a])
         v, s = u, ctx.emit("ABS", [values])
     else:
-        u, s, vh = _unpack(ctx, ctx.emit("SVD", [a]), svd_shapes(shape, True, False))
+        u, s, vh = ctx.emit_multi("SVD", [a])
         v, values = _transpose(ctx, vh), s
     axis = ctx.rank(s) - 1
     if rtol is None:
@@ -242,9 +235,8 @@ def lu(ctx: Lowering, a: str, *, pivot: bool = True) -> tuple[str, str, str]:
 
 def _lu(ctx: Lowering, a: str) -> tuple[str, str, str, str]:
     """Return factors, pivots as torch has them, the order of rows, and info."""
-    packed = ctx.emit("LU", [a])
-    factors, pivots, order, info = _unpack(ctx, packed, lu_shapes(ctx.shape(a)))
-    return factors, ctx.cast(pivots, "int32"), ctx.cast(order, "int64"), ctx.cast(info, "int32")
+    factors, pivots, order, info = ctx.emit_multi("LU", [a])
+    return factors, pivots, order, info
 
 
 def _lu_info(ctx: Lowering, a: str) -> str:
@@ -265,19 +257,6 @@ def _read_factors(ctx: Lowering, a: str, index: int) -> tuple[str | None, str | 
 def _transpose(ctx: Lowering, a: str) -> str:
     rank = ctx.rank(a)
     return ctx.permute(a, (*range(rank - 2), rank - 1, rank - 2))
-
-
-def _unpack(ctx: Lowering, packed: str, shapes: Sequence[Shape]) -> list[str]:
-    """Cut apart what an op has laid side by side."""
-    *batch, _ = ctx.shape(packed)
-    parts = []
-    start = 0
-    for shape in shapes:
-        end = start + math.prod(shape)
-        part = ctx.slice(packed, len(batch), start, end)
-        parts.append(ctx.reshape(part, (*batch, *shape)))
-        start = end
-    return parts
 
 
 def _positions(ctx: Lowering, rows: int, columns: int) -> tuple[str, str]:

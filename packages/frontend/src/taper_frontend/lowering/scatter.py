@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.lowering.context import Lowering
+    from taper_runtime.ops.opdef import Shape
 
 #: How ``reduce`` arguments are spelled -> ``reduce`` of SCATTER.
 _REDUCTIONS = {
@@ -112,9 +113,9 @@ def index_put(
 ) -> str:
     """Write, or add, values at the places that broadcast index tensors name together."""
     masks = [name for name in indices if name is not None and ctx.dtype(name) == "bool"]
-    if masks:
+    if masks and _is_same_everywhere(ctx, x, indices, values):
         return _put_by_mask(ctx, x, indices, values, accumulate)
-    located = locate(ctx, x, indices)
+    located = locate(ctx, x, indices, lambda axis: _rows(ctx, x, indices, values)[axis])
     if located is None:
         values = ctx.expand(values, ctx.shape(x))
         return ctx.emit("ADD", [x, values]) if accumulate else values
@@ -143,17 +144,27 @@ def _put_by_mask(
     accumulate: bool,
 ) -> str:
     """Write wherever a mask over some of the axes is set, the same at each place."""
-    (axis, mask), *more = [(i, name) for i, name in enumerate(indices) if name is not None]
-    after = ctx.rank(x) - axis - ctx.rank(mask)
-    # the values' shape: before the masked axes, the number of places, after them
-    shape = (1,) * (axis + 1 + after - ctx.rank(values)) + ctx.shape(values)
-    if more or shape[axis] != 1:
-        ctx.unsupported("expected a mask alone, and values that do not depend on how many it has")
+    ((axis, mask),) = ((i, name) for i, name in enumerate(indices) if name is not None)
+    shape = _rows(ctx, x, indices, values)
+    after = len(shape) - axis - 1
     values = ctx.reshape(values, (*shape[:axis], *[1] * ctx.rank(mask), *shape[axis + 1 :]))
     if accumulate:
         values = ctx.emit("ADD", [x, values])
     mask = ctx.reshape(mask, ctx.shape(mask) + (1,) * after)
     return ctx.apply("WHERE", mask, values, x, dtype=ctx.dtype(x))
+
+
+def _is_same_everywhere(ctx: Lowering, x: str, indices: Sequence[str | None], values: str) -> bool:
+    """Whether the values that a mask alone writes do not depend on how many places it has."""
+    given = [axis for axis, name in enumerate(indices) if name is not None]
+    return len(given) == 1 and _rows(ctx, x, indices, values)[given[0]] == 1
+
+
+def _rows(ctx: Lowering, x: str, indices: Sequence[str | None], values: str) -> Shape:
+    """Return the shape of values: before a mask's axes, the number of its places, after them."""
+    ((axis, mask),) = ((i, name) for i, name in enumerate(indices) if name is not None)
+    after = ctx.rank(x) - axis - ctx.rank(mask)
+    return (1,) * (axis + 1 + after - ctx.rank(values)) + ctx.shape(values)
 
 
 @lowers("aten.index_copy.default")

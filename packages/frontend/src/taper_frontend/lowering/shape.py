@@ -48,18 +48,38 @@ def slice_(
     x: str,
     dim: int = 0,
     start: int | None = None,
-    end: int | None = None,
+    end: int | str | None = None,
     step: int = 1,
 ) -> str:
     """Take every ``step``-th element of a range of one axis."""
     axis = ctx.axis(x, dim)
+    if isinstance(end, str):
+        return _up_to(ctx, x, axis, start, end, step)
     return ctx.slice(x, axis, *ctx.range(x, axis, start, end), step)
 
 
+def _up_to(ctx: Lowering, x: str, axis: int, start: int | None, end: str, step: int) -> str:
+    """Take the elements before a place that a tensor holds, which may count from the end."""
+    count, size = ctx.output.shape[axis], ctx.shape(x)[axis]
+    if start or step != 1 or not ctx.is_unmeasured(count):
+        ctx.unsupported("expected a slice from 0 on, each element, up to a number that is computed")
+    place = ctx.reshape(ctx.cast(end, "int64"), (1,))
+    negative = ctx.apply("LT", place, 0, dtype="int64")
+    place = ctx.apply(
+        "WHERE", negative, ctx.apply("ADD", place, size, dtype="int64"), place, dtype="int64"
+    )
+    place = ctx.apply("MAXIMUM", ctx.apply("MINIMUM", place, size, dtype="int64"), 0, dtype="int64")
+    ctx.measure(count, place)
+    return ctx.slice(x, axis, 0, count)
+
+
 @lowers("aten.select.int")
-def select(ctx: Lowering, x: str, dim: int, index: int) -> str:
+def select(ctx: Lowering, x: str, dim: int, index: int | str) -> str:
     """Take one element of one axis."""
     axis = ctx.axis(x, dim)
+    if isinstance(index, str):
+        place = ctx.reshape(ctx.cast(index, "int64"), (1,))
+        return ctx.reshape(ctx.emit("INDEX_SELECT", [x, place], axis=axis), ctx.output.shape)
     index %= ctx.shape(x)[axis]
     return ctx.reshape(ctx.slice(x, axis, index, index + 1), ctx.output.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from functools import reduce
 from math import lcm
@@ -29,7 +30,8 @@ from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UNBOUNDED, largest, linear, smallest, variable
+from taper_runtime.ops.rules import broadcast
+from taper_runtime.sizes import UNBOUNDED, largest, linear, size_at, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -42,6 +44,30 @@ _TRIED = 1024
 
 #: Largest denominator of a factor of sizes: 1.5 and 0.125 have small ones, 1 / 3 has 2**54.
 _MAX_DENOMINATOR = 2**16
+
+
+#: Ops that find at most as many things as their first input has elements.
+_FINDERS = frozenset(
+    {
+        "aten.nonzero.default", "aten.nonzero_numpy.default", "aten.argwhere.default",
+        "aten.where.default", "aten._unique2.default", "aten.unique_consecutive.default",
+    }
+)  # fmt: skip
+
+
+class Measured(NamedTuple):
+    """A size variable whose value a node computes.
+
+    Attributes
+    ----------
+    limits : tuple of int
+        The least and the largest value; the latter may be an expression.
+    example : int
+        A typical value.
+    """
+
+    limits: tuple[int, int]
+    example: int
 
 
 class SizeError(OpError):
@@ -74,6 +100,8 @@ class Sizes:
         told.
     symbols : dict of sympy.Symbol to size
         torch's symbols, as expressions in the variables.
+    measured : dict of str to Measured
+        The variables that nodes give their values.
     """
 
     def __init__(
@@ -85,6 +113,8 @@ class Sizes:
         *,
         trusting: bool = False,
     ) -> None:
+        self.measured: dict[str, Measured] = {}
+        self._constraints = program.range_constraints
         self._trusting = trusting
         self._least = least or {}
         # where torch says that the variables' ranges start that nobody gave one
@@ -150,6 +180,8 @@ class Sizes:
 
     def raised(self, name: str) -> int | None:
         """Return where else a variable's range may start; None if it was given or is at its end."""
+        if name in self.measured:
+            return 1 if self.measured[name].limits[0] < 1 else None
         if name not in self._torch_least:
             return None
         least, _ = self.ranges[name]
@@ -159,11 +191,67 @@ class Sizes:
         least = least + 1 if least < 4 else 2 * least
         return least if least <= self.examples[name] else None
 
+    def knows(self, value: torch.SymInt | torch.SymFloat) -> bool:
+        """Whether each symbol in ``value`` is an expression in the variables."""
+        return bool(value.node.expr.free_symbols <= self.symbols.keys())
+
+    def bind(self, node: Node) -> None:
+        """Make variables of the symbols that a node gives values, where these can be sizes."""
+        for symbol in node.meta.get("unbacked_bindings") or ():
+            limits = self._constraints.get(symbol)
+            if symbol in self.symbols or limits is None or not limits.lower >= 0:
+                continue
+            most = limits.upper
+            most = UNBOUNDED if most == int_oo or most >= UNBOUNDED else int(most)
+            capacity = self._capacity(node)
+            if capacity is not None and (most == UNBOUNDED or not isinstance(capacity, int)):
+                most = capacity
+            name = str(symbol)
+            while name in self.ranges or name in self.measured:
+                name += "_"
+            low = max(int(limits.lower), self._least.get(name, 0))
+            typical = size_at(most, self.examples)
+            if low >= typical:
+                raise SizeError(f"the size {name} is always {low}; expected one that varies")
+            self.symbols[symbol] = variable(name, low, most)
+            example = max(low, typical // 2 if typical < UNBOUNDED else 16)
+            self.measured[name] = Measured((low, most), example)
+            self.examples[name] = example
+
+    def _capacity(self, node: Node) -> int | None:
+        """Return a size that what a node finds does not exceed; None if there is none."""
+        args: Any = node.args
+        axis: int
+        shapes = [self._shape(each) for each in node.all_input_nodes]
+        match str(node.target):
+            case "aten.masked_select.default":
+                return math.prod(broadcast("masked_select", shapes))
+            case "aten.index.Tensor":
+                masks = [each for each in args[1] if each is not None]
+                shapes = [self._shape(e) for e in masks if e.meta["val"].dtype == torch.bool]
+                return math.prod(shapes[0]) if len(shapes) == 1 else None
+            case "aten.unique_dim.default":
+                axis = args[1]
+                return shapes[0][axis]
+            case "aten.slice.Tensor":
+                axis = args[1] if len(args) > 1 else 0
+                return shapes[0][axis]
+            case text if text in _FINDERS:
+                return math.prod(shapes[0])
+        return None
+
+    def _shape(self, node: Node) -> tuple[int, ...]:
+        """Return the shape of the tensor that a node gives; of others none."""
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return ()
+        return tuple(self.size(size) for size in value.shape)
+
     def type(self, value: Any) -> TensorType | None:
         """Return dtype and shape of a tensor; None for what has none in a plan."""
         if not isinstance(value, torch.Tensor) or refused_type(value):
             return None
-        if free_unbacked_symbols(value):
+        if not free_unbacked_symbols(tuple(value.shape)) <= self.symbols.keys():
             return None
         return TensorType(DTYPE_NAMES[value.dtype], tuple(self.size(size) for size in value.shape))
 

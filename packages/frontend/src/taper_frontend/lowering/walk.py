@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from taper_frontend.errors import UnsupportedNode
 from taper_frontend.lowering.context import Lowering, Refusal
 from taper_frontend.lowering.fraction import lower_fraction
-from taper_frontend.lowering.fx_nodes import find_handler, needed, tensors_of, unbacked_sizes
+from taper_frontend.lowering.fx_nodes import find_handler, is_item, needed, tensors_of
 from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
@@ -74,7 +74,7 @@ class Walk:
         self.graph = graph
         self.sizes = sizes
         self.findings = findings
-        self.context = Lowering(graph, training)
+        self.context = Lowering(graph, sizes, training)
         self.values: dict[str, Any] = {}
 
     def value(self, name: str) -> Any:
@@ -94,19 +94,22 @@ class Walk:
         if node.target is operator.getitem:
             return self._pick(node)
         try:
+            self.sizes.bind(node)
             self.context.begin(node, self.sizes.types(node), source_line(node))
             arguments = self._arguments(node)
             handler = find_handler(node)
             value = node.meta.get("val")
-            if isinstance(value, torch.SymInt) and not unbacked_sizes(node):
+            if is_item(node) and handler is not None and not holds_poison(arguments):
+                return self._take_number(handler, arguments, node)
+            if isinstance(value, torch.SymInt) and self.sizes.knows(value):
                 return self.sizes.size(value)
             if (
                 isinstance(value, torch.SymFloat)
-                and not unbacked_sizes(node)
+                and self.sizes.knows(value)
                 and tensors_of(node.users)
             ):
                 return lower_fraction(self.context, self.sizes, value.node.expr)
-            if handler is None or holds_poison(arguments) or unbacked_sizes(node):
+            if handler is None or holds_poison(arguments):
                 return POISON
             return self._call(handler, arguments, node)
         except Refusal as refusal:
@@ -126,6 +129,20 @@ class Walk:
             reason = f"lowered only where its sizes are fixed ({error})"
         self.refuse(str(node.target), category, reason, source_line(node))
         return self._stand_in(node)
+
+    def _take_number(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
+        """Lower a node that takes a number out of a tensor: a size, or a scalar tensor."""
+        args, kwargs = arguments
+        result = handler(self.context, *args, **kwargs)
+        if isinstance(result, str):
+            numbers = (torch.SymInt, torch.SymFloat)
+            if any(isinstance(user.meta.get("val"), numbers) for user in node.users):
+                raise Refusal(
+                    "a number that is read out of a tensor is computed with, and it may be "
+                    "negative or a fraction; torch._check(n >= 0) makes a size of it",
+                    "data-dependent",
+                )
+        return result
 
     def _pick(self, node: Node) -> Any:
         """Return one result of a multi-output node."""
@@ -158,7 +175,7 @@ class Walk:
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
             message = f"{node.target} is lowered to {got}, torch gives {expected}"
-            if self.sizes.ranges:  # two forms of one size
+            if self.sizes.symbols:  # two forms of one size
                 raise UndecidedError(message)
             raise InternalError(message)
         return names if many else names[0]

@@ -309,22 +309,28 @@ def _power_of_ten(error: float) -> float:
 def _empty_shapes(plan: Plan) -> Iterator[tuple[str, Shapes]]:
     """Yield each size variable that may be 0, with shapes of the inputs where it is."""
     example = _example_sizes(plan)
-    for name, (low, _) in plan.sizes.items():
+    for name, (low, _) in _given_sizes(plan).items():
         if low == 0:
             yield name, _shapes(plan, {**example, name: 0})
 
 
 def _other_shapes(plan: Plan) -> list[Shapes]:
     """Shapes of the inputs for sizes other than the samples'."""
-    if not plan.sizes:
+    given = _given_sizes(plan)
+    if not given:
         return []
     example = _example_sizes(plan)
-    least = {name: max(low, 1) for name, (low, _) in plan.sizes.items()}
+    least = {name: max(low, 1) for name, (low, _) in given.items()}
     near = {
         name: example[name] + 1 if example[name] < high else example[name] - 1
-        for name, (_, high) in plan.sizes.items()
+        for name, (_, high) in given.items()
     }
     return [_shapes(plan, sizes) for sizes in (near, least)]
+
+
+def _given_sizes(plan: Plan) -> dict[str, tuple[int, int]]:
+    """The size variables that inputs give their values."""
+    return {name: limits for name, limits in plan.sizes.items() if name not in plan.origins}
 
 
 def _example_sizes(plan: Plan) -> dict[str, int]:

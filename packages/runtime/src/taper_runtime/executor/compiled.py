@@ -63,12 +63,15 @@ class CompiledExecutor(Executor):
         return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=True)]
 
     def run(
-        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._repeated is None:
-            return self._program.run(inputs, out)
-        outputs = self._program.run(inputs, self._distinct(out))
+            return self._program.run(inputs, out, sizes)
+        outputs = self._program.run(inputs, self._distinct(out), sizes)
         return [outputs[i] for i in self._repeated]
 
     def _distinct(
@@ -80,14 +83,17 @@ class CompiledExecutor(Executor):
         return [out[self._repeated.index(i)] for i in range(max(self._repeated) + 1)]
 
     def profile(
-        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
         """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`.
 
         That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
         clock, zeros where the worker had no part in the step.
         """
-        outputs, spans = self._program.profile(inputs, self._distinct(out))
+        outputs, spans = self._program.profile(inputs, self._distinct(out), sizes)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
         return outputs, spans

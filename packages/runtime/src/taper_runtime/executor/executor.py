@@ -43,7 +43,10 @@ class Executor(ABC):
 
     @abstractmethod
     def run(
-        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """One inference: arrays in the order of ``plan.reads`` to those of ``plan.writes``.
 
@@ -54,6 +57,8 @@ class Executor(ABC):
             Per output the array to write, None for a fresh one. It is written without a copy and
             must be C-contiguous, writable and apart from every input. The first array stands for an
             output that the plan names twice.
+        sizes : sequence of int, optional
+            Values of the plan's size variables, where the inputs' shapes do not give them.
 
         Raises
         ------

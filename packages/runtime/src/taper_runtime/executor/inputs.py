@@ -9,9 +9,10 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.sizes import UNBOUNDED, size_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from taper_runtime.plan.plan import Plan, TensorSpec
 
@@ -44,6 +45,35 @@ def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         for name, array in zip(plan.reads, arrays, strict=True)
     }
     return bind_sizes(plan, {name: array.shape for name, array in checked.items()})
+
+
+def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int]) -> None:
+    """Check the value that a node has given a size variable.
+
+    Parameters
+    ----------
+    plan : Plan
+    name : str
+        The variable.
+    value : int
+    values : mapping of str to int
+        Of the variables before it.
+
+    Raises
+    ------
+    InputError
+        If it is out of range; it names the node.
+    """
+    low, high = plan.sizes[name]
+    most = size_at(high, values)
+    if not low <= value <= most:
+        node = next(node for node in plan.nodes if plan.origins[name][0] in node.outputs)
+        at = f" at {node.source}" if node.source else ""
+        limits = f"at least {low}" if most >= UNBOUNDED and value < low else f"{low} to {most}"
+        raise InputError(
+            f"node {node.output} ({node.op}){at}: the size {name} that it computes: expected "
+            f"{limits}, got {value}"
+        )
 
 
 def check_input(spec: TensorSpec, array: object) -> np.ndarray:

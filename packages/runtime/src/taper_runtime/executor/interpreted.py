@@ -22,20 +22,12 @@ Backend = Callable[[Plan, PlanNode], Step | None]
 
 def native_backend(plan: Plan, node: PlanNode) -> Step | None:
     """The kernels the compiled executor runs too."""
-    if node.blocks or None in node.inputs or len(node.outputs) > 1:
+    if node.blocks:
         return None
     op, attrs = definition(node)
-    prepared = _native.prepare(
-        op, attrs, [operand(plan, name) for name in node.reads], operand(plan, node.output)
-    )
-    if prepared is None:
-        return None
-    run = prepared.run
-
-    def step(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
-        run([array for array in inputs if array is not None], outputs[0])
-
-    return step
+    inputs = [None if name is None else operand(plan, name) for name in node.inputs]
+    prepared = _native.prepare(op, attrs, inputs, [operand(plan, name) for name in node.outputs])
+    return None if prepared is None else prepared.run
 
 
 def numpy_backend(plan: Plan, node: PlanNode) -> Step:
@@ -88,17 +80,27 @@ class InterpretedExecutor(Executor):
             refuse(plan, fallbacks)
         return cls(plan, steps, strict_native)
 
-    def _for_sizes(self, inputs: Sequence[np.ndarray]) -> InterpretedExecutor:
-        """Return the executor for the sizes of these inputs."""
-        plan = specialize(self._plan, bind_inputs(self._plan, inputs))
+    def _for_sizes(
+        self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None
+    ) -> InterpretedExecutor:
+        """Return the executor for these sizes, else for those of the inputs."""
+        values = (
+            bind_inputs(self._plan, inputs)
+            if sizes is None
+            else dict(zip(self._plan.sizes, sizes, strict=True))
+        )
+        plan = specialize(self._plan, values)
         return self.compile(plan, strict_native=self._strict_native)
 
     def run(
-        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._plan.sizes:
-            return self._for_sizes(inputs).run(inputs, out)
+            return self._for_sizes(inputs, sizes).run(inputs, out)
         plan = self._plan
         memory = self._bind(inputs)
         given: dict[str, np.ndarray] = {}

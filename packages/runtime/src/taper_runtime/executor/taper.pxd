@@ -17,6 +17,7 @@ cdef extern from "taper/status.h" nogil:
 cdef extern from "taper/kernels.h" nogil:
     enum: TAPER_MAX_RANK
     enum: TAPER_ALIGNMENT
+    enum: TAPER_ABSENT
 
     const char *taper_dtype_name(int dtype)
     const char *taper_format_name(int format)

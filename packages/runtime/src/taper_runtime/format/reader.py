@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from taper_runtime.format.writer import FilePath
 
 _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
-_ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "states"}
+_ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "origins", "states"}
 _PLAN_KEYS = _ENTRY_KEYS | {"format_version", "features", "default", "metadata", "entries"}
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
 #: Keys that are left out where they say nothing.
@@ -210,6 +210,10 @@ def _entry(item: dict[str, Any], samples: dict[str, np.ndarray]) -> Entry:
         input_tree=from_json(item["input_tree"], "plan.input_tree"),
         output_tree=from_json(item["output_tree"], "plan.output_tree"),
         sizes=sizes,
+        origins={
+            name: tuple(origin) if type(origin) is list else origin
+            for name, origin in _object(item, "origins").items()
+        },
         states=_object(item, "states"),
     )
 
@@ -226,10 +230,12 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
     ranges: dict[str, tuple[int, int]] = {}
-    known = {}
+    known: dict[str, int] = {}
     for name, limits in item.items():
         if type(limits) is list:
-            limits = tuple(limits)
+            limits = _parse_sizes(
+                tuple(limits), Expressions(known), f"plan.sizes[{name!r}]", "most"
+            )
         check_variable(name, limits)
         ranges[name] = limits
         known[name] = variable(name, *limits)

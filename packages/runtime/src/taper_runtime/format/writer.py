@@ -17,7 +17,7 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX
 from taper_runtime.plan.features import features
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import Size
+from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,7 +135,11 @@ def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
         "input_tree": to_json(entry.input_tree, f"{field}.input_tree"),
         "output_tree": to_json(entry.output_tree, f"{field}.output_tree"),
         "states": {name: entry.states[name] for name in sorted(entry.states)},
-        "sizes": {name: list(entry.sizes[name]) for name in sorted(entry.sizes)},
+        "sizes": {
+            name: [_size(limit) for limit in entry.sizes[name]]
+            for name in sorted(entry.sizes, key=lambda name: (_depth(entry, name), name))
+        },
+        "origins": {name: list(entry.origins[name]) for name in sorted(entry.origins)},
     }
 
 
@@ -162,6 +166,12 @@ def _block(block: Block, field: str) -> dict[str, Any]:
         "nodes": [_node(node, f"{field}.nodes[{i}]") for i, node in enumerate(block.nodes)],
         "tensors": tensors,
     }
+
+
+def _depth(entry: Plan | Entry, name: str) -> int:
+    """Return how many variables, each limited by the one before, lead to this one."""
+    limit = entry.sizes[name][1]
+    return 1 + max((_depth(entry, atom.text) for atom in variables(limit)), default=0)
 
 
 def _node(node: PlanNode, field: str) -> dict[str, Any]:

@@ -53,32 +53,32 @@ def guarded(
 
     ``arrays`` have the same batch; what is NaN has the shape of the last of them.
     """
+    (result,) = guarded_all(op, expected, check, lambda *parts: (compute(*parts),), *arrays)
+    return result
+
+
+def guarded_all(
+    op: str, expected: str, check: bool, compute: Callable[..., Any], *arrays: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Do so where ``compute`` gives several results; without check it has to give one."""
     with np.errstate(all="ignore"):
         try:
-            return np.asarray(compute(*arrays), order="C")
+            return tuple(np.asarray(result, order="C") for result in compute(*arrays))
         except np.linalg.LinAlgError:
             pass
         batch = arrays[0].shape[:-2]
-        results = []
+        found = []
         for index in np.ndindex(batch):
             try:
-                results.append(compute(*(array[index] for array in arrays)))
+                found.append(compute(*(array[index] for array in arrays)))
             except np.linalg.LinAlgError:
                 if check:
                     which = ", ".join(map(str, index))
                     place = f"matrix {which} of the batch" if index else "the matrix"
                     raise InputError(f"{op}: expected {expected}, {place} is not") from None
-                results.append(np.full_like(arrays[-1][index], np.nan))
-    stacked = np.stack(results)
-    return stacked.reshape(*batch, *stacked.shape[1:])
-
-
-def pack(*results: np.ndarray, batch: int) -> np.ndarray:
-    """Lay results side by side; the first ``batch`` axes are theirs in common."""
-    flat = [
-        result.reshape(*result.shape[:batch], math.prod(result.shape[batch:])) for result in results
-    ]
-    return np.ascontiguousarray(np.concatenate(flat, axis=-1))
+                found.append((np.full_like(arrays[-1][index], np.nan),))
+    stacked = map(np.stack, zip(*found, strict=True))
+    return tuple(result.reshape(*batch, *result.shape[1:]) for result in stacked)
 
 
 # -- solving --------------------------------------------------------------------------------------
@@ -159,13 +159,13 @@ def _det(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.asarray(np.linalg.det(inputs[0]), inputs[0].dtype, order="C")
 
 
-def _infer_slogdet(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+def _infer_slogdet(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
     dtype, shape, _ = check_matrices("SLOGDET", inputs)
-    return TensorType(dtype, (*shape[:-2], 2))
+    return TensorType(dtype, shape[:-2]), TensorType(dtype, shape[:-2])
 
 
-def _slogdet(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    return np.asarray(np.stack(np.linalg.slogdet(inputs[0]), axis=-1), order="C")
+def _slogdet(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, ...]:
+    return tuple(np.asarray(part, order="C") for part in np.linalg.slogdet(inputs[0]))
 
 
 def _infer_cholesky_info(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -324,8 +324,9 @@ OPS = (
     ),
     define(
         name="SLOGDET",
-        doc="Signs of determinants and logarithms of their magnitudes, side by side.",
+        doc="Signs of determinants, and logarithms of their magnitudes.",
         inputs=(1, 1),
+        region=whole,
         infer=_infer_slogdet,
         evaluate=_slogdet,
         samples=samples_square,

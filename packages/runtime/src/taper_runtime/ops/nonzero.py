@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
+def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     check_dtype("NONZERO", "x", inputs[0].dtype, COMPUTED)
-    return TensorType("int64", (inputs[0].size,)), TensorType("int64", ())
+    return TensorType("int64", (inputs[0].size,))
 
 
-def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, np.ndarray]:
+def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x = inputs[0]
     found = np.flatnonzero(x)
     places = np.full(x.size, x.size, np.int64)
     places[: found.size] = found
-    return places, np.asarray(found.size, np.int64)
+    return places
 
 
 def _samples() -> Iterator[Sample]:
@@ -41,8 +41,8 @@ def _samples() -> Iterator[Sample]:
 NONZERO = OpDef(
     name="NONZERO",
     doc="The places of the elements of x that are not 0, row-major and in order, in an int64 "
-    "vector with room for all elements; behind the last one found each place is the number of "
-    "elements, which is none. And how many were found, an int64 scalar.",
+    "vector with room for all elements. Behind the last one found each place is the number of "
+    "elements, which is none: so SEARCHSORTED tells how many were found.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,

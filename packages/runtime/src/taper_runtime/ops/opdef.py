@@ -186,7 +186,7 @@ class Attr(NamedTuple):
 class Sample(NamedTuple):
     """One test case: values in, attrs, and whether a native kernel is expected to serve it."""
 
-    inputs: Sequence[np.ndarray]
+    inputs: Sequence[Any]  # numpy.ndarray, or None where an optional one is absent
     attrs: Attrs = NO_ATTRS
     native: bool = True
     formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain

@@ -151,12 +151,12 @@ def reducing(name: str) -> RegionRule:
     return rule
 
 
-def trailing(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+def trailing(inputs: Sequence[Any], output: TensorType, attrs: Attrs) -> list[Region]:
     """Need the whole of the last axes, as many as the attr ``dims`` says, and all parameters."""
-    x, *parameters = (t.shape for t in inputs)
-    lead = len(x) - attrs["dims"]
-    region = tuple(Same(axis) if axis < lead else WHOLE for axis in range(len(x)))
-    return [region, *map(all_of, parameters)]
+    x, *parameters = inputs
+    lead = len(x.shape) - attrs["dims"]
+    region = tuple(Same(axis) if axis < lead else WHOLE for axis in range(len(x.shape)))
+    return [region, *(() if t is None else all_of(t.shape) for t in parameters)]
 
 
 def matrices(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -47,7 +47,9 @@ def check_region(op: OpDef) -> None:
     """
     for number, sample in enumerate(op.samples()):
         types = [
-            TensorType(_NAMES[array.dtype], array.shape, sample.formats.get(index, PLAIN))
+            None
+            if array is None
+            else TensorType(_NAMES[array.dtype], array.shape, sample.formats.get(index, PLAIN))
             for index, array in enumerate(sample.inputs)
         ]
         _Check(op, f"sample {number}", sample.inputs, types, sample.attrs).run()
@@ -60,8 +62,8 @@ class _Check:
         self,
         op: OpDef,
         where: str,
-        arrays: Sequence[np.ndarray],
-        types: Sequence[TensorType],
+        arrays: Sequence[Any],  # None where an input is absent
+        types: Sequence[TensorType | None],
         attrs: Attrs,
     ) -> None:
         self._op, self._where = op, where
@@ -84,7 +86,7 @@ class _Check:
     def _fail(self, expected: str, got: object) -> NoReturn:
         raise OpError(f"{self._op.name}, {self._where}: expected {expected}, got {got}")
 
-    def _evaluate(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    def _evaluate(self, arrays: Sequence[Any], attrs: Attrs) -> np.ndarray:
         (value,) = self._op.evaluate_all(arrays, self._op.complete(attrs))
         return value
 
@@ -93,7 +95,7 @@ class _Check:
     def _check_form(self) -> None:
         for index, (t, region) in enumerate(zip(self._types, self._regions, strict=True)):
             for axis, relation in enumerate(region):
-                if not self._fits(t.shape, axis, relation):
+                if t is not None and not self._fits(t.shape, axis, relation):
                     what = f"axis {axis} of input {index}, {list(t.shape)}, to be related to axes"
                     self._fail(f"{what} of the output, {list(self._output.shape)}", relation)
 
@@ -113,6 +115,8 @@ class _Check:
 
     def _check_reach(self, result: np.ndarray, element: Shape) -> None:
         for index, (array, region) in enumerate(zip(self._arrays, self._regions, strict=True)):
+            if array is None:
+                continue
             needed = _needed(region, array.shape, self._output.shape, element)
             kept = np.zeros(array.shape, np.bool_)
             kept[tuple(slice(*part) for part in needed)] = True
@@ -138,10 +142,15 @@ class _Check:
         if part is None:
             return
         arrays = [
-            np.array(array[tuple(slice(*limits) for limits in ranges)], order="C")
+            None
+            if array is None
+            else np.array(array[tuple(slice(*limits) for limits in ranges)], order="C")
             for array, ranges in zip(self._arrays, part.inputs, strict=True)
         ]
-        types = [t._replace(shape=a.shape) for t, a in zip(self._types, arrays, strict=True)]
+        types = [
+            None if t is None or a is None else t._replace(shape=a.shape)
+            for t, a in zip(self._types, arrays, strict=True)
+        ]
         want = result[tuple(slice(*cuts.get(axis, (None,))) for axis in range(result.ndim))]
         ranges = f"ranges {dict(cuts)} of the output's axes to be computed from {part}"
         try:

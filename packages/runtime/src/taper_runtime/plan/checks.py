@@ -101,14 +101,20 @@ def check_name(name: object, field: str) -> None:
         fail(field, "expected a name of at most 100 letters, digits and _", name)
 
 
+#: Types of the limits of a size variable.
+_LIMITS = [int, int], [int, Size]
+
+
 def check_variable(name: object, limits: object) -> None:
     """Check the name and the range of a size variable."""
     field = f"plan.sizes[{name!r}]"
     if type(name) is not str or not is_name(name):
         fail(field, "expected a name of letters, digits and _", name)
-    if type(limits) is not tuple or [type(limit) for limit in limits] != [int, int]:
+    if type(limits) is not tuple or [type(limit) for limit in limits] not in _LIMITS:
         fail(field, "expected the least and the largest size", limits)
     low, high = limits
+    if type(high) is Size:  # what exceeds that is refused when it comes
+        high = min(bounds(high)[1], MAX_SIZE)
     if not 0 <= low < high <= MAX_SIZE:
         raise PlanFormatError(
             field,

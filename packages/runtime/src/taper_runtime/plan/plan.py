@@ -183,6 +183,7 @@ class Entry(NamedTuple):
     output_tree: Any = None
     sizes: Mapping[str, tuple[int, int]] = _NOTHING
     states: Mapping[str, str] = _NOTHING
+    origins: Mapping[str, tuple[str, int]] = _NOTHING
 
     def as_block(self) -> Block:
         """Return what an entry has in common with a block."""
@@ -219,7 +220,11 @@ class Plan(NamedTuple):
     metadata : mapping
         The export report and what else a reader may show; never read to run.
     sizes : mapping of str to tuple of int
-        The size variables, each with the least and the largest value it may take.
+        The size variables, each with the least and the largest value it may take; the largest may
+        be an expression in variables before it.
+    origins : mapping of str to tuple of str and int
+        Of each size variable that no input's dim gives: an int64 tensor that a node makes, and
+        which of its elements, row-major, is the value. Nodes that have to do with it come later.
     states : mapping of str to str
         Each tensor of role state, and the tensor that is its value after a run: one of role output,
         or one in the state's own memory, which is then written in place.
@@ -241,6 +246,7 @@ class Plan(NamedTuple):
     metadata: Mapping[str, Any] = _NOTHING
     sizes: Mapping[str, tuple[int, int]] = _NOTHING
     states: Mapping[str, str] = _NOTHING
+    origins: Mapping[str, tuple[str, int]] = _NOTHING
     default: str = "forward"
     entries: Mapping[str, Entry] = _NOTHING
 
@@ -289,6 +295,7 @@ class Plan(NamedTuple):
             metadata=self.metadata,
             sizes=entry.sizes,
             states=entry.states,
+            origins=entry.origins,
             default=name,
         )
 

@@ -56,7 +56,7 @@ def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
         for name, array in plan.samples.items()
         if array.shape == known.tensors[name].shape
     }
-    return plan._replace(**known._asdict(), samples=samples, sizes={})
+    return plan._replace(**known._asdict(), samples=samples, sizes={}, origins={})
 
 
 def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
@@ -68,14 +68,16 @@ def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
         If an expression has no meaning there: it divides by what may be 0, say.
     """
     known: dict[str, int] = {}
-    for name, limits in ranges.items():
-        known[name] = variable(name, *limits)
+    sizes = {}
+    for name, (low, high) in ranges.items():
+        sizes[name] = low, ranged(high, known)
+        known[name] = variable(name, *sizes[name])
 
     def size(value: int) -> int:
         return ranged(value, known)
 
     changed = _with_sizes(plan.as_block(), size, lambda spec, placement: placement)
-    return plan._replace(**changed._asdict(), sizes=dict(ranges))
+    return plan._replace(**changed._asdict(), sizes=sizes)
 
 
 def _with_sizes(

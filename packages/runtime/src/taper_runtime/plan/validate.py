@@ -30,7 +30,7 @@ from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES, STORED
 from taper_runtime.plan.recipes import parse_recipes
-from taper_runtime.sizes import Size, linear, variables
+from taper_runtime.sizes import Size, linear, range_of, variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -108,9 +108,14 @@ def _check_sizes(plan: Plan) -> None:
         if type(name) is str and name in plan.tensors:
             solutions = filter(None, map(linear, plan.tensors[name].shape))
             given |= {variable for variable, factor, _ in solutions if factor >= 1}
-    for name in plan.sizes:
-        if name not in given:
+    seen: dict[str, tuple[int, int]] = {}
+    for name, (low, high) in plan.sizes.items():
+        if name not in given and name not in plan.origins:
             raise PlanFormatError(f"plan.sizes[{name!r}]", "expected an input with a dim of it")
+        _check_variables(seen, (high,), f"plan.sizes[{name!r}]")
+        seen[name] = low, high
+    for name, origin in plan.origins.items():
+        _check_origin(plan, name, origin, f"plan.origins[{name!r}]")
     _check_expressions(plan)
 
 
@@ -118,20 +123,59 @@ def _check_expressions(plan: Plan) -> None:
     """Check the size variables of shapes and placements."""
     for spec in plan.tensors.values():
         if type(spec.shape) is tuple:
-            _check_variables(plan, spec.shape, tensor_field(spec.name))
+            _check_variables(plan.sizes, spec.shape, tensor_field(spec.name))
     for name, placement in plan.placements.items():
         values = placement.strides if type(placement.strides) is tuple else ()
-        _check_variables(plan, (placement.offset, *values), tensor_field(name))
+        _check_variables(plan.sizes, (placement.offset, *values), tensor_field(name))
 
 
-def _check_variables(plan: Plan, values: Iterable[object], field: str) -> None:
-    """Check that the size expressions among ``values`` have no variables but the plan's."""
+def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
+    """Check that an element of a tensor that a node makes can be a size, and alone is."""
+    if type(origin) is not tuple or [type(part) for part in origin] != [str, int]:
+        fail(field, "expected a tensor and the place of an element", origin)
+    tensor, element = origin
+    if tensor not in plan.tensors or plan.tensors[tensor].role not in ("intermediate", "output"):
+        fail(field, "expected a tensor that a node makes", tensor)
+    spec, placement = plan.tensors[tensor], plan.placements.get(tensor)
+    static = not any(type(size) is Size for size in spec.shape)
+    if spec.dtype != "int64" or not static or placement is None or type(placement.offset) is Size:
+        fail(field, "expected an int64 tensor whose shape and place are known", tensor)
+    if not 0 <= element < spec.type.size or not placement.is_contiguous(spec.shape):
+        fail(field, "expected an element of a contiguous tensor", element)
+    if name not in plan.sizes:
+        fail(field, "expected the origin of a size variable", name)
+    for each in plan.tensors.values():
+        if each.role in ("input", "constant", "state") and name in _variables_in(each.shape):
+            fail(field, "expected no input, constant or state of that size", each.name)
+
+
+def _variables_in(values: Iterable[object]) -> set[str]:
+    """Return the names of the size variables in a shape or an attr."""
+    return {atom.text for value in values if type(value) is Size for atom in variables(value)}
+
+
+def _sizes_inside(blocks: Iterable[Block]) -> set[str]:
+    """Return the names of the size variables in blocks."""
+    found: set[str] = set()
+    for block in blocks:
+        for spec in block.tensors.values():
+            found |= _variables_in(spec.shape)
+        for node in block.nodes:
+            found |= _sizes_inside(node.blocks)
+            for value in node.attrs.values():
+                found |= _variables_in(value if type(value) in (tuple, list) else (value,))
+    return found
+
+
+def _check_variables(
+    sizes: Mapping[str, tuple[int, int]], values: Iterable[object], field: str
+) -> None:
+    """Check that the size expressions among ``values`` have no variables but these."""
     for value in values:
         if type(value) is not Size:
             continue
         for atom in variables(value):
-            limits = plan.sizes.get(atom.text)
-            if limits is None or limits != (atom.low, atom.high):
+            if sizes.get(atom.text) != range_of(atom):
                 fail(field, "expected size variables of the plan", atom.text)
 
 
@@ -321,14 +365,22 @@ def _check_nodes(plan: Plan, names: set[str], depth: int = 0) -> dict[str, int]:
             defined.add(name)
         _check_blocks(plan, node, names, field, depth + 1)
         _check_types(node, types, field)
+        needed = _sizes_inside(node.blocks)
+        for name in node.outputs:
+            needed |= _variables_in(types[name].shape)
         for key, value in node.attrs.items():
             values = value if type(value) in (tuple, list) else (value,)
+            needed |= _variables_in(values)
             if Size in map(type, values):
-                _check_variables(plan, values, f"{field}.attrs.{key}")
+                _check_variables(plan.sizes, values, f"{field}.attrs.{key}")
+        for name in sorted(needed & plan.origins.keys()):
+            if plan.origins[name][0] not in defined:
+                fail(field, f"expected {name}'s origin {plan.origins[name][0]!r} before it", name)
     for name, spec in tensors.items():
         if name not in defined and spec.role != "state":
             raise PlanFormatError(tensor_field(name), "expected a node that produces it")
-    return last_reads(plan.nodes, [n for n, spec in tensors.items() if spec.role == "output"])
+    kept = [n for n, spec in tensors.items() if spec.role == "output"]
+    return last_reads(plan.nodes, [*kept, *(tensor for tensor, _ in plan.origins.values())])
 
 
 def _check_blocks(plan: Plan, node: PlanNode, names: set[str], field: str, depth: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.constants import Constant, Literal, literal, visible
 from taper_frontend.compiler.graph.listener import Listener
-from taper_frontend.compiler.graph.node import ABSENT, Node
+from taper_frontend.compiler.graph.node import ABSENT, Node, Source
 from taper_frontend.compiler.graph.state import State
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops import REGISTRY
@@ -158,7 +158,7 @@ class Graph:
         attrs: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
-        source: str = "",
+        source: Source | str = "",
     ) -> str:
         """Add a node of one output; the op's definition infers its type.
 
@@ -170,8 +170,8 @@ class Graph:
         attrs : mapping, optional
         name : str, optional
             Wanted name of the output; the op's in lower case if not given.
-        source : str, optional
-            The user's source line.
+        source : Source or str, optional
+            The user's source line, if it is a string.
 
         Returns
         -------
@@ -194,7 +194,7 @@ class Graph:
         *,
         blocks: Sequence[Graph] = (),
         name: str | None = None,
-        source: str = "",
+        source: Source | str = "",
     ) -> tuple[str, ...]:
         """Add a node of any number of outputs; the op's definition infers their types.
 
@@ -448,7 +448,8 @@ class Graph:
     ) -> None:
         """Compute the outputs of ``node`` in another way; their names, types and readers stay.
 
-        Nodes that only the old way needed are removed, so rewrites leave nothing dead behind.
+        Nodes that only the old way needed are removed, so rewrites leave nothing dead behind; what
+        they came from, the node comes from now.
 
         Raises
         ------
@@ -459,7 +460,9 @@ class Graph:
         """
         old = node.reads
         self._set_definition(node, op, _present(inputs), _plain(attrs or {}), list(blocks))
-        self.prune(old)
+        removed: list[Node] = []
+        self._prune(old, removed)
+        node.source = node.source.joined(each.source for each in reversed(removed))
 
     def bypass(self, node: Node, *tensors: str) -> bool:
         """Let every reader of ``node`` read ``tensors``, one for each output, and remove ``node``.
@@ -601,7 +604,13 @@ class Graph:
         int
             Nodes and constants removed.
         """
-        removed = 0
+        return self._prune(names, [])
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _prune(self, names: Iterable[str], removed: list[Node]) -> int:
+        """Do it; the nodes that go are added to ``removed``, readers first."""
+        count = 0
         stack = list(names)
         while stack:
             name = stack.pop()
@@ -614,10 +623,9 @@ class Graph:
             else:
                 stack += node.reads
                 self.remove_node(node)
-            removed += 1
-        return removed
-
-    # -- inside -----------------------------------------------------------------------------------
+                removed.append(node)
+            count += 1
+        return count
 
     def _check_exists(self, name: str) -> None:
         if name not in self.tensors:
@@ -651,7 +659,7 @@ class Graph:
         attrs: Mapping[str, Any] | None,
         blocks: Sequence[Graph],
         name: str | None,
-        source: str,
+        source: Source | str,
         *,
         one: bool = False,
     ) -> tuple[str, ...]:
@@ -664,6 +672,7 @@ class Graph:
             self._add_tensor(wanted, type_, "intermediate")
             for wanted, type_ in zip(names, types, strict=True)
         ]
+        source = Source(source) if isinstance(source, str) else source
         self._insert(Node(op, operands, outputs, attrs, source, list(blocks)))
         return tuple(outputs)
 
@@ -685,9 +694,17 @@ class Graph:
         for name in node.reads:
             self._consumers[name][node.output] = None
         for block in node.blocks:
-            block.sizes, block.examples = self.sizes, self.examples
+            block._share_sizes(self)
             block.listener = _Within(self, node)
         self._order = None
+
+    def _share_sizes(self, around: Graph) -> None:
+        """Have the size variables of the graph around this one."""
+        if self.sizes is not around.sizes:
+            self.sizes, self.examples = around.sizes, around.examples
+            for node in self._nodes.values():
+                for block in node.blocks:
+                    block._share_sizes(self)
 
     def _unlink(self, node: Node) -> None:
         for name in node.reads:

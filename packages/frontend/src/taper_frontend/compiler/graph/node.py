@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.ops.opdef import OpDef
 
@@ -16,6 +18,26 @@ ABSENT = ""
 
 #: What an elementwise op computes with: a tensor's name or a number.
 Operand = str | int | float
+
+
+class Source(NamedTuple):
+    """Where a node comes from.
+
+    Attributes
+    ----------
+    line : str
+        The user's source line, empty where unknown.
+    targets : tuple of str
+        The ATen ops that it computes, or has a part in, such as ``aten.relu.default``.
+    """
+
+    line: str = ""
+    targets: tuple[str, ...] = ()
+
+    def joined(self, others: Iterable[Source]) -> Source:
+        """Return the same line, with the targets of ``others`` before its own, each once."""
+        before = [target for other in others for target in other.targets]
+        return Source(self.line, tuple(dict.fromkeys([*before, *self.targets])))
 
 
 @dataclass(slots=True, eq=False)
@@ -34,8 +56,7 @@ class Node:
         The tensors it produces, at least one.
     attrs : dict
         Plain data; attrs equal to the op's defaults may be missing.
-    source : str
-        The user's source line, empty where unknown.
+    source : Source
     blocks : list of Graph
         The graphs that an op of control flow runs. Each is closed: it reads its own inputs and
         constants alone.
@@ -45,7 +66,7 @@ class Node:
     inputs: list[str]
     outputs: list[str]
     attrs: dict[str, Any] = field(default_factory=dict)
-    source: str = ""
+    source: Source = field(default_factory=Source)
     blocks: list[Graph] = field(default_factory=list)
 
     @property

@@ -49,8 +49,8 @@ def _node_lines(graph: Graph, node: Node) -> list[str]:
     arguments = [*inputs, *(f"{k}={_value(v)}" for k, v in node.attrs.items())]
     types = ", ".join(format_type(graph.tensors[name]) for name in node.outputs)
     line = f"{', '.join(node.outputs)} = {node.op}({', '.join(arguments)}) -> {types}"
-    if node.source:
-        line += f"  # {node.source}"
+    if node.source.line:
+        line += f"  # {node.source.line}"
     inside = [f"  {line}" for block in node.blocks for line in format_graph(block).splitlines()]
     return [line, *inside]
 

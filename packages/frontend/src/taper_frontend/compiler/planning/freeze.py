@@ -83,8 +83,9 @@ class _Freezer:
             tuple([None if name == ABSENT else names[name] for name in node.inputs]),
             tuple([names[name] for name in node.outputs]),
             {k: value for k, value in complete.items() if not _same(value, defaults[k])},
-            node.source,
+            node.source.line,
             tuple([self._inner(node, names, index) for index in range(len(node.blocks))]),
+            node.source.targets,
         )
 
     def _inner(self, node: Node, names: dict[str, str], index: int) -> Block:

@@ -67,8 +67,12 @@ def make_plan(
         input_tree=input_tree,
         output_tree=output_tree,
         metadata={**(metadata or {}), **written_recipes(frozen.constants)},
-        sizes={name: (max(low, 1), high) for name, (low, high) in graph.sizes.items()},
+        sizes={
+            name: (low if name in graph.origins else max(low, 1), high)
+            for name, (low, high) in graph.sizes.items()
+        },
         states={state.name: state.next for state in graph.states},
+        origins=dict(graph.origins),
     )
     plan = _prove(plan, graph.sizes)
     return plan._replace(metadata={**plan.metadata, "fallbacks": _fallbacks(plan, graph.examples)})

@@ -197,10 +197,12 @@ class Sharing:
     def _reads_only(self, node: Node, source: str) -> bool:
         """Whether the node reads the memory to be overwritten through ``source`` alone.
 
-        Another view of the same memory may be read at other positions than the one just written.
+        Another view of the same memory may be read at other positions than the one just written,
+        and so may ``source`` itself as another operand.
         """
         allocation = self.allocations[source]
-        return all(
+        places = (index for index, name in enumerate(node.inputs) if name == source)
+        return all(index in REGISTRY[node.op].inplace for index in places) and all(
             name == source or self.allocations[name] is not allocation for name in node.reads
         )
 

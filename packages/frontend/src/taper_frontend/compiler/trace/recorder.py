@@ -172,7 +172,7 @@ class Recorder(Listener):
             if name in graph.constants:
                 record |= _recipe(graph.constants[name])
         else:
-            source = node.source[:_MAX_TEXT]
+            source = node.source.line[:_MAX_TEXT]
             record["op"] = node.op
             record["inputs"] = [name or None for name in node.inputs]
             record["attrs"] = {name: _plain(value) for name, value in node.attrs.items()}

@@ -60,11 +60,17 @@ cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1
 
 
 cdef int _set_type(taper_tensor *tensor, type_, list owners) except -1:
-    """Write all of a tensor but data, shape and strides; memory it points to joins `owners`."""
+    """Write all of a tensor but data, shape and strides; memory it points to joins `owners`.
+
+    None is the type of an input that is absent.
+    """
     cdef Buffer logical
     cdef Py_ssize_t i
-    dtype, shape, _ = type_.storage
     tensor.data = NULL
+    if type_ is None:
+        tensor.rank, tensor.dtype, tensor.format, tensor.logical = 0, TAPER_ABSENT, 0, NULL
+        return 0
+    dtype, shape, _ = type_.storage
     tensor.rank = <int32_t>len(shape)
     tensor.dtype = DTYPE_CODES[dtype]
     tensor.format = _format_code(type_.format)
@@ -81,6 +87,8 @@ cdef int _set_type(taper_tensor *tensor, type_, list owners) except -1:
 cdef bint _is_served(types) except -1:
     """Whether kernels know the ranks and the formats of these tensors."""
     for type_ in types:
+        if type_ is None:
+            continue
         if len(type_.storage.shape) > TAPER_MAX_RANK or _format_code(type_.format) < 0:
             return False
     return True
@@ -161,10 +169,10 @@ cdef class PreparedNode:
 
     cdef object op
     cdef object attrs
-    cdef tuple types     # of the inputs and the output
+    cdef tuple types     # of the inputs, then of the outputs
     cdef Candidate candidate
     cdef Buffer state
-    cdef Buffer tensors  # taper_tensor [n_inputs + 1], the output last
+    cdef Buffer tensors  # taper_tensor: the inputs, then the outputs
     cdef list owners     # of what tensors point to
     cdef taper_step step
 
@@ -180,9 +188,9 @@ cdef class PreparedNode:
     def scratch_bytes(self):
         return self.step.work.scratch_bytes
 
-    def run(self, inputs, output):
-        """Compute ``output`` (an array) from ``inputs`` (arrays of the prepared strides)."""
-        cdef Py_ssize_t count = self.step.call.n_inputs + 1
+    def run(self, inputs, outputs):
+        """Compute ``outputs`` from ``inputs``: arrays of the prepared strides, None if absent."""
+        cdef Py_ssize_t count = len(self.types)
         cdef Buffer tensors = Buffer(count * sizeof(taper_tensor))
         cdef Buffer scratch = Buffer(self.step.work.scratch_bytes)
         cdef taper_step step = self.step
@@ -190,11 +198,11 @@ cdef class PreparedNode:
         cdef int64_t failed = 0
         cdef Py_ssize_t i
         memcpy(tensors.data, self.tensors.data, count * sizeof(taper_tensor))
-        for i in range(count - 1):
-            (<taper_tensor *>tensors.data)[i].data = <void *><uintptr_t>inputs[i].ctypes.data
-        (<taper_tensor *>tensors.data)[count - 1].data = <void *><uintptr_t>output.ctypes.data
+        for i, array in enumerate((*inputs, *outputs)):
+            if array is not None:
+                (<taper_tensor *>tensors.data)[i].data = <void *><uintptr_t>array.ctypes.data
         step.call.inputs = <taper_tensor *>tensors.data
-        step.call.output = step.call.inputs + count - 1
+        step.call.output = step.call.inputs + step.call.n_inputs
         step.scratch = scratch.data
         memset(&args, 0, sizeof(args))
         args.steps = &step
@@ -203,13 +211,14 @@ cdef class PreparedNode:
         with nogil:
             status = taper_run(&args, &failed)
         if status == TAPER_BAD_INDEX and self.op.check is not None:
-            self.op.check([decode(a, t) for a, t in zip(inputs, self.types)], self.attrs)
+            decoded = [None if a is None else decode(a, t) for a, t in zip(inputs, self.types)]
+            self.op.check(decoded, self.attrs)
         if status != TAPER_OK:
             what = step.kernel.op.decode()
             raise InputError(f"{what}: {taper_status_string(status).decode()}")
 
 
-def prepare(op, attrs, inputs, output):
+def prepare(op, attrs, inputs, outputs):
     """Find the kernel for one node.
 
     Parameters
@@ -217,9 +226,9 @@ def prepare(op, attrs, inputs, output):
     op : OpDef
     attrs : mapping
         Complete: every attr of the op.
-    inputs : sequence of (TensorType, strides)
-        Strides in elements of what stores the tensor.
-    output : (TensorType, strides)
+    inputs : sequence of (TensorType, strides) or None
+        Strides in elements of what stores the tensor; None where an optional input is absent.
+    outputs : sequence of (TensorType, strides)
 
     Returns
     -------
@@ -233,7 +242,7 @@ def prepare(op, attrs, inputs, output):
     """
     active_isa()
     cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
-    operands = (*inputs, output)
+    operands = [(None, ()) if operand is None else operand for operand in (*inputs, *outputs)]
     types = tuple([type_ for type_, _ in operands])
     if not _is_served(types):
         return None
@@ -243,14 +252,14 @@ def prepare(op, attrs, inputs, output):
     cdef Py_ssize_t i, k
     for i, (type_, strides) in enumerate(operands):
         _set_type(&tensors[i], type_, node.owners)
-        shape = type_.storage.shape
+        shape = () if type_ is None else type_.storage.shape
         for k in range(tensors[i].rank):
             tensors[i].shape[k] = shape[k]
             tensors[i].strides[k] = strides[k]
     node.step.call.inputs = tensors
     node.step.call.output = tensors + len(inputs)
     node.step.call.n_inputs = <int32_t>len(inputs)
-    node.step.call.n_outputs = 1
+    node.step.call.n_outputs = <int32_t>len(outputs)
     node.step.scratch = NULL
     node.step.workers = 1
     node.state = Buffer(taper_max_state_bytes())

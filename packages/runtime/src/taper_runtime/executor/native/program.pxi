@@ -143,7 +143,7 @@ cdef class Program:
             instance = self.last
         return instance.blocks(), instance.offsets(), instance.arena_bytes
 
-    def run(self, arrays, out=None):
+    def run(self, arrays, out=None, sizes=None):
         """One inference.
 
         Parameters
@@ -152,6 +152,8 @@ cdef class Program:
             In the order of ``inputs``.
         out : sequence of numpy.ndarray or None, optional
             Per output the array to write, None for a fresh one.
+        sizes : sequence of int, optional
+            Values of the size variables, where the inputs' shapes do not give them.
 
         Returns
         -------
@@ -163,31 +165,35 @@ cdef class Program:
         InputError
             If an array's type, dtype or shape is not the input's, or an index is out of range.
         """
-        return self._run(arrays, out, None)
+        return self._run(arrays, out, sizes, None)
 
-    def profile(self, arrays, out=None):
+    def profile(self, arrays, out=None, sizes=None):
         """One inference as :meth:`run`; returns (outputs, spans).
 
         spans : per step, native or not, per worker: (begin, end) in nanoseconds of a monotonic
         clock, zeros where that worker had no part in the step.
         """
         cdef list spans = []
-        outputs = self._run(arrays, out, spans)
+        outputs = self._run(arrays, out, sizes, spans)
         return outputs, spans
 
-    cdef Instance _instance(self, arrays):
-        """The instance for the shapes of ``arrays``; of those kept, it becomes the latest."""
+    cdef Instance _instance(self, arrays, sizes):
+        """The instance for ``sizes``, else for the shapes of ``arrays``; of those kept, it becomes
+        the latest."""
         cdef Instance instance = None
         key = None
         try:
-            key = tuple([array.shape for array in arrays])
+            key = tuple([array.shape for array in arrays]) if sizes is None else tuple(sizes)
             instance = self.instances.get(key)
         except (AttributeError, TypeError):
             pass  # no arrays
         if instance is None:
-            sizes = self.variables.read(arrays)  # which says what is wrong with the arrays
-            instance = Instance(self, sizes)
-            key = instance.shapes()
+            if sizes is None:
+                # which says what is wrong with the arrays
+                instance = Instance(self, self.variables.read(arrays))
+                key = instance.shapes()
+            else:
+                instance = Instance(self, sizes)
         with cython.critical_section(self):
             if instance is not self.last:
                 self.instances.pop(key, None)
@@ -212,7 +218,7 @@ cdef class Program:
         except MemoryError as error:
             raise InputError(f"no memory for the {need} bytes that a run needs") from error
 
-    cdef list _run(self, arrays, out, list spans):
+    cdef list _run(self, arrays, out, sizes, list spans):
         cdef Frame frame
         cdef Py_ssize_t i
         if len(arrays) != self.n_inputs:
@@ -221,7 +227,7 @@ cdef class Program:
             raise InputError(f"out: expected {len(self.outputs)} arrays, got {len(out)}")
         cdef External external
         cdef Segment segment
-        cdef Instance instance = self._instance(arrays) if self.dynamic else self.last
+        cdef Instance instance = self._instance(arrays, sizes) if self.dynamic else self.last
         cdef Buffer arena = self._arena(instance)
         try:
             frame = instance.frames.pop()

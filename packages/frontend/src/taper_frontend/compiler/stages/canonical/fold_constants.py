@@ -66,7 +66,7 @@ def _derived(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> lis
     """Return the recipes of the outputs of ``node``."""
     inputs = tuple(constants.get(name) for name in node.inputs)
     return [
-        Derived(type_, node.op, inputs, node.attrs, node.source, index)
+        Derived(type_, node.op, inputs, node.attrs, node.source.line, index)
         for index, type_ in enumerate(graph.output_types(node))
     ]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.compiler.analysis.elementwise import is_elementwise, is_fusable
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op, swaps
-from taper_frontend.compiler.graph.node import ABSENT
+from taper_frontend.compiler.graph.node import ABSENT, Source
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.movement.crossing import (
     inverse,
@@ -247,7 +247,7 @@ def _reordered_tensor(graph: Graph, tensor: str, axes: Axes) -> str:
 
 def _added(graph: Graph, like: str, op: str, source: str, attrs: Mapping[str, Any]) -> str:
     producer = graph.producer(like)
-    origin = "" if producer is None else producer.source
+    origin = Source() if producer is None else producer.source
     return graph.add_node(op, [source], attrs, name=f"{like}.moved", source=origin)
 
 
@@ -284,7 +284,7 @@ def _permute_operands(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _operand(graph: Graph, tensor: str, axes: Axes, source: str) -> str:
+def _operand(graph: Graph, tensor: str, axes: Axes, source: Source) -> str:
     """Return an operand of fewer dimensions, perhaps, for a result that is permuted."""
     shape = graph.tensors[tensor].shape
     if not shape:

@@ -41,4 +41,4 @@ def _constant(graph: Graph, tensor: str) -> Constant | None:
     known = [constant for constant in inputs if constant is not None]
     if len(known) < len(inputs):
         return None
-    return derived(node.op, known, node.attrs, node.source)
+    return derived(node.op, known, node.attrs, node.source.line)

@@ -1,0 +1,276 @@
+"""Ops whose results have sizes that values decide."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.lowering.registry import lowers
+from taper_runtime.ops.rules import broadcast
+from taper_runtime.sizes import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+    from taper_runtime.ops.opdef import Shape
+
+
+@lowers("aten.nonzero.default", "aten.argwhere.default")
+def nonzero(ctx: Lowering, x: str) -> str:
+    """List the indices of the elements that are not zero, one row for each."""
+    count = ctx.output.shape[0]
+    columns = [ctx.reshape(c, (count, 1)) for c in indices_of(ctx, x, count)]
+    if not columns:
+        return ctx.full((count, 0), 0, "int64")
+    return columns[0] if len(columns) == 1 else ctx.emit("CAT", columns, axis=1)
+
+
+@lowers("aten.nonzero_numpy.default", "aten.where.default")
+def nonzero_numpy(ctx: Lowering, x: str) -> list[str]:
+    """List these indices axis by axis."""
+    x = ctx.at_least_1d(x)
+    return indices_of(ctx, x, ctx.output.shape[0])
+
+
+@lowers("aten.masked_select.default")
+def masked_select(ctx: Lowering, x: str, mask: str) -> str:
+    """Take the elements where the mask, broadcast together with x, is set."""
+    shape = _broadcast(ctx.shape(x), ctx.shape(mask))
+    places = places_of(ctx, ctx.expand(mask, shape), ctx.output.shape[0])
+    return ctx.emit("INDEX_SELECT", [ctx.flat(ctx.expand(x, shape)), places], axis=0)
+
+
+@lowers("aten.item.default", "aten._local_scalar_dense.default")
+def item(ctx: Lowering, x: str) -> Any:
+    """Take a number out of a tensor: a size where it can be one, else a scalar tensor."""
+    size = ctx.bound_size
+    if size is None:
+        return ctx.reshape(x, ())
+    source = ctx.cast(x, "int64")
+    ctx.measure(size, ctx.reshape(source, () if ctx.rank(source) else (1,)))
+    return size
+
+
+@lowers("aten._unique2.default")
+def unique2(
+    ctx: Lowering,
+    x: str,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[str, str, str]:
+    """Find the different elements, in order; which of them each is, and how often each is there."""
+    flat = ctx.flat(x)
+    order = ctx.emit("ARGSORT", [flat], axis=0)
+    values = ctx.emit("GATHER", [flat, order], axis=0)
+    runs = _Runs(ctx, [values], ctx.output.shape[0])
+    inverse = counts = ctx.full((0,), 0, "int64")
+    if ctx.reads(1) and return_inverse:
+        group = ctx.emit("SCATTER", [order, order, runs.number], axis=0)
+        inverse = ctx.reshape(group, ctx.shape(x))
+    if ctx.reads(2) and return_counts:
+        counts = runs.lengths
+    return runs.first_of(values), inverse, counts
+
+
+@lowers("aten.unique_consecutive.default")
+def unique_consecutive(
+    ctx: Lowering,
+    x: str,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> tuple[str, str, str]:
+    """Leave out what equals the element before; tell of which each was, and how many of each."""
+    if dim is not None:
+        ctx.unsupported("expected unique_consecutive of all elements, got one along an axis")
+    values = ctx.flat(x)
+    runs = _Runs(ctx, [values], ctx.output.shape[0])
+    inverse = counts = ctx.full((0,), 0, "int64")
+    if ctx.reads(1) and return_inverse:
+        inverse = ctx.reshape(runs.number, ctx.shape(x))
+    if ctx.reads(2) and return_counts:
+        counts = runs.lengths
+    return runs.first_of(values), inverse, counts
+
+
+@lowers("aten.unique_dim.default")
+def unique_dim(
+    ctx: Lowering,
+    x: str,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[str, str, str]:
+    """Find the different slices along an axis, in lexicographic order."""
+    axis, shape = ctx.axis(x, dim), ctx.shape(x)
+    others = (*shape[:axis], *shape[axis + 1 :])
+    columns = math.prod(others)
+    if isinstance(columns, Size) or not 0 < columns <= _MOST_COLUMNS:
+        ctx.unsupported(f"expected slices of 1 to {_MOST_COLUMNS} elements, got {columns}")
+    rows = ctx.permute(x, [axis, *(a for a in range(len(shape)) if a != axis)])
+    rows = ctx.reshape(rows, (shape[axis], columns))
+    order = ctx.emit("ARANGE", [], start=0, stop=shape[axis])
+    for column in reversed(range(columns)):  # the sort is stable: the last key goes first
+        keys = ctx.reshape(ctx.slice(rows, 1, column, column + 1), (shape[axis],))
+        by_key = ctx.emit("ARGSORT", [ctx.emit("GATHER", [keys, order], axis=0)], axis=0)
+        order = ctx.emit("GATHER", [order, by_key], axis=0)
+    in_order = ctx.emit("INDEX_SELECT", [rows, order], axis=0)
+    keys_in_order = [
+        ctx.reshape(ctx.slice(in_order, 1, column, column + 1), (shape[axis],))
+        for column in range(columns)
+    ]
+    runs = _Runs(ctx, keys_in_order, ctx.output.shape[axis])
+    inverse = ctx.emit("SCATTER", [order, order, runs.number], axis=0)
+    taken = ctx.emit("INDEX_SELECT", [order, runs.firsts], axis=0)
+    return ctx.emit("INDEX_SELECT", [x, taken], axis=axis), inverse, runs.lengths
+
+
+#: Keys that rows are sorted by.
+_MOST_COLUMNS = 64
+
+
+class _Runs:
+    """Runs of equal elements in vectors that are compared together.
+
+    Attributes
+    ----------
+    firsts : str
+        Where each run begins.
+    """
+
+    def __init__(self, ctx: Lowering, vectors: Sequence[str], count: int) -> None:
+        self._ctx, self._count = ctx, count
+        (self._length,) = ctx.shape(vectors[0])
+        self._begins = self._find(vectors)
+        self.firsts = places_of(ctx, self._begins, count)
+
+    def _find(self, vectors: Sequence[str]) -> str:
+        ctx, length = self._ctx, self._length
+        place = ctx.emit("ARANGE", [], start=0, stop=length)
+        before = ctx.apply("MAXIMUM", ctx.apply("SUB", place, 1, dtype="int64"), 0, dtype="int64")
+        begins = ctx.apply("EQ", place, 0, dtype="int64")
+        for vector in vectors:
+            other = ctx.emit("GATHER", [vector, before], axis=0)
+            begins = ctx.emit("LOGICAL_OR", [begins, ctx.emit("NE", [vector, other])])
+        return begins
+
+    def first_of(self, vector: str) -> str:
+        """Return the first element of each run."""
+        return self._ctx.emit("INDEX_SELECT", [vector, self.firsts], axis=0)
+
+    @property
+    def number(self) -> str:
+        """The number of the run of each element."""
+        ctx = self._ctx
+        begun = ctx.emit("CUMSUM", [ctx.cast(self._begins, "int64")], axis=0)
+        return ctx.apply("SUB", begun, 1, dtype="int64")
+
+    @property
+    def lengths(self) -> str:
+        """How many elements each run has."""
+        ctx = self._ctx
+        ones = ctx.full((self._length,), 1, "int64")
+        zeros = ctx.full((self._count,), 0, "int64")
+        return ctx.emit("SCATTER", [zeros, self.number, ones], axis=0, reduce="sum")
+
+
+@lowers("aten.repeat_interleave.Tensor")
+def repeat_interleave(ctx: Lowering, repeats: str, *, output_size: int | None = None) -> str:
+    """List each place as often as its number says."""
+    return _repeated(ctx, repeats, ctx.output.shape[0])
+
+
+@lowers("aten.repeat_interleave.self_Tensor")
+def repeat_interleave_of(
+    ctx: Lowering,
+    x: str,
+    repeats: str,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> str:
+    """Repeat each slice along an axis as often as its number says."""
+    if dim is None:
+        x, dim = ctx.flat(x), 0
+    axis = ctx.axis(x, dim)
+    x, repeats = ctx.at_least_1d(x), ctx.at_least_1d(repeats)
+    repeats = ctx.expand(repeats, (ctx.shape(x)[axis],))
+    index = _repeated(ctx, repeats, ctx.output.shape[axis])
+    return ctx.emit("INDEX_SELECT", [x, index], axis=axis)
+
+
+def _repeated(ctx: Lowering, repeats: str, total: int) -> str:
+    """Return place i as often as ``repeats[i]`` says; ``total`` is their sum."""
+    ends = ctx.emit("CUMSUM", [ctx.cast(repeats, "int64")], axis=0)
+    (length,) = ctx.shape(ends)
+    if ctx.is_unmeasured(total):
+        ctx.measure(total, ctx.emit("SUM", [ctx.cast(repeats, "int64")], axes=(0,), keepdim=True))
+    place = ctx.emit("ARANGE", [], start=0, stop=total)
+    return ctx.emit("SEARCHSORTED", [ends, place], right=True) if length != 0 else place
+
+
+@lowers("aten.bincount.default")
+def bincount(ctx: Lowering, x: str, weights: str | None = None, minlength: int = 0) -> str:
+    """Count how often each number stands there, or sum up the weights."""
+    x = ctx.cast(x, "int64")
+    dtype, count = ctx.output.dtype, ctx.output.shape[0]
+    # one number more: that of no bin, if there is no other
+    least = ctx.full((1,), -1, "int64")
+    most = ctx.emit("AMAX", [ctx.emit("CAT", [x, least], axis=0)], axes=(0,), keepdim=True)
+    bins = ctx.apply("MAXIMUM", ctx.apply("ADD", most, 1, dtype="int64"), minlength, dtype="int64")
+    ctx.measure(count, bins)
+    # a negative number is a place beyond all bins, not one from the end
+    beyond = ctx.apply("LT", x, 0, dtype="int64")
+    x = ctx.apply("WHERE", beyond, count, x, dtype="int64")
+    ones = ctx.full(ctx.shape(x), 1, dtype) if weights is None else ctx.cast(weights, dtype)
+    zeros = ctx.full((count,), 0, dtype)
+    return ctx.emit("SCATTER", [zeros, x, ones], axis=0, reduce="sum")
+
+
+def places_of(ctx: Lowering, mask: str, count: int) -> str:
+    """Return the row-major places of the elements that are not zero, ``count`` of them.
+
+    Parameters
+    ----------
+    ctx : Lowering
+    mask : str
+    count : size
+        torch's symbol for their number, which gets its value here if it has none.
+    """
+    total = ctx.type(mask).size
+    places = ctx.emit("NONZERO", [mask])
+    if ctx.is_unmeasured(count):
+        end = ctx.reshape(ctx.size_value(total, "int64"), (1,))
+        ctx.measure(count, ctx.emit("SEARCHSORTED", [places, end]))
+    return ctx.slice(places, 0, 0, count)
+
+
+def indices_of(ctx: Lowering, mask: str, count: int) -> list[str]:
+    """Return the indices of these elements: a vector for each axis."""
+    place = places_of(ctx, mask, count)
+    shape = ctx.shape(mask)
+    columns = []
+    for axis, size in enumerate(shape):
+        step = math.prod(shape[axis + 1 :])
+        column = place if axis == len(shape) - 1 else _divided(ctx, place, step)
+        if axis:
+            above = ctx.apply("MUL", _divided(ctx, column, size), size, dtype="int64")
+            column = ctx.emit("SUB", [column, above])
+        columns.append(column)
+    return columns
+
+
+def _divided(ctx: Lowering, place: str, size: int) -> str:
+    """Return ``place // size``; where there are no places, by 1."""
+    if isinstance(size, Size):
+        divisor = ctx.apply("MAXIMUM", ctx.size_value(size, "int64"), 1, dtype="int64")
+        return ctx.emit("FLOOR_DIV", [place, divisor])
+    return ctx.apply("FLOOR_DIV", place, max(size, 1), dtype="int64")
+
+
+def _broadcast(a: Shape, b: Shape) -> Shape:
+    """Return the shape that two broadcast to."""
+    return broadcast("masked_select", [a, b])

@@ -1,0 +1,172 @@
+"""Lay out memory whose sizes runs find out, by the largest that any run has needed so far."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.executor.layouts import LAYOUTS, lay_out
+from taper_runtime.plan.checks import ALIGNMENT, aligned
+from taper_runtime.plan.liveness import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_runtime.options import MemoryPlanning
+
+
+class Layout(NamedTuple):
+    """Places for tensors in one piece of memory; never changed, but replaced by another."""
+
+    version: int
+    places: Mapping[str, tuple[int, int]]  # offset and bytes of each
+    nbytes: int
+
+
+class MemoryPlanner:
+    """Learns how large tensors become, and lays them out anew on an interval if one has grown.
+
+    Runs take the newest layout with one read of a reference; none waits for the thread that makes
+    the next. That begins with the first run, and ends with the planner.
+
+    Parameters
+    ----------
+    lives : mapping of str to tuple of int
+        The first and the last step that need each tensor, both included.
+    planning : MemoryPlanning
+    """
+
+    def __init__(self, lives: Mapping[str, tuple[int, int]], planning: MemoryPlanning) -> None:
+        self.planning = planning
+        self.layout = Layout(0, {}, 0)
+        self._lives = lives
+        self._maxima = dict.fromkeys(lives, 0)
+        self._grown = False
+        self._outgrown = 0
+        self._slabs: list[np.ndarray] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        weakref.finalize(self, self._stop.set)
+
+    def take(self) -> tuple[Layout, np.ndarray]:
+        """Return the newest layout and memory for it."""
+        layout = self.layout
+        try:
+            slab = self._slabs.pop()
+        except IndexError:
+            slab = None
+        if slab is None or slab.nbytes < layout.nbytes:
+            slab = _memory(layout.nbytes)
+        return layout, slab
+
+    def give_back(self, slab: np.ndarray) -> None:
+        """Keep the memory of a run for another, if that was asked for."""
+        if not self.planning.deallocate_between_runs:
+            self._slabs.append(slab)
+
+    def learn(self, name: str, nbytes: int) -> None:
+        """Note that a tensor had no place of this size."""
+        if not self.planning.enabled:
+            return
+        with self._lock:
+            self._outgrown += 1
+            if nbytes > self._maxima[name]:
+                self._maxima[name] = nbytes
+                self._grown = True
+        if self._thread is None:
+            self._begin()
+
+    def replan(self) -> None:
+        """Make a layout of the maxima, if one of them has grown since the last."""
+        with self._lock:
+            if not self._grown:
+                return
+            self._grown = False
+            maxima = dict(self._maxima)
+        blocks = [Block(*self._lives[name], nbytes) for name, nbytes in maxima.items()]
+        offsets, total = lay_out(blocks, self.planning.algorithm)
+        places = dict(zip(maxima, zip(offsets, maxima.values(), strict=True), strict=True))
+        self.layout = Layout(self.layout.version + 1, places, total)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the planner has done.
+
+        Returns
+        -------
+        dict
+            ``plan_version``, of the newest layout, which is how many were made; ``outgrown``, how
+            often a tensor had memory of its own for want of a place; ``slab_bytes``;
+            ``bytes_by_algorithm``, what each would take for the largest sizes so far.
+        """
+        with self._lock:
+            blocks = [Block(*self._lives[name], n) for name, n in self._maxima.items()]
+            outgrown = self._outgrown
+        layout = self.layout
+        return {
+            "plan_version": layout.version,
+            "outgrown": outgrown,
+            "slab_bytes": layout.nbytes,
+            "bytes_by_algorithm": {name: lay_out(blocks, name)[1] for name in LAYOUTS},
+        }
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=_replan_on_interval,
+                    args=(weakref.ref(self), self._stop, self.planning.interval_s),
+                    name="taper_runtime memory planner",
+                    daemon=True,
+                )
+                self._thread.start()
+
+
+def _replan_on_interval(
+    planner: weakref.ref[MemoryPlanner], stop: threading.Event, interval_s: float
+) -> None:
+    while not stop.wait(interval_s):
+        if (this := planner()) is None:
+            return
+        this.replan()
+        del this  # or it would live as long as the next wait
+
+
+class Slab:
+    """The memory of one run: places in the planner's layout, and other memory where one is small.
+
+    A context manager; the arrays must not be used behind it.
+    """
+
+    def __init__(self, planner: MemoryPlanner) -> None:
+        self._planner = planner
+        self._layout, self._memory = planner.take()
+
+    def __enter__(self) -> Slab:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._planner.give_back(self._memory)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """Return memory for a tensor, its values undefined."""
+        storage = DTYPES[dtype].storage
+        nbytes = storage.itemsize * int(np.prod(shape, dtype=np.int64))
+        offset, room = self._layout.places.get(name, (0, 0))
+        if nbytes <= room:
+            memory = self._memory[offset : offset + nbytes]
+        else:
+            self._planner.learn(name, nbytes)
+            memory = _memory(nbytes)
+        return memory.view(storage).reshape(shape)
+
+
+def _memory(nbytes: int) -> np.ndarray:
+    """Return so many aligned bytes."""
+    room = np.empty(aligned(nbytes) + ALIGNMENT, np.uint8)
+    start = -room.__array_interface__["data"][0] % ALIGNMENT
+    return room[start : start + nbytes]

@@ -1,0 +1,155 @@
+"""Run plans in which nodes compute sizes: stage after stage, each when its sizes are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.errors import InputError
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Executor
+from taper_runtime.executor.inputs import bind_inputs, check_measured
+from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
+from taper_runtime.options import MemoryPlanning
+from taper_runtime.plan.specialize import substitute
+from taper_runtime.plan.stages import cut
+from taper_runtime.sizes import size_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.plan.stages import Stage
+
+
+class StagedExecutor(Executor):
+    """Stages, each a plan that another executor runs.
+
+    Between two, the sizes that the nodes so far have computed are read and checked. What crosses
+    from one to another, and the arena of each, lies in a slab that a planner has laid out.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        stages: list[Stage],
+        executors: Sequence[Any],
+        planner: MemoryPlanner,
+    ) -> None:
+        self._plan = plan
+        self._stages = stages
+        self._executors = executors
+        self._planner = planner
+        self._written = set(plan.writes)
+
+    @classmethod
+    def compile(
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        base: type[Executor] = CompiledExecutor,
+        planning: MemoryPlanning | None = None,
+    ) -> StagedExecutor:
+        """See :meth:`Executor.compile`; ``base`` compiles the stages."""
+        stages = cut(plan)
+        executors = [
+            base.compile(stage.plan, strict_native=strict_native, threads=threads)
+            for stage in stages
+        ]
+        planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
+        return cls(plan, stages, executors, planner)
+
+    @property
+    def steps(self) -> list[tuple[PlanNode, str]]:
+        """Executed nodes in order, each with its kernel's name, of the last run's sizes."""
+        return [step for executor in self._executors for step in executor.steps]
+
+    def run(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> list[np.ndarray]:
+        """See :meth:`Executor.run`."""
+        return self._run(inputs, out, None)
+
+    def profile(
+        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
+        """Run once; returns the outputs, and when workers were at :attr:`steps`."""
+        spans: list[list[tuple[int, int]]] = []
+        return self._run(inputs, out, spans), spans
+
+    def _run(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None,
+        spans: list[list[tuple[int, int]]] | None,
+    ) -> list[np.ndarray]:
+        plan = self._plan
+        if len(inputs) != len(plan.reads):
+            raise InputError(f"expected {len(plan.reads)} inputs, got {len(inputs)}")
+        if out is not None and len(out) != len(plan.writes):
+            raise InputError(f"out: expected {len(plan.writes)} arrays, got {len(out)}")
+        values = bind_inputs(plan, inputs)
+        arrays = dict(zip(plan.reads, inputs, strict=True))
+        given: dict[str, np.ndarray] = {}
+        for name, array in zip(plan.writes, out or [None] * len(plan.writes), strict=True):
+            if array is not None:
+                given.setdefault(name, array)
+        with Slab(self._planner) as slab:
+            for index, stage in enumerate(self._stages):
+                for name, (root, offset) in stage.measured.items():
+                    value = int(_at(arrays[root], offset))
+                    check_measured(plan, name, value, values)
+                    values[name] = value
+                self._run_stage(index, arrays, given, values, slab, spans)
+        return [arrays[name] for name in plan.writes]
+
+    def _run_stage(
+        self,
+        index: int,
+        arrays: dict[str, np.ndarray],
+        given: dict[str, np.ndarray],
+        values: dict[str, int],
+        slab: Slab,
+        spans: list[list[tuple[int, int]]] | None,
+    ) -> None:
+        plan, executor = self._stages[index].plan, self._executors[index]
+        if not plan.nodes:
+            return
+        out = [
+            given.get(name) if name in self._written else self._crossing(plan, name, values, slab)
+            for name in plan.writes
+        ]
+        reads = [arrays[name] for name in plan.reads]
+        sizes = [values[name] for name in plan.sizes]
+        if spans is None:
+            results = executor.run(reads, out, sizes)
+        else:
+            results, more = executor.profile(reads, out, sizes)
+            spans += more
+        arrays.update(zip(plan.writes, results, strict=True))
+
+    def _crossing(self, plan: Plan, name: str, values: dict[str, int], slab: Slab) -> np.ndarray:
+        """Return memory for a root that later stages need."""
+        spec = plan.tensors[name]
+        shape = substitute(spec.shape, lambda size: size_at(size, values))
+        return slab.array(name, shape, spec.dtype)
+
+
+def _lives(plan: Plan, stages: Sequence[Stage]) -> dict[str, tuple[int, int]]:
+    """Return the first and the last stage that need each root that crosses between stages."""
+    lives: dict[str, tuple[int, int]] = {}
+    for index, (part, measured) in enumerate(stages):
+        for name in (*part.reads, *part.writes, *(root for root, _ in measured.values())):
+            lives[name] = lives.get(name, (index, index))[0], index
+    return {n: life for n, life in lives.items() if n not in (*plan.reads, *plan.writes)}
+
+
+def _at(array: np.ndarray, offset: int) -> Any:
+    """Return the int64 at a byte of a contiguous array."""
+    return array.reshape(-1).view(np.uint8)[offset : offset + 8].view(np.int64)[0]

@@ -1,0 +1,289 @@
+"""Models whose sizes values decide: exported, run for many values, compared with torch."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+import taper_frontend
+import taper_runtime
+from taper_frontend.errors import ExportError, UnsupportedOpError
+from taper_runtime.errors import InputError
+
+torch.set_num_threads(1)
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def put_by_mask(x, mask):
+    y = x.clone()
+    y[mask] = torch.relu(y[mask]) + 1
+    return y
+
+
+def top_p(logits):
+    p, order = torch.softmax(logits, -1).sort(descending=True)
+    kept = (p.cumsum(0) - p) < 0.9
+    return order[kept], p[kept] / p[kept].sum()
+
+
+def top_p_by_number(logits):
+    p, order = torch.softmax(logits, -1).sort(descending=True)
+    n = ((p.cumsum(0) - p) < 0.9).sum().item()
+    torch._check(n >= 1)
+    torch._check(n <= p.shape[0])
+    return order[:n], p[:n]
+
+
+def first_rows(x, n):
+    count = n.item()
+    torch._check(count >= 0)
+    torch._check(count <= x.shape[0])
+    return x[:count] * 2, x[count:], x.narrow(0, 0, count).sum(0)
+
+
+def any_first_rows(x, n):
+    return x[: n.item()] * 2
+
+
+def one_row(x, n):
+    return x[n.item()] + n.item()
+
+
+def made(n):
+    rows, columns = n.tolist()
+    torch._check(rows >= 0)
+    torch._check(columns >= 0)
+    return torch.ones(rows, columns), torch.arange(rows), torch.full((2, columns), 3)
+
+
+def nms(boxes, scores):
+    """Suppression written in torch: the boxes that are kept, best first."""
+    order = scores.argsort(descending=True, stable=True)
+    boxes = boxes[order]
+    corner, size = boxes[:, :2], boxes[:, 2:]
+    end = corner + size
+    low, high = torch.maximum(corner[:, None], corner), torch.minimum(end[:, None], end)
+    shared = (high - low).clamp(min=0).prod(-1)
+    area = size.prod(-1)
+    overlaps = shared / (area[:, None] + area - shared) > 0.3
+    keep = torch.ones(boxes.shape[0], dtype=torch.bool)
+    later = torch.arange(boxes.shape[0])
+    for i in range(boxes.shape[0]):
+        keep = keep & ~(overlaps[i] & keep[i] & (later > i))
+    return order[keep], boxes[keep]
+
+
+def unique_all(x):
+    return torch.unique(x, return_inverse=True, return_counts=True)
+
+
+def unique_runs(x):
+    return torch.unique_consecutive(x, return_inverse=True, return_counts=True)
+
+
+def unique_rows(x):
+    return torch.unique(x, dim=0, return_inverse=True, return_counts=True)
+
+
+def chained(x):
+    found = x[x > 0]
+    large = found[found > 1]
+    return large * 2, found.sum() + large.sum()
+
+
+def pairs(x):
+    found = x[x > 0]
+    return found[:, None] * found
+
+
+def pieces(x, mask):
+    kept = x[mask]
+    return F.layer_norm(kept, (kept.shape[1],)), kept @ x.T, torch.softmax(kept, 0)
+
+
+def floats(*shape):
+    return torch.randn(shape)
+
+
+def mask(*shape):
+    """A mask of a random share, none and all among them."""
+    return torch.rand(shape) < torch.rand(()) * 1.6 - 0.3
+
+
+def numbers(high, *shape):
+    return torch.randint(0, high, shape)
+
+
+#: Function, and what makes its arguments.
+PROGRAMS = {
+    "nonzero": (torch.nonzero, lambda: [mask(4, 5)]),
+    "argwhere": (lambda x: torch.argwhere(x > 1), lambda: [floats(2, 3, 4)]),
+    "nonzero as tuple": (lambda x: torch.nonzero(x, as_tuple=True), lambda: [mask(3, 4, 2)]),
+    "where": (lambda x: x[torch.where(x > 0)] * 2, lambda: [floats(4, 5)]),
+    "masked_select": (torch.masked_select, lambda: [floats(4, 5), mask(4, 1)]),
+    "rows by mask": (lambda x, m: x[m] + 1, lambda: [floats(7, 3), mask(7)]),
+    "columns by mask": (lambda x, m: x[:, m], lambda: [floats(2, 7, 3), mask(7)]),
+    "elements by mask": (lambda x, m: x[m], lambda: [floats(4, 5, 2), mask(4, 5)]),
+    "put by mask": (put_by_mask, lambda: [floats(7, 3), mask(7)]),
+    "pieces": (pieces, lambda: [floats(7, 3), mask(7)]),
+    "halves": (lambda x, m: x.half()[m].float(), lambda: [floats(7, 3), mask(7)]),
+    "chained": (chained, lambda: [floats(30)]),
+    "pairs": (pairs, lambda: [floats(9)]),
+    "unique": (unique_all, lambda: [numbers(9, 4, 5)]),
+    "unique floats": (torch.unique, lambda: [numbers(5, 12).float() / 2]),
+    "unique runs": (unique_runs, lambda: [numbers(2, 15)]),
+    "unique rows": (unique_rows, lambda: [numbers(2, 9, 3)]),
+    "repeat_interleave": (
+        lambda x, n: torch.repeat_interleave(x, n, dim=0), lambda: [floats(4, 3), numbers(4, 4)],
+    ),
+    "repeated places": (torch.repeat_interleave, lambda: [numbers(4, 6)]),
+    "bincount": (torch.bincount, lambda: [numbers(9, 20)]),
+    "weighted bincount": (
+        lambda x, w: torch.bincount(x, w, minlength=12), lambda: [numbers(9, 20), floats(20)],
+    ),
+    "rows up to a number": (first_rows, lambda: [floats(6, 3), numbers(7)]),
+    "rows up to any number": (any_first_rows, lambda: [floats(6, 3), numbers(20) - 10]),
+    "one row": (one_row, lambda: [floats(6, 3), numbers(6) - 3]),
+    "tensors of sizes in a tensor": (made, lambda: [numbers(5, 2)]),
+    "scaled by a number": (lambda x, s: x * s.item(), lambda: [floats(3), floats()]),
+    "top-p": (top_p, lambda: [floats(50)]),
+    "top-p by number": (top_p_by_number, lambda: [floats(50)]),
+    "nms": (nms, lambda: [torch.rand(8, 4) + 0.2, torch.rand(8)]),
+    "padded rows": (
+        lambda x, n: x[torch.arange(5) < n[:, None]], lambda: [floats(3, 5, 2), numbers(6, 3)],
+    ),
+}  # fmt: skip
+
+
+def compare(session, module, args):
+    feed = {x.name: a.numpy() for x, a in zip(session.get_inputs(), args, strict=True)}
+    with torch.no_grad():
+        want = tree_leaves(module(*args))
+    for got, expected in zip(session.run(None, feed), want, strict=True):
+        assert got.dtype == expected.numpy().dtype
+        np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def open_in(executor, plan):
+    options = taper_runtime.SessionOptions()
+    options.executor = executor
+    return taper_runtime.InferenceSession(plan, options)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name, tmp_path):
+    function, arguments = PROGRAMS[name]
+    torch.manual_seed(0)
+    module = Function(function)
+    taper_frontend.export(module, tuple(arguments())).save(tmp_path / "plan.taper")
+    sessions = [open_in(name, tmp_path / "plan.taper") for name in ("compiled", "interpreted")]
+    for _ in range(12):
+        args = arguments()
+        for session in sessions:
+            compare(session, module, args)
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_none_and_all(share):
+    module = Function(pieces)
+    session = open_in("compiled", taper_frontend.export(module, (floats(7, 3), mask(7))))
+    compare(session, module, [floats(7, 3), torch.full((7,), bool(share))])
+
+
+def test_sizes_that_inputs_and_values_decide():
+    module = Function(lambda x, m: (x[m] * 2, torch.nonzero(m), chained(x.flatten())))
+    n = Dim("n", max=64)
+    plan = taper_frontend.export(
+        module, (floats(5, 3), mask(5)), dynamic_shapes={"args": ({0: n}, {0: n})}
+    )
+    session = taper_runtime.InferenceSession(plan)
+    for rows in (5, 1, 64, 9, 0):
+        compare(session, module, [floats(rows, 3), mask(rows)])
+
+
+def test_a_size_that_the_module_does_not_take():
+    module = Function(lambda x: x[x > 0].amax(0))
+    session = taper_runtime.InferenceSession(taper_frontend.export(module, (floats(9),)))
+    compare(session, module, [floats(9).abs() + 1])
+    name = session.get_inputs()[0].name
+    with pytest.raises(InputError, match=r"test_data_sizes.py.*expected 1 to 9, got 0"):
+        session.run(None, {name: -np.ones(9, np.float32)})
+    compare(session, module, [floats(9).abs() + 1])
+
+
+def test_what_cannot_be_a_size_is_refused():
+    def shifted(x, n):
+        return x.new_zeros(3) + x[0, : (n.item() - 2)].sum()
+
+    with pytest.raises((UnsupportedOpError, ExportError), match=re.compile("torch|item", re.I)):
+        taper_frontend.export(Function(shifted), (floats(4, 5), torch.tensor(3)))
+
+
+class Experts(nn.Module):
+    """A mixture of experts that computes each expert for its tokens alone."""
+
+    def __init__(self, width=16, count=4):
+        super().__init__()
+        self.router = nn.Linear(width, count)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 32), nn.SiLU(), nn.Linear(32, width))
+            for _ in range(count)
+        )
+
+    def forward(self, x):
+        weight, chosen = self.router(x).softmax(-1).topk(2)
+        out = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            token, place = torch.where(chosen == index)
+            out.index_add_(0, token, expert(x[token]) * weight[token, place, None])
+        return out
+
+
+class Detector(nn.Module):
+    """A small convolutional detector: boxes above a score, and of these what nms leaves."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Conv2d(16, 5, 1)
+
+    def forward(self, image):
+        found = self.head(self.body(image)).flatten(2).transpose(1, 2)[0]
+        scores = found[:, 4].sigmoid()
+        best, kept = scores.topk(12)
+        order, boxes = nms(found[kept, :4].sigmoid() + 0.1, best)
+        confident = best[order] > 0.5
+        return boxes[confident], best[order][confident]
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [(Experts, lambda: [floats(10, 16)]), (Detector, lambda: [floats(1, 3, 32, 32)])],
+    ids=["experts", "detector"],
+)
+def test_model(model, arguments):
+    torch.manual_seed(0)
+    module = model().eval()
+    plan = taper_frontend.export(module, tuple(arguments()))
+    assert plan.origins
+    session = taper_runtime.InferenceSession(plan)
+    for _ in range(20):
+        compare(session, module, arguments())
