@@ -92,7 +92,8 @@ cdef class Program:
     cdef int max_frames
 
     def __init__(
-        self, inputs, outputs, weights, steps, bodies, restores, workers, variables, sizes, tensor_bytes
+        self, inputs, outputs, weights, steps, bodies, restores,
+        workers, variables, sizes, tensor_bytes
     ):
         active_isa()
         self.inputs, self.outputs, self.weights = tuple(inputs), tuple(outputs), weights

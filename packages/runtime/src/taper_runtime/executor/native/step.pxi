@@ -187,7 +187,8 @@ cdef class Step:
             for size in (value if type(value) is tuple else (value,)):
                 if type(size) is Size:
                     table.slot(size)
-        if native and _is_served([(<Operand>each).type for each in self.operands if each is not None]):
+        types = [(<Operand>each).type for each in self.operands if each is not None]
+        if native and _is_served(types):
             self.candidates = _candidates(
                 self.op, {name: _stand_in(value) for name, value in self.attrs.items()}
             )
