@@ -164,10 +164,10 @@ def test_bfloat16_is_only_moved_and_cast(op):
         (TensorType("float16", (7, 20)), {}),
         (TensorType("float16", (20, 7)), {"transpose_b": True}),
         (TensorType("float64", (7, 20), "panels.1"), {}),
-        (TensorType("int8", (7, 20), "panels.1"), {}),
+        (TensorType("int16", (7, 20), "panels.1"), {}),
     ],
 )
-def test_product_of_floats_takes_no_others_but_packed_halves(b, attrs):
+def test_product_of_floats_takes_no_others_but_packed_narrow_ones(b, attrs):
     a = TensorType("float32", (3, 7))
     with pytest.raises(OpError, match=b.dtype):
         REGISTRY["MATMUL"].infer_type([a, b], attrs)
