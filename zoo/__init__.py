@@ -5,6 +5,7 @@ whole models take theirs from here.
 """
 
 from zoo.audio import AUDIO
+from zoo.control_flow import CONTROL_FLOW
 from zoo.encoder_decoder import ENCODER_DECODER
 from zoo.layers import LAYERS
 from zoo.newcomers import NEWCOMERS
@@ -20,6 +21,7 @@ GROUPS = {
     "encoder-decoder": ENCODER_DECODER,
     "layers": LAYERS,
     "signals": SIGNALS,
+    "control flow": CONTROL_FLOW,
 }
 
 #: The same with the architectures of packages that only `nox -s models` installs.

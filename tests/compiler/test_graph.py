@@ -118,7 +118,7 @@ class TestStates:
         assert plan.outputs == ("n",)
         ((state, after),) = plan.states.items()
         assert (plan.tensors[state].role, plan.tensors[after].role) == ("state", "output")
-        np.testing.assert_array_equal(plan.constants[state], np.zeros(2))
+        np.testing.assert_array_equal(plan.first_value(state), np.zeros(2))
 
     def test_the_next_value_is_not_removed_or_read_over(self):
         g = self.counter()

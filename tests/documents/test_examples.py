@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -38,7 +39,9 @@ def test_examples_run(
     programs = Path(sys.executable).parent  # where the taper command is
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     text = (ROOT / page).read_text()
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    main = ModuleType("__main__")  # torch looks there for what a body of control flow refers to
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    namespace = vars(main)
     for block in BLOCK.finditer(text):
         kind, body = block.groups()
         line = text.count("\n", 0, block.start(2))

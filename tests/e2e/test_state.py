@@ -183,3 +183,32 @@ def test_plans_without_state():
     session.reset_state()
     with pytest.raises(InputError, match="no state"):
         session.get_state("x")
+
+
+def test_buffers_written_through_another_object():
+    """As a static cache of transformers holds the buffers of the module around it."""
+
+    class Holder:
+        pass
+
+    class Indirect(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.held = Holder()
+            self.held.rows = torch.zeros(6, 2)
+            self.register_buffer("rows", self.held.rows, persistent=False)
+
+        def forward(self, x, positions):
+            self.held.rows.index_copy_(0, positions, x)
+            self.held.rows[0].add_(1)
+            return self.held.rows.sum(0)
+
+    module = Indirect()
+    plan = taper_frontend.export(module, (torch.ones(1, 2), torch.tensor([3])))
+    assert list(plan.states) == ["rows"]
+    assert not module.rows.any(), "export leaves the module as it was"
+    session = opened(plan)
+    for position in (2, 5, 2):
+        x, at = torch.full((1, 2), position + 0.5), torch.tensor([position])
+        np.testing.assert_array_equal(run(session, x.numpy(), at.numpy())[0], module(x, at).numpy())
+    np.testing.assert_array_equal(session.get_state("rows"), module.rows.numpy())

@@ -1,5 +1,6 @@
 """Complex numbers in models: pairs of reals in plans, numpy's complex numbers at their ends."""
 
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +12,7 @@ import taper_runtime
 from complex_models import check, exported, numbers
 from marks import NUMPY, STATE
 from taper_frontend.errors import UnsupportedOpError
+from taper_runtime.cli import main
 from taper_runtime.errors import InputError
 
 pytestmark = [NUMPY, STATE]
@@ -121,6 +123,20 @@ def test_ends():
     np.testing.assert_array_equal(mine, 2 * x)
     (pairs,) = loaded.run(["output_0"], {"x": x.view(np.float32).reshape(2, 3, 4, 2)})
     np.testing.assert_array_equal(pairs, 2 * x)
+
+
+def test_command_line(tmp_path, capsys):
+    """The command reads and writes complex arrays; in JSON a number is its two parts."""
+    exported(lambda x: 2 * x, X).save(tmp_path / "m.taper")
+    np.save(tmp_path / "x.npy", X.numpy())
+    line = ["run", str(tmp_path / "m.taper"), "--input", f"x={tmp_path / 'x.npy'}"]
+    assert main([*line, "--json"]) == 0
+    (output,) = json.loads(capsys.readouterr().out)["outputs"].values()
+    assert (output["dtype"], output["shape"]) == ("complex64", [2, 3, 4])
+    pairs = np.array(output["values"], np.float32)
+    np.testing.assert_array_equal(pairs[..., 0] + 1j * pairs[..., 1], 2 * X.numpy())
+    assert main([*line, "--output", str(tmp_path / "y.npz")]) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["output"], 2 * X.numpy())
 
 
 def test_scalars_and_empty_tensors():

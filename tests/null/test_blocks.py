@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from block_plans import BODY, CARRYING, NODES, X, body, parts, plan_of, two_entries
 from plan_files import PlanFile, assert_same_plan
 from several_outputs import AFFINE, HALVES, REPEAT, registered
 from taper_runtime.errors import PlanFormatError
@@ -12,62 +13,18 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.checks import MAX_BLOCK_DEPTH
-from taper_runtime.plan.plan import Block, Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.plan import Block, Placement, PlanNode
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
 from taper_runtime.report import describe_plan
 from taper_runtime.sizes import variable
-
-CARRYING = REPEAT._replace(carries=lambda attrs, block: 2)
-X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
 
 @pytest.fixture(autouse=True)
 def ops():
     with registered(HALVES, AFFINE, CARRYING):
         yield
-
-
-def parts(roles, shape=(2, 3), **places):
-    """Tensors and placements of names by role: ``places`` gives roots that are not the names'."""
-    tensors = {
-        name: TensorSpec(name, "float32", shape, role)
-        for role, names in roles.items()
-        for name in names.split()
-    }
-    strides = contiguous_strides(shape)
-    placements = {name: Placement(places.get(name, name), 0, strides) for name in tensors}
-    return tensors, placements
-
-
-def body(nodes, inputs, outputs, intermediates="", **places):
-    roles = {"input": inputs, "output": outputs, "intermediate": intermediates}
-    tensors, placements = parts(roles, **places)
-    return Block(tuple(nodes), tensors, placements, tuple(inputs.split()), tuple(outputs.split()))
-
-
-#: (a, b) to (max(a, 0) + w, min(a, 0) * b)
-NODES = (
-    PlanNode("HALVES", ("a",), ("up", "down"), targets=("aten.relu.default",)),
-    PlanNode("AFFINE", ("up", None, "w"), ("c",)),
-    PlanNode("MUL", ("b", "down"), ("d",)),
-)
-BODY = body(NODES, "a b", "c d", "up down", d="b")
-
-
-def plan_of(block, times=2, **changes):
-    tensors, placements = parts({"input": "x", "constant": "w", "output": "y z"})
-    plan = Plan(
-        nodes=(PlanNode("REPEAT", ("x", "x"), ("y", "z"), {"times": times}, blocks=(block,)),),
-        tensors=tensors,
-        placements=placements,
-        inputs=("x",),
-        outputs=("y", "z"),
-        constants={"w": np.full((2, 3), 0.25, np.float32)},
-    )
-    return plan._replace(**changes)
 
 
 def expected(x, times=2):
@@ -97,6 +54,16 @@ def test_the_file_keeps_blocks(tmp_path):
     assert again.nodes[0].blocks == plan.nodes[0].blocks
     assert "c, d" in describe_plan(again)
     assert "c: float32[2, 3] = AFFINE(up, -, w)" in describe_plan(again)
+
+
+def test_entries_run_blocks_over_one_constant(tmp_path):
+    two_entries().save(tmp_path / "m.taper")
+    plan = load(tmp_path / "m.taper")
+    assert plan.entry("once").constants.keys() == {"w"}
+    for name, times in [("forward", 2), ("once", 1)]:
+        results = InterpretedExecutor.compile(plan.entry(name)).run([X])
+        for got, want in zip(results, expected(X, times), strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 def test_sizes_are_known_inside_blocks():

@@ -3,21 +3,24 @@
 import copy
 import json
 from contextlib import suppress
+from copy import deepcopy
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from op_samples import types_of
+from block_plans import CARRYING, two_entries
+from op_samples import SAMPLED, types_of
 from plan_files import PlanFile, pack, small_file
 from plan_oracle import Machine
+from several_outputs import AFFINE, HALVES, registered
 from sized_plans import sized_plan
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
+from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.container import dump_json
 from taper_runtime.format.reader import loads
 from taper_runtime.format.writer import to_document
-from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
@@ -205,7 +208,7 @@ attr_values = st.one_of(
 @given(data=st.data())
 def test_mutated_nodes(data):
     """An op's type rule stands between the file and the kernel: it may only refuse."""
-    op = data.draw(st.sampled_from(list(REGISTRY.values())))
+    op = data.draw(st.sampled_from(SAMPLED))
     plain = [s for s in op.samples() if {*s.formats.values()} <= {"plain"}]
     sample = data.draw(st.sampled_from(plain))
     plan = json.loads(dump_json(to_document(single_node(op, sample))))
@@ -222,7 +225,32 @@ def test_mutated_nodes(data):
             target["dtype"] = data.draw(st.sampled_from(sorted(DTYPES)))
         elif what == "inputs":
             node["inputs"] = data.draw(
-                st.lists(st.sampled_from([*plan["inputs"], "y"]), max_size=5)
+                st.lists(st.sampled_from([*plan["inputs"], "y0", None]), max_size=5)
             )
     with suppress(PlanFormatError):
         loads(pack(json.dumps({"__metadata__": {"format": "taper", "plan": json.dumps(plan)}})))
+
+
+def places(value):
+    """Every place in JSON: what holds it, and its key."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from places(value[key])
+
+
+@settings(fuzz, max_examples=400)
+@given(data=st.data())
+def test_mutated_blocks_and_entries(data):
+    """Anything anywhere, or what stands elsewhere in the plan: a block in itself, say."""
+    with registered(HALVES, AFFINE, CARRYING):
+        plan = json.loads(dump_json(to_document(two_entries())))
+        for _ in range(data.draw(st.integers(1, 3))):
+            holder, key = data.draw(st.sampled_from(list(places(plan))))
+            other, at = data.draw(st.sampled_from(list(places(plan))))
+            holder[key] = deepcopy(data.draw(st.just(other[at]) | wild))
+        w = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+        header = {"__metadata__": {"format": "taper", "plan": json.dumps(plan)}, "w": w}
+        with suppress(PlanFormatError):
+            InterpretedExecutor.compile(loads(pack(json.dumps(header), bytes(24))))

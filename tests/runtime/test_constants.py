@@ -16,7 +16,7 @@ KERNELS = Path(__file__).parents[2] / "packages/kernels"
     ("header", "name", "value"),
     [
         ("include/taper/kernels.h", "TAPER_ALIGNMENT", ALIGNMENT),
-        ("src/gemm/gemm_f32.inl", "GEMM_NR", PANEL),
+        ("src/gemm/engine.h", "GEMM_NR", PANEL),
         ("src/map/program.h", "PROGRAM_MAX_INPUTS", tile_programs.MAX_INPUTS),
         ("src/map/program.h", "PROGRAM_MAX_INSTRUCTIONS", tile_programs.MAX_INSTRUCTIONS),
     ],

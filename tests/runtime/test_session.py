@@ -197,7 +197,7 @@ def test_refused_node_says_which_kernels_there_are():
             taper_runtime.InferenceSession(plan, options)
         message = str(caught.value)
         assert "of float64[2, 3], float64[3, 4] -> float64[2, 4]" in message
-        rows = "float32|float16|bfloat16 in plain|panels.0|panels.1, any dtype... -> float32"
+        rows = "float32|float16|bfloat16|int8 in plain|panels.0|panels.1, any dtype... -> float32"
         assert f"f32_matmul: float32, {rows}" in message
         assert "kernels of LGAMMA:\n    none" in message
 

@@ -114,6 +114,16 @@ class Builder:
                 attrs |= {"scalar": operand, "scalar_index": index}
         return self.graph.add_node(op, inputs, attrs)
 
+    def block(self) -> Builder:
+        """A builder for a block of a node of this graph."""
+        inner = type(self)()
+        inner.graph = self.graph.new_block()
+        return inner
+
+    def flow(self, op: str, *inputs: str, blocks: list[Graph], **attrs: int) -> tuple[str, ...]:
+        """Add a node of control flow."""
+        return self.graph.add_multi_output(op, inputs, attrs, blocks=blocks)
+
     def done(self, *outputs: str) -> Graph:
         self.graph.set_outputs(outputs)
         return self.graph

@@ -4,7 +4,11 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.formats import PLAIN, encode
+from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
+
+#: The ops that have samples: a block is more than a sample can hold.
+SAMPLED = [op for op in REGISTRY.values() if not op.blocks]
 
 _NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 

@@ -55,6 +55,9 @@ EDITS = {
     "header['sample/x'].data_offsets": {
         "overlapping_tensors": ("header.sample/x.data_offsets", [64, 96]),
     },
+    "plan.origins['n']": {
+        "origin_of_no_size": ("plan.origins", {"n": ["h", 0]}),
+    },
     "plan.states['x']": {
         "state_that_is_an_input": ("plan.states", {"x": "y"}),
     },

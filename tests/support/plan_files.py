@@ -9,6 +9,29 @@ import numpy as np
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 
+def chain(ops: list[str], size: int) -> Plan:
+    """Elementwise ops of one float32 vector x, one after the other, each in place but the last."""
+    names = ["x", *(f"t{i}" for i in range(1, len(ops))), "y"]
+    roles = ["input", *["intermediate"] * (len(ops) - 1), "output"]
+    roots = ["x", *["t1"] * (len(ops) - 1), "y"]
+    return Plan(
+        nodes=tuple(
+            PlanNode(op, (source,), (target,))
+            for op, source, target in zip(ops, names, names[1:], strict=False)
+        ),
+        tensors={
+            name: TensorSpec(name, "float32", (size,), role)
+            for name, role in zip(names, roles, strict=True)
+        },
+        placements={
+            name: Placement(root, 0, (1,)) for name, root in zip(names, roots, strict=True)
+        },
+        inputs=("x",),
+        outputs=("y",),
+        constants={},
+    )
+
+
 def small_plan() -> Plan:
     """relu(x @ w), its first half kept where `keep` says, plus b: with intermediates and views."""
     f32 = "float32"

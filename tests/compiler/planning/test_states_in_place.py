@@ -7,6 +7,7 @@ import taper_runtime
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, PlanFormatError
+from taper_runtime.executor.executor import node_work
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef, Sample
 from taper_runtime.plan.validate import validate
@@ -109,6 +110,17 @@ def test_rows_are_written_in_place():
     np.testing.assert_array_equal(session.get_state("keys"), rows)
     session.reset_state()
     assert session.get_state("keys")[4, 0] == 12
+
+
+def test_the_work_of_a_write_is_what_it_writes():
+    plan = make_plan(cache_graph())
+    write = next(node for node in plan.nodes if node.op == "WRITE")
+    rows = 2 * WIDTH * 4
+    assert node_work(plan, write).bytes == 2 * rows + FEED["places"].nbytes
+    apart = plan.placements[write.output]._replace(root=write.output)
+    copying = plan._replace(placements={**plan.placements, write.output: apart})
+    whole = ROWS * WIDTH * 4
+    assert node_work(copying, write).bytes == 2 * whole + 2 * rows + FEED["places"].nbytes
 
 
 def test_both_executors_agree():
@@ -219,7 +231,7 @@ def test_an_array_of_a_state_that_cannot_be_written_is_refused():
     plan = make_plan(cache_graph())
     session = opened(plan)
     arrays = [FEED[name] for name in plan.inputs] + [
-        plan.first_value(n).copy() for n in plan.states
+        np.array(plan.first_value(n)) for n in plan.states
     ]
     arrays[-1].flags.writeable = False
     with pytest.raises(InputError, match="expected to write its memory"):

@@ -73,15 +73,7 @@ def capture(
             "ignore", r"The tensor attributes? self.*_flat_weights", UserWarning
         )
         if isinstance(model, torch.nn.Module):
-            program = _attempt(
-                "capture the module",
-                lambda: torch.export.export(
-                    model,
-                    _own(tuple(args)),
-                    _own(dict(kwargs or {})),
-                    dynamic_shapes=dynamic_shapes,
-                ),
-            )
+            program = _capture_module(model, args, kwargs, dynamic_shapes)
         elif dynamic_shapes is not None:
             raise ExportError(
                 "dynamic_shapes: expected None, for an exported program has its shapes already"
@@ -94,6 +86,44 @@ def capture(
             )
         captured.graph_module.meta[TRAINING] = isinstance(model, torch.nn.Module) and model.training
         return captured
+
+
+def _capture_module(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, shapes: Any
+) -> ExportedProgram:
+    """Run the module; where it writes to buffers through other objects, read its code instead.
+
+    A static cache of transformers is such an object. A run finds there tensors that it takes for
+    constants, where the code finds the module's buffers.
+    """
+
+    def export(strict: bool) -> ExportedProgram:
+        return torch.export.export(
+            model,
+            _own(tuple(args)),
+            _own(dict(kwargs or {})),
+            dynamic_shapes=shapes,
+            strict=strict,
+        )
+
+    program = _attempt("capture the module", lambda: export(strict=False))
+    if _writes_to_constants(program):
+        program = _attempt("capture the module", lambda: export(strict=True))
+    return program
+
+
+def _writes_to_constants(program: ExportedProgram) -> bool:
+    """Whether a node changes, itself or through a view, a tensor that is no buffer."""
+    constants = program.graph_signature.inputs_to_lifted_tensor_constants
+    for node in program.graph.nodes:
+        if not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable):
+            continue
+        source = node
+        while source.op == "call_function" and source.args and hasattr(source.args[0], "op"):
+            source = source.args[0]
+        if source.name in constants:
+            return True
+    return False
 
 
 def opened(model: Model) -> torch.nn.Module | ExportedProgram:

@@ -111,7 +111,7 @@ class InferenceSession:
             executor = self._recording = _record(executor, self._function)
         self._executor = executor
         self._state: State | None = None
-        if any(spec.role == "state" for spec in self.plan.tensors.values()):
+        if self.plan.states or any(entry.states for entry in self.plan.entries.values()):
             from taper_runtime.state import State  # imports threading, which most plans do not need
 
             self._state = State(self.plan, options.seed)

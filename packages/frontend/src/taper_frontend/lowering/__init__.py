@@ -5,6 +5,7 @@ from __future__ import annotations
 from taper_frontend.lowering import (  # noqa: F401  (importing them registers their handlers)
     attention,
     complex_numbers,
+    control_flow,
     conv,
     creation,
     distance,

@@ -25,10 +25,10 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import Size, UndecidedError, bounds, largest, linear, smallest, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
-    from torch.fx import Node
+    from torch.fx import GraphModule, Node
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.symbols import Sizes
@@ -65,10 +65,19 @@ class Lowering:
 
     node: Node
 
-    def __init__(self, graph: Graph, sizes: Sizes, training: bool = False) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        sizes: Sizes,
+        training: bool = False,
+        prefix: str = "",
+        lower_block: Callable[..., Graph] | None = None,
+    ) -> None:
         self.graph = graph
         self.sizes = sizes
         self.training = training
+        self._prefix = prefix
+        self._lower_block = lower_block
         self.generator: str | None = None
         self.generator_state: str | None = None
         self._name = ""
@@ -147,10 +156,7 @@ class Lowering:
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
         self._emitted[output] = None
-        for size in self.shape(output):
-            least = 0 if any(a.text in self.sizes.measured for a in variables(size)) else 1
-            if isinstance(size, Size) and bounds(size)[0] < least:
-                raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
+        self._check_not_empty([output])
         return output
 
     def emit_multi(
@@ -167,6 +173,7 @@ class Lowering:
             op, inputs, attrs, blocks=blocks, name=first, source=self._source
         )
         self._emitted.update(dict.fromkeys(outputs))
+        self._check_not_empty(outputs)
         return outputs
 
     def constant(self, value: torch.Tensor | np.ndarray) -> str:
@@ -191,13 +198,53 @@ class Lowering:
         """
         if self.training:
             self.unsupported("it draws random numbers in training mode; call eval() before export")
+        attrs = {"law": law, "limit": limit}
+        state = self.generator_now()
+        drawn = self.emit("RANDOM", [state], shape=tuple(shape), dtype=dtype, **attrs)
+        self.generator = self.emit("RANDOM_NEXT", [state, drawn], **attrs)
+        return drawn
+
+    def generator_now(self) -> str:
+        """Return the state of the generator after what has been drawn."""
         if self.generator is None:
             self.generator = self.graph.add_state("generator", new_state(0))
             self.generator_state = self._before = self.generator
-        attrs = {"law": law, "limit": limit}
-        drawn = self.emit("RANDOM", [self.generator], shape=tuple(shape), dtype=dtype, **attrs)
-        self.generator = self.emit("RANDOM_NEXT", [self.generator, drawn], **attrs)
-        return drawn
+        return self.generator
+
+    def block(
+        self,
+        module: GraphModule,
+        name: str,
+        leading: Sequence[TensorType],
+        others: Sequence[Operand],
+    ) -> Graph:
+        """Lower a body that torch.export gives.
+
+        Parameters
+        ----------
+        module : torch.fx.GraphModule
+        name : str
+            What the body is to the node; part of the names of its tensors.
+        leading : sequence of TensorType
+            The types of its first inputs. The first is the state of the generator, of which torch
+            says nothing.
+        others : sequence of str or number
+            What it is given behind them: a constant becomes its own, a number or a size is put
+            into it, the other tensors are further inputs: see :meth:`free`.
+
+        Returns
+        -------
+        Graph
+            With its outputs set: the state of the generator after what has been drawn, then what
+            the body gives, numbers as scalars.
+        """
+        assert self._lower_block is not None
+        return self._lower_block(module, f"{self._name}.{name}.", self._source, leading, others)
+
+    def free(self, operands: Sequence[Operand]) -> list[str]:
+        """Return those operands of a body that are its inputs, not its constants or numbers."""
+        names = [name for name in operands if isinstance(name, str)]
+        return [name for name in names if not self.graph.is_constant(name)]
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> str:
         """Return a tensor filled with ``value``."""
@@ -358,7 +405,7 @@ class Lowering:
     def begin(self, node: Node, outputs: Sequence[TensorType | None], source: str) -> None:
         """Start on a node."""
         self.node = node
-        self._name = node.name
+        self._name = self._prefix + node.name
         self._source = Source(source, (str(node.target),))
         self._outputs = tuple(outputs)
         self._emitted = {}
@@ -412,6 +459,12 @@ class Lowering:
                 name = self._name if len(results) == 1 else f"{self._name}.{index}"
                 names[result] = self._rename(result, name)
         return [r if r is None else type(r)(names.get(r, r)) for r in results]
+
+    def _check_not_empty(self, outputs: Sequence[str]) -> None:
+        for size in (size for output in outputs for size in self.shape(output)):
+            least = 0 if any(a.text in self.sizes.measured for a in variables(size)) else 1
+            if isinstance(size, Size) and bounds(size)[0] < least:
+                raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
 
     def _is_made(self, tensor: str | None) -> bool:
         return tensor is not None and self.graph.producer(tensor) is not None

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.registry import Handler
 
-_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "associative_scan", "map_impl", "switch"})
-
 
 def needed(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes that results are made of, in order, and those that draw random numbers.
@@ -46,6 +44,11 @@ def draws(node: Node) -> bool:
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+def _has_bodies(node: Node) -> bool:
+    """Whether the node is given graphs to run."""
+    return any(source.op == "get_attr" for source in node.all_input_nodes)
+
+
 def _is_check(node: Node) -> bool:
     """Whether the node is torch.linalg's check of its results, or the token that it passes on."""
     source = node.args[0] if node.target is operator.getitem else node
@@ -65,11 +68,10 @@ def find_handler(node: Node) -> Handler | None:
         If the node is of a kind that is not supported.
     """
     target = node.target
-    if isinstance(target, HigherOrderOperator):
-        flow = str(target) in _CONTROL_FLOW
+    if isinstance(target, HigherOrderOperator) and str(target) not in HANDLERS:
         mutates = str(target).startswith("auto_functionalized")
-        category = "control flow" if flow else "mutation" if mutates else "op"
-        raise Refusal("only straight-line programs of ATen ops are supported", category)
+        category = "mutation" if mutates else "control flow" if _has_bodies(node) else "op"
+        raise Refusal("no handler lowers this operator of higher order", category)
     if is_item(node):
         return HANDLERS[str(target)]
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -105,3 +107,8 @@ def unbacked_sizes(node: Node) -> set[Any]:
     """Return the sizes in what the node computes that only values decide."""
     value = node.meta.get("val")
     return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
+
+
+def unbacked_shapes(node: Node) -> set[Any]:
+    """Return those of them that are sizes of tensors."""
+    return set(free_unbacked_symbols([tuple(value.shape) for value in tensors_of([node])]))

@@ -206,6 +206,7 @@ class _ProgramWalk(Walk):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(map(str, outputs))
         self.set_next_values()
+        self.graph.prune(list(self.graph.constants))  # a body has its own
         spec = self.program.call_spec
         pairs = {value for value in self.values.values() if isinstance(value, Pairs)}
         return Lowered(
@@ -304,6 +305,8 @@ class _ProgramWalk(Walk):
             return None
         if isinstance(arg, ConstantArgument):
             return value_leaf(arg.value)
+        if isinstance(arg, SymIntArgument) and not isinstance(self.value(arg.name), int):
+            return ["tensor", self.value(arg.name)]  # a number that values decide: a scalar
         if spec.kind != OutputKind.USER_OUTPUT or not isinstance(arg, TensorArgument):
             kind = type(arg).__name__
             self.refuse(f"output {arg.name!r}", "op", f"expected a tensor, got a {kind}")

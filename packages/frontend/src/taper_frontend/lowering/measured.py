@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.registry import lowers
 from taper_runtime.ops.rules import broadcast
-from taper_runtime.sizes import Size
+from taper_runtime.sizes import Size, linear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,14 +238,30 @@ def places_of(ctx: Lowering, mask: str, count: int) -> str:
     ctx : Lowering
     mask : str
     count : size
-        torch's symbol for their number, which gets its value here if it has none.
+        torch's symbol for their number, which gets its value here if it has none. Else the same
+        mask has to have given it that.
     """
-    total = ctx.type(mask).size
+    if not ctx.is_unmeasured(count):
+        return ctx.slice(_places_counted(ctx, mask, count), 0, 0, count)
     places = ctx.emit("NONZERO", [mask])
-    if ctx.is_unmeasured(count):
-        end = ctx.reshape(ctx.size_value(total, "int64"), (1,))
-        ctx.measure(count, ctx.emit("SEARCHSORTED", [places, end]))
+    end = ctx.reshape(ctx.size_value(ctx.type(mask).size, "int64"), (1,))
+    ctx.measure(count, ctx.emit("SEARCHSORTED", [places, end]))
     return ctx.slice(places, 0, 0, count)
+
+
+def _places_counted(ctx: Lowering, mask: str, count: int) -> str:
+    """Return the places of the elements of a mask that were counted before."""
+    known = linear(count)
+    origin = ctx.graph.origins.get(known[0]) if known is not None else None
+    counting = None if origin is None else ctx.graph.producer(origin[0])
+    places = counting.inputs[0] if counting is not None and counting.op == "SEARCHSORTED" else ""
+    finding = ctx.graph.producer(places)
+    if finding is None or finding.op != "NONZERO" or finding.inputs != [mask]:
+        ctx.unsupported(
+            "expected a mask alone, and as many values as the same mask has taken; other values "
+            "must not depend on how many it has"
+        )
+    return places
 
 
 def indices_of(ctx: Lowering, mask: str, count: int) -> list[str]:

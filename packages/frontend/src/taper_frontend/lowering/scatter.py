@@ -194,11 +194,13 @@ def slice_scatter(
 
 
 @lowers("aten.select_scatter.default")
-def select_scatter(ctx: Lowering, x: str, src: str, dim: int, index: int) -> str:
-    """Replace one element of one axis."""
+def select_scatter(ctx: Lowering, x: str, src: str, dim: int, index: int | str) -> str:
+    """Replace one element of one axis; values may decide which."""
     axis = ctx.axis(x, dim)
     shape = ctx.shape(x)
     src = ctx.reshape(src, (*shape[:axis], 1, *shape[axis + 1 :]))
+    if isinstance(index, str):
+        return index_put(ctx, x, [*[None] * axis, ctx.at_least_1d(index)], src)
     index %= shape[axis]
     return _replace(ctx, x, src, axis, index, index + 1)
 

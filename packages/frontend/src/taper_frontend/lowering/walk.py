@@ -6,26 +6,35 @@ import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import UnsupportedNode
 from taper_frontend.lowering.context import Lowering, Refusal
 from taper_frontend.lowering.fraction import lower_fraction
-from taper_frontend.lowering.fx_nodes import find_handler, is_item, needed, tensors_of
+from taper_frontend.lowering.fx_nodes import (
+    find_handler,
+    is_item,
+    needed,
+    tensors_of,
+    unbacked_shapes,
+)
+from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_runtime.errors import InternalError, OpError
+from taper_runtime.ops.opdef import TensorType
 from taper_runtime.sizes import UndecidedError, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from torch.fx import Node
+    from torch.fx import GraphModule, Node
 
     from taper_frontend.compiler.graph import Graph
+    from taper_frontend.lowering.context import Operand
     from taper_frontend.lowering.registry import Handler
-    from taper_runtime.ops.opdef import TensorType
 
 #: Where a result lies is no matter of a plan.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
@@ -42,6 +51,10 @@ class Poison:
 
 
 POISON = Poison()
+
+
+class RefusedBody(Exception):
+    """Something in a body of control flow has been refused, and noted."""
 
 
 class Findings(NamedTuple):
@@ -70,12 +83,17 @@ class Walk:
         size, or :data:`POISON`.
     """
 
-    def __init__(self, graph: Graph, sizes: Sizes, findings: Findings, training: bool) -> None:
+    def __init__(
+        self, graph: Graph, sizes: Sizes, findings: Findings, training: bool, prefix: str = ""
+    ) -> None:
         self.graph = graph
         self.sizes = sizes
         self.findings = findings
-        self.context = Lowering(graph, sizes, training)
+        self.context = Lowering(graph, sizes, training, prefix, self.lower_block)
         self.values: dict[str, Any] = {}
+        # where a node is that torch says no line of
+        self._around = ""
+        self._is_body = bool(prefix)
 
     def value(self, name: str) -> Any:
         """Return what stands for an FX node."""
@@ -89,13 +107,71 @@ class Walk:
             if node.op == "call_function":
                 self.values[node.name] = self._lower(node) if node in wanted else POISON
 
+    def lower_block(
+        self,
+        module: GraphModule,
+        prefix: str,
+        source: str,
+        leading: Sequence[TensorType],
+        others: Sequence[Operand],
+    ) -> Graph:
+        """Lower a body of control flow: see :meth:`.Lowering.block`.
+
+        Raises
+        ------
+        RefusedBody
+            If something in it has been refused.
+        """
+        graph = self.graph.new_block()
+        walk = Walk(graph, self.sizes, self.findings, self.context.training, prefix)
+        walk._around = source
+        state, *leading = leading
+        walk.context.generator = graph.add_input(f"{prefix}generator", state.dtype, state.shape)
+        nodes = module.graph.nodes
+        placeholders = [node.name for node in nodes if node.op == "placeholder"]
+        for name, operand in zip(placeholders, (*leading, *others), strict=True):
+            walk.values[name] = self._bind_operand(graph, f"{prefix}{name}", operand)
+        refused = len(self.findings.refused)
+        walk.lower_nodes(nodes)
+        (results,) = next(node.args for node in nodes if node.op == "output")
+        results = results if isinstance(results, list | tuple) else [results]
+        outputs = [walk.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
+        if holds_poison(outputs) or len(self.findings.refused) > refused:
+            raise RefusedBody
+        tensors = [as_tensor(walk.context, value) for value in outputs]
+        graph.set_outputs([walk.context.generator, *tensors])
+        graph.prune(list(graph.constants))  # each body is given what any of them reads
+        return graph
+
+    def _bind_operand(self, graph: Graph, name: str, operand: TensorType | Operand) -> Any:
+        """Return what stands in a body for what it is given."""
+        if isinstance(operand, str):
+            if (constant := self.graph.constants.get(operand)) is not None:
+                return type(operand)(graph.add_constant(operand, constant))
+            operand = self.context.type(operand)
+        if isinstance(operand, TensorType):
+            held = stored_type(operand)
+            return represented(graph.add_input(name, held.dtype, held.shape), operand.dtype)
+        return operand
+
+    def _check_shapes(self, node: Node) -> None:
+        """Refuse a shape that values decide: a body has memory for what is known before a run."""
+        if not unbacked_shapes(node) <= self.sizes.symbols.keys():
+            raise Refusal("the shape of the result depends on values, in a body", "data-dependent")
+
+    def _source(self, node: Node) -> str:
+        return source_line(node) or self._around
+
     def _lower(self, node: Node) -> Any:
         """Lower one node; return its value."""
         if node.target is operator.getitem:
             return self._pick(node)
         try:
-            self.sizes.bind(node)
-            self.context.begin(node, self.sizes.types(node), source_line(node))
+            if self._is_body:
+                self._check_shapes(node)
+            elif not isinstance(node.target, HigherOrderOperator):
+                self.sizes.bind(node)  # a loop gives its integers as scalars
+            self.context.begin(node, self.sizes.types(node), self._source(node))
             arguments = self._arguments(node)
             handler = find_handler(node)
             value = node.meta.get("val")
@@ -103,6 +179,8 @@ class Walk:
                 return self._take_number(handler, arguments, node)
             if isinstance(value, torch.SymInt) and self.sizes.knows(value):
                 return self.sizes.size(value)
+            if isinstance(value, torch.SymInt | torch.SymBool) and not holds_poison(arguments):
+                return lower_number(self.context, node, arguments[0])
             if (
                 isinstance(value, torch.SymFloat)
                 and self.sizes.knows(value)
@@ -112,6 +190,8 @@ class Walk:
             if handler is None or holds_poison(arguments):
                 return POISON
             return self._call(handler, arguments, node)
+        except RefusedBody:
+            return self._stand_in(node)
         except Refusal as refusal:
             category, reason = refusal.category, str(refusal)
         except UndecidedError as error:
@@ -127,7 +207,7 @@ class Walk:
                 raise
             category = "dynamic shape"
             reason = f"lowered only where its sizes are fixed ({error})"
-        self.refuse(str(node.target), category, reason, source_line(node))
+        self.refuse(str(node.target), category, reason, self._source(node))
         return self._stand_in(node)
 
     def _take_number(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
@@ -156,7 +236,7 @@ class Walk:
 
     def _call(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
         """Call the handler of a node and check what it gives against what torch says."""
-        expected = self.sizes.types(node)
+        expected = self._types(node)
         args, kwargs = arguments
         result: Any
         try:
@@ -180,6 +260,17 @@ class Walk:
             raise InternalError(message)
         return names if many else names[0]
 
+    def _types(self, node: Node) -> list[TensorType | None]:
+        """Return the types of the results of a node that has a handler: integers are scalars."""
+        value = node.meta.get("val")
+        values = value if isinstance(value, list | tuple) else [value]
+        types = self.sizes.types(node)
+        number = TensorType("int64", ())
+        return [
+            number if isinstance(value, torch.SymInt) else type_
+            for value, type_ in zip(values, types, strict=True)
+        ]
+
     def _arguments(self, node: Node) -> _Arguments:
         """Return the arguments of a node as a handler gets them."""
         return (
@@ -187,9 +278,14 @@ class Walk:
             {k: self._argument(arg) for k, arg in node.kwargs.items() if k not in _PLACEMENT},
         )
 
+    def _attribute(self, node: Node) -> Any:
+        """Return what a node finds in the module that its graph belongs to: a body, a literal."""
+        value = getattr(node.graph.owning_module, str(node.target), POISON)
+        return self.context.constant(value) if isinstance(value, torch.Tensor) else value
+
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, torch.fx.Node):
-            value = POISON if arg.op == "get_attr" else self.value(arg.name)
+            value = self._attribute(arg) if arg.op == "get_attr" else self.value(arg.name)
             return self.context.tensor_argument(value) if isinstance(value, str) else value
         if isinstance(arg, list | tuple):
             return [self._argument(item) for item in arg]

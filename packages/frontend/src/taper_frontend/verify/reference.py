@@ -9,11 +9,11 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.export.graph_signature import OutputKind, SymIntArgument
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
-from taper_frontend.lowering.trees import tensor_leaves
 from taper_frontend.turns import TORCH
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ class Reference:
         self.module = model if isinstance(model, torch.nn.Module) else model.module()
         self._program = program
         self._leaves, self._spec = tree_flatten(program.example_inputs)
+        specs = program.graph_signature.output_specs
+        results = [spec.arg for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
+        # integers that values decide, which a plan gives as scalars
+        self._numbers = {i for i, x in enumerate(results) if isinstance(x, SymIntArgument)}
         self._guards: Any = None
         self._state: _State | None = None
 
@@ -104,7 +108,8 @@ class Reference:
         Returns
         -------
         list of numpy.ndarray
-            The tensors among the results, bfloat16 as its bits in uint16.
+            The tensors among the results, and the integers that values decide; bfloat16 as its
+            bits in uint16.
         """
         return self._call(self._inputs(arrays))
 
@@ -162,7 +167,12 @@ class Reference:
                 results = self.module(*args, **kwargs)
             else:
                 results = torch.func.functional_call(self.module, tensors, args, kwargs)
-        return [to_numpy(x) for x in tensor_leaves(results)]
+        every = enumerate(tree_leaves(results))
+        return [
+            to_numpy(torch.as_tensor(leaf))
+            for place, leaf in every
+            if isinstance(leaf, torch.Tensor) or place in self._numbers
+        ]
 
 
 class _State:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from taper_frontend.verify.compare import TOLERANCE, difference, readable
 
@@ -44,6 +45,8 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Of the noise.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
@@ -53,6 +56,8 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Call an op, with noise on its tensors if it chooses."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*tree_map(self._inside, args), **kwargs)
         name = func.overloadpacket.__name__
         if name in _CHOICES:
             return self._choose(func, args, kwargs)
@@ -61,6 +66,17 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif name in _ROUNDINGS and not _stays_float(kwargs):
             args = tree_map_only(torch.Tensor, self._off_whole, args)
         return func(*args, **kwargs)
+
+    def _inside(self, arg: Any) -> Any:
+        """Make a body of control flow one whose ops get noise too."""
+        if not isinstance(arg, torch.nn.Module):
+            return arg
+
+        def body(*operands: Any) -> Any:
+            with self:
+                return arg(*operands)
+
+        return body
 
     def _choose(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Break ties among floats within rounding, and among integers that are equal."""

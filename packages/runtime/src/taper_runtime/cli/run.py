@@ -59,12 +59,14 @@ def _run(args: argparse.Namespace) -> Result:
     data: dict[str, Any] = {}
     lines = []
     for name, array in outputs.items():
-        dtype = plan.tensors[name].dtype
+        dtype = plan.tensors[name].seen.dtype
         values = from_bfloat16(array) if dtype == "bfloat16" else array
         lines.append(printable(f"{name}: {dtype}{list(array.shape)}"))
         lines.append(np.array2string(values, threshold=20, edgeitems=3))
         data[name] = {"dtype": dtype, "shape": list(array.shape)}
         if not args.output:
+            if values.dtype.kind == "c":  # JSON has no complex numbers: their two parts
+                values = np.stack([values.real, values.imag], -1)
             data[name]["values"] = to_json(values.tolist(), "values")
     return Result({"outputs": data}, "\n".join(lines))
 

@@ -1,6 +1,6 @@
 """Types of the extension; see _native.pyx."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ Type = tuple[TensorType, tuple[int, ...]]
 ARENA: int
 CONSTANT: int
 EXTERNAL: int
+BRANCH: int
+LOOP: int
+SCAN: int
 
 def available_isas() -> list[str]: ...
 def active_isa() -> str: ...
@@ -49,31 +52,61 @@ def assign_offsets(blocks: Sequence[Block]) -> tuple[list[int], int]: ...
 
 class Operand:
     def __init__(
-        self, kind: int, index: int, offset: int, type: TensorType, strides: tuple[int, ...]
+        self,
+        kind: int,
+        index: int,
+        offset: int,
+        type: TensorType,
+        strides: tuple[int, ...],
+        along: tuple[tuple[int, int], ...] = (),
     ) -> None: ...
+
+class Copy:
+    def __init__(self, target: Operand, source: Operand) -> None: ...
+
+class Control:
+    def __init__(
+        self,
+        kind: int,
+        bodies: Sequence[int],
+        predicate: Operand | None = None,
+        trips: int = 0,
+        enter: Sequence[Copy] = (),
+        next: Sequence[Copy] = (),
+    ) -> None: ...
+
+class Body:
+    def __init__(self, first: int, count: int, roots: Iterable[Block]) -> None: ...
+
+class Step:
+    def __init__(
+        self,
+        op: Any,
+        attrs: dict[str, Any],
+        inputs: list[Operand | None],
+        outputs: list[Operand],
+        label: str,
+        threads: int,
+        control: Control | None = None,
+    ) -> None: ...
+
+class Weights:
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None: ...
 
 class Program:
     def __init__(
         self,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
-        constants: Sequence[np.ndarray],
-        blocks: Sequence[Block],
+        weights: Weights,
+        steps: list[Step],
+        bodies: list[Body],
+        restores: list[tuple[int, Step]],
         workers: int,
         variables: Variables,
+        sizes: Sequence[int],
+        tensor_bytes: Sequence[int],
     ) -> None: ...
-    def add(
-        self,
-        op: OpDef,
-        attrs: dict[str, Any],
-        operands: list[Operand],
-        label: str,
-        threads: int,
-    ) -> None: ...
-    def add_restore(
-        self, saved_by: int, op: OpDef, attrs: dict[str, Any], operands: list[Operand]
-    ) -> None: ...
-    def finish(self, sizes: Sequence[int], tensor_bytes: Sequence[int]) -> None: ...
     def kernels(self) -> list[str | None]: ...
     def arena(self) -> tuple[list[tuple[int, int, int]], list[int], int]: ...
     def run(

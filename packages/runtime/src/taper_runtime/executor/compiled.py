@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor.executor import Executor, refuse
-from taper_runtime.executor.program import executed_nodes, make_program
+from taper_runtime.executor.program import all_nodes, executed_nodes, make_program
 from taper_runtime.executor.rollback import with_saves
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class CompiledExecutor(Executor):
     """Nodes as an array of steps with resolved pointers; ``run`` is one call without the GIL.
 
-    Nodes without a native kernel split the array: numpy computes them between two calls. Where the
-    plan has size variables, that is done for each set of sizes it meets, and kept for the last few.
+    What no native kernel serves is a step that calls numpy. Where the plan has size variables, the
+    array is made for each set of sizes it meets, and kept for the last few.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class CompiledExecutor(Executor):
         if strict_native:
             kernels = program.kernels()
             refuse(
-                plan, [node for node, kernel in zip(nodes, kernels, strict=True) if kernel is None]
+                plan,
+                [n for n, kernel in zip(all_nodes(plan), kernels, strict=True) if kernel is None],
             )
         outputs = list(dict.fromkeys(plan.writes))
         if len(outputs) == len(plan.writes):
@@ -57,10 +58,11 @@ class CompiledExecutor(Executor):
     def steps(self) -> list[tuple[PlanNode, str]]:
         """Executed nodes in order, each with its kernel's name, "numpy" where there is none.
 
+        Those in blocks are left out: a node of control flow stands for them.
         Of the sizes of the last run, where they vary.
         """
-        kernels = self._program.kernels()
-        return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=True)]
+        kernels = self._program.kernels()  # those in blocks come last
+        return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=False)]
 
     def run(
         self,
@@ -96,4 +98,4 @@ class CompiledExecutor(Executor):
         outputs, spans = self._program.profile(inputs, self._distinct(out), sizes)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
-        return outputs, spans
+        return outputs, spans[: len(self._nodes)]

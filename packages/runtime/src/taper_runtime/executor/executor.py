@@ -79,9 +79,12 @@ def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
 
 
 def node_work(plan: Plan, node: PlanNode) -> Cost:
-    """The node's work, as its op says."""
+    """The node's work, as its op says; less what need not be copied where it runs in place."""
     op, attrs = definition(node)
-    return op.cost(input_types(plan, node), plan.tensors[node.output].type, attrs)
+    work = op.cost(input_types(plan, node), plan.tensors[node.output].type, attrs)
+    if not node.reads or plan.placements[node.output].root != plan.placements[node.reads[0]].root:
+        return work
+    return work._replace(bytes=work.bytes - work.copied, copied=0)
 
 
 def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _native
 from taper_runtime.executor.executor import definition, node_work, operand
@@ -10,14 +10,19 @@ from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
-from taper_runtime.plan.liveness import Block, lifetimes
+from taper_runtime.plan.liveness import Block as Memory
+from taper_runtime.plan.liveness import lifetimes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     import numpy as np
 
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.ops.opdef import OpDef
+    from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
+
+
+_CONTROL = ("IF", "WHILE", "SCAN")
 
 
 class Variables:
@@ -47,8 +52,8 @@ class Variables:
 def make_program(plan: Plan, threads: int) -> _native.Program:
     """Return the program of a valid plan.
 
-    Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps the
-    executed nodes, all in the plan's order, and what saves the states they overwrite
+    Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
+    those of :func:`all_nodes`, of the plan with what saves the states that a run overwrites
     (:mod:`taper_runtime.executor.rollback`). It begins with an instance for :func:`example_sizes`.
 
     Raises
@@ -57,78 +62,214 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
         If the arena would be larger than one may be.
     """
     plan = with_saves(plan)
-    nodes = executed_nodes(plan)
-    restores = find_restores(plan, nodes)
-    outputs = list(dict.fromkeys(plan.writes))
-    external = {name: i for i, name in enumerate((*plan.reads, *outputs))}
-    constants = {n: i for i, n in enumerate(n for n in plan.constants if n not in plan.states)}
+    restores = find_restores(plan, executed_nodes(plan))
     kept = [name for restore in restores for name in restore.node.reads[1:]]
-    blocks = arena_blocks(plan, nodes, kept)
-    roots = {name: i for i, name in enumerate(blocks)}
-
-    def place(name: str) -> _native.Operand:
-        type_, strides = operand(plan, name)
-        root, offset, _ = plan.placements[name]
-        if root in external:
-            return _native.Operand(_native.EXTERNAL, external[root], offset, type_, strides)
-        if root in constants:
-            return _native.Operand(_native.CONSTANT, constants[root], offset, type_, strides)
-        return _native.Operand(_native.ARENA, roots[root], offset, type_, strides)
-
-    program = _native.Program(
+    outputs = list(dict.fromkeys(plan.writes))
+    constants = [name for name in plan.constants if name not in plan.states]
+    places = {name: Place(_native.CONSTANT, i) for i, name in enumerate(constants)}
+    external = (*plan.reads, *outputs)
+    places.update((name, Place(_native.EXTERNAL, i)) for i, name in enumerate(external))
+    builder = _Builder(threads)
+    _, all_places = builder.add_body(plan, places, kept)
+    scope = _Scope(plan, all_places)
+    types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
+    return _native.Program(
         [plan.tensors[name] for name in plan.reads],
         [plan.tensors[name] for name in outputs],
-        [plan.constants[name] for name in constants],
-        list(blocks.values()),
+        _native.Weights([plan.constants[name] for name in constants]),
+        builder.steps,
+        builder.bodies,
+        [(saved_by, builder.step(scope, node, 0)) for saved_by, node in restores],
         threads,
         Variables(plan),
+        [*example_sizes(plan).values()],
+        [counted_bytes(tensor) for tensor in types],
     )
-    for node in nodes:
-        op: Any
-        op, attrs = definition(node)
-        operands = [place(name) for name in (*node.reads, *node.outputs)]
-        if node.blocks or None in node.inputs or len(node.outputs) > 1:
-            op = _Composite(plan, node)
-        count = _threads_worth(plan, node) if threads > 1 else 1
-        label = f"{node.output} ({node.op})"
-        program.add(op, attrs, operands, label, count)
-    for saved_by, node in restores:
-        op, attrs = definition(node)
-        program.add_restore(saved_by, op, attrs, [place(n) for n in (*node.reads, node.output)])
-    types = {spec.type for spec in plan.tensors.values()} if plan.sizes else ()
-    program.finish([*example_sizes(plan).values()], [counted_bytes(tensor) for tensor in types])
-    return program
 
 
-class _Composite:
-    """A node of several outputs, absent inputs or blocks, which numpy computes.
+class Place(NamedTuple):
+    """Where the memory of a root lies; see ``Operand``."""
+
+    kind: int
+    number: int
+    offset: int = 0
+    along: tuple[tuple[int, int], ...] = ()
+
+    def in_scan(self, step: int, nbytes: int) -> Place:
+        """Return where slices of so many bytes lie in the iterations of a scan."""
+        return self._replace(along=(*self.along, (step, nbytes)))
+
+
+class _Builder:
+    """Makes steps and bodies of a plan's nodes and blocks.
 
     Attributes
     ----------
-    name : str
-        That of no op, so that no kernel serves it.
+    steps : list of Step
+    bodies : list of Body
+        Each behind the one around it.
     """
 
-    name = ""
+    def __init__(self, threads: int) -> None:
+        self.steps: list[Any] = []
+        self.bodies: list[Any] = []
+        self._threads = threads
+        self._n_roots = 0
+
+    def add_body(
+        self, plan: Plan, places: Mapping[str, Place], kept: Sequence[str]
+    ) -> tuple[int, Mapping[str, Place]]:
+        """Add the nodes of a plan, or of a block as a plan of its own.
+
+        ``places`` are those of the roots that do not lie in the body's part of the arena; what is
+        ``kept`` is needed to the end. Returns which body it is, and the places of all roots.
+        """
+        nodes = executed_nodes(plan)
+        roots = arena_blocks(plan, nodes, kept, places)
+        places = {
+            **places,
+            **{r: Place(_native.ARENA, self._n_roots + i) for i, r in enumerate(roots)},
+        }
+        self._n_roots += len(roots)
+        first, body = len(self.steps), len(self.bodies)
+        self.steps += [None] * len(nodes)
+        self.bodies.append(_native.Body(first, len(nodes), roots.values()))
+        for i, node in enumerate(nodes):
+            self.steps[first + i] = self.step(_Scope(plan, places), node, first + i)
+        return body, places
+
+    def step(self, scope: _Scope, node: PlanNode, index: int) -> _native.Step:
+        """Return the step of a node, the ``index``-th of the program."""
+        op: Any
+        op, attrs = definition(node)
+        inputs = [None if name is None else scope.operand(name) for name in node.inputs]
+        outputs = [scope.operand(name) for name in node.outputs]
+        label = f"{node.output} ({node.op})"
+        if node.op in _CONTROL:
+            make = self._branch if node.op == "IF" else self._loop
+            control = make(scope, node, index)
+            return _native.Step(op, attrs, inputs, outputs, label, 1, control)
+        if node.blocks:
+            op = _WithBlocks(op, scope.plan, node)
+        count = _threads_worth(scope.plan, node) if self._threads > 1 else 1
+        return _native.Step(op, attrs, inputs, outputs, label, count)
+
+    def _branch(self, scope: _Scope, node: PlanNode, index: int) -> _native.Control:
+        """An IF: its blocks read the operands where they lie and write the node's outputs."""
+        predicate, *operands = node.reads
+        made = []
+        for block in node.blocks:
+            ends = zip((*block.inputs, *block.outputs), (*operands, *node.outputs), strict=True)
+            made.append(self._inside(scope, block, {n: scope.place(m) for n, m in ends})[0])
+        return _native.Control(_native.BRANCH, made, scope.operand(predicate))
+
+    def _loop(self, scope: _Scope, node: PlanNode, index: int) -> _native.Control:
+        """A WHILE or a SCAN: what its blocks read as carries is what the node gives."""
+        attrs: dict[str, Any] = definition(node)[1]
+        n, block = attrs["carries"], node.blocks[-1]
+        read = [*node.outputs[:n], *node.reads[n:]]
+        enter = [
+            _native.Copy(scope.operand(output), scope.operand(name))
+            for output, name in zip(node.outputs[:n], node.reads[:n], strict=True)
+        ]
+        ends = {inner: scope.place(name) for inner, name in zip(block.inputs, read, strict=True)}
+        results = zip(block.outputs[n:], node.outputs[n:], strict=True)
+        ends.update((inner, scope.place(name)) for inner, name in results)
+        made, predicate, trips = [], None, 0
+        if node.op == "WHILE":
+            condition = node.blocks[0]
+            given = zip(condition.inputs, read, strict=True)
+            body, inside = self._inside(scope, condition, {i: scope.place(m) for i, m in given})
+            made.append(body)
+            predicate = inside.operand(condition.outputs[0])
+        else:
+            trips = scope.plan.tensors[node.reads[n]].shape[0]
+            for inner in (*block.inputs[n : n + attrs["xs"]], *block.outputs[n:]):
+                ends[inner] = ends[inner].in_scan(index, block.tensors[inner].nbytes)
+        body, inside = self._inside(scope, block, ends)
+        made.append(body)
+        after = [
+            _native.Copy(scope.operand(output), inside.operand(inner))
+            for output, inner in zip(node.outputs[:n], block.outputs[:n], strict=True)
+        ]
+        kind = _native.LOOP if node.op == "WHILE" else _native.SCAN
+        return _native.Control(kind, made, predicate, trips, enter, after)
+
+    def _inside(self, scope: _Scope, block: Block, ends: Mapping[str, Place]) -> tuple[int, _Scope]:
+        body, outside = scope.body(block, ends)
+        index, places = self.add_body(body, outside, body.outputs)
+        return index, _Scope(body, places)
+
+
+class _Scope(NamedTuple):
+    """A plan, or a block as one, and where its roots lie."""
+
+    plan: Plan
+    places: Mapping[str, Place]
+
+    def place(self, name: str) -> Place:
+        """Where a tensor lies."""
+        root, offset, _ = self.plan.placements[name]
+        place = self.places[root]
+        return place._replace(offset=place.offset + offset)
+
+    def operand(self, name: str) -> _native.Operand:
+        """A tensor and where it lies."""
+        kind, index, offset, along = self.place(name)
+        return _native.Operand(kind, index, offset, *operand(self.plan, name), along)
+
+    def body(self, block: Block, ends: Mapping[str, Place]) -> tuple[Plan, dict[str, Place]]:
+        """A block as a plan, and the places of its roots outside of its part of the arena.
+
+        ``ends`` are those of inputs and outputs. An output in the memory of an input has its place.
+        """
+        body = self.plan.body(block)
+        places = {name: self.places[name] for name in body.constants}
+        places.update((n, at) for n, at in ends.items() if body.placements[n].root == n)
+        return body, places
+
+
+class _WithBlocks:
+    """An op of blocks that C does not run, with those of a node: numpy computes it."""
+
+    name = ""  # that of no op: no kernel serves it
     check = None
 
-    def __init__(self, plan: Plan, node: PlanNode) -> None:
-        self._plan = plan
-        self._node = node
+    def __init__(self, op: OpDef, plan: Plan, node: PlanNode) -> None:
+        self._op, self._plan, self._node = op, plan, node
 
     def compute(
         self,
-        arrays: Sequence[np.ndarray],
+        inputs: Sequence[np.ndarray | None],
         attrs: Mapping[str, object],
-        last: Sequence[np.ndarray],
-        types: object,
+        outputs: Sequence[np.ndarray],
+        types: Sequence[Any],
     ) -> None:
-        """See :meth:`OpDef.compute`; ``arrays`` are the inputs and all outputs but the last."""
-        from taper_runtime.executor.interpreted import numpy_backend
+        """See :meth:`OpDef.compute`."""
+        from taper_runtime.executor.interpreted import block_function
 
-        values = iter((*arrays, *last))
-        inputs = [None if name is None else next(values) for name in self._node.inputs]
-        numpy_backend(self._plan, self._node)(inputs, list(values))
+        blocks = [block_function(self._plan, block) for block in self._node.blocks]
+        self._op.compute(inputs, attrs, outputs, types, blocks)
+
+
+def _tensors(plan: Plan) -> Iterator[TensorSpec]:
+    """Yield the tensors of a plan and of the blocks in it."""
+    yield from plan.tensors.values()
+    for node in plan.nodes:
+        for block in node.blocks:
+            yield from _tensors(plan.body(block))
+
+
+def all_nodes(plan: Plan) -> list[PlanNode]:
+    """Return the nodes that a run computes, in order, then those of the blocks inside.
+
+    That is the order of a program's steps: those of a node's blocks lie behind all of a body.
+    """
+    nodes = executed_nodes(plan)
+    for node in list(nodes):
+        for block in node.blocks:
+            nodes += all_nodes(plan.body(block))
+    return nodes
 
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:
@@ -137,20 +278,28 @@ def executed_nodes(plan: Plan) -> list[PlanNode]:
 
 
 def arena_blocks(
-    plan: Plan, nodes: Sequence[PlanNode], kept: Sequence[str] = ()
-) -> dict[str, Block]:
+    plan: Plan,
+    nodes: Sequence[PlanNode],
+    kept: Sequence[str] = (),
+    elsewhere: Container[str] | None = None,
+) -> dict[str, Memory]:
     """Return the memory of each root in the arena, and when ``nodes``, in order, need it.
 
-    That of the tensors ``kept`` is needed to the end.
+    That of the tensors ``kept`` is needed to the end. ``elsewhere`` are the roots that do not lie
+    in the arena; without it, all that are no intermediates.
     """
     roots = {
         name: root
         for name, (root, _, _) in plan.placements.items()
-        if plan.tensors[root].role == "intermediate"
+        if (
+            plan.tensors[root].role == "intermediate"
+            if elsewhere is None
+            else root not in elsewhere
+        )
     }
     last = len(nodes) - 1
     return {
-        root: Block(birth, min(death, last), plan.tensors[root].nbytes)
+        root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
         for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
     }
 

@@ -15,6 +15,8 @@ cdef extern from "taper/status.h" nogil:
 
 
 cdef extern from "taper/kernels.h" nogil:
+    ctypedef bint c_bool "bool"
+
     enum: TAPER_MAX_RANK
     enum: TAPER_ALIGNMENT
     enum: TAPER_ABSENT
@@ -88,7 +90,8 @@ cdef extern from "taper/kernels.h" nogil:
         size_t attrs_bytes
         size_t state_bytes
         taper_status (*prepare)(const taper_call *call, taper_work *work)
-        taper_status (*run)(const taper_call *call, int64_t begin, int64_t end, void *scratch)
+        taper_status (*run)(
+            const taper_call *call, int64_t begin, int64_t end, void *scratch) noexcept nogil
 
     taper_status taper_init()
     const char *taper_isa()
@@ -151,7 +154,7 @@ cdef extern from "taper/run.h" nogil:
         size_t worker_scratch_bytes
         taper_span *spans
         const int32_t *stop
-        bint (*poll)(void *poll_context)
+        c_bool (*poll)(void *poll_context) noexcept nogil
         void *poll_context
 
     taper_status taper_run(const taper_run_args *args, int64_t *failed)

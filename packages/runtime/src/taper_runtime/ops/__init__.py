@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.ops import (
     attention,
     complex_mul,
+    control,
     conv,
     convert,
     creation,
@@ -87,5 +88,6 @@ for _op in (
     *linalg.OPS,
     *decompositions.OPS,
     *recurrent.OPS,
+    *control.OPS,
 ):
     register(_op)

@@ -106,7 +106,7 @@ class Cost(NamedTuple):
     scratch : int
         Bytes that the op's algorithm writes to scratch and reads there.
     copied : int
-        Of ``bytes``, those that are not moved where the output takes over an input's memory.
+        Of ``bytes``, those that are not moved where the output takes over the first input's memory.
     """
 
     flops: int

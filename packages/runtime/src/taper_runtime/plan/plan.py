@@ -326,7 +326,7 @@ class Plan(NamedTuple):
     @property
     def generator(self) -> str | None:
         """The state that the run's first random numbers are drawn from; None if it draws none."""
-        first = (node.reads[0] for node in self.nodes if node.op == "RANDOM")
+        first = (_drawn_from(node) for node in self.nodes)
         return next((name for name in first if name in self.states), None)
 
     @property
@@ -435,3 +435,16 @@ def _names_read(block: Block) -> Iterator[str]:
         yield from (name for name in node.reads if type(name) is str)
         for inner in node.blocks:
             yield from _names_read(inner)
+
+
+def _drawn_from(node: PlanNode) -> str | None:
+    """Return what holds the generator where ``node`` or what it runs draws; None if it does not.
+
+    It is the first that blocks are given.
+    """
+    if node.op == "RANDOM":
+        return node.reads[0]
+    for block in node.blocks:
+        if any(_drawn_from(inner) in block.inputs[:1] for inner in block.nodes):
+            return node.reads[len(node.reads) - len(block.inputs)]
+    return None

@@ -81,6 +81,12 @@ class Graph:
 
     # -- building ---------------------------------------------------------------------------------
 
+    def new_block(self) -> Graph:
+        """Return an empty graph for a node of this one: it has the same size variables."""
+        block = Graph()
+        block.sizes, block.examples = self.sizes, self.examples
+        return block
+
     def add_input(self, name: str, dtype: str, shape: Sequence[int]) -> str:
         """Add a graph input.
 
@@ -445,11 +451,20 @@ class Graph:
         attrs: Mapping[str, Any] | None = None,
         *,
         blocks: Sequence[Graph] = (),
+        outputs: Sequence[str] | None = None,
     ) -> None:
         """Compute the outputs of ``node`` in another way; their names, types and readers stay.
 
         Nodes that only the old way needed are removed, so rewrites leave nothing dead behind; what
         they came from, the node comes from now.
+
+        Parameters
+        ----------
+        node : Node
+        op, inputs, attrs, blocks
+            As :meth:`add_multi_output` takes them.
+        outputs : sequence of str, optional
+            Those of its outputs that the new way makes, in order; nothing uses the others.
 
         Raises
         ------
@@ -459,6 +474,8 @@ class Graph:
             If the new way has other types.
         """
         old = node.reads
+        if outputs is not None:
+            self._leave_out(node, outputs)
         self._set_definition(node, op, _present(inputs), _plain(attrs or {}), list(blocks))
         removed: list[Node] = []
         self._prune(old, removed)
@@ -626,6 +643,15 @@ class Graph:
                 removed.append(node)
             count += 1
         return count
+
+    def _leave_out(self, node: Node, kept: Sequence[str]) -> None:
+        """Let ``node`` make only these of its outputs; nothing uses the others."""
+        left_out = [name for name in node.outputs if name not in kept]
+        self._drop_node(node)
+        for name in left_out:
+            self.remove_tensor(name)
+        node.outputs = list(kept)
+        self._insert(node)
 
     def _check_exists(self, name: str) -> None:
         if name not in self.tensors:

@@ -52,7 +52,7 @@ class _Freezer:
 
     def __init__(self, graph: Graph) -> None:
         self._taken = set(graph.tensors)
-        self._shared = {id(constant): name for name, constant in graph.constants.items()}
+        self._shared = {constant.identity: name for name, constant in graph.constants.items()}
         self.constants: dict[str, Constant] = {}
         self.tensors: dict[str, TensorSpec] = {}
         self.placements: dict[str, Placement] = {}
@@ -110,12 +110,12 @@ class _Freezer:
         return block._replace(tensors=own, placements=places)
 
     def _constant(self, name: str, constant: Constant) -> str:
-        """Return the plan's name for a constant of a block; one object has one name."""
-        if id(constant) not in self._shared:
+        """Return the plan's name for a constant of a block; what is computed alike has one."""
+        if constant.identity not in self._shared:
             name = self._unique(name)
-            self._shared[id(constant)] = name
+            self._shared[constant.identity] = name
             self.constants[name] = constant
-        return self._shared[id(constant)]
+        return self._shared[constant.identity]
 
     def _unique(self, base: str) -> str:
         name, count = base, 1

@@ -131,6 +131,7 @@ class _Joiner:
             output_tree=plan.output_tree,
             sizes=plan.sizes,
             states=plan.states,
+            origins=plan.origins,
         )
 
     def _constant(self, plan: Plan, name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from taper_frontend.compiler.pipeline import (
     Form,
     Group,
@@ -16,6 +18,9 @@ from taper_frontend.compiler.stages.canonical.eliminate_common_subexpressions im
 )
 from taper_frontend.compiler.stages.canonical.eliminate_dead_code import eliminate_dead_code
 from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
+from taper_frontend.compiler.stages.canonical.hoist_invariants import hoist_invariants
+from taper_frontend.compiler.stages.canonical.inline_blocks import inline_blocks
+from taper_frontend.compiler.stages.canonical.prune_operands import prune_operands
 from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
 from taper_frontend.compiler.stages.canonical.simplify_arithmetic import simplify_arithmetic
 from taper_frontend.compiler.stages.canonical.simplify_positions import simplify_positions
@@ -48,6 +53,9 @@ from taper_frontend.compiler.stages.weights.move_scales import move_scales
 from taper_frontend.compiler.stages.weights.pack_weights import pack_weights
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
 
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+
 __all__ = [
     "PIPELINE",
     "STAGES",
@@ -60,6 +68,14 @@ __all__ = [
     "run_until_stable",
 ]
 
+
+def simplify_blocks(graph: Graph) -> bool:
+    """Bring the blocks of control flow into canonical form."""
+    blocks = [block for node in graph.order() for block in node.blocks]
+    changed = [run_until_stable(block, _SIMPLIFY) for block in blocks]
+    return any(changed)
+
+
 #: One spelling for what can be spelled in several ways, each value computed once.
 _SIMPLIFY: tuple[Pass, ...] = (
     remove_noops,  # torch's casts, views and expands that do nothing hide every pattern
@@ -69,6 +85,10 @@ _SIMPLIFY: tuple[Pass, ...] = (
     simplify_positions,  # the same where sizes vary
     eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
     eliminate_dead_code,  # readers that nobody reads would count as consumers
+    simplify_blocks,
+    inline_blocks,
+    hoist_invariants,
+    prune_operands,
 )
 
 _RECOGNIZE: tuple[Pass, ...] = (
@@ -88,6 +108,9 @@ _SIMPLE = (
     Form("no mask or lookup that positions decide", simplify_positions),
     Form("no value that is computed twice", eliminate_common_subexpressions),
     Form("no value that nothing needs", eliminate_dead_code),
+    Form("no block that is run once or never", inline_blocks),
+    Form("no value that every step of a loop computes alike", hoist_invariants),
+    Form("no operand or result of control flow that nothing needs", prune_operands),
 )
 
 _RECOGNIZED = (

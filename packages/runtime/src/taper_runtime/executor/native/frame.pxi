@@ -1,136 +1,150 @@
 # Memory and pointers of one concurrent run.
-from cpython.buffer cimport PyBUF_WRITE
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int64_t, uintptr_t
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-import numpy as np
-
-from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.formats import decode
 
 
-cdef struct Patch:
-    void **data     # what points into an external array or the arena
-    int64_t offset  # bytes into it
+cdef struct Poll:
+    void *frame     # of the run
+    bint elsewhere  # than on the main thread, which alone handles signals
 
 
 cdef class Frame:
-    """What one concurrent run of an instance needs, but for the arena."""
+    """What one run at a time needs: an arena, and an instance's image with its own pointers.
 
-    cdef Instance instance
-    cdef Buffer tensors
-    cdef Buffer steps
-    cdef Buffer patches        # Patch, grouped by base
-    cdef Buffer patch_ends     # int64, per base
-    cdef Buffer bases          # void *, during a run: the external arrays, the arena last
-    cdef Py_ssize_t reached    # the last step that a run has come to, where it fails
+    It serves any instance of its program, best the one it served last.
+    """
 
-    def __cinit__(self, Instance instance):
+    cdef Instance instance  # whose image it has
+    cdef Buffer arena       # with the scratch of workers 1.. behind it
+    cdef Buffer image
+    cdef Buffer bases       # void *, during a run: the external arrays, then the arena, the image
+    cdef object error       # what Python raised during a run
+
+    cdef int adopt(self, Instance instance) except -1:
+        """Make it ready for an instance.
+
+        Raises
+        ------
+        InputError
+            If there is no memory for the arena.
+        """
         cdef Program program = instance.program
-        cdef Py_ssize_t n_bases = program.n_external + 1
-        cdef Py_ssize_t n_steps = len(instance.native)
-        cdef Py_ssize_t n_tensors = 0
-        cdef taper_step *step
-        cdef taper_tensor *tensor
-        cdef Step node
-        cdef Py_ssize_t i
-        cdef Py_ssize_t n = 0
-        cdef Operand operand
-        cdef Address at
-        cdef list by_base = [[] for _ in range(n_bases)]
-        for i, _ in instance.native:
-            node = program.steps[i]
-            n_tensors += len(node.operands)
+        cdef size_t need = (
+            instance.arena_bytes + (program.workers - 1) * instance.worker_scratch_bytes
+        )
+        self.instance = None
+        if self.bases is None:
+            self.bases = Buffer((program.n_external + 2) * sizeof(void *))
+            self.image = Buffer(program.image_bytes)
+        if self.arena is None or self.arena.size < need:
+            self.arena = None  # free it first
+            try:
+                self.arena = Buffer(need)
+            except MemoryError as error:
+                raise InputError(f"no memory for the {need} bytes that a run needs") from error
+        memcpy(self.image.data, instance.image.data, program.image_bytes)
+        (<void **>self.bases.data)[program.n_external] = self.arena.data
+        (<void **>self.bases.data)[program.n_external + 1] = self.image.data
         self.instance = instance
-        self.tensors = Buffer(n_tensors * sizeof(taper_tensor))
-        self.steps = Buffer(n_steps * sizeof(taper_step))
-        self.bases = Buffer(n_bases * sizeof(void *))
-        memcpy(self.tensors.data, instance.tensors.data, n_tensors * sizeof(taper_tensor))
-        memcpy(self.steps.data, instance.steps.data, n_steps * sizeof(taper_step))
-        step = <taper_step *>self.steps.data
-        tensor = <taper_tensor *>self.tensors.data
-        for i, _ in instance.native:
-            node = program.steps[i]
-            step.call.inputs = tensor
-            step.call.output = tensor + step.call.n_inputs
-            by_base[-1].append((<uintptr_t>&step.scratch, <uintptr_t>step.scratch))
-            for operand in node.operands:
-                at = instance.address(operand)
-                if at.base < 0:
-                    tensor.data = <void *><uintptr_t>at.offset
-                else:
-                    by_base[at.base].append((<uintptr_t>&tensor.data, at.offset))
-                tensor += 1
-            step += 1
-        self.patches = Buffer(sum(map(len, by_base)) * sizeof(Patch))
-        self.patch_ends = Buffer(n_bases * sizeof(int64_t))
-        for i, patches in enumerate(by_base):
-            for address, offset in patches:
-                (<Patch *>self.patches.data)[n].data = <void **><uintptr_t>address
-                (<Patch *>self.patches.data)[n].offset = offset
-                n += 1
-            (<int64_t *>self.patch_ends.data)[i] = n
+        self._patch(program.n_external, program.n_external + 2)
+        cdef taper_step *step = <taper_step *>self.image.data
+        cdef Py_ssize_t i
+        for i in range(len(program.steps)):
+            if step[i].kernel == &_NUMPY:
+                step[i].call.attrs = <void *>self
+        return 0
 
-    cdef void bind(self) noexcept nogil:
-        """Write the addresses of external arrays and arena into everything that lies in one."""
-        cdef int64_t *ends = <int64_t *>self.patch_ends.data
-        cdef Patch *patch = <Patch *>self.patches.data
+    cdef void bind(self) noexcept:
+        """Write the external arrays' addresses into the image."""
+        self._patch(0, self.instance.program.n_external)
+
+    cdef void _patch(self, Py_ssize_t first, Py_ssize_t end) noexcept:
+        """Write pointers into the bases [first, end)."""
+        cdef int64_t *ends = <int64_t *>self.instance.patch_ends.data
+        cdef Patch *patch = <Patch *>self.instance.patches.data
         cdef char **bases = <char **>self.bases.data
         cdef int64_t i
-        cdef int64_t n = 0
-        for i in range(self.instance.program.n_external + 1):
-            while n < ends[i]:
-                patch[n].data[0] = bases[i] + patch[n].offset
-                n += 1
+        for i in range(ends[first - 1] if first else 0, ends[end - 1]):
+            (<char **>(self.image.data + patch[i].at))[0] = bases[patch[i].base] + patch[i].offset
 
-    cdef int restore(self) except -1:
-        """Put back what a run that failed has overwritten of states."""
-        cdef Py_ssize_t saved_by
-        for saved_by, step in reversed(self.instance.program.restores):
-            if saved_by < self.reached:
-                self.run_numpy(self.instance.numpy_node(step))
+    cdef int run(self, taper_span *spans) except -1:
+        """Run all steps; spans may be NULL."""
+        cdef Program program = self.instance.program
+        cdef taper_run_args args
+        cdef taper_status status
+        cdef int64_t failed = 0
+        cdef Poll poll
+        memset(&args, 0, sizeof(args))
+        args.steps = <taper_step *>self.image.data
+        args.count = (<Body>program.bodies[0]).count
+        args.workers = program.workers
+        args.worker_scratch = self.arena.data + self.instance.arena_bytes
+        args.worker_scratch_bytes = self.instance.worker_scratch_bytes
+        args.spans = spans
+        poll.frame, poll.elsewhere = <void *>self, False
+        args.poll = _poll
+        args.poll_context = &poll
+        with nogil:
+            status = taper_run(&args, &failed)
+        if status != TAPER_OK:
+            error = self.failure(failed, status)
+            self._restore(program.outermost(failed))
+            raise error
         return 0
 
-    cdef int run_numpy(self, NumpyNode node) except -1:
-        arrays = [self.array(operand) for operand in node.operands]
-        types = [(<Array>operand).type for operand in node.operands]
-        node.op.compute(arrays[:-1], node.attrs, arrays[-1:], types)
+    cdef int _restore(self, Py_ssize_t reached) except -1:
+        """Put back what a run that came to step ``reached`` has overwritten of states."""
+        cdef Program program = self.instance.program
+        cdef taper_step *step = <taper_step *>self.image.data
+        cdef Py_ssize_t i
+        for i in range(len(program.saved_by) - 1, -1, -1):
+            if program.saved_by[i] < reached:
+                (<NumpyNode>self.instance.chosen[program.n_run + i]).compute(
+                    &step[program.n_run + i].call
+                )
         return 0
 
-    cdef object failure(self, Step step, taper_status status):
-        """The InputError for a step whose kernel failed: the op's own words where it has any."""
+    cdef object failure(self, int64_t index, taper_status status):
+        """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
+        cdef Step step = self.instance.program.steps[index]
+        cdef NumpyNode node
+        error, self.error = self.error, None
+        if error is not None:
+            return error
         reason = taper_status_string(status).decode()
-        cdef NumpyNode node = self.instance.numpy_node(step)
-        if status == TAPER_BAD_INDEX and node.op.check is not None:
+        if status == TAPER_BAD_INDEX and step.op.check is not None:
+            node = self.instance.numpy_node(step)
+            arrays = node.operands(&(<taper_step *>self.image.data)[index].call)
             try:
-                values = [
-                    decode(self.array(operand), (<Array>operand).type)
-                    for operand in node.operands[:-1]
-                ]
-                node.op.check(values, node.attrs)
-            except InputError as error:
-                reason = str(error).removeprefix(f"{node.op.name}: ")
+                step.op.check(
+                    [
+                        None if type_ is None else decode(array, type_)
+                        for array, type_ in zip(arrays[:node.n_inputs], node.types)
+                    ],
+                    node.attrs,
+                )
+            except InputError as found:
+                reason = str(found).removeprefix(f"{step.op.name}: ")
         return InputError(f"node {step.label}: {reason}")
 
-    cdef object array(self, Array operand):
-        """What stores an operand, over the frame's memory; for nodes numpy computes."""
-        cdef char *data = NULL
-        cdef Address at = operand.address
-        if at.base >= 0:
-            data = (<char **>self.bases.data)[at.base]
-        dtype, shape, _ = operand.type.storage
-        storage = DTYPES[dtype].storage
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = storage.itemsize
-        for size, stride in zip(shape, operand.strides, strict=True):
-            if size == 0:
-                return np.empty(shape, storage)
-            low += min(0, (size - 1) * stride * storage.itemsize)
-            high += max(0, (size - 1) * stride * storage.itemsize)
-        memory = PyMemoryView_FromMemory(
-            data + <uintptr_t>at.offset + low, high - low, PyBUF_WRITE
-        )
-        strides = [stride * storage.itemsize for stride in operand.strides]
-        return np.ndarray(shape, storage, memory, -low, strides)
+
+cdef c_bool _poll(void *context) noexcept nogil:
+    """What a run does now and then: nothing, where it is not Python's main thread."""
+    return (<Poll *>context).elsewhere or _check_signals(<Poll *>context)
+
+
+cdef c_bool _check_signals(Poll *poll) noexcept with gil:
+    """Have Python handle signals, KeyboardInterrupt above all; False where a handler raised."""
+    import threading
+
+    try:  # a handler may raise in any of these
+        poll.elsewhere = threading.get_ident() != threading.main_thread().ident
+        PyErr_CheckSignals()
+    except BaseException as error:
+        (<Frame>poll.frame).error = error
+        return False
+    return True

@@ -16,6 +16,12 @@ cdef struct Address:
     int64_t offset   # bytes from its begin; where there is neither, the address itself
 
 
+cdef struct Patch:
+    int64_t at      # bytes into the image: a pointer
+    int64_t offset  # bytes into what it points into
+    Py_ssize_t base
+
+
 cdef class External:
     """An array of the caller's, for one set of sizes."""
 
@@ -24,60 +30,39 @@ cdef class External:
     cdef tuple shape
 
 
-cdef class Array:
-    """An operand of a step that numpy computes, for one set of sizes."""
-
-    cdef Address address
-    cdef object type     # TensorType
-    cdef tuple strides   # elements
-
-
-cdef class NumpyNode:
-    """A step that numpy computes, for one set of sizes."""
-
-    cdef object op
-    cdef dict attrs
-    cdef list operands   # Array, the output last
-
-
-cdef class Segment:
-    """Steps that follow each other without Python between them: native ones, or one of numpy's."""
-
-    cdef Py_ssize_t first  # of the native steps
-    cdef Py_ssize_t end    # the one after the last
-    cdef Step step         # None, or the one that numpy computes
-    cdef Py_ssize_t index  # which of the program's that is
-    cdef NumpyNode node    # which is that
-
-
 cdef class Instance:
-    """The program for one set of sizes: nodes prepared, the arena laid out."""
+    """The program for one set of sizes: nodes prepared, the arena laid out.
+
+    ``image`` is what C runs, a step array and what its steps refer to. A frame copies it; of the
+    pointers in it, those into kernels' attrs and states and into constants are right for all
+    frames, and ``patches`` lists the others.
+    """
 
     cdef Program program
-    cdef Buffer values       # int64 per slot
-    cdef Buffer tensors
-    cdef Buffer steps        # native ones
-    cdef Buffer state
-    cdef Buffer root_offsets
-    cdef list native         # (index among the program's steps, Candidate)
-    cdef list segments       # Segment
-    cdef list inputs         # External
+    cdef Buffer values        # int64 per slot
+    cdef Buffer image
+    cdef Buffer patches       # Patch, by base: external arrays, then the arena, then the image
+    cdef Buffer patch_ends    # int64 per base
+    cdef Py_ssize_t n_patches
+    cdef Buffer state         # of kernels
+    cdef list chosen          # per step: Candidate, NumpyNode, or None for control
+    cdef Buffer slices_made   # int64 per step: how many of a scan's slices there are already
+    cdef Buffer root_offsets  # int64
+    cdef list inputs          # External
     cdef list outputs
+    cdef list body_bytes
+    cdef list body_offsets    # per body: where its roots and each step's own memory lie in it
     cdef int64_t arena_bytes
     cdef size_t worker_scratch_bytes
-    cdef list frames
 
     def __cinit__(self, Program program, sizes):
         self.program = program
-        self.frames = []
-        self.native = []
-        self.segments = []
         self.values = program.sizes.evaluate(sizes)
         self.inputs = [self._external(spec) for spec in program.inputs]
         self.outputs = [self._external(spec) for spec in program.outputs]
         self._prepare()
         self._lay_out()
-        self._place_numpy()
+        self._point()
 
     cdef tuple shapes(self):
         """The shapes of the inputs."""
@@ -97,56 +82,68 @@ cdef class Instance:
         """Return what a size expression of the program is here."""
         return self.value(self.program.table.slot(size))
 
+    # -- kernels -----------------------------------------------------------------------------------
+
     cdef int _prepare(self) except -1:
         """Prepare every step; those without a kernel go to numpy."""
         cdef Program program = self.program
         cdef Step step
-        cdef Candidate candidate
         cdef taper_step *native
         cdef taper_tensor *tensor
         cdef char *state
         cdef size_t state_bytes = -(-taper_max_state_bytes() // TAPER_ALIGNMENT) * TAPER_ALIGNMENT
-        cdef list candidates
-        cdef Segment segment = None
-        cdef Py_ssize_t index
-        self.tensors = Buffer(program.n_tensors * sizeof(taper_tensor))
-        self.steps = Buffer(len(program.steps) * sizeof(taper_step))
+        cdef Py_ssize_t i
+        self.image = Buffer(program.image_bytes)
         self.state = Buffer(len(program.steps) * state_bytes)
-        native = <taper_step *>self.steps.data
-        tensor = <taper_tensor *>self.tensors.data
+        self.chosen = [None] * len(program.steps)
+        native = <taper_step *>self.image.data
+        tensor = <taper_tensor *>(self.image.data + program.tensors_at)
         state = self.state.data
-        for index, step in enumerate(program.steps):
-            candidates = step.candidates
-            candidate = None
-            if candidates:
-                self._fill(step, tensor)
-                if step.sized:
-                    candidates = _candidates(step.op, self._attrs(step))
-                native.call.n_inputs = <int32_t>len(step.operands) - 1
-                native.call.n_outputs = 1
-                native.call.inputs = tensor
-                native.call.output = tensor + native.call.n_inputs
-                candidate = _select(candidates, native, state)
-            if candidate is None:
-                segment = Segment.__new__(Segment)
-                segment.step = step
-                segment.index = index
-                self.segments.append(segment)
-                continue
-            native.workers = <int32_t>min(
-                program.workers,
-                native.work.tasks // max(1, native.work.phases),
-                max(1, self.value(step.threads)),
+        # From the last on: a step of control flow needs to know what is inside.
+        for i in range(len(program.steps)):
+            step = program.steps[i]
+            native[i].call.n_inputs = <int32_t>step.n_inputs
+            native[i].call.n_outputs = <int32_t>(len(step.operands) - step.n_inputs)
+            native[i].call.inputs = tensor
+            native[i].call.output = tensor + step.n_inputs
+            if step.control is None:
+                self.chosen[i] = self._choose(step, native + i, tensor, state + i * state_bytes)
+            tensor += len(step.operands)
+        for i in range(len(program.steps) - 1, -1, -1):
+            self._set_workers(program.steps[i], native, i)
+        return 0
+
+    cdef object _choose(self, Step step, taper_step *native, taper_tensor *tensor, char *state):
+        """Have a kernel serve the step, or numpy; returns the Candidate or the NumpyNode."""
+        cdef list candidates = step.candidates
+        cdef Candidate candidate = None
+        if candidates:
+            self._fill(step, tensor)
+            if step.sized:
+                candidates = _candidates(step.op, self._attrs(step))
+            candidate = _select(candidates, native, state)
+        if candidate is not None:
+            return candidate
+        node = self.numpy_node(step)
+        _set_numpy_step(native, node)
+        return node
+
+    cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1:
+        cdef int64_t workers = 1
+        cdef Py_ssize_t k
+        cdef Body body
+        if step.control is not None:
+            for index in step.control.bodies:
+                body = self.program.bodies[index]
+                for k in range(body.first, body.first + body.count):
+                    workers = max(workers, native[k].workers)
+        else:
+            workers = min(
+                self.program.workers,
+                native[i].work.tasks // max(1, native[i].work.phases),
+                max(1, self.value(step.threads_slot)),
             )
-            if segment is None or segment.step is not None:
-                segment = Segment.__new__(Segment)
-                segment.first = len(self.native)
-                self.segments.append(segment)
-            self.native.append((index, candidate))
-            segment.end = len(self.native)
-            tensor += native.call.n_inputs + 1
-            native += 1
-            state += state_bytes
+        native[i].workers = <int32_t>workers
         return 0
 
     cdef void _fill(self, Step step, taper_tensor *tensor) noexcept:
@@ -169,83 +166,228 @@ cdef class Instance:
             slot += 2 * TAPER_MAX_RANK
             tensor += 1
 
-    cdef list blocks(self):
-        """First step, last step and bytes of the arena's roots, then of native steps' scratch."""
-        cdef taper_step *native = <taper_step *>self.steps.data
-        cdef Py_ssize_t i
-        blocks = [(birth, death, self.value(slot)) for birth, death, slot in self.program.blocks]
-        for i in range(len(self.native)):
-            step = self.native[i][0]
-            blocks.append((step, step, <int64_t>native[i].work.scratch_bytes))
-        return blocks
-
-    cdef list offsets(self):
-        """Where each of `blocks` lies in the arena."""
-        cdef int64_t *offset = <int64_t *>self.root_offsets.data
-        cdef taper_step *native = <taper_step *>self.steps.data
-        places = [offset[i] for i in range(len(self.program.blocks))]
-        return places + [<int64_t><uintptr_t>native[i].scratch for i in range(len(self.native))]
-
-    cdef int _lay_out(self) except -1:
-        """Give the arena's roots and every step's scratch their places."""
-        cdef taper_step *native = <taper_step *>self.steps.data
-        cdef Py_ssize_t roots = len(self.program.blocks)
-        cdef int64_t *offset
-        cdef int64_t need
-        cdef Py_ssize_t i
-        offsets, total = assign_offsets(self.blocks())
-        if total > _MAX_ARENA_BYTES:
-            raise InputError(
-                f"the arena would need {total} bytes, more than the {_MAX_ARENA_BYTES} it may have"
-            )
-        self.arena_bytes = total
-        self.root_offsets = Buffer(roots * sizeof(int64_t))
-        offset = <int64_t *>self.root_offsets.data
-        for i in range(roots):
-            offset[i] = offsets[i]
-        for i in range(len(self.native)):
-            native[i].scratch = <void *><uintptr_t>offsets[roots + i]
-            need = _aligned(native[i].work.scratch_bytes)
-            self.worker_scratch_bytes = max(self.worker_scratch_bytes, <size_t>need)
-        return 0
-
-    cdef int _place_numpy(self) except -1:
-        """Make numpy nodes of the steps without a kernel."""
-        cdef Segment segment
-        for segment in self.segments:
-            if segment.step is not None:
-                segment.node = self.numpy_node(segment.step)
-        return 0
-
     cdef NumpyNode numpy_node(self, Step step):
         """A step as numpy computes it."""
         cdef NumpyNode node = NumpyNode.__new__(NumpyNode)
         cdef Operand operand
-        cdef Array array
-        node.op, node.attrs, node.operands = step.op, self._attrs(step), []
+        node.op, node.attrs, node.n_inputs = step.op, self._attrs(step), step.n_inputs
+        node.arrays, node.types = [], []
         for operand in step.operands:
-            array = Array.__new__(Array)
-            array.address = self.address(operand)
+            if operand is None:
+                node.arrays.append(None)
+                node.types.append(None)
+                continue
             shape = substitute(operand.type.shape, self.number)
-            array.type = operand.type._replace(shape=shape)
-            array.strides = substitute(operand.strides, self.number)
-            node.operands.append(array)
+            node.types.append(operand.type._replace(shape=shape))
+            node.arrays.append(_array(node.types[-1], substitute(operand.strides, self.number)))
         return node
 
     cdef dict _attrs(self, Step step):
         """The step's attrs, all sizes known."""
         return {name: substitute(value, self.number) for name, value in step.attrs.items()}
 
+    # -- memory ------------------------------------------------------------------------------------
+
+    cdef list blocks(self, Body body):
+        """First step, last step and bytes: of the body's roots, then of each step's own memory."""
+        cdef taper_step *native = <taper_step *>self.image.data
+        cdef Py_ssize_t i
+        cdef Step step
+        blocks = [(birth, death, self.value(slot)) for birth, death, slot in body.roots]
+        for i in range(body.count):
+            step = self.program.steps[body.first + i]
+            if step.control is not None:  # its bodies follow each other
+                own = max([self.body_bytes[index] for index in step.control.bodies])
+            else:
+                own = <int64_t>native[body.first + i].work.scratch_bytes
+            blocks.append((i, i, own))
+        return blocks
+
+    cdef int _lay_out(self) except -1:
+        """Give the arena's roots and every step's scratch their places."""
+        cdef Program program = self.program
+        cdef Py_ssize_t count = len(program.bodies)
+        cdef Py_ssize_t index
+        self.body_bytes, self.body_offsets = [0] * count, [None] * count
+        for index in range(count - 1, -1, -1):  # those inside come after those around them
+            offsets, total = assign_offsets(self.blocks(program.bodies[index]))
+            self.body_offsets[index], self.body_bytes[index] = offsets, total
+        self.arena_bytes = self.body_bytes[0]
+        if self.arena_bytes > _MAX_ARENA_BYTES:
+            raise InputError(
+                f"the arena would need {self.arena_bytes} bytes, "
+                f"more than the {_MAX_ARENA_BYTES} it may have"
+            )
+        self.root_offsets = Buffer(program.n_roots * sizeof(int64_t))
+        self._place(0, 0)
+        return 0
+
+    cdef int _place(self, Py_ssize_t index, int64_t base) except -1:
+        """Place a body that begins at ``base`` in the arena, and what is inside."""
+        cdef Body body = self.program.bodies[index]
+        cdef taper_step *native = <taper_step *>self.image.data
+        cdef int64_t *offset = <int64_t *>self.root_offsets.data + body.first_root
+        cdef list offsets = self.body_offsets[index]
+        cdef Py_ssize_t n_roots = len(body.roots)
+        cdef Py_ssize_t i
+        cdef int64_t own
+        cdef Step step
+        for i in range(n_roots):
+            offset[i] = base + <int64_t>offsets[i]
+        for i in range(body.count):
+            own = base + <int64_t>offsets[n_roots + i]
+            step = self.program.steps[body.first + i]
+            if step.control is not None:
+                for inner in step.control.bodies:
+                    self._place(inner, own)
+                continue
+            native[body.first + i].scratch = <void *><uintptr_t>own
+            self.worker_scratch_bytes = max(
+                self.worker_scratch_bytes,
+                <size_t>_aligned(native[body.first + i].work.scratch_bytes),
+            )
+        return 0
+
+    # -- pointers ----------------------------------------------------------------------------------
+
+    cdef int _point(self) except -1:
+        """Write constants' addresses into the image, and list what a frame writes."""
+        cdef Program program = self.program
+        cdef taper_step *native = <taper_step *>self.image.data
+        cdef int64_t tensors_at = program.tensors_at
+        cdef Py_ssize_t arena = program.n_external
+        cdef Py_ssize_t i
+        cdef Step step
+        cdef Operand operand
+        self.patches = Buffer(program.n_pointers * sizeof(Patch))
+        self.slices_made = Buffer(len(program.steps) * sizeof(int64_t))
+        for i in range(len(program.steps)):
+            step = program.steps[i]
+            if step.control is not None:
+                self._set_control(step.control, i)
+                continue
+            self._patch(self._at(&native[i].call.inputs), arena + 1, tensors_at)
+            self._patch(
+                self._at(&native[i].call.output), arena + 1,
+                tensors_at + step.n_inputs * sizeof(taper_tensor),
+            )
+            self._patch(self._at(&native[i].scratch), arena, <uintptr_t>native[i].scratch)
+            for operand in step.operands:
+                if operand is not None:
+                    self._set_pointer(tensors_at, operand, len(operand.along))
+                tensors_at += sizeof(taper_tensor)
+        self._sort_patches()
+        return 0
+
+    cdef int64_t _at(self, const void *place) noexcept:
+        """Where a place lies in the image. All pointers are first members or known by address."""
+        return <char *>place - self.image.data
+
+    cdef int _patch(self, int64_t at, Py_ssize_t base, int64_t offset) except -1:
+        cdef Patch *patch = <Patch *>self.patches.data + self.n_patches
+        patch.at, patch.base, patch.offset = at, base, offset
+        self.n_patches += 1
+        return 0
+
+    cdef int _set_pointer(self, int64_t at, Operand operand, Py_ssize_t depth) except -1:
+        """Have the pointer at ``at`` in the image lead to an operand.
+
+        depth : of the scans that it goes along, the outermost that count
+        """
+        cdef Address address
+        cdef Program program = self.program
+        cdef taper_slice *slice
+        cdef int64_t *made
+        if depth > 0:
+            scan = operand.along[depth - 1][0]
+            made = <int64_t *>self.slices_made.data + <Py_ssize_t>scan
+            slice = (
+                <taper_slice *>(self.image.data + program.slices_at)
+                + <Py_ssize_t>program.first_slice[scan] + made[0]
+            )
+            made[0] += 1
+            slice.stride = self.value(operand.along_slots[depth - 1])
+            self._patch(self._at(&slice.pointer), program.n_external + 1, at)
+            return self._set_pointer(self._at(&slice.first), operand, depth - 1)
+        address = self.address(operand)
+        if address.base < 0:
+            (<void **>(self.image.data + at))[0] = <void *><uintptr_t>address.offset
+        else:
+            self._patch(at, address.base, address.offset)
+        return 0
+
+    cdef int _set_control(self, Control control, Py_ssize_t i) except -1:
+        """Fill in the ``taper_control`` of step ``i``."""
+        cdef Program program = self.program
+        cdef taper_step *native = <taper_step *>self.image.data
+        cdef taper_control *c
+        cdef Py_ssize_t image = program.n_external + 1
+        cdef int64_t copies_at
+        cdef Body body
+        cdef Py_ssize_t k
+        c = <taper_control *>(self.image.data + program.controls_at) + <int>program.control_of[i]
+        self._patch(self._at(&native[i].control), image, self._at(c))
+        c.kind = control.kind
+        for k in range(len(control.bodies)):
+            body = program.bodies[control.bodies[k]]
+            c.blocks[k].first, c.blocks[k].count = body.first, body.count
+        if control.predicate is not None:
+            self._set_pointer(
+                self._at(&c.predicate), control.predicate, len(control.predicate.along)
+            )
+        c.trips = self.value(control.trips_slot)
+        c.n_enter, c.n_next = len(control.enter), len(control.next)
+        copies_at = program.copies_at + <int64_t>program.first_copy[i] * sizeof(taper_copy)
+        self._patch(self._at(&c.enter), image, copies_at)
+        self._patch(self._at(&c.next), image, copies_at + c.n_enter * sizeof(taper_copy))
+        for copy in control.enter + control.next:
+            self._set_copy(copies_at, copy)
+            copies_at += sizeof(taper_copy)
+        c.n_slices = program.slice_counts[i]
+        self._patch(
+            self._at(&c.slices), image,
+            program.slices_at + <int64_t>program.first_slice[i] * sizeof(taper_slice),
+        )
+        return 0
+
+    cdef int _set_copy(self, int64_t at, Copy copy) except -1:
+        cdef taper_copy *c = <taper_copy *>(self.image.data + at)
+        c.bytes = self.value(copy.nbytes)
+        self._set_pointer(self._at(&c.to), copy.target, len(copy.target.along))
+        self._set_pointer(self._at(&c.from_), copy.source, len(copy.source.along))
+        return 0
+
     cdef Address address(self, Operand operand) except *:
-        """Where the first element of an operand lies."""
+        """Where the first element of an operand lies; in the first iteration of scans."""
         cdef Address at
         at.offset = self.value(operand.offset_slot)
         if operand.kind == _CONSTANT:
             at.base = -1
-            at.offset += <int64_t>self.program.constants[operand.index]
+            at.offset += <int64_t>self.program.weights.addresses[operand.index]
         elif operand.kind == _ARENA:
             at.base = self.program.n_external
             at.offset += (<int64_t *>self.root_offsets.data)[operand.index]
         else:
             at.base = operand.index
         return at
+
+    cdef int _sort_patches(self) except -1:
+        """Sort them by base, which so few have that counting does it."""
+        cdef Py_ssize_t n_bases = self.program.n_external + 2
+        cdef Buffer ends = Buffer(n_bases * sizeof(int64_t))
+        cdef Buffer sorted_patches = Buffer(self.n_patches * sizeof(Patch))
+        cdef int64_t *end = <int64_t *>ends.data
+        cdef Patch *patch = <Patch *>self.patches.data
+        cdef Py_ssize_t i
+        for i in range(self.n_patches):
+            end[patch[i].base] += 1
+        for i in range(1, n_bases):
+            end[i] += end[i - 1]
+        for i in range(self.n_patches - 1, -1, -1):
+            end[patch[i].base] -= 1
+            (<Patch *>sorted_patches.data)[end[patch[i].base]] = patch[i]
+        for i in range(n_bases - 1):  # begins, by now, are the ends of those before
+            end[i] = end[i + 1]
+        end[n_bases - 1] = self.n_patches
+        self.patches, self.patch_ends = sorted_patches, ends
+        return 0

@@ -12,118 +12,186 @@ from taper_runtime.executor.size_table import SizeTable
 cdef int MAX_INSTANCES = 32
 
 
+cdef class Weights:
+    """A plan's constants.
+
+    Parameters
+    ----------
+    arrays : sequence of numpy.ndarray
+        C-contiguous; kept alive.
+    """
+
+    cdef tuple arrays
+    cdef list addresses
+
+    def __init__(self, arrays):
+        self.arrays = tuple(arrays)
+        self.addresses = [array.__array_interface__["data"][0] for array in self.arrays]
+
+
 cdef class Program:
     """A plan's executed nodes and where their operands lie, run as a whole.
-
-    Steps are added in order; the program is then made ready by :meth:`finish`.
 
     Parameters
     ----------
     inputs, outputs : sequence of TensorSpec
         The external arrays, which are the caller's: EXTERNAL operands count the inputs, then the
         outputs.
-    constants : sequence of numpy.ndarray
-        Kept alive; operands of kind CONSTANT point into them.
-    blocks : sequence of liveness.Block
-        The memory of each root in the arena, and the steps that need it.
+    weights : Weights
+        Operands of kind CONSTANT point into them.
+    steps : list of Step
+        Of all bodies, one after the other.
+    bodies : list of Body
+        The run's own, then those inside: each behind the one around it. ARENA operands count the
+        roots of all.
+    restores : list of (int, Step)
+        What puts back an input's memory where a run fails, and the step that saves it.
     workers : int
         Threads a run may use, the caller's among them.
     variables : Variables
+    sizes : sequence of int
+        Values of the size variables: the program has an instance for them from the start.
+    tensor_bytes : sequence of size
+        What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
+
+    Raises
+    ------
+    InputError
+        If the arena for these sizes would be larger than one may be.
     """
 
-    cdef list steps           # Step
-    cdef list restores        # (number of the step that saves, Step that puts back)
-    cdef set overwritten      # of inputs, by number: a run writes to their memory
-    cdef list blocks          # (birth, death, slot of nbytes) of each root in the arena
-    cdef object table         # SizeTable
-    cdef SizeCode sizes       # what `table` is once all steps are added
-    cdef Py_ssize_t n_tensors
-    cdef tuple constant_arrays
-    cdef list constants       # addresses
+    cdef list steps            # Step, behind those of bodies what puts back
+    cdef Py_ssize_t n_run      # of them, the bodies'
+    cdef list saved_by         # per step that puts back, the one that saves
+    cdef set overwritten       # of inputs, by number: a run writes to their memory
+    cdef list bodies           # Body
+    cdef object table          # SizeTable
+    cdef SizeCode sizes        # what `table` is once it has all
+    cdef Weights weights
     cdef tuple inputs
     cdef tuple outputs
     cdef int32_t workers
     cdef Py_ssize_t n_inputs
     cdef Py_ssize_t n_external
+    cdef Py_ssize_t n_roots
+    cdef Py_ssize_t n_pointers  # at most, of an image
+    cdef list control_of        # per step: which of the controls it is
+    cdef list first_copy        # per step: its own among all
+    cdef list first_slice
+    cdef list slice_counts
+    cdef Py_ssize_t tensors_at  # bytes into an image, the steps come first
+    cdef Py_ssize_t controls_at
+    cdef Py_ssize_t copies_at
+    cdef Py_ssize_t slices_at
+    cdef Py_ssize_t image_bytes
     cdef bint dynamic
-    cdef object variables      # Variables
-    cdef Instance last         # the instance used last; the only one of a static plan
-    cdef dict instances        # by the inputs' shapes, the one used last at the end
-    cdef list arenas           # Buffer, free ones
+    cdef object variables       # Variables
+    cdef Instance last          # the instance used last; the only one of a static plan
+    cdef dict instances         # by the inputs' shapes, the one used last at the end
+    cdef list frames            # Frame, free ones
+    cdef int max_frames
 
-    def __init__(self, inputs, outputs, constants, blocks, workers, variables):
+    def __init__(
+        self, inputs, outputs, weights, steps, bodies, restores,
+        workers, variables, sizes, tensor_bytes
+    ):
         active_isa()
-        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.inputs, self.outputs, self.weights = tuple(inputs), tuple(outputs), weights
         self.n_inputs = len(self.inputs)
         self.n_external = len(self.inputs) + len(self.outputs)
-        self.constant_arrays = tuple(constants)
-        self.constants = [c.__array_interface__["data"][0] for c in constants]
-        self.workers = workers
+        self.steps, self.bodies = steps + [step for _, step in restores], bodies
+        self.saved_by = [index for index, _ in restores]
+        self.n_run = len(steps)
+        self.overwritten = {self._overwritten(step) for _, step in restores}
+        self.workers, self.variables = workers, variables
         self.dynamic = bool(variables.names)
-        self.variables = variables
+        self.instances, self.frames = {}, []
+        self.max_frames = taper_cpu_count()
         self.table = SizeTable(variables.names)
-        self.blocks = [
-            (birth, death, self.table.slot(nbytes)) for birth, death, nbytes in blocks
-        ]
-        self.steps, self.instances, self.arenas = [], {}, []
-        self.restores, self.overwritten = [], set()
+        self._bind(tensor_bytes)
+        self._lay_out_images()
+        self.last = Instance(self, sizes)
+        if self.dynamic:
+            self.instances[self.last.shapes()] = self.last
 
-    def add(self, op, attrs, operands, label, threads):
-        """Append a node.
+    cdef object _overwritten(self, Step step):
+        return (<Operand>step.operands[step.n_inputs]).index
 
-        Parameters
-        ----------
-        op : OpDef
-        attrs : dict
-            Complete.
-        operands : list of Operand
-            The inputs, then the output.
-        label : str
-            What to call the node in an error.
-        threads : int
-            How many threads it keeps busy.
-        """
-        self.steps.append(Step(self.table, op, attrs, operands, label, threads))
-        self.n_tensors += len(operands)
-
-    def add_restore(self, saved_by, op, attrs, operands):
-        """Append a node that runs where a run fails.
-
-        Parameters
-        ----------
-        saved_by : int
-            The step that saves what the node puts back; it runs where that has been done.
-        op, attrs, operands
-            As :meth:`add` takes them; the output lies in the memory of an input of the program.
-        """
-        cdef Operand output = operands[len(operands) - 1]
-        self.restores.append((saved_by, Step(self.table, op, attrs, operands, "", 1)))
-        self.overwritten.add(output.index)
-
-    def finish(self, sizes, tensor_bytes):
-        """Make the program ready, with an instance for these values of the size variables.
-
-        tensor_bytes : sequence of int
-            What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
-        """
+    cdef int _bind(self, tensor_bytes) except -1:
+        """Give all sizes a slot."""
+        cdef Step step
+        cdef Body body
+        for body in self.bodies:
+            body.first_root = self.n_roots
+            self.n_roots += len(body.roots)
+            body.roots = [(birth, death, self.table.slot(n)) for birth, death, n in body.roots]
+        for i, step in enumerate(self.steps):
+            step.bind(self.table, i < self.n_run)
+            for inner in () if step.control is None else step.control.bodies:
+                body = self.bodies[inner]
+                body.owner = i
         slots = [self.table.slot(size) for size in tensor_bytes]
         for spec in (*self.inputs, *self.outputs):
             for size in spec.shape:
                 self.table.slot(size)
         self.sizes = SizeCode(self.table, slots)
-        self.last = Instance(self, sizes)
-        if self.dynamic:
-            self.instances[self.last.shapes()] = self.last
+        return 0
+
+    cdef int _lay_out_images(self) except -1:
+        """Find out how many of everything an image has, and where."""
+        cdef Step step
+        cdef Operand operand
+        cdef Copy copy
+        cdef Py_ssize_t n_tensors = 0
+        cdef Py_ssize_t n_controls = 0
+        cdef Py_ssize_t n_copies = 0
+        cdef Py_ssize_t n_slices = 0
+        cdef Py_ssize_t i
+        self.control_of, self.first_copy, self.first_slice = [], [], []
+        self.slice_counts = [0] * len(self.steps)
+        for step in self.steps:
+            self.control_of.append(n_controls)
+            self.first_copy.append(n_copies)
+            n_tensors += len(step.operands)
+            operands = [operand for operand in step.operands if operand is not None]
+            if step.control is not None:
+                n_controls += 1
+                if step.control.predicate is not None:
+                    operands.append(step.control.predicate)
+                for copy in step.control.enter + step.control.next:
+                    n_copies += 1
+                    operands += [copy.target, copy.source]
+            for operand in operands:
+                for scan, _ in operand.along:
+                    self.slice_counts[scan] += 1
+        for i in range(len(self.steps)):
+            self.first_slice.append(n_slices)
+            n_slices += self.slice_counts[i]
+        self.tensors_at = len(self.steps) * sizeof(taper_step)
+        self.controls_at = self.tensors_at + n_tensors * sizeof(taper_tensor)
+        self.copies_at = self.controls_at + n_controls * sizeof(taper_control)
+        self.slices_at = self.copies_at + n_copies * sizeof(taper_copy)
+        self.image_bytes = self.slices_at + n_slices * sizeof(taper_slice)
+        self.n_pointers = (
+            3 * len(self.steps) + n_tensors + 5 * n_controls + 2 * n_copies + 2 * n_slices
+        )
+        return 0
 
     def kernels(self):
-        """Return the name of each step's kernel in the instance used last, None for numpy's."""
-        names = [None] * len(self.steps)
-        cdef Candidate candidate
+        """Return the name of each step's kernel in the instance used last, None for numpy's.
+
+        A step of control flow has the name of what it does.
+        """
         cdef Instance instance
+        cdef Step step
         with cython.critical_section(self):
             instance = self.last
-        for index, candidate in instance.native:
-            names[index] = candidate.kernel.name.decode()
+        names = []
+        for step, chosen in zip(self.steps[:self.n_run], instance.chosen):
+            if type(chosen) is Candidate:
+                names.append((<Candidate>chosen).kernel.name.decode())
+            else:
+                names.append(None if step.control is None else step.op.name.lower())
         return names
 
     def arena(self):
@@ -132,7 +200,8 @@ cdef class Program:
         Returns
         -------
         blocks : list of tuple of int
-            First step, last step and bytes: of each root, then of each native step's scratch.
+            First step, last step and bytes: of each root, then of each step's own memory. That is
+            a kernel's scratch, or what the bodies of control flow need.
         offsets : list of int
             Where each lies.
         nbytes : int
@@ -141,7 +210,7 @@ cdef class Program:
         cdef Instance instance
         with cython.critical_section(self):
             instance = self.last
-        return instance.blocks(), instance.offsets(), instance.arena_bytes
+        return instance.blocks(self.bodies[0]), instance.body_offsets[0], instance.arena_bytes
 
     def run(self, arrays, out=None, sizes=None):
         """One inference.
@@ -170,8 +239,8 @@ cdef class Program:
     def profile(self, arrays, out=None, sizes=None):
         """One inference as :meth:`run`; returns (outputs, spans).
 
-        spans : per step, native or not, per worker: (begin, end) in nanoseconds of a monotonic
-        clock, zeros where that worker had no part in the step.
+        spans : per step, per worker: (begin, end) in nanoseconds of a monotonic clock, zeros where
+        that worker had no part in the step; of a step inside a loop, all its times in one.
         """
         cdef list spans = []
         outputs = self._run(arrays, out, sizes, spans)
@@ -202,41 +271,44 @@ cdef class Program:
                     del self.instances[next(iter(self.instances))]
         return instance
 
-    cdef Buffer _arena(self, Instance instance):
-        """Memory for a run: what a run before has left, if it is large enough."""
-        cdef Buffer arena
-        cdef size_t need = instance.arena_bytes + (self.workers - 1) * instance.worker_scratch_bytes
+    cdef Py_ssize_t outermost(self, Py_ssize_t index) except -1:
+        """The step of the run's own body that step ``index`` is, or lies in."""
+        cdef Body body
+        for body in reversed(self.bodies[1:]):  # each behind the one around it
+            if body.first <= index < body.first + body.count:
+                index = body.owner
+        return index
+
+    cdef Frame _frame(self, Instance instance):
+        """A frame for a run: one that a run before has left, if there is one."""
+        cdef Frame frame
         try:
-            arena = self.arenas.pop()
-            if arena.size >= need:
-                return arena
-            arena = None  # free it first
+            frame = self.frames.pop()
         except IndexError:
-            pass
-        try:
-            return Buffer(need)
-        except MemoryError as error:
-            raise InputError(f"no memory for the {need} bytes that a run needs") from error
+            frame = Frame.__new__(Frame)
+        if frame.instance is not instance:
+            frame.adopt(instance)
+        return frame
+
+    cdef int _keep(self, Frame frame) except -1:
+        """Leave a frame to later runs. Those beyond the limit go: so many at once are rare."""
+        if len(self.frames) < self.max_frames:
+            self.frames.append(frame)
+        return 0
 
     cdef list _run(self, arrays, out, sizes, list spans):
         cdef Frame frame
         cdef Py_ssize_t i
+        cdef External external
         if len(arrays) != self.n_inputs:
             raise InputError(f"expected {self.n_inputs} inputs, got {len(arrays)}")
         if out is not None and len(out) != len(self.outputs):
             raise InputError(f"out: expected {len(self.outputs)} arrays, got {len(out)}")
-        cdef External external
-        cdef Segment segment
         cdef Instance instance = self._instance(arrays, sizes) if self.dynamic else self.last
-        cdef Buffer arena = self._arena(instance)
-        try:
-            frame = instance.frames.pop()
-        except IndexError:
-            frame = Frame(instance)
+        frame = instance.program._frame(instance)
         cdef void **bases = <void **>frame.bases.data
         cdef list outputs = []
         cdef list held = []  # copies made of inputs that are not contiguous
-        frame.reached = 0
         try:
             for i in range(self.n_inputs):
                 bases[i] = _input_address(instance.inputs[i], arrays[i], held)
@@ -250,51 +322,23 @@ cdef class Program:
                     array = check_output(external.spec, out[i], [*arrays, *outputs])
                 bases[self.n_inputs + i] = _address(array)
                 outputs.append(array)
-            bases[self.n_external] = arena.data
             frame.bind()
-            for segment in instance.segments:
-                if segment.node is None:
-                    self._run_native(frame, arena, segment, spans)
-                    continue
-                frame.reached = segment.index
-                start = 0 if spans is None else taper_now()
-                frame.run_numpy(segment.node)
-                if spans is not None:
-                    spans.append([(start, taper_now())])
-        except BaseException:
-            frame.restore()
-            raise
+            if spans is None:
+                frame.run(NULL)
+            else:
+                self._record(frame, spans)
         finally:
-            instance.frames.append(frame)
-            self.arenas.append(arena)
+            instance.program._keep(frame)
         return outputs
 
-    cdef int _run_native(self, Frame frame, Buffer arena, Segment segment, list spans) except -1:
-        cdef Instance instance = frame.instance
-        cdef taper_run_args args
-        cdef int64_t failed = 0
-        cdef taper_status status
-        cdef Step step
-        memset(&args, 0, sizeof(args))
-        args.steps = <taper_step *>frame.steps.data + segment.first
-        args.count = segment.end - segment.first
-        args.workers = self.workers
-        args.worker_scratch = arena.data + instance.arena_bytes
-        args.worker_scratch_bytes = instance.worker_scratch_bytes
-        cdef Buffer record = None
-        cdef taper_span *span = NULL
-        if spans is not None:
-            record = Buffer(args.count * self.workers * sizeof(taper_span))
-            span = <taper_span *>record.data
-        args.spans = span
-        with nogil:
-            status = taper_run(&args, &failed)
-        if status != TAPER_OK:
-            frame.reached = instance.native[segment.first + failed][0]
-            step = instance.program.steps[frame.reached]
-            raise frame.failure(step, status)
-        if spans is not None:
-            for i in range(args.count):
-                at = i * self.workers
-                spans.append([(span[w].begin, span[w].end) for w in range(at, at + self.workers)])
+    cdef int _record(self, Frame frame, list spans) except -1:
+        """Run with times, which join ``spans``: per step, per worker, begin and end."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t workers = self.workers
+        cdef Py_ssize_t count = len(self.steps)
+        cdef Buffer record = Buffer(count * workers * sizeof(taper_span))
+        cdef taper_span *span = <taper_span *>record.data
+        frame.run(span)
+        for i in range(0, count * workers, workers):
+            spans.append([(span[w].begin, span[w].end) for w in range(i, i + workers)])
         return 0

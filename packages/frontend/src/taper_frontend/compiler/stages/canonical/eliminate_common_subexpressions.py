@@ -59,7 +59,8 @@ def _merge_constants(graph: Graph) -> bool:
         kept, other = graph.constants[first], graph.constants[name]
         if isinstance(kept, Parameter) and isinstance(other, Parameter):
             names = tuple(dict.fromkeys(kept.names + other.names))
-            graph.constants[first] = replace(kept, names=names)
+            if names != kept.names:  # the same object is the same constant in blocks too
+                graph.constants[first] = replace(kept, names=names)
         graph.replace_uses(name, first)
         graph.remove_tensor(name)
         graph.listener.fired("merge_constants", name)

@@ -1,0 +1,88 @@
+"""What every step of a loop would compute alike, computed once before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.control_flow import LOOPS, copy_node, operands
+from taper_frontend.compiler.rules.engine import rewrite
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+def hoist_invariants(graph: Graph) -> bool:
+    """Move what neither carries nor slices decide out of the blocks of a loop.
+
+    ::
+
+        SCAN(c, x, a) {ADD(c, EXP(a)), ..}     SCAN(c, x, EXP(a)) {ADD(c, .), ..}
+
+    What may fail, as a lookup does, stays: the loop may have no steps. So do views, which cost
+    nothing where they are.
+    """
+    return rewrite(graph, _hoist, at=LOOPS)
+
+
+def _hoist(graph: Graph, node: Node) -> bool:
+    others = operands(node).others
+    inputs = list(node.inputs)
+    for block in node.blocks:
+        names = dict(zip(block.inputs[others:], inputs[others:], strict=True))
+        for moved in _computed_alike(block, set(names)):
+            inputs += _move(graph, node, block, moved, names)
+    if len(inputs) == len(node.inputs):
+        return False
+    graph.replace_node(node, node.op, inputs, node.attrs, blocks=node.blocks)
+    return True
+
+
+def _computed_alike(block: Graph, given: set[str]) -> list[Node]:
+    """Return the nodes that compute what others decide, which are the same every time."""
+    known, found = set(given), []
+    for node in block.order():
+        decided = [name for name in node.reads if not block.is_constant(name)]
+        if (node.reads and not decided) or not known.issuperset(decided):
+            continue  # what constants decide is known already, or has its reasons
+        if node.blocks or node.op == "COPY":
+            continue
+        if node.definition.check is not None:
+            continue
+        known.update(node.outputs)
+        if node.definition.view is None:
+            found.append(node)
+    return found
+
+
+def _move(graph: Graph, node: Node, block: Graph, moved: Node, names: dict[str, str]) -> list[str]:
+    """Compute a node of a block in the graph; return what the blocks are given for it.
+
+    ``names`` are the graph's for tensors of the block; it grows.
+    """
+    _compute(graph, block, moved, names)
+    given = []
+    for output in moved.outputs:
+        if not block.is_used(output):
+            continue
+        spec = block.tensors[output]
+        for other in node.blocks:
+            added = other.add_input(f"{output}.hoisted", spec.dtype, spec.shape)
+            if other is block:
+                block.replace_uses(output, added)
+                names[added] = names[output]
+        given.append(names[output])
+    block.prune(moved.outputs)
+    return given
+
+
+def _compute(graph: Graph, block: Graph, node: Node, names: dict[str, str]) -> None:
+    """Add a node of a block to the graph, after what it reads."""
+    for name in node.reads:
+        if name in names:
+            continue
+        if block.is_constant(name):
+            names[name] = graph.add_constant(name, block.constants[name])
+        elif (producer := block.producer(name)) is not None:
+            _compute(graph, block, producer, names)
+    names.update(zip(node.outputs, copy_node(graph, node, names), strict=True))

@@ -1,0 +1,134 @@
+"""Control flow: branches and loops whose bodies torch.export gives as graphs of their own.
+
+torch lifts what a body uses of the module to operands of the node: weights too. A constant becomes
+the body's own; what is left are carries, slices of what is stepped over, and other tensors.
+
+Random numbers continue one sequence through branches and loops: where a body draws some, the state
+of the generator is its first input and its first result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_frontend.lowering.numbers import as_tensor
+from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.representation import represented
+from taper_runtime.generator import STATE_SIZE
+from taper_runtime.ops.opdef import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.fx import GraphModule
+
+    from taper_frontend.compiler.graph import Graph
+    from taper_frontend.lowering.context import Lowering, Operand
+
+
+#: The state of the generator of random numbers.
+_STATE = TensorType("int64", (STATE_SIZE,))
+
+
+@lowers("cond")
+def cond(
+    ctx: Lowering,
+    predicate: Operand,
+    then: GraphModule,
+    otherwise: GraphModule,
+    operands: Sequence[Operand],
+) -> list[str]:
+    """Run one of two branches."""
+    blocks = [
+        ctx.block(then, "then", [_STATE], operands),
+        ctx.block(otherwise, "else", [_STATE], operands),
+    ]
+    state = _generator(ctx, blocks)
+    inputs = [ctx.reshape(as_tensor(ctx, predicate), ()), *state, *ctx.free(operands)]
+    return _emit(ctx, "IF", inputs, blocks, state)
+
+
+@lowers("while_loop")
+def while_loop(
+    ctx: Lowering,
+    condition: GraphModule,
+    body: GraphModule,
+    carries: Sequence[Operand],
+    others: Sequence[Operand],
+) -> list[str]:
+    """Run a body as long as a condition holds; an integer is carried as a scalar."""
+    first = [as_tensor(ctx, value) for value in carries]
+    types = [_STATE, *(ctx.type(name) for name in first)]
+    test = ctx.block(condition, "condition", types, others)
+    if _draws(test):
+        ctx.unsupported("the condition of a loop draws random numbers; draw them in its body")
+    blocks = [test, ctx.block(body, "body", types, others)]
+    state = _generator(ctx, blocks)
+    test.set_outputs(test.outputs[-1:])
+    inputs = [*state, *first, *ctx.free(others)]
+    return _emit(ctx, "WHILE", inputs, blocks, state, carries=len(state) + len(first))
+
+
+@lowers("scan")
+def scan(
+    ctx: Lowering,
+    body: GraphModule,
+    carries: Sequence[str],
+    xs: Sequence[str],
+    others: Sequence[Operand],
+) -> list[str]:
+    """Step along the first axis of some tensors."""
+    items = [ctx.type(name) for name in xs]
+    types = [
+        _STATE,
+        *(ctx.type(name) for name in carries),
+        *(item._replace(shape=item.shape[1:]) for item in items),
+    ]
+    blocks = [ctx.block(body, "body", types, others)]
+    state = _generator(ctx, blocks)
+    inputs = [*state, *carries, *xs, *ctx.free(others)]
+    return _emit(ctx, "SCAN", inputs, blocks, state, carries=len(state) + len(carries), xs=len(xs))
+
+
+@lowers("map_impl")
+def map_(
+    ctx: Lowering, body: GraphModule, xs: Sequence[str], others: Sequence[Operand]
+) -> list[str]:
+    """Compute each item of some tensors: steps that carry nothing."""
+    return scan(ctx, body, [], xs, others)
+
+
+def _draws(block: Graph) -> bool:
+    return block.outputs[0] != block.inputs[0]
+
+
+def _generator(ctx: Lowering, blocks: Sequence[Graph]) -> list[str]:
+    """Return the state of the generator, as the only element, if a block draws random numbers.
+
+    If none does, they lose what they have for it.
+    """
+    if any(map(_draws, blocks)):
+        return [ctx.generator_now()]
+    for block in blocks:
+        state = block.inputs[0]
+        block.set_outputs(block.outputs[1:])
+        block.remove_tensor(state)
+    return []
+
+
+def _emit(
+    ctx: Lowering,
+    op: str,
+    inputs: Sequence[str],
+    blocks: Sequence[Graph],
+    state: Sequence[str],
+    **attrs: int,
+) -> list[str]:
+    """Add the node; where it passes the state of the generator on, that is what comes next."""
+    results = list(ctx.emit_multi(op, inputs, blocks, **attrs))
+    if state:
+        ctx.generator = results.pop(0)
+    return [
+        name if type_ is None else represented(name, type_.dtype)
+        for name, type_ in zip(results, ctx.outputs, strict=True)
+    ]

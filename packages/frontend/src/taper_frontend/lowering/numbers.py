@@ -1,0 +1,73 @@
+"""Numbers that values decide: integers and truths that are no sizes, as scalar tensors.
+
+torch.export writes what a program computes from such numbers, as the counter of a loop, in
+operators of Python.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.fx import Node
+
+    from taper_frontend.lowering.context import Lowering, Operand
+
+_ARITHMETIC: dict[Any, str] = {
+    operator.add: "ADD",
+    operator.sub: "SUB",
+    operator.mul: "MUL",
+    operator.floordiv: "FLOOR_DIV",
+    operator.mod: "REMAINDER",
+    operator.neg: "NEG",
+    torch.sym_max: "MAXIMUM",
+    torch.sym_min: "MINIMUM",
+}
+
+_COMPARISONS: dict[Any, str] = {
+    operator.eq: "EQ",
+    operator.ne: "NE",
+    operator.lt: "LT",
+    operator.le: "LE",
+    operator.gt: "GT",
+    operator.ge: "GE",
+}
+
+_LOGIC: dict[Any, str] = {
+    operator.and_: "LOGICAL_AND",
+    operator.or_: "LOGICAL_OR",
+    torch.sym_not: "LOGICAL_NOT",
+}
+
+
+def lower_number(ctx: Lowering, node: Node, operands: Sequence[Operand]) -> str:
+    """Compute an integer or a truth; return the name of the scalar, int64 or bool.
+
+    Raises
+    ------
+    Refusal
+        If the operator is none that plans have.
+    """
+    if (op := _ARITHMETIC.get(node.target) or _COMPARISONS.get(node.target)) is not None:
+        return ctx.apply(op, *operands, dtype="int64")
+    if (op := _LOGIC.get(node.target)) is None:
+        name = getattr(node.target, "__name__", str(node.target))
+        ctx.unsupported(f"{name} of a number that values decide", "data-dependent")
+    return ctx.apply(op, *operands, dtype="bool")
+
+
+def as_tensor(ctx: Lowering, value: Operand) -> str:
+    """Return an integer or a truth as a scalar; a tensor as it is."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return ctx.constant(torch.tensor(value))
+    if type(value) is int:
+        return ctx.constant(torch.tensor(value, dtype=torch.int64))
+    assert isinstance(value, int)
+    return ctx.size_value(value, "int64")

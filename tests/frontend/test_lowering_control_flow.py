@@ -1,0 +1,111 @@
+"""What torch.cond, while_loop, scan and map are lowered to, and what is refused by name."""
+
+import pytest
+import torch
+from torch._higher_order_ops.while_loop import while_loop
+
+from control_flow import MODELS, Branches, Counting, Items, Noise, X
+from lowering import check_lowering, lower_model, ops_of
+from taper_frontend.errors import CaptureError, UnsupportedOpError
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_graph_means_what_torch_computes(name):
+    model, args = MODELS[name]
+    check_lowering(model, *args)
+
+
+def blocks_of(graph, op):
+    (node,) = (node for node in graph.order() if node.op == op)
+    return node, node.blocks
+
+
+def test_weights_are_constants_of_the_blocks():
+    graph = check_lowering(Branches(), X)
+    node, (then, otherwise) = blocks_of(graph, "IF")
+    assert len(node.inputs) == 2  # the predicate and x
+    assert sorted(then.constants) == ["a.bias", "a.weight"]
+    assert sorted(otherwise.constants) == ["b.bias", "b.weight"]
+    assert not set(graph.constants) & {"a.weight", "b.weight"}
+
+
+def test_a_loop_has_its_carries_first():
+    node, (condition, body) = blocks_of(lower_model(Counting(), X).graph, "WHILE")
+    assert node.attrs["carries"] == 3
+    assert list(condition.constants) == ["limit"]
+    assert sorted(body.constants) == ["a.bias", "a.weight"]
+
+
+def test_a_map_is_a_scan_that_carries_nothing():
+    node, _ = blocks_of(lower_model(Items(), X, X[0]).graph, "SCAN")
+    assert (node.attrs["carries"], node.attrs["xs"]) == (0, 1)
+
+
+def test_nodes_of_a_body_know_the_line_that_called_the_op():
+    _, (_, body) = blocks_of(lower_model(Counting(), X).graph, "WHILE")
+    assert all("control_flow.py" in node.source for node in body.order())
+
+
+def test_draws_pass_the_generator_on():
+    graph = lower_model(Noise().eval(), X).graph
+    node, (condition, body) = blocks_of(graph, "WHILE")
+    assert node.inputs[0] == "generator"
+    assert ops_of(body)[:2] == ["RANDOM", "RANDOM_NEXT"] or "RANDOM_NEXT" in ops_of(body)
+    assert condition.outputs != [condition.inputs[0]]
+    (branch,) = (node for node in graph.order() if node.op == "IF")
+    assert branch.blocks[1].outputs[0] == branch.blocks[1].inputs[0]  # draws nothing
+
+
+class RandomCondition(torch.nn.Module):
+    def forward(self, x):
+        return while_loop(lambda x: torch.rand(()) < 0.5, lambda x: (x + 1,), (x,))
+
+
+class ShapeOfData(torch.nn.Module):
+    def forward(self, x):
+        def step(i, x):
+            return i + 1, x + x[x > 0].shape[0]
+
+        return while_loop(lambda i, x: i < 3, step, (torch.tensor(0), x))
+
+
+class NoHandler(torch.nn.Module):
+    def forward(self, x):
+        def step(i, x):
+            return i + 1, x + torch.linalg.eigvals(x[:, :4].T @ x).abs().sum()
+
+        return while_loop(lambda i, x: i < 3, step, (torch.tensor(0), x))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (RandomCondition().eval(), "condition of a loop draws random numbers"),
+        (ShapeOfData(), "data-dependent"),
+        (NoHandler(), "linalg_eig"),
+    ],
+)
+def test_what_cannot_be_lowered_is_refused_with_its_line(model, reason):
+    with pytest.raises(UnsupportedOpError, match=reason) as caught:
+        lower_model(model, X)
+    assert all("test_lowering_control_flow.py" in node.source for node in caught.value.nodes)
+
+
+class Grows(torch.nn.Module):
+    def forward(self, x):
+        def step(i, x):
+            return i + 1, torch.cat([x, x])
+
+        return while_loop(lambda i, x: i < 3, step, (torch.tensor(0), x))
+
+
+class Aliases(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x, lambda x: x.sin(), (x,))
+
+
+@pytest.mark.parametrize("model", [Grows(), Aliases()])
+def test_what_torch_refuses_is_of_category_control_flow(model):
+    with pytest.raises(CaptureError) as caught:
+        lower_model(model, X)
+    assert caught.value.category == "control flow"

@@ -1,0 +1,81 @@
+"""Plans in which nodes compute sizes: valid, saved, or refused."""
+
+import pytest
+
+from measured_plans import POSITIVE, N, measured_plan
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.format.reader import load
+from taper_runtime.plan.stages import cut
+from taper_runtime.plan.validate import validate
+from taper_runtime.sizes import variable
+
+
+def test_a_file_gives_the_plan_back(tmp_path):
+    plan = measured_plan()
+    plan.save(tmp_path / "plan.taper")
+    back = load(tmp_path / "plan.taper")
+    assert (back.sizes, back.origins) == (plan.sizes, plan.origins)
+    assert back.tensors == plan.tensors
+    assert back.nodes == plan.nodes
+
+
+def test_stages():
+    """Each begins where a size is first needed, and knows those that its own nodes need."""
+    first, second, third = cut(measured_plan())
+    assert [node.output for node in first.plan.nodes] == ["places", "end", "count"]
+    assert second.measured == {"positive": ("count", 0)}
+    assert third.measured == {"large": ("count_2", 0)}
+    assert list(third.plan.sizes) == ["positive", "large"]
+    assert "rows" in second.plan.outputs  # an output of the plan
+    assert {"double", "places_2"} <= {*second.plan.outputs} & {*third.plan.inputs}
+
+
+def changed(**fields):
+    plan = measured_plan()
+    return plan._replace(**{key: {**getattr(plan, key), **new} for key, new in fields.items()})
+
+
+def with_type(name, **fields):
+    plan = measured_plan()
+    return changed(tensors={name: plan.tensors[name]._replace(**fields)})
+
+
+def reordered():
+    plan = measured_plan()
+    nodes = list(plan.nodes)
+    nodes.insert(0, nodes.pop(8))  # makes `end_2`, which has to do with `positive`
+    return plan._replace(nodes=tuple(nodes))
+
+
+ATTACKS = {
+    "an origin of no variable": (changed(origins={"u": ("count", 0)}), "plan.origins['u']"),
+    "an origin that is an input": (changed(origins={"large": ("x", 0)}), "plan.origins['large']"),
+    "no tensor": (changed(origins={"large": ("z", 0)}), "plan.origins['large']"),
+    "not an int64": (changed(origins={"large": ("y", 0)}), "plan.origins['large']"),
+    "a tensor of a size that varies": (
+        changed(origins={"large": ("places", 0)}), "plan.origins['large']",
+    ),
+    "no element": (changed(origins={"large": ("count_2", 1)}), "plan.origins['large']"),
+    "an element before the first": (
+        changed(origins={"large": ("count_2", -1)}), "plan.origins['large']",
+    ),
+    "no origin": (changed(origins={"large": None}), "plan.origins['large']"),
+    "a node before the origin": (reordered(), "plan.nodes[0]"),
+    "an input of a computed size": (with_type("second", shape=(POSITIVE,)), "plan."),
+    "a range beyond the room": (changed(sizes={"large": (0, 65)}), "plan."),
+    "a limit that comes later": (
+        changed(sizes={"positive": (0, variable("large", 0, N))}), "plan.sizes['positive']",
+    ),
+}  # fmt: skip
+
+
+def test_the_plan_is_fine_unbroken():
+    validate(measured_plan())
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack(name):
+    plan, field = ATTACKS[name]
+    with pytest.raises(PlanFormatError) as caught:
+        validate(plan)
+    assert caught.value.field.startswith(field)
