@@ -339,9 +339,7 @@ def attention(q, k, v, mask=None, *, attrs):
 
 def norm(x, *parameters, attrs):
     shape = x.shape[x.ndim - attrs["dims"] :]
-    weight = parameters[0] if attrs["has_weight"] else None
-    bias = parameters[-1] if attrs["has_bias"] else None
-    return F.layer_norm(x, shape, weight, bias, attrs["eps"])
+    return F.layer_norm(x, shape, *parameters, eps=attrs["eps"])
 
 
 def reduce_scatter(x, index, src, a):
@@ -377,20 +375,23 @@ def lstm(gates, h, c, w_hh, *w_hr, a):
 
 
 def recurrent(layer, gates, state, weights, has_biases, a):
-    """A layer of torch's, step by step, with inputs that are the gates themselves."""
-    width, hidden = gates.shape[2], state[0].shape[1]
+    """A layer of torch's, step by step, with inputs that are the gates themselves.
+
+    h after each step, and the other state after the last.
+    """
+    width = gates.shape[2]
     results = {}
-    if not gates.numel():
-        return torch.zeros(*gates.shape[:2], sum(s.shape[1] for s in state), dtype=gates.dtype)
+    if not state[0].numel():
+        return torch.zeros(*gates.shape[:2], state[0].shape[1], dtype=gates.dtype), *state[1:]
     for t in range(len(gates))[:: -1 if a["reverse"] else 1]:
         given = [s[None] for s in state]
         params = [torch.eye(width, dtype=gates.dtype), *weights]
         hx = tuple(given) if len(given) == 2 else given[0]
         _, *after = layer(gates[t : t + 1], hx, params, has_biases, 1, 0.0, False, False, False)
         state = [s[0] for s in after]
-        results[t] = torch.cat(state, -1)
-    assert hidden
-    return torch.stack([results[t] for t in sorted(results)])
+        results[t] = state[0]
+    sequence = [results[t] for t in sorted(results)]
+    return torch.stack(sequence) if sequence else gates[:, :, : state[0].shape[1]], *state[1:]
 
 
 def gru(gates, h, w, b_hn, a):

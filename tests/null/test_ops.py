@@ -351,4 +351,4 @@ def test_recurrent_steps_of_an_empty_batch(name, gates):
     h, w = np.zeros((0, 3), "f"), np.zeros((1, gates, 3, PANEL), "f")
     extra = {"LSTM": [h, h, w], "GRU": [h, w, np.zeros(3, "f")], "RNN": [h, w]}[name]
     y = evaluate(name, np.zeros((2**31 - 1, 0, 3 * gates), "f"), *extra)
-    assert y.shape == (2**31 - 1, 0, 6 if name == "LSTM" else 3)
+    assert (y[0] if name == "LSTM" else y).shape == (2**31 - 1, 0, 3)

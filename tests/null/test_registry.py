@@ -372,7 +372,7 @@ def conv(**given):
         ("ATTENTION", [(2, 4, 8)] * 3, "rank 4", {"scale": 1.0, "transpose_output": True}),
         ("SOFTMAX", [(2, 3)], "axis", {"axis": 2}),
         ("SOFTMAX", [()], "axis", {"axis": 0}),
-        ("LAYER_NORM", [(2, 3)], "3 inputs", {"dims": 1, "eps": 0.0}),
+        ("LAYER_NORM", [(2, 3), *[(3,)] * 3], "1 to 3 inputs", {"dims": 1, "eps": 0.0}),
         ("LAYER_NORM", [(2, 3), (3,), (2,)], "weight and bias", {"dims": 1, "eps": 0.0}),
         ("RMS_NORM", [(2, 3)], r"dims in \[1, 2\]", {"dims": 3, "eps": 0.0}),
         ("RMS_NORM", [(2, 3)], r"dims in \[1, 2\]", {"dims": 0, "eps": 0.0}),

@@ -49,10 +49,12 @@ static void node_make(norm_node *node, const norm_case *c, int rank, const int64
     if (c->weighted)
         node->inputs[node->n_inputs++] =
             check_tensor(node->weight, TAPER_FLOAT32, (int)c->dims, row);
+    else if (c->biased)
+        node->inputs[node->n_inputs++] = (taper_tensor){.dtype = TAPER_ABSENT};
     if (c->biased)
         node->inputs[node->n_inputs++] = check_tensor(node->bias, TAPER_FLOAT32, (int)c->dims, row);
     node->output = check_tensor(node->y, TAPER_FLOAT32, rank, shape);
-    node->layer_norm = (struct layer_norm_attrs){c->dims, c->eps, c->weighted, c->biased};
+    node->layer_norm = (struct layer_norm_attrs){c->dims, c->eps};
     node->rms_norm = (struct rms_norm_attrs){c->dims, c->eps};
     node->op = c->rms ? "RMS_NORM" : "LAYER_NORM";
     node->attrs = c->rms ? (const void *)&node->rms_norm : &node->layer_norm;

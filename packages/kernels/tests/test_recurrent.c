@@ -19,7 +19,7 @@ typedef struct problem {
 } problem;
 
 typedef struct tensors {
-    taper_tensor inputs[5], output;
+    taper_tensor inputs[5], outputs[2];
     int n_inputs;
     const char *op;
     struct rnn_attrs attrs;
@@ -64,15 +64,18 @@ static tensors make(const problem *p) {
         t.inputs[t.n_inputs++] = floats(1, &p->hidden, 1.0f);
     if (p->out != p->hidden)
         t.inputs[t.n_inputs++] = weight(p->out, 1, p->hidden);
-    const int64_t width = p->out + (p->cell == LSTM ? p->hidden : 0);
-    t.output = floats(3, (int64_t[]){p->steps, p->batch, width}, 0.0f);
+    check_n_outputs = p->cell == LSTM ? 2 : 1;
+    t.outputs[0] = floats(3, (int64_t[]){p->steps, p->batch, p->out}, 0.0f);
+    if (p->cell == LSTM)
+        t.outputs[1] = floats(2, (int64_t[]){p->batch, p->hidden}, 0.0f);
     return t;
 }
 
 static void release(const tensors *t) {
     for (int i = 0; i < t->n_inputs; i++)
         check_free(t->inputs[i].data);
-    check_free(t->output.data);
+    for (int i = 0; i < check_n_outputs; i++)
+        check_free(t->outputs[i].data);
 }
 
 static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
@@ -108,8 +111,15 @@ static void step(const problem *p, const tensors *t, const float *x, double *h, 
     }
 }
 
+static int64_t differ(const float *got, const double *want, int64_t n) {
+    int64_t wrong = 0;
+    for (int64_t j = 0; j < n; j++)
+        wrong += !(fabs((double)got[j] - want[j]) <= 4e-6 * (1.0 + fabs(want[j])));
+    return wrong;
+}
+
 static int64_t count_wrong(const problem *p, const tensors *t) {
-    const int64_t width = t->output.shape[2], gates = gates_of(p->cell);
+    const int64_t gates = gates_of(p->cell);
     int64_t wrong = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         double h[MAX_HIDDEN], c[MAX_HIDDEN];
@@ -120,19 +130,17 @@ static int64_t count_wrong(const problem *p, const tensors *t) {
         for (int64_t n = 0; n < p->steps; n++) {
             const int64_t row = (p->reverse ? p->steps - 1 - n : n) * p->batch + b;
             step(p, t, (const float *)t->inputs[0].data + row * gates * p->hidden, h, c);
-            const float *got = (const float *)t->output.data + row * width;
-            for (int64_t j = 0; j < width; j++) {
-                const double want = j < p->out ? h[j] : c[j - p->out];
-                wrong += !(fabs(got[j] - want) <= 4e-6 * (1.0 + fabs(want)));
-            }
+            wrong += differ((const float *)t->outputs[0].data + row * p->out, h, p->out);
         }
+        if (p->cell == LSTM)
+            wrong += differ((const float *)t->outputs[1].data + b * p->hidden, c, p->hidden);
     }
     return wrong;
 }
 
 static void expect(const problem *p) {
     const tensors t = make(p);
-    check_threads(t.op, NULL, t.inputs, t.n_inputs, &t.output, &t.attrs);
+    check_threads(t.op, NULL, t.inputs, t.n_inputs, t.outputs, &t.attrs);
     const int64_t wrong = count_wrong(p, &t);
     CHECK(wrong == 0, "%s %lld x %lld x %lld (%lld): %lld wrong elements", t.op,
           (long long)p->steps, (long long)p->batch, (long long)p->hidden, (long long)p->out,
@@ -170,20 +178,22 @@ static void special_values(void) {
     for (cell cell = LSTM; cell <= RELU; cell++) {
         const problem p = {cell, 3, 2, 20, 20, false};
         const tensors t = make(&p);
-        const int64_t width = t.output.shape[2], gates = gates_of(cell);
+        const int64_t width = p.out, gates = gates_of(cell);
         float *x = t.inputs[0].data;
         x[3] = NAN;
         if (cell != RELU)
             for (int64_t j = 0; j < gates * p.hidden; j++)
                 x[gates * p.hidden + j] = j % 2 ? INFINITY : -INFINITY;
-        check_threads(t.op, NULL, t.inputs, t.n_inputs, &t.output, &t.attrs);
-        const float *y = t.output.data;
+        check_threads(t.op, NULL, t.inputs, t.n_inputs, t.outputs, &t.attrs);
+        const float *y = t.outputs[0].data, *c = t.outputs[1].data;
         CHECK(isnan(y[3]) && !isnan(y[2]), "%s: NaN in the first step", t.op);
         CHECK(isnan(y[2 * width]), "%s: NaN of the step before", t.op);
         for (int64_t n = 0; n < p.steps; n++)
             for (int64_t j = 0; j < width; j++)
                 CHECK(isfinite(y[(2 * n + 1) * width + j]), "%s: step %lld, element %lld", t.op,
                       (long long)n, (long long)j);
+        if (cell == LSTM)
+            CHECK(isnan(c[3]) && isfinite(c[width + 3]), "%s: c", t.op);
         release(&t);
     }
 }
@@ -193,22 +203,34 @@ static void not_served(void) {
     for (int i = 0; i < 4; i++) {
         tensors t = make(&p);
         t.inputs[i].dtype = TAPER_FLOAT64;
-        CHECK(check_run("LSTM", NULL, t.inputs, 4, &t.output, &t.attrs, 1) == TAPER_UNSUPPORTED,
+        CHECK(check_run("LSTM", NULL, t.inputs, 4, t.outputs, &t.attrs, 1) == TAPER_UNSUPPORTED,
               "input %d of float64", i);
         t.inputs[i].dtype = TAPER_FLOAT32;
         t.inputs[i].strides[0]++;
-        CHECK(check_run("LSTM", NULL, t.inputs, 4, &t.output, &t.attrs, 1) == TAPER_UNSUPPORTED,
+        CHECK(check_run("LSTM", NULL, t.inputs, 4, t.outputs, &t.attrs, 1) == TAPER_UNSUPPORTED,
               "input %d with gaps", i);
         t.inputs[i].strides[0]--;
         t.inputs[i].shape[t.inputs[i].rank - 1] += 4;
-        CHECK(check_run("LSTM", NULL, t.inputs, 4, &t.output, &t.attrs, 1) == TAPER_UNSUPPORTED,
+        CHECK(check_run("LSTM", NULL, t.inputs, 4, t.outputs, &t.attrs, 1) == TAPER_UNSUPPORTED,
               "input %d of another shape", i);
         release(&t);
     }
+    tensors other = make(&p);
+    other.outputs[1].shape[0]++;
+    CHECK(check_run("LSTM", NULL, other.inputs, 4, other.outputs, &other.attrs, 1) ==
+              TAPER_UNSUPPORTED,
+          "c of another shape");
+    release(&other);
+    const problem no_columns = {LSTM, 2, 3, 20, 0, false};
+    other = make(&no_columns);
+    CHECK(check_run("LSTM", NULL, other.inputs, 5, other.outputs, &other.attrs, 1) ==
+              TAPER_UNSUPPORTED,
+          "h of no columns");
+    release(&other);
     const problem unknown = {TANH, 2, 3, 20, 20, false};
     tensors t = make(&unknown);
     t.attrs.activation = "sigmoid";
-    CHECK(check_run("RNN", NULL, t.inputs, 3, &t.output, &t.attrs, 1) == TAPER_UNSUPPORTED,
+    CHECK(check_run("RNN", NULL, t.inputs, 3, t.outputs, &t.attrs, 1) == TAPER_UNSUPPORTED,
           "another activation");
     release(&t);
 }
@@ -226,7 +248,7 @@ static void bench(void) {
         snprintf(name, sizeof name, "%s %lldx%lldx%lld", t.op, (long long)p->steps,
                  (long long)p->batch, (long long)p->hidden);
         const double weights = (double)(gates_of(p->cell) * p->hidden * p->hidden);
-        check_bench_op(name, t.op, NULL, t.inputs, t.n_inputs, &t.output, &t.attrs,
+        check_bench_op(name, t.op, NULL, t.inputs, t.n_inputs, t.outputs, &t.attrs,
                        2.0 * weights * (double)(p->steps * p->batch),
                        4.0 * weights * (double)p->steps);
         release(&t);

@@ -35,7 +35,7 @@ def test_over_softmax_and_norm():
     y = b.op("SOFTMAX", x, axis=1)
     y = b.op(
         "RMS_NORM",
-        b.op("LAYER_NORM", y, dims=1, eps=1e-5, has_weight=False, has_bias=False),
+        b.op("LAYER_NORM", y, dims=1, eps=1e-5),
         b.weight(4),
         dims=1,
         eps=1e-5,

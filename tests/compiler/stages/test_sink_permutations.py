@@ -147,7 +147,7 @@ def test_norm_and_product_over_a_dimension_that_stays():
         x = b.input("x", 2, 3, 4, 5)
         x = b.op("PERMUTE", x, axes=(0, 2, 1, 3) if keeps else (0, 3, 1, 2))
         width = 5 if keeps else 4
-        attrs = {"dims": 1, "eps": 1e-5, "has_weight": False, "has_bias": False}
+        attrs = {"dims": 1, "eps": 1e-5}
         y = b.op("LAYER_NORM", b.op("MATMUL", x, b.weight(width, width)), **attrs)
         (check_fires if keeps else check_keeps)(sink_permutations, b.done(y))
 

@@ -11,8 +11,6 @@ from taper_runtime import InferenceSession
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.sizes import variable
 
-PLAIN = {"has_weight": False, "has_bias": False}
-
 
 @pytest.fixture(autouse=True)
 def small_cache(monkeypatch):
@@ -140,9 +138,7 @@ def test_chain_is_cut_where_a_tensor_is_small():
             "MATMUL", b.input("x", 4, 32, 32), b.op("EXP", b.input("w", 4, 32, 32))
         ),
         lambda b: b.op("SOFTMAX", b.op("EXP", b.input("x", 1, 40, 40)), axis=1),
-        lambda b: b.op(
-            "LAYER_NORM", b.op("EXP", b.input("x", 1, 40, 40)), dims=2, eps=0.1, **PLAIN
-        ),
+        lambda b: b.op("LAYER_NORM", b.op("EXP", b.input("x", 1, 40, 40)), dims=2, eps=0.1),
     ],
 )
 def test_what_is_left_alone(make):

@@ -31,7 +31,7 @@ static taper_status norm_prepare(const taper_call *call, int64_t dims, taper_wor
         !tensor_is(call->output, TAPER_FLOAT32, s->rows * s->n))
         return TAPER_UNSUPPORTED;
     for (int32_t i = 1; i < call->n_inputs; i++)
-        if (!tensor_is(&call->inputs[i], TAPER_FLOAT32, s->n))
+        if (call_has_input(call, i) && !tensor_is(&call->inputs[i], TAPER_FLOAT32, s->n))
             return TAPER_UNSUPPORTED;
     work->tasks = s->n == 0 ? 0 : i64_ceil_div(s->rows, s->rows_per_task);
     work->scratch_bytes = 0;
@@ -90,7 +90,7 @@ V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row r
 
 static taper_status f32_layer_norm_prepare(const taper_call *call, taper_work *work) {
     const struct layer_norm_attrs *attrs = call->attrs;
-    if (call->n_inputs != 1 + attrs->has_weight + attrs->has_bias)
+    if (call->n_inputs < 1 || call->n_inputs > 3)
         return TAPER_UNSUPPORTED;
     return norm_prepare(call, attrs->dims, work);
 }
@@ -99,9 +99,9 @@ static taper_status f32_layer_norm_run(const taper_call *call, int64_t begin, in
                                        void *scratch) {
     const struct layer_norm_attrs *attrs = call->attrs;
     const struct norm_state *s = call->state;
-    const bool weighted = attrs->has_weight, biased = attrs->has_bias;
+    const bool weighted = call_has_input(call, 1), biased = call_has_input(call, 2);
     const norm_row row = {.weight = weighted ? call->inputs[1].data : NULL,
-                          .bias = biased ? call->inputs[1 + weighted].data : NULL};
+                          .bias = biased ? call->inputs[2].data : NULL};
     const int64_t first = begin * s->rows_per_task;
     const int64_t rows = i64_min(end * s->rows_per_task, s->rows) - first;
     const float *x = (const float *)call->inputs[0].data + first * s->n;

@@ -3,8 +3,8 @@
  *
  * What the input adds to the gates, gates[T][B][G * H], is known. A step adds h * w_hh^T, by the
  * tiles of the matrix product, and takes the sums through the cell's functions at once, some
- * columns of all gates at a time. h, and the LSTM's c, are read where the step before has left
- * them: in its row of the output.
+ * columns of all gates at a time. h is read where the step before has left it: in its row of the
+ * output. The LSTM's c is kept in its second output, over and over.
  *
  * A step is a phase of the work, its tasks are columns and rows: no task computes what another one
  * of its step reads. Projected, h needs a second product over all columns; then a task is some rows
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
-#include "gemm/engine.h"
+#include "gemm/gemm_f32.inl"
 #include "recurrent/kernels.inc"
 #include "isa/isa.h"
 #include "simd/math.h"
@@ -36,7 +36,6 @@ enum {
 typedef struct recurrent_state {
     int64_t steps, batch, hidden;
     int64_t out;   /* columns of h: hidden, or those of its projection */
-    int64_t width; /* floats in a row of the output */
     int64_t gates; /* each of `hidden` columns */
     bool reverse, projects;
     int64_t row_chunk, row_chunks;
@@ -68,7 +67,7 @@ static bool recurrent_shape(recurrent_state *s, const taper_call *call, const in
     s->out = h->shape[1];
     return recurrent_is(x, 3, x->shape) && recurrent_is(h, 2, (int64_t[]){s->batch, s->out}) &&
            (s->projects || s->out == s->hidden) &&
-           recurrent_is(call->output, 3, (int64_t[]){s->steps, s->batch, s->width});
+           recurrent_is(call->output, 3, (int64_t[]){s->steps, s->batch, s->out});
 }
 
 static void recurrent_split(recurrent_state *s, taper_work *work) {
@@ -105,21 +104,30 @@ static taper_status recurrent_prepare(recurrent_state *s, const taper_call *call
     return TAPER_OK;
 }
 
+static bool lstm_shape(const recurrent_state *s, const taper_call *call) {
+    const taper_tensor *in = call->inputs;
+    const int64_t c[] = {s->batch, s->hidden};
+    return recurrent_is(&in[2], 2, c) && recurrent_is(&call->output[1], 2, c) &&
+           recurrent_weight(&in[3], 4, s->hidden, s->out) &&
+           (!s->projects || recurrent_weight(&in[4], 1, s->out, s->hidden));
+}
+
 static taper_status f32_lstm_prepare(const taper_call *call, taper_work *work) {
     const struct recurrent_attrs *attrs = call->attrs;
     recurrent_state *s = call->state;
     const taper_tensor *in = call->inputs;
-    if (call->n_inputs < 4 || call->n_inputs > 5 || in[1].rank != 2 || in[2].rank != 2)
+    if (call->n_inputs < 4 || call->n_inputs > 5 || call->n_outputs != 2 || in[1].rank != 2)
         return TAPER_UNSUPPORTED;
-    *s = (recurrent_state){.reverse = attrs->reverse,
-                           .projects = call->n_inputs == 5,
-                           .width = in[1].shape[1] + in[2].shape[1]};
+    *s = (recurrent_state){.reverse = attrs->reverse, .projects = call->n_inputs == 5};
     const taper_status status = recurrent_prepare(s, call, 4, work);
-    if (status == TAPER_OK && (!recurrent_is(&in[2], 2, (int64_t[]){s->batch, s->hidden}) ||
-                               !recurrent_weight(&in[3], 4, s->hidden, s->out) ||
-                               (s->projects && !recurrent_weight(&in[4], 1, s->out, s->hidden))))
+    if (status != TAPER_OK || !lstm_shape(s, call))
         return TAPER_UNSUPPORTED;
-    return status;
+    if (work->tasks == 0 && tensor_numel(&call->output[1]) != 0) {
+        if (s->steps != 0)
+            return TAPER_UNSUPPORTED; /* h of no columns: c is all there is to compute */
+        work->tasks = 1;              /* c as it was */
+    }
+    return TAPER_OK;
 }
 
 static taper_status f32_gru_prepare(const taper_call *call, taper_work *work) {
@@ -128,7 +136,7 @@ static taper_status f32_gru_prepare(const taper_call *call, taper_work *work) {
     const taper_tensor *in = call->inputs;
     if (call->n_inputs != 4 || in[1].rank != 2)
         return TAPER_UNSUPPORTED;
-    *s = (recurrent_state){.reverse = attrs->reverse, .width = in[1].shape[1]};
+    *s = (recurrent_state){.reverse = attrs->reverse};
     const taper_status status = recurrent_prepare(s, call, 3, work);
     if (status == TAPER_OK && (!recurrent_weight(&in[2], 3, s->hidden, s->hidden) ||
                                !recurrent_is(&in[3], 1, &s->hidden)))
@@ -143,7 +151,7 @@ static taper_status f32_rnn_prepare(const taper_call *call, taper_work *work) {
     if (call->n_inputs != 3 || in[1].rank != 2 ||
         (strcmp(attrs->activation, "tanh") != 0 && strcmp(attrs->activation, "relu") != 0))
         return TAPER_UNSUPPORTED;
-    *s = (recurrent_state){.reverse = attrs->reverse, .width = in[1].shape[1]};
+    *s = (recurrent_state){.reverse = attrs->reverse};
     const taper_status status = recurrent_prepare(s, call, 1, work);
     if (status == TAPER_OK && !recurrent_weight(&in[2], 1, s->hidden, s->hidden))
         return TAPER_UNSUPPORTED;
@@ -170,20 +178,18 @@ static recurrent_step recurrent_at(const recurrent_state *s, const taper_call *c
                                    int64_t row, int64_t rows) {
     const int64_t last = s->steps - 1, t = s->reverse ? last - n : n;
     const int64_t row_of_t = t * s->batch + row;
-    float *output = (float *)call->output->data + row_of_t * s->width;
+    float *output = (float *)call->output->data + row_of_t * s->out;
     recurrent_step at = {.gates =
                              (const float *)call->inputs[0].data + row_of_t * s->gates * s->hidden,
                          .h = {(float *)call->inputs[1].data + row * s->out, s->out},
-                         .new_h = {output, s->width},
-                         .new_c = {output + s->out, s->width},
+                         .new_h = {output, s->out},
                          .rows = rows};
-    const bool has_c = s->width > s->out;
-    if (has_c)
-        at.c = (recurrent_rows){(float *)call->inputs[2].data + row * s->hidden, s->hidden};
-    if (n > 0) {
-        float *before = output + (s->reverse ? 1 : -1) * s->batch * s->width;
-        at.h = (recurrent_rows){before, s->width};
-        at.c = (recurrent_rows){before + s->out, s->width};
+    if (n > 0)
+        at.h.data = output + (s->reverse ? 1 : -1) * s->batch * s->out;
+    if (call->n_outputs == 2) {
+        const taper_tensor *c = n > 0 ? &call->output[1] : &call->inputs[2];
+        at.c = (recurrent_rows){(float *)c->data + row * s->hidden, s->hidden};
+        at.new_c = (recurrent_rows){(float *)call->output[1].data + row * s->hidden, s->hidden};
     }
     return at;
 }
@@ -307,7 +313,10 @@ static void recurrent_projected(const taper_call *call, int64_t chunk, float *su
 static taper_status f32_lstm_run(const taper_call *call, int64_t begin, int64_t end,
                                  void *scratch) {
     const recurrent_state *s = call->state;
-    if (!s->projects)
+    if (s->steps == 0)
+        memcpy(call->output[1].data, call->inputs[2].data,
+               (size_t)(s->batch * s->hidden) * sizeof(float));
+    else if (!s->projects)
         recurrent_steps(CELL_LSTM, call, begin, end, scratch);
     else
         for (int64_t chunk = begin; chunk < end; chunk++)

@@ -44,14 +44,7 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> str:
     """Normalise over the last dimensions."""
-    return ctx.emit(
-        "LAYER_NORM",
-        [tensor for tensor in (x, weight, bias) if tensor is not None],
-        dims=len(normalized_shape),
-        eps=eps,
-        has_weight=weight is not None,
-        has_bias=bias is not None,
-    )
+    return ctx.emit("LAYER_NORM", [x, weight, bias], dims=len(normalized_shape), eps=eps)
 
 
 @lowers("aten.native_layer_norm.default")

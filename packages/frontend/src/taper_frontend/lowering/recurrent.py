@@ -16,17 +16,16 @@ if TYPE_CHECKING:
 @lowers("aten.lstm.input")
 def lstm(ctx: Lowering, x: str, hx: Sequence[str], *settings: Any) -> tuple[str, str, str]:
     """Run an LSTM of any number of layers and directions over a sequence."""
-    y, last = _Stack(ctx, "LSTM", _Settings(*settings)).run(x, hx)
-    out = ctx.shape(hx[0])[2]
-    h = ctx.slice(last, 2, 0, out)
-    return y, h, ctx.slice(last, 2, out, ctx.shape(last)[2])
+    y, h, c = _Stack(ctx, "LSTM", _Settings(*settings)).run(x, hx)
+    return y, h, c
 
 
 @lowers("aten.gru.input", "aten.rnn_relu.input", "aten.rnn_tanh.input")
 def rnn(ctx: Lowering, x: str, hx: str, *settings: Any) -> tuple[str, str]:
     """Run a GRU or a simple recurrent network over a sequence."""
     op, attrs = ("GRU", {}) if ctx.aten == "gru" else ("RNN", {"activation": ctx.aten[4:]})
-    return _Stack(ctx, op, _Settings(*settings), attrs).run(x, [hx])
+    y, h = _Stack(ctx, op, _Settings(*settings), attrs).run(x, [hx])
+    return y, h
 
 
 @lowers("aten.gru.data", "aten.lstm.data", "aten.rnn_relu.data", "aten.rnn_tanh.data")
@@ -55,7 +54,7 @@ class _Stack:
         ctx: Lowering,
         op: str,
         settings: _Settings,
-        attrs: dict[str, str] | None = None,
+        attrs: dict[str, Any] | None = None,
     ) -> None:
         if settings.dropout and settings.train:
             ctx.unsupported("it draws random numbers; call eval() before export")
@@ -63,15 +62,14 @@ class _Stack:
         self.settings = settings
         self.params = iter(settings.params)
 
-    def run(self, x: str, states: Sequence[str]) -> tuple[str, str]:
-        """Return the sequence, and the state after the last step of each layer and direction."""
+    def run(self, x: str, states: Sequence[str]) -> tuple[str, ...]:
+        """Return the sequence, and each state after the last step of all layers and directions."""
         ctx = self.ctx
         projects = self.op == "LSTM" and ctx.shape(states[0])[2] != ctx.shape(states[1])[2]
-        out = ctx.shape(states[0])[2]
         directions = 2 if self.settings.bidirectional else 1
         if self.settings.batch_first:
             x = ctx.permute(x, (1, 0, 2))
-        lasts = []
+        lasts: list[list[str]] = []  # of each layer and direction, as [1, B, columns]
         for layer in range(self.settings.num_layers):
             sequences = []
             for direction in range(directions):
@@ -79,16 +77,20 @@ class _Stack:
                 state = [
                     ctx.reshape(ctx.slice(s, 0, index, index + 1), ctx.shape(s)[1:]) for s in states
                 ]
-                y = self._direction(x, state, projects, bool(direction))
+                y, *cells = self._direction(x, state, projects, bool(direction))
                 end = 0 if direction else ctx.shape(y)[0] - 1
-                lasts.append(ctx.slice(y, 0, end, end + 1))
-                sequences.append(ctx.slice(y, 2, 0, out))
+                last = [ctx.reshape(c, (1, *ctx.shape(c))) for c in cells]
+                lasts.append([ctx.slice(y, 0, end, end + 1), *last])
+                sequences.append(y)
             x = sequences[0] if len(sequences) == 1 else ctx.emit("CAT", sequences, axis=2)
         if self.settings.batch_first:
             x = ctx.permute(x, (1, 0, 2))
-        return x, lasts[0] if len(lasts) == 1 else ctx.emit("CAT", lasts, axis=0)
+        ends = zip(*lasts, strict=True)
+        return x, *(end[0] if len(end) == 1 else ctx.emit("CAT", end, axis=0) for end in ends)
 
-    def _direction(self, x: str, state: Sequence[str], projects: bool, reverse: bool) -> str:
+    def _direction(
+        self, x: str, state: Sequence[str], projects: bool, reverse: bool
+    ) -> tuple[str, ...]:
         ctx = self.ctx
         w_ih, w_hh = next(self.params), next(self.params)
         gates = ctx.emit("MATMUL", [x, ctx.emit("TRANSPOSE", [w_ih], axis0=0, axis1=1)])
@@ -107,7 +109,8 @@ class _Stack:
             extra = [self._packed(next(self.params), 1)]
         hidden = ctx.shape(state[-1])[1]
         w_hh = self._packed(w_hh, ctx.shape(w_hh)[0] // hidden)
-        return ctx.emit(self.op, [gates, *state, w_hh, *extra], reverse=reverse, **self.attrs)
+        inputs = [gates, *state, w_hh, *extra]
+        return ctx.emit_multi(self.op, inputs, reverse=reverse, **self.attrs)
 
     def _packed(self, w: str, gates: int) -> str:
         """Return [gates * H, K] as [ceil(H/16), gates, K, 16], zero beyond H."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,40 +29,41 @@ def _softmax(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         return np.asarray(result, inputs[0].dtype, order="C")
 
 
-def _check_parameters(op: str, inputs: Sequence[TensorType], dims: int) -> TensorType:
-    """Return the type of x if the other inputs fit the ``dims`` last dims, which are normalised."""
-    x = inputs[0]
+def _check_norm(
+    op: str, x: TensorType, parameters: Sequence[TensorType | None], dims: int
+) -> TensorType:
+    """Return the type of x if the parameters fit the ``dims`` last dims, which are normalised."""
     check_dtype(op, "x", x.dtype, FLOATS)
     if not 1 <= dims <= len(x.shape):
         fail(op, f"dims in [1, {len(x.shape)}]", dims)
     expected = TensorType(x.dtype, x.shape[len(x.shape) - dims :])
-    for parameter in inputs[1:]:
-        if parameter != expected:
+    for parameter in parameters:
+        if parameter is not None and parameter != expected:
             fail(op, f"weight and bias of {expected}", parameter)
     return x
 
 
-def _infer_layer_norm(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    count = 1 + attrs["has_weight"] + attrs["has_bias"]
-    if len(inputs) != count:
-        fail("LAYER_NORM", f"{count} inputs, by has_weight and has_bias", len(inputs))
-    return _check_parameters("LAYER_NORM", inputs, attrs["dims"])
+def _infer_layer_norm(inputs: Sequence[Any], attrs: Attrs) -> TensorType:
+    return _check_norm("LAYER_NORM", inputs[0], inputs[1:], attrs["dims"])
 
 
-def _layer_norm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    x, *parameters = (array.astype(np.float64) for array in inputs)
+def _layer_norm(inputs: Sequence[Any], attrs: Attrs) -> np.ndarray:
+    x, weight, bias = [
+        None if array is None else array.astype(np.float64) for array in [*inputs, None, None][:3]
+    ]
+    assert x is not None
     with np.errstate(all="ignore"):
         centred = x - _mean(x, attrs["dims"])
         result = centred / np.sqrt(_mean(np.square(centred), attrs["dims"]) + attrs["eps"])
-        if attrs["has_weight"]:
-            result = result * parameters[0]
-        if attrs["has_bias"]:
-            result = result + parameters[-1]
+        if weight is not None:
+            result = result * weight
+        if bias is not None:
+            result = result + bias
         return np.asarray(result, inputs[0].dtype, order="C")
 
 
 def _infer_rms_norm(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    return _check_parameters("RMS_NORM", inputs, attrs["dims"])
+    return _check_norm("RMS_NORM", inputs[0], inputs[1:], attrs["dims"])
 
 
 def _rms_norm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -81,8 +82,9 @@ def _mean(x: np.ndarray, dims: int) -> np.ndarray:
     return np.asarray(x.sum(axes, keepdims=True) / count)
 
 
-def _cost(flops: int, inputs: Sequence[TensorType], output: TensorType) -> Cost:
-    return Cost(flops * output.size, output.nbytes + sum(t.nbytes for t in inputs))
+def _cost(flops: int, inputs: Sequence[TensorType | None], output: TensorType) -> Cost:
+    read = sum(t.nbytes for t in inputs if t is not None)
+    return Cost(flops * output.size, output.nbytes + read)
 
 
 def _samples_softmax() -> Iterator[Sample]:
@@ -132,10 +134,8 @@ def _samples_norm() -> Iterator[tuple[np.ndarray, list[np.ndarray], int, bool]]:
 def _samples_layer_norm() -> Iterator[Sample]:
     for x, (weight, bias), dims, native in _samples_norm():
         base = {"dims": dims, "eps": 1e-5}
-        yield Sample([x, weight, bias], base, native)
-        yield Sample([x, weight], {**base, "has_bias": False}, native)
-        yield Sample([x, bias], {**base, "has_weight": False}, native)
-        yield Sample([x], {**base, "has_weight": False, "has_bias": False}, native)
+        for parameters in ((weight, bias), (weight,), (None, bias), ()):
+            yield Sample([x, *parameters], base, native)
 
 
 def _samples_rms_norm() -> Iterator[Sample]:
@@ -161,17 +161,13 @@ OPS = (
     OpDef(
         name="LAYER_NORM",
         doc="(x - mean) / sqrt(variance + eps) over the last `dims` dims, times weight, plus bias, "
-        "both of those dims' shape.",
+        "both of those dims' shape, as far as they are there.",
         inputs=(1, 3),
+        optional=(1,),
         infer=_infer_layer_norm,
         evaluate=_layer_norm,
         samples=_samples_layer_norm,
-        attrs={
-            "dims": Attr("int"),
-            "eps": Attr("float"),
-            "has_weight": Attr("bool", True),
-            "has_bias": Attr("bool", True),
-        },
+        attrs={"dims": Attr("int"), "eps": Attr("float")},
         region=trailing,
         weights=(1, 2),
         inplace=(0,),

@@ -58,7 +58,7 @@ def _gates(op: str, inputs: Sequence[TensorType], count: int) -> tuple[int, int,
     return shape[0], shape[1], shape[2] // count
 
 
-def _infer_lstm(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+def _infer_lstm(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
     steps, batch, hidden = _gates("LSTM", inputs, 4)
     out = hidden
     if len(inputs) == 5:
@@ -71,16 +71,17 @@ def _infer_lstm(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         strict=True,
     ):
         _check("LSTM", what, t, shape)
-    return TensorType(inputs[0].dtype, (steps, batch, out + hidden))
+    dtype = inputs[0].dtype
+    return TensorType(dtype, (steps, batch, out)), TensorType(dtype, (batch, hidden))
 
 
-def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, np.ndarray]:
     gates, h, c, w_hh = inputs[:4]
     steps, batch, width = gates.shape
     hidden, out = width // 4, h.shape[1]
-    result = np.empty((steps, batch, out + hidden), gates.dtype)
-    if result.size == 0:
-        return result
+    result = np.empty((steps, batch, out), gates.dtype)
+    if batch * (out + hidden) == 0 or steps == 0:
+        return result, np.array(c, order="C")
     w = _unpacked(w_hh, hidden)
     w_hr = _unpacked(inputs[4], out) if len(inputs) == 5 else None
     with np.errstate(all="ignore"):
@@ -90,8 +91,8 @@ def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
             h = functions.sigmoid(o) * np.tanh(c)
             if w_hr is not None:
                 h = h @ w_hr
-            result[t, :, :out], result[t, :, out:] = h, c
-    return result
+            result[t] = h
+    return result, np.ascontiguousarray(c)
 
 
 def _infer_gru(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -200,13 +201,12 @@ OPS = (
     OpDef(
         name="LSTM",
         doc="LSTM over [T, B, 4 H] gates (input, forget, cell, output), h [B, P], c [B, H], w_hh "
-        "[4 H, P] and, where h is projected, w_hr [P, H]; from the last step on with reverse. Each "
-        "step of [T, B, P + H] is h, then c. Weights are packed: w_hh as [ceil(H/16), 4, P, 16], "
-        "w_hr as [ceil(P/16), 1, H, 16].",
+        "[4 H, P] and, where h is projected, w_hr [P, H]; from the last step on with reverse. "
+        "Gives h after each step, [T, B, P], and the last c. Weights are packed: w_hh as "
+        "[ceil(H/16), 4, P, 16], w_hr as [ceil(P/16), 1, H, 16].",
         inputs=(4, 5),
         infer=_infer_lstm,
         evaluate=_lstm,
-        region=_region,
         weights=(3, 4),
         samples=lambda: _samples("LSTM"),
         attrs=_REVERSE,

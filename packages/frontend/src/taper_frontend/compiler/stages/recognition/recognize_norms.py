@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.rules.engine import Rule, RuleSet
 from taper_frontend.compiler.rules.pattern import (
     Match,
@@ -31,8 +32,8 @@ _VARIANCE = either(
 _MEAN_SQUARE = op("MEAN", product(_X, _X), axes=_AXES, keepdim=True)
 
 _DIMS, _WEIGHT, _BIAS = attr(), tensor(), tensor()
-_LAYER_NORM = op("LAYER_NORM", _X, has_bias=False, dims=_DIMS)
-_WEIGHTED = op("LAYER_NORM", _X, _WEIGHT, has_bias=False, dims=_DIMS)
+_LAYER_NORM = op("LAYER_NORM", _X, dims=_DIMS)
+_WEIGHTED = op("LAYER_NORM", _X, _WEIGHT, dims=_DIMS)
 _RMS_NORM = op("RMS_NORM", _X, dims=_DIMS)
 
 
@@ -62,7 +63,7 @@ recognize_norms = RuleSet(
     Rule(
         "(x - mean(x)) / sqrt(var(x) + eps)",
         product(op("RSQRT", op("ADD", _VARIANCE, _EPS)), _CENTRED),
-        op("LAYER_NORM", _X, dims=_dims, eps=_EPS, has_weight=False, has_bias=False),
+        op("LAYER_NORM", _X, dims=_dims, eps=_EPS),
         where=_last_axes,
     ),
     Rule(
@@ -74,19 +75,19 @@ recognize_norms = RuleSet(
     Rule(
         "layer norm's weight",
         op("MUL", _LAYER_NORM, _WEIGHT),
-        like(_LAYER_NORM, _X, _WEIGHT, has_weight=True),
+        like(_LAYER_NORM, _X, _WEIGHT),
         where=_fits(_WEIGHT),
     ),
     Rule(
         "layer norm's bias",
         op("ADD", _LAYER_NORM, _BIAS),
-        like(_LAYER_NORM, _X, _BIAS, has_bias=True),
+        like(_LAYER_NORM, _X, ABSENT, _BIAS),
         where=_fits(_BIAS),
     ),
     Rule(
         "layer norm's bias after its weight",
         op("ADD", _WEIGHTED, _BIAS),
-        like(_WEIGHTED, _X, _WEIGHT, _BIAS, has_bias=True),
+        like(_WEIGHTED, _X, _WEIGHT, _BIAS),
         where=_fits(_BIAS),
     ),
     Rule(
