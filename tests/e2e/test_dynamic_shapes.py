@@ -413,15 +413,6 @@ def test_a_size_that_no_plan_can_compute_is_refused(model, shape):
     assert {node.category for node in caught.value.nodes} == {"dynamic shape"}
 
 
-def test_a_size_that_values_decide_is_refused():
-    class Chosen(torch.nn.Module):
-        def forward(self, x):
-            return x[x > 0]
-
-    with pytest.raises(UnsupportedOpError, match="data-dependent"):
-        taper_frontend.export(Chosen(), (torch.randn(4),), dynamic_shapes=({0: Dim("n")},))
-
-
 def test_sizes_that_belong_together():
     """One variable for two inputs, and one input twice as long as another."""
 

@@ -30,8 +30,9 @@ def test_example(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     script = tmp_path / "example.py"
     script.write_text("\n".join(blocks), encoding="utf-8")
-    with pytest.warns(taper_frontend.ExportWarning, match="16? SNAKE"):
+    with pytest.warns(taper_frontend.ExportWarning) as caught:
         names = runpy.run_path(str(script))
+    assert any(op in str(each.message) for each in caught for op in ("1 SNAKE", "16 SNAKE"))
     (node,) = [node for node in names["plan"].nodes if node.op == "SNAKE"]
     assert node.source.startswith("example.py:")
     assert str(tmp_path) not in node.source

@@ -43,7 +43,7 @@ def test_a_map_is_a_scan_that_carries_nothing():
 
 def test_nodes_of_a_body_know_the_line_that_called_the_op():
     _, (_, body) = blocks_of(lower_model(Counting(), X).graph, "WHILE")
-    assert all("control_flow.py" in node.source for node in body.order())
+    assert all("control_flow.py" in node.source.line for node in body.order())
 
 
 def test_draws_pass_the_generator_on():
