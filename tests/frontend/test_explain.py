@@ -23,7 +23,7 @@ class Broken(torch.nn.Module):
             x = torch.special.bessel_j0(self.linear(x))
         x = torch.relu(x) + torch.fft.fft(x).abs()
         state.add_(1)
-        return x + torch.unique(x, dim=0).sum()
+        return x * (x.sum().item() * 2)
 
 
 def test_every_break_at_once():
