@@ -237,21 +237,32 @@ def assuming_nonempty(shape: Iterable[int]) -> Callable[[int], int]:
     What is said of where a tensor lies is said of its elements, so it need not hold where there are
     none: a variable that is a factor of a dim is then 1 or more.
     """
-    factors = {
+    factors = frozenset(
         atom.text
         for size in shape
         if isinstance(size, Size) and len(size.terms) == 1
         for atom in size.terms[0][0]
         if not atom.function and atom.low < 1
-    }
+    )
     if not factors:
-        return lambda size: size
+        return unchanged
 
     def assume(size: int) -> int:
-        result: int = _substitute(size, lambda atom: _raised(atom, factors))
+        if not isinstance(size, Size):
+            return size
+        key = (assuming_nonempty, factors)  # once, as other operations: layers repeat it
+        result = size._results.get(key)
+        if result is None:
+            result = _substitute(size, lambda atom: _raised(atom, factors))
+            size._results[key] = result
         return result
 
     return assume
+
+
+def unchanged(size: int) -> int:
+    """Return ``size``: what :func:`assuming_nonempty` makes of sizes of which none may be 0."""
+    return size
 
 
 def _raised(atom: Atom, factors: Collection[str]) -> int:

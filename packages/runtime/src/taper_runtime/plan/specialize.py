@@ -8,7 +8,7 @@ from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
-from taper_runtime.sizes import Size, ranged, size_at, variable
+from taper_runtime.sizes import Size, ranged, size_at, unchanged, variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +21,8 @@ def substitute(value: Any, number: Callable[[int], int]) -> Any:
 
     ``number`` gives the number that an expression is.
     """
+    if number is unchanged:
+        return value
     if type(value) is tuple:
         return tuple([substitute(item, number) for item in value])
     return number(value) if type(value) is Size else value

@@ -365,22 +365,29 @@ def _check_nodes(plan: Plan, names: set[str], depth: int = 0) -> dict[str, int]:
             defined.add(name)
         _check_blocks(plan, node, names, field, depth + 1)
         _check_types(node, types, field)
-        needed = _sizes_inside(node.blocks)
-        for name in node.outputs:
-            needed |= _variables_in(types[name].shape)
         for key, value in node.attrs.items():
             values = value if type(value) in (tuple, list) else (value,)
-            needed |= _variables_in(values)
             if Size in map(type, values):
                 _check_variables(plan.sizes, values, f"{field}.attrs.{key}")
-        for name in sorted(needed & plan.origins.keys()):
-            if plan.origins[name][0] not in defined:
-                fail(field, f"expected {name}'s origin {plan.origins[name][0]!r} before it", name)
+        if plan.origins:
+            _check_origins_before(plan, node, defined, field)
     for name, spec in tensors.items():
         if name not in defined and spec.role != "state":
             raise PlanFormatError(tensor_field(name), "expected a node that produces it")
     kept = [n for n, spec in tensors.items() if spec.role == "output"]
     return last_reads(plan.nodes, [*kept, *(tensor for tensor, _ in plan.origins.values())])
+
+
+def _check_origins_before(plan: Plan, node: PlanNode, defined: Collection[str], field: str) -> None:
+    """Check that what gives the sizes that a node needs is computed by then."""
+    needed = _sizes_inside(node.blocks)
+    for name in node.outputs:
+        needed |= _variables_in(plan.tensors[name].shape)
+    for value in node.attrs.values():
+        needed |= _variables_in(value if type(value) in (tuple, list) else (value,))
+    for name in sorted(needed & plan.origins.keys()):
+        if plan.origins[name][0] not in defined:
+            fail(field, f"expected {name}'s origin {plan.origins[name][0]!r} before it", name)
 
 
 def _check_blocks(plan: Plan, node: PlanNode, names: set[str], field: str, depth: int) -> None:
