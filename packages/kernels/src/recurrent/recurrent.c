@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
-#include "gemm/gemm_f32.inl"
+#include "gemm/engine.h"
 #include "recurrent/kernels.inc"
 #include "isa/isa.h"
 #include "simd/math.h"
