@@ -11,13 +11,10 @@ import pytest
 from taper_runtime.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
-from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Block, Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
-
-pytestmark = pytest.mark.skipif("WHILE" not in REGISTRY, reason="no ops of control flow")
 
 ROWS = variable("rows", 0, 50)
 N = 6000  # elements of a row: two threads share the work of one
