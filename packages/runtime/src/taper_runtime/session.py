@@ -102,7 +102,7 @@ class InferenceSession:
     def _open(self, model: str | os.PathLike[str] | bytes | Plan, options: SessionOptions) -> None:
         self._options = options
         self._path = None if isinstance(model, (Plan, bytes)) else _absolute(model)
-        self.plan = _plan(model)
+        self.plan = _plan(model, options)
         self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
         executor = _compile(self._function, options, self._threads)
@@ -497,13 +497,13 @@ def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:
         raise InputError(f"{what}: expected a dict of arrays by name of {list(names)}, got {got}")
 
 
-def _plan(model: object) -> Plan:
+def _plan(model: object, options: SessionOptions) -> Plan:
     if isinstance(model, Plan):
         return model
     if isinstance(model, bytes):
-        return loads(model)
+        return loads(model, options.limits)
     if isinstance(model, (str, os.PathLike)):
-        return load(model)
+        return load(model, load_mode=options.load_mode, limits=options.limits)
     raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {type(model).__name__}")
 
 

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import NO_PLAN, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
 from taper_runtime.format.expression import Expressions
 from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN
+from taper_runtime.limits import Budget, Limits, check_counts, check_limits, refuse_beyond
 from taper_runtime.ops import REGISTRY
+from taper_runtime.options import LOAD_MODES
 from taper_runtime.plan.checks import (
     ALIGNMENT,
     MAX_BLOCK_DEPTH,
@@ -38,6 +40,7 @@ from taper_runtime.sizes import variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
 
     from taper_runtime.format.writer import FilePath
 
@@ -51,26 +54,61 @@ _TENSOR_OPTIONS = frozenset({"format", "complex"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
 
 
-def load(path: FilePath) -> Plan:
+_DEFAULT = Limits()
+
+
+def load(path: FilePath, *, load_mode: str = "map", limits: Limits = _DEFAULT) -> Plan:
     """Open the plan file at ``path``.
 
-    The file is mapped, not read: constants are read-only views of it, whose pages the system loads
-    when they are used and shares between processes. The mapping lives as long as one of them. The
-    file may be deleted or replaced meanwhile, but not changed in place.
+    Parameters
+    ----------
+    path : path
+    load_mode : str
+        ``"map"``: constants are read-only views of the file, whose pages the system loads when they
+        are used and shares between processes. The mapping lives as long as one of them. The file
+        may be deleted or replaced meanwhile, but not changed in place: where another process
+        truncates it, the system ends this one (SIGBUS), as no page is left to read.
+        ``"copy"``: the file is read into memory first; what becomes of it later has no effect.
+    limits : Limits
+        What is refused before it costs memory or time.
 
     Raises
     ------
     PlanFormatError
-        If the file is not a valid plan file of this version.
+        If the file is not a valid plan file of this version, or is beyond the limits.
+    InputError
+        If there is no such mode, or a limit is no number.
     OSError
         If it cannot be opened, or is no regular file: a folder, a device, a named pipe.
     MemoryError
         If what is not mapped has no room: the nodes, and constants that do not lie aligned.
     """
-    with _named(path), open(path, "rb", opener=_open_regular) as file:
-        if os.fstat(file.fileno()).st_size == 0:
+    if load_mode not in LOAD_MODES:
+        modes = " or ".join(map(repr, LOAD_MODES))
+        raise InputError(f"load_mode: expected {modes}, got {load_mode!r}")
+    check_limits(limits)
+    with _named(path), open(path, "rb", buffering=0, opener=_open_regular) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes == 0:
             return loads(b"")  # which no system maps
-        return loads(mmap(file.fileno(), 0, access=ACCESS_READ))
+        if load_mode == "map":
+            return loads(mmap(file.fileno(), 0, access=ACCESS_READ), limits)
+        refuse_beyond("header", "copied_bytes", nbytes, limits.copied_bytes)
+        return loads(_copy(file, nbytes), limits)
+
+
+def _copy(file: FileIO, nbytes: int) -> mmap:
+    """Read a file into memory of this process, which begins on a page."""
+    memory = mmap(-1, nbytes)
+    with memoryview(memory) as view:
+        done = 0
+        while done < nbytes:
+            with view[done:] as rest:
+                count = file.readinto(rest)
+            if not count:
+                fail("data", f"expected {nbytes} bytes (was the file truncated?)", done)
+            done += count
+    return memory
 
 
 @contextmanager
@@ -95,7 +133,7 @@ def _open_regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "Expected a regular file, got a pipe, socket or device", path)
 
 
-def loads(buffer: bytes | mmap) -> Plan:
+def loads(buffer: bytes | mmap, limits: Limits = _DEFAULT) -> Plan:
     """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
 
     Raises
@@ -103,7 +141,7 @@ def loads(buffer: bytes | mmap) -> Plan:
     PlanFormatError
         As :func:`load`.
     """
-    metadata, entries = parse_header(buffer)
+    metadata, entries = parse_header(buffer, check_limits(limits))
     field = f"header.{METADATA_NAME}"
     if metadata.get("format") != FORMAT:
         raise PlanFormatError(
@@ -119,8 +157,10 @@ def loads(buffer: bytes | mmap) -> Plan:
         else:
             constants[name] = array
     document = parse_json(metadata["plan"], "plan")
-    plan = _from_document(document, constants, samples)
-    validate(plan)
+    check_counts(document, limits)
+    chars = Budget("plan.sizes", "expression_chars", limits.expression_chars)
+    plan = _from_document(document, constants, samples, chars)
+    validate(plan, limits)
     if document["features"] != features(plan):
         fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
     return plan
@@ -131,6 +171,7 @@ def _map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
     boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
+    array.flags.writeable = False
     if _misalignment(array, boundary) == 0:
         return array
     room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
@@ -147,7 +188,10 @@ def _misalignment(array: np.ndarray, boundary: int) -> int:
 
 
 def _from_document(
-    document: Any, constants: dict[str, np.ndarray], samples: dict[str, np.ndarray]
+    document: Any,
+    constants: dict[str, np.ndarray],
+    samples: dict[str, np.ndarray],
+    chars: Budget,
 ) -> Plan:
     """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
     if type(document) is not dict:
@@ -170,21 +214,21 @@ def _from_document(
     check_name(document["default"], "plan.default")
     entries = _object(document, "entries")
     by_entry = _samples_by_entry(samples, [document["default"], *entries] if entries else [])
-    default = _entry(document, by_entry.get(document["default"], samples))
+    default = _entry(document, by_entry.get(document["default"], samples), chars)
     return Plan(
         **default._asdict(),
         constants=constants,
         metadata=metadata,
         default=document["default"],
-        entries={name: _other(name, item, by_entry[name]) for name, item in entries.items()},
+        entries={n: _other(n, item, by_entry[n], chars) for n, item in entries.items()},
     )
 
 
-def _other(name: str, item: Any, samples: dict[str, np.ndarray]) -> Entry:
+def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) -> Entry:
     """Return an entry that is not the default one."""
     field = f"plan.entries[{name!r}]"
     try:
-        return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples)
+        return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples, chars)
     except PlanFormatError as error:
         raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
 
@@ -202,8 +246,8 @@ def _samples_by_entry(
     return found
 
 
-def _entry(item: dict[str, Any], samples: dict[str, np.ndarray]) -> Entry:
-    sizes, expressions = _sizes(item["sizes"])
+def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) -> Entry:
+    sizes, expressions = _sizes(item["sizes"], chars)
     return Entry(
         *_block(item, expressions, "plan", 0),
         samples=samples,
@@ -225,7 +269,7 @@ def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
+def _sizes(item: Any, chars: Budget) -> tuple[dict[str, tuple[int, int]], Expressions]:
     """Return the size variables' ranges, and what their expressions are read with."""
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
@@ -234,12 +278,12 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
     for name, limits in item.items():
         if type(limits) is list:
             limits = _parse_sizes(
-                tuple(limits), Expressions(known), f"plan.sizes[{name!r}]", "most"
+                tuple(limits), Expressions(known, chars), f"plan.sizes[{name!r}]", "most"
             )
         check_variable(name, limits)
         ranges[name] = limits
         known[name] = variable(name, *limits)
-    return ranges, Expressions(known)
+    return ranges, Expressions(known, chars)
 
 
 def _parse_size(value: Any, expressions: Expressions, field: str) -> Any:
