@@ -164,15 +164,18 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
         return {}
 
     monkeypatch.setattr("taper_runtime.report.plan_data", chatty)
-    assert taper("inspect", model, "--json") == (0, "{}\n", "chatter\n")
+    code, out, err = taper("inspect", model, "--json")
+    assert (code, [*json.loads(out)], err) == (0, ["fingerprint", "batch"], "chatter\n")
 
 
 def test_warnings_are_one_line_each(taper, monkeypatch, model):
     import warnings
 
-    monkeypatch.setattr(
-        "taper_runtime.report.plan_data", lambda plan: warnings.warn("old\nnews", stacklevel=1)
-    )
+    def warn(plan):
+        warnings.warn("old\nnews", stacklevel=1)
+        return {}
+
+    monkeypatch.setattr("taper_runtime.report.plan_data", warn)
     warnings.simplefilter("always")
     assert taper("inspect", model)[2] == "taper: warning: old\\nnews\n"
 

@@ -32,7 +32,7 @@ class Limits(NamedTuple):
         Of the file, where it is copied: ``load_mode="copy"``.
     """
 
-    header_bytes: int = 1 << 25
+    header_bytes: int = 1 << 24
     nodes: int = 50_000
     tensors: int = 200_000
     entries: int = 256

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.cli.options import add_plan, load_plan
 from taper_runtime.cli.parser import Result
+from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> Result:
+    from taper_runtime.plan.rows import batch_data, describe_batch
     from taper_runtime.report import describe_plan, plan_data
 
     plan = load_plan(args)
-    return Result(plan_data(plan), describe_plan(plan))
+    fingerprint = plan.fingerprint()
+    lines = [f"fingerprint {fingerprint}", *map(printable, describe_batch(plan))]
+    data = {"fingerprint": fingerprint, "batch": batch_data(plan), **plan_data(plan)}
+    return Result(data, "\n".join([*lines, "", describe_plan(plan)]))

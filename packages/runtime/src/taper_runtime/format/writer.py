@@ -66,7 +66,11 @@ def save(plan: Plan, path: FilePath) -> None:
         for name, array in function.samples.items():
             arrays[prefix + name] = array
             types[prefix + name] = TensorType(function.tensors[name].storage.dtype, array.shape)
-    metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
+    metadata = {
+        "format": FORMAT,
+        "fingerprint": plan.fingerprint(),
+        "plan": dump_json(to_document(plan)),
+    }
     header, order = make_header(metadata, types)
     _replace(os.fsdecode(path), header, (arrays[name] for name in order))
 
