@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
-from contextlib import contextmanager
-from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +12,7 @@ from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import NO_PLAN, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
 from taper_runtime.format.expression import Expressions
+from taper_runtime.format.mapping import aligned_array, mapped
 from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -37,7 +33,7 @@ from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from mmap import mmap
 
     from taper_runtime.format.writer import FilePath
 
@@ -67,32 +63,8 @@ def load(path: FilePath) -> Plan:
     MemoryError
         If what is not mapped has no room: the nodes, and constants that do not lie aligned.
     """
-    with _named(path), open(path, "rb", opener=_open_regular) as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return loads(b"")  # which no system maps
-        return loads(mmap(file.fileno(), 0, access=ACCESS_READ))
-
-
-@contextmanager
-def _named(path: FilePath) -> Iterator[None]:
-    """Give the error of a file its path."""
-    try:
-        yield
-    except PlanFormatError as error:
-        error.path = os.fsdecode(path)
-        raise
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "Expected a regular file, got a pipe, socket or device", path)
+    with mapped(path) as buffer:
+        return loads(buffer)
 
 
 def loads(buffer: bytes | mmap) -> Plan:
@@ -130,20 +102,7 @@ def _map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     """View an entry's bytes, or copy them where another tool left them unaligned."""
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
-    boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
-    if _misalignment(array, boundary) == 0:
-        return array
-    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
-    copy = np.ndarray(entry.shape, storage, room, start)
-    copy[...] = array
-    copy.flags.writeable = False
-    return copy
-
-
-def _misalignment(array: np.ndarray, boundary: int) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address % boundary
+    return aligned_array(array, storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT)
 
 
 def _from_document(
