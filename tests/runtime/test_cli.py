@@ -13,7 +13,7 @@ import pytest
 import taper_runtime
 import taper_runtime.cli
 from cli_page import PAGE, check_json, schema, section, taper_command
-from plan_files import small_plan
+from plan_files import chain, small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.cli import parser
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -128,6 +128,50 @@ def test_json_of_run_has_the_values(taper, model):
     assert data["outputs"]["y"] == {"dtype": "float32", "shape": [8]}
     with np.load("y.npz") as file:
         np.testing.assert_array_equal(file["y"], expected)
+
+
+def test_arguments_come_from_an_archive(taper, tmp_path):
+    """What --output writes, --args reads: names that are no file names too."""
+    names = {"x": "a/../x", "y": "a/../x_1"}
+    plan = renamed(chain(["NEG"], 3), names)
+    plan.save(tmp_path / "odd.taper")
+    np.savez(tmp_path / "in.npz", **{"a%2F%2E%2E%2Fx": np.array([1, 2, 3], np.float32)})
+    data = json_of(taper("run", "odd.taper", "--args", "in.npz", "--json"))
+    assert data["outputs"]["a/../x_1"]["values"] == [-1, -2, -3]
+    taper("run", "odd.taper", "--args", "in.npz", "--output", "out.npz")
+    back = renamed(chain(["NEG"], 3), {"x": "a/../x_1"})
+    back.save(tmp_path / "back.taper")
+    data = json_of(taper("run", "back.taper", "--args", "out.npz", "--json"))
+    assert data["outputs"]["y"]["values"] == [1, 2, 3]
+
+
+def test_the_sample_is_run(taper, model):
+    (expected,) = taper_runtime.InferenceSession(model).run(None, small_plan().samples)
+    data = json_of(taper("run", model, "--sample", "--json"))
+    assert data["outputs"]["y"]["values"] == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sample"], "--sample: the plan has no sample of x"),
+        (["--sample", "--args", "in.npz"], "expected --input and --size, or --args, or --sample"),
+        (["--args", "in.npz"], "in.npz: expected a .npz archive of arrays: got one array"),
+        (["--args", "text.npz"], "text.npz: expected a .npz archive of arrays"),
+        (["--args", "objects.npz"], "objects.npz: expected a .npz archive of arrays"),
+        (["--args", "other.npz"], "missing input 'x'; expected ['x'], got ['z']"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, taper, tmp_path):
+    chain(["NEG"], 3).save(tmp_path / "m.taper")
+    with open("in.npz", "wb") as file:
+        np.save(file, np.ones(3, np.float32))
+    (tmp_path / "text.npz").write_text("PK\3\4 and text")
+    np.savez("objects.npz", x=np.array([{}], object))
+    np.savez("other.npz", z=np.ones(3, np.float32))
+    code, out, err = taper("run", "m.taper", *arguments)
+    assert (code, out) == (1, "")
+    assert message in err
 
 
 def identity(dtype, sample):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.background import Background, Callback
+    from taper_runtime.calls import Call
     from taper_runtime.complex_ends import ComplexEnds
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
@@ -121,6 +122,7 @@ class InferenceSession:
 
             self._complex = ComplexEnds(self.plan)
         self._background: Background | None = None
+        self._call: Call | None = None
         self._entries: dict[str, InferenceSession] = {}
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
@@ -362,6 +364,77 @@ class InferenceSession:
         if self._complex is not None:
             outputs = self._complex.give(outputs, theirs)
         return outputs if not wanted else [outputs[i] for i in wanted]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plan as the module is called: the same arguments, the same structure returned.
+
+        Arguments nest as in the export, positional and named ones alike: arrays in place of
+        tensors, numbers where a number varies, and the values that became part of the plan. What
+        the plan does not depend on may be anything. Of a result, mappings are dicts, and named
+        tuples are of a class of the same name and fields.
+
+        Raises
+        ------
+        InputError
+            If something is missing, extra, of another kind, or another value than the one that
+            became part of the plan: it names the path, as ``args[0]["mask"][2]``; or as
+            :meth:`run`.
+        """
+        return self.call(args, kwargs)
+
+    def call(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        run_options: RunOptions | None = None,
+        *,
+        entry: str | None = None,
+    ) -> Any:
+        """Run an entry of the plan as its module is called; see :meth:`__call__`.
+
+        Parameters
+        ----------
+        args : sequence
+        kwargs : mapping of str to object, optional
+        run_options, entry
+            As :meth:`run` takes them.
+
+        Raises
+        ------
+        InputError
+            As :meth:`__call__`.
+        """
+        session = self._session_of(entry)
+        call = session._calls()
+        feed = call.feed(args, kwargs or {})
+        return call.result(session.run(None, feed, run_options))
+
+    def load_sample_inputs(
+        self, *, entry: str | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that the module was exported with, ready for ``session(*a, **k)``.
+
+        Returns
+        -------
+        args : tuple
+        kwargs : dict
+
+        Raises
+        ------
+        InputError
+            If the plan has no samples.
+        """
+        return self._session_of(entry)._calls().samples()
+
+    def _calls(self) -> Call:
+        if self._call is None:
+            from taper_runtime.calls import Call
+
+            self._call = Call(self._function)
+        return self._call
+
+    def _session_of(self, entry: str | None) -> InferenceSession:
+        return self if entry in (None, self.plan.default) else self._entry(entry)
 
     def _begin(self, run_options: object) -> None:
         """Check a run's options, and log that it begins."""

@@ -215,8 +215,8 @@ class Plan(NamedTuple):
     samples : mapping of str to numpy.ndarray
         Example inputs by input name, those the model was exported with; may be empty.
     input_tree, output_tree : plain data
-        How the flat inputs and outputs nest in the module's signature: ``["tensor", name]``,
-        ``["list", [..]]``, ``["tuple", [..]]``, ``["dict", [[key, tree], ..]]``, ``["value", x]``.
+        How the flat inputs and outputs nest in the module's signature; see
+        :mod:`taper_runtime.plan.trees`.
     metadata : mapping
         The export report and what else a reader may show; never read to run.
     sizes : mapping of str to tuple of int
