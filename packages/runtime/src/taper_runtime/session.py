@@ -73,6 +73,8 @@ class InferenceSession:
         another one of ONNX Runtime's is a UserWarning, and the CPU computes.
     provider_options : sequence of mapping, optional
         One per provider. None has an effect.
+    model : str, optional
+        Which plan, where the file has several; see :func:`taper_runtime.load`.
 
     Raises
     ------
@@ -94,16 +96,24 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
+        *,
+        model: str | None = None,
     ) -> None:
         if not isinstance(sess_options, (SessionOptions, type(None))):
             raise InputError(f"sess_options: expected SessionOptions, got {sess_options!r}")
         check_providers(providers, provider_options)
-        self._open(path_or_bytes, sess_options.copy() if sess_options else SessionOptions())
+        self._open(path_or_bytes, sess_options.copy() if sess_options else SessionOptions(), model)
 
-    def _open(self, model: str | os.PathLike[str] | bytes | Plan, options: SessionOptions) -> None:
+    def _open(
+        self,
+        source: str | os.PathLike[str] | bytes | Plan,
+        options: SessionOptions,
+        model: str | None,
+    ) -> None:
         self._options = options
-        self._path = None if isinstance(model, (Plan, bytes)) else _absolute(model)
-        self.plan = _plan(model)
+        self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
+        self._model = model
+        self.plan = _plan(source, model)
         self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
         executor = _compile(self._function, options, self._threads)
@@ -160,11 +170,16 @@ class InferenceSession:
                 "save the plan and open its path, or open it in each process"
             )
         state = None if self._state is None else self._state.copy()
-        return {"path": self._path, "options": self._options, "state": state}
+        return {
+            "path": self._path,
+            "model": self._model,
+            "options": self._options,
+            "state": state,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the session anew."""
-        self._open(state["path"], state["options"])
+        self._open(state["path"], state["options"], state["model"])
         if state["state"] is not None:
             self._states().restore(state["state"])
 
@@ -570,14 +585,17 @@ def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:
         raise InputError(f"{what}: expected a dict of arrays by name of {list(names)}, got {got}")
 
 
-def _plan(model: object) -> Plan:
-    if isinstance(model, Plan):
-        return model
-    if isinstance(model, bytes):
-        return loads(model)
-    if isinstance(model, (str, os.PathLike)):
-        return load(model)
-    raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {type(model).__name__}")
+def _plan(source: object, model: str | None) -> Plan:
+    if isinstance(source, bytes):
+        return loads(source, model)
+    if isinstance(source, (str, os.PathLike)):
+        return load(source, model)
+    if not isinstance(source, Plan):
+        got = type(source).__name__
+        raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {got}")
+    if model is not None:
+        raise InputError(f"model: expected None, for a Plan is one model, got {model!r}")
+    return source
 
 
 def _absolute(model: object) -> str | None:
