@@ -13,6 +13,7 @@ import pytest
 import taper_runtime
 import taper_runtime.cli
 from cli_page import PAGE, check_json, schema, section, taper_command
+from measured_plans import measured_plan
 from plan_files import chain, small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.cli import parser
@@ -114,10 +115,69 @@ def test_json_of_inspect_is_the_plan(taper, sized):
     data = json_of(taper("inspect", sized, "--json"))
     assert [item["name"] for item in data["inputs"]] == list(plan.inputs)
     assert data["inputs"][0]["shape"] == ["B", "S", 4]
-    assert data["sizes"] == {"B": {"least": 1, "largest": 8}, "S": {"least": 2, "largest": 32}}
+    assert data["sizes"] == {
+        "B": {"least": 1, "largest": 8, "origin": None},
+        "S": {"least": 2, "largest": 32, "origin": None},
+    }
     assert data["weights_bytes"] == 96
     assert [node["op"] for node in data["nodes"]] == [node.op for node in plan.nodes]
     assert data["nodes_executed"] == sum(node["executed"] for node in data["nodes"]) == 6
+
+
+def test_json_of_inspect_has_the_origins_of_sizes(taper, tmp_path):
+    """A size that a node computes, whose largest value is an expression."""
+    measured_plan().save(tmp_path / "found.taper")
+    sizes = json_of(taper("inspect", "found.taper", "--json"))["sizes"]
+    assert sizes == {
+        "n": {"least": 0, "largest": 64, "origin": None},
+        "positive": {"least": 0, "largest": "n", "origin": {"tensor": "count", "element": 0}},
+        "large": {"least": 0, "largest": "positive", "origin": {"tensor": "count_2", "element": 0}},
+    }
+
+
+def test_json_of_inspect_has_all_members_of_a_plan(taper, model):
+    plan = small_plan()
+    data = json_of(taper("inspect", model, "--json"))
+    assert data["model"] == "model"
+    assert data["models"] == ["model"]
+    assert data["features"] == []
+    assert data["input_tree"] == plan.input_tree
+    assert data["output_tree"] == plan.output_tree
+    assert data["samples"] == ["x"]
+    assert {c["name"]: c["recipe"] for c in data["constants"]} == dict.fromkeys(plan.constants, "")
+
+
+def test_json_of_inspect_has_the_states(taper, tmp_path):
+    counter_plan().save(tmp_path / "c.taper")
+    assert json_of(taper("inspect", "c.taper", "--json"))["states"] == [
+        {
+            "name": "count",
+            "dtype": "float32",
+            "shape": [],
+            "next": "after",
+            "in_place": False,
+            "zeros": True,
+        }
+    ]
+
+
+def counter_plan():
+    """A plan that counts its runs, from 0."""
+    tensors = [
+        TensorSpec("count", "float32", (), "state"),
+        TensorSpec("one", "float32", (), "input"),
+        TensorSpec("after", "float32", (), "output"),
+        TensorSpec("y", "float32", (), "output"),
+    ]
+    return Plan(
+        nodes=(PlanNode("ADD", ("count", "one"), ("after",)), PlanNode("NEG", ("after",), ("y",))),
+        tensors={spec.name: spec for spec in tensors},
+        placements={spec.name: Placement(spec.name, 0, ()) for spec in tensors},
+        inputs=("one",),
+        outputs=("y",),
+        constants={},
+        states={"count": "after"},
+    )
 
 
 def test_json_of_run_has_the_values(taper, model):
@@ -208,14 +268,15 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
         return {}
 
     monkeypatch.setattr("taper_runtime.report.plan_data", chatty)
-    assert taper("inspect", model, "--json") == (0, "{}\n", "chatter\n")
+    out = '{"model": "model", "models": ["model"]}\n'
+    assert taper("inspect", model, "--json") == (0, out, "chatter\n")
 
 
 def test_warnings_are_one_line_each(taper, monkeypatch, model):
     import warnings
 
     monkeypatch.setattr(
-        "taper_runtime.report.plan_data", lambda plan: warnings.warn("old\nnews", stacklevel=1)
+        "taper_runtime.report.describe_plan", lambda plan: warnings.warn("old\nnews", stacklevel=1)
     )
     warnings.simplefilter("always")
     assert taper("inspect", model)[2] == "taper: warning: old\\nnews\n"
@@ -357,7 +418,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments, code, model):
 
 
 def test_interruption_is_no_traceback(taper, monkeypatch, model):
-    def interrupt(path):
+    def interrupt(path, model):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("taper_runtime.format.reader.load", interrupt)
