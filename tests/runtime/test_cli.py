@@ -275,9 +275,11 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
 def test_warnings_are_one_line_each(taper, monkeypatch, model):
     import warnings
 
-    monkeypatch.setattr(
-        "taper_runtime.report.describe_plan", lambda plan: warnings.warn("old\nnews", stacklevel=1)
-    )
+    def old(plan):
+        warnings.warn("old\nnews", stacklevel=1)
+        return {}
+
+    monkeypatch.setattr("taper_runtime.report.plan_data", old)
     warnings.simplefilter("always")
     assert taper("inspect", model)[2] == "taper: warning: old\\nnews\n"
 
