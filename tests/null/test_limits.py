@@ -167,7 +167,7 @@ def calls(blob):
 
     sys.setprofile(profile)
     try:
-        loads(blob, UNLIMITED)
+        loads(blob, limits=UNLIMITED)
     finally:
         sys.setprofile(None)
     return count

@@ -11,7 +11,7 @@ import pytest
 
 from plan_files import small_plan
 from taper_runtime import InferenceSession, InputError, PlanFormatError, SessionOptions, load
-from taper_runtime.format import reader
+from taper_runtime.format import mapping
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -100,7 +100,7 @@ def test_a_file_that_ends_while_it_is_copied(tmp_path):
     path = tmp_path / "m.taper"
     path.write_bytes(bytes(100))
     with open(path, "rb", buffering=0) as file, pytest.raises(PlanFormatError, match="truncated"):
-        reader._copy(file, 101)
+        mapping._copy(file, 101)
 
 
 def test_there_are_two_modes(tmp_path):
