@@ -117,26 +117,26 @@ def test_more_than_a_limit_is_refused_and_as_much_is_not(name):
     if most is None:
         most = int.from_bytes(blob[:8], "little")
     with pytest.raises(PlanFormatError, match=f"Limits.{name} says so") as caught:
-        loads(blob, None, Limits()._replace(**{name: most - 1}))
+        loads(blob, limits=Limits()._replace(**{name: most - 1}))
     assert caught.value.field == field
     if then is None:
-        loads(blob, None, Limits()._replace(**{name: most}))
+        loads(blob, limits=Limits()._replace(**{name: most}))
         return
     with pytest.raises(PlanFormatError) as caught:
-        loads(blob, None, Limits()._replace(**{name: most}))
+        loads(blob, limits=Limits()._replace(**{name: most}))
     assert caught.value.field == then
 
 
 def test_tensors_of_the_header_are_counted():
     with pytest.raises(PlanFormatError, match=r"Limits\.tensors") as caught:
-        loads(sampled(9), None, Limits(tensors=8))
+        loads(sampled(9), limits=Limits(tensors=8))
     assert caught.value.field == "header"
 
 
 def test_a_long_header_is_refused_unread(monkeypatch):
     monkeypatch.setattr(container, "parse_json", None)
     with pytest.raises(PlanFormatError, match="header_bytes"):
-        loads(small_file(), None, Limits(header_bytes=100))
+        loads(small_file(), limits=Limits(header_bytes=100))
 
 
 def test_what_is_refused_says_how_to_allow_it(tmp_path):
@@ -156,7 +156,7 @@ def test_what_is_refused_says_how_to_allow_it(tmp_path):
 @pytest.mark.parametrize("limits", [None, 5, (1,) * 7, Limits(nodes=-1), Limits(nodes=1.5)])
 def test_limits_that_are_none(limits):
     with pytest.raises(InputError, match="limits"):
-        loads(small_file(), None, limits)
+        loads(small_file(), limits=limits)
     with pytest.raises(InputError, match="limits"):
         SessionOptions().limits = limits
 
@@ -171,7 +171,7 @@ def calls(blob):
 
     sys.setprofile(profile)
     try:
-        loads(blob, None, UNLIMITED)
+        loads(blob, limits=UNLIMITED)
     finally:
         sys.setprofile(None)
     return count

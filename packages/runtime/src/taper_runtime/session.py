@@ -587,7 +587,7 @@ def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:
 
 def _plan(source: object, model: str | None, options: SessionOptions) -> Plan:
     if isinstance(source, bytes):
-        return loads(source, model, options.limits)
+        return loads(source, model, limits=options.limits)
     if isinstance(source, (str, os.PathLike)):
         return load(source, model, load_mode=options.load_mode, limits=options.limits)
     if not isinstance(source, Plan):

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import InputError, PlanFormatError
-from taper_runtime.limits import UNLIMITED, Limits, refuse_beyond
-from taper_runtime.options import LOAD_MODES
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.limits import refuse_beyond
 from taper_runtime.plan.checks import ALIGNMENT, fail
 
 if TYPE_CHECKING:
@@ -24,33 +23,33 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def mapped(
-    path: FilePath, load_mode: str = LOAD_MODES[0], limits: Limits = UNLIMITED
-) -> Iterator[bytes | mmap]:
-    """Give the bytes of a regular file, mapped or copied; name the file in what is raised of them.
+def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | mmap]:
+    """Give the bytes of a regular file, mapped; name the file in what is raised about them.
 
-    The mapping lives as long as an array in it.
+    The mapping lives as long as an array in it. With ``copied_bytes`` it is one of memory that the
+    file was copied to: what becomes of the file later has no effect.
+
+    Parameters
+    ----------
+    path : path
+    copied_bytes : int, optional
+        What the file has at most, for it to be copied.
 
     Raises
     ------
-    InputError
-        If there is no such mode.
-    PlanFormatError
-        If a file to copy is beyond the limits, or is truncated meanwhile.
     OSError
         If the file cannot be opened, or is no regular file: a folder, a device, a named pipe.
+    PlanFormatError
+        If it is to be copied and too large, or is truncated meanwhile.
     """
-    if load_mode not in LOAD_MODES:
-        modes = " or ".join(map(repr, LOAD_MODES))
-        raise InputError(f"load_mode: expected {modes}, got {load_mode!r}")
     with named(path), open(path, "rb", buffering=0, opener=_open_regular) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes == 0:
             yield b""  # which no system maps
-        elif load_mode == "map":
+        elif copied_bytes is None:
             yield mmap(file.fileno(), 0, access=ACCESS_READ)
         else:
-            refuse_beyond("header", "copied_bytes", nbytes, limits.copied_bytes)
+            refuse_beyond("header", "copied_bytes", nbytes, copied_bytes)
             yield _copy(file, nbytes)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import NO_PLAN, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
@@ -16,7 +16,7 @@ from taper_runtime.format.mapping import aligned_array, mapped
 from taper_runtime.format.models import choose_model, model_names
 from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN
-from taper_runtime.limits import Budget, Limits, check_counts, check_limits
+from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits
 from taper_runtime.ops import REGISTRY
 from taper_runtime.options import LOAD_MODES
 from taper_runtime.plan.checks import (
@@ -58,7 +58,7 @@ def load(
     path: FilePath,
     model: str | None = None,
     *,
-    load_mode: str = LOAD_MODES[0],
+    load_mode: str = "map",
     limits: Limits = _DEFAULT,
 ) -> Plan:
     """Open the plan file at ``path``.
@@ -90,17 +90,21 @@ def load(
     MemoryError
         If what is not mapped has no room: the nodes, and constants that do not lie aligned.
     """
+    if load_mode not in LOAD_MODES:
+        modes = " or ".join(map(repr, LOAD_MODES))
+        raise InputError(f"load_mode: expected {modes}, got {load_mode!r}")
     check_limits(limits)
-    with mapped(path, load_mode, limits) as buffer:
-        return loads(buffer, model, limits)
+    with mapped(path, limits.copied_bytes if load_mode == "copy" else None) as buffer:
+        return loads(buffer, model, limits=limits)
 
 
 def load_all(path: FilePath) -> dict[str, Plan]:
     """Open all plans of the file at ``path``, by name; else as :func:`load`."""
     with mapped(path) as buffer:
-        document, stored = _parse(buffer, _DEFAULT)
-        names = model_names(document)
-        return {name: _read(buffer, document, stored, name, _DEFAULT) for name in names}
+        document, stored = _parse(buffer, UNLIMITED)
+        return {
+            name: _read(buffer, document, stored, name, UNLIMITED) for name in model_names(document)
+        }
 
 
 def list_models(path: FilePath) -> list[str]:
@@ -118,7 +122,7 @@ def list_models(path: FilePath) -> list[str]:
         return model_names(document)
 
 
-def loads(buffer: bytes | mmap, model: str | None = None, limits: Limits = _DEFAULT) -> Plan:
+def loads(buffer: bytes | mmap, model: str | None = None, *, limits: Limits = _DEFAULT) -> Plan:
     """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
 
     Raises
