@@ -34,7 +34,7 @@ def _changes(
     """Have a method that changes a graph refuse a frozen one."""
 
     @wraps(method)
-    def checked(graph: Graph, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+    def checked(graph: Graph, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         if graph.is_frozen:
             raise InternalError(f"{method.__name__}: the graph is frozen, as its passes have run")
         return method(graph, *args, **kwargs)
