@@ -192,8 +192,8 @@ def test_sizes_that_nodes_compute_are_told():
     text = describe_plan(plan)
     assert "size    positive: 0 to n, computed: count\n" in text
     data = json.loads(json.dumps(plan_data(plan)))
-    assert data["origins"]["large"] == {"tensor": "count_2", "element": 0}
-    assert data["sizes"]["large"] == {"least": 0, "largest": "positive"}
+    origin = {"tensor": "count_2", "element": 0}
+    assert data["sizes"]["large"] == {"least": 0, "largest": "positive", "origin": origin}
     check_json(schema("inspect"), data)
 
 

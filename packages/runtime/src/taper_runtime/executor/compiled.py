@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor.executor import Executor, refuse
-from taper_runtime.executor.program import make_program
+from taper_runtime.executor.program import make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import Site, sites
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.executor import _native
+    from taper_runtime.executor._frames import Runner
     from taper_runtime.plan.plan import Plan
 
 #: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
@@ -32,11 +32,11 @@ class CompiledExecutor(Executor):
 
     def __init__(
         self,
-        program: _native.Program,
+        runner: Runner,
         found: list[Site],
         repeated: list[int] | None,
     ) -> None:
-        self._program = program
+        self._runner = runner
         self._sites = found
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
@@ -47,15 +47,15 @@ class CompiledExecutor(Executor):
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        program = make_program(plan, threads)
+        runner = make_runner(plan, threads)
         found = sites(plan)
         if strict_native:
-            kernels = program.kernels()
+            kernels = runner.kernels()
             refuse([(site.plan, site.node) for site in found if kernels[site.step] is None])
         outputs = list(dict.fromkeys(plan.writes))
         if len(outputs) == len(plan.writes):
-            return cls(program, found, None)
-        return cls(program, found, [outputs.index(name) for name in plan.writes])
+            return cls(runner, found, None)
+        return cls(runner, found, [outputs.index(name) for name in plan.writes])
 
     @property
     def steps(self) -> list[tuple[Site, str]]:
@@ -64,7 +64,7 @@ class CompiledExecutor(Executor):
         Those in blocks come behind the node that has them. Of the sizes of the last run, where they
         vary.
         """
-        kernels = self._program.kernels()
+        kernels = self._runner.kernels()
         return [(site, kernels[site.step] or "numpy") for site in self._sites]
 
     def run(
@@ -75,8 +75,8 @@ class CompiledExecutor(Executor):
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._repeated is None:
-            return self._program.run(inputs, out, sizes)
-        outputs = self._program.run(inputs, self._distinct(out), sizes)
+            return self._runner.run(inputs, out, sizes)
+        outputs = self._runner.run(inputs, self._distinct(out), sizes)
         return [outputs[i] for i in self._repeated]
 
     def _distinct(
@@ -94,7 +94,7 @@ class CompiledExecutor(Executor):
         sizes: Sequence[int] | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
         """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`."""
-        outputs, spans = self._program.profile(inputs, self._distinct(out), sizes)
+        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
         return outputs, [spans[site.step] for site in self._sites]

@@ -9,7 +9,7 @@ from taper_frontend.compiler.planning.freeze import freeze
 from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
-from taper_runtime.executor.program import make_program
+from taper_runtime.executor.program import make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites
 from taper_runtime.plan.plan import Plan
@@ -104,7 +104,7 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     """Return the nodes that no native kernel serves at these sizes."""
     plan = with_saves(specialize(plan, sizes))
-    kernels = make_program(plan, threads=1).kernels()
+    kernels = make_runner(plan, threads=1).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for _, node, step, *_ in sites(plan)
