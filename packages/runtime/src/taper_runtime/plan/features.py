@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 #: All that plans of this version may make use of.
-FEATURES = ("blocks", "entries", "origins", "zero_states")
+FEATURES = ("blocks", "entries", "origins", "weights", "zero_states")
 
 
 def features(plan: Plan) -> list[str]:
@@ -19,6 +19,7 @@ def features(plan: Plan) -> list[str]:
         "blocks": any(node.blocks for node in nodes),
         "entries": bool(plan.entries),
         "origins": bool(plan.origins) or any(e.origins for e in plan.entries.values()),
+        "weights": bool(plan.weights),
         "zero_states": not states <= plan.constants.keys(),
     }
     return [name for name in FEATURES if used[name]]
