@@ -159,7 +159,7 @@ def map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
     copy = np.ndarray(entry.shape, storage, room, start)
     copy[...] = array
-    copy.flags.writeable = False
+    copy.flags.writeable = room.flags.writeable = False
     return copy
 
 

@@ -173,14 +173,23 @@ def stored_aligned(array: np.ndarray) -> np.ndarray:
 
     It is copied unless it is so already and nobody can write to it.
     """
-    if array.flags.c_contiguous and not array.flags.writeable and not _misalignment(array):
+    if array.flags.c_contiguous and not _misalignment(array) and _is_frozen(array):
         return array
     room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     start = -_misalignment(room) % ALIGNMENT
     copy = np.ndarray(array.shape, array.dtype, room, start)
     copy[...] = array
-    copy.flags.writeable = False
+    copy.flags.writeable = room.flags.writeable = False
     return copy
+
+
+def _is_frozen(array: object) -> bool:
+    """Whether neither an array nor one that it is a view of can be written to."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return True
 
 
 def _misalignment(array: np.ndarray) -> int:
