@@ -235,6 +235,10 @@ class SessionOptions(_Options):
         ``"compiled"``, or ``"interpreted"`` for debugging.
     memory_planning : SessionOptions.MemoryPlanning
         How tensors are laid out that cross to where a size is known which the run computes.
+    runtime_const_folding : bool
+        Compute the constants that replaceable weights decide when the session is opened, rather
+        than take them from the file, which then need not have them (``Plan.save(folded=False)``).
+        The bits are the same.
     seed : int or None
         Where a plan draws random numbers: the runs of the session, one after the other, draw what
         the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
@@ -275,6 +279,7 @@ class SessionOptions(_Options):
     strict_native: bool
     executor: str
     memory_planning: _MemoryPlanning
+    runtime_const_folding: bool
     seed: int | None
     enable_profiling: bool
     profile_file_prefix: str
@@ -296,6 +301,7 @@ class SessionOptions(_Options):
         "strict_native": (False, _flag),
         "executor": (EXECUTORS[0], _executor),
         "memory_planning": (MemoryPlanning(), _planning),
+        "runtime_const_folding": (False, _flag),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),

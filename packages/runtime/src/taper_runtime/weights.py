@@ -55,14 +55,16 @@ class SessionWeights:
         nothing but values.
     """
 
-    def __init__(self, plan: Plan, swap: Callable[[Plan], None]) -> None:
+    def __init__(self, plan: Plan, swap: Callable[[Plan, int], None]) -> None:
         self._plan = plan
         self._swap = swap
         self._lock = Lock()
         self._shadow: dict[str, np.ndarray] | None = None
         self._replaced: set[str] = set()
         self._version = next(_versions)
-        self._names = {each: name for name, w in plan.weights.items() for each in (name, *w.aliases)}
+        self._names = {
+            each: name for name, w in plan.weights.items() for each in (name, *w.aliases)
+        }
         self._needed = weights_needed(plan.derived)
 
     @property
@@ -108,7 +110,8 @@ class SessionWeights:
         values = weight_values(self._plan)
         if spec.name not in values:
             raise InputError(f"weight {name!r}: no run needs it, so that the plan does not keep it")
-        value = values[spec.name]
+        value = values[spec.name].view()
+        value.flags.writeable = False
         if not spec.is_complex:
             return value
         from taper_runtime.complex_ends import as_complex
@@ -218,10 +221,10 @@ class SessionWeights:
             values = weight_values(self._plan)
             return {name: values[name] for name in sorted(self._replaced)}
 
-    def join(self, swap: Callable[[Plan], None]) -> None:
-        """Have ``swap`` called for the present set and for all later ones."""
+    def again(self) -> None:
+        """Swap in the present set once more: for what the session has made since."""
         with self._lock:
-            swap(self._plan)
+            self._swap(self._plan, self._version)
 
     def _replace(self, given: Mapping[str, np.ndarray]) -> None:
         """Compute what follows from new values, then swap; the lock is held."""
@@ -235,11 +238,10 @@ class SessionWeights:
             ):
                 constants[name] = derive_named(name, recipe, plan.weights, values)
         originals = {name: values[name] for name in plan.originals}
-        new = plan._replace(constants=constants, originals=originals)
-        self._swap(new)
-        self._plan = new
+        new, version = plan._replace(constants=constants, originals=originals), next(_versions)
+        self._swap(new, version)
+        self._plan, self._version = new, version
         self._replaced |= given.keys()
-        self._version = next(_versions)
 
     def _check_replaceable(self) -> None:
         if not self._plan.weights:
@@ -251,9 +253,7 @@ class SessionWeights:
 
             near = nearest(str(name), list(self._names))
             hint = f"; did you mean {near!r}?" if near else ""
-            raise InputError(
-                _FIXED if not self._plan.weights else f"unknown weight {name!r}{hint}"
-            )
+            raise InputError(_FIXED if not self._plan.weights else f"unknown weight {name!r}{hint}")
         return self._plan.weights[self._names[name]]
 
     def _read(self, source: Source) -> Mapping[str, Any]:
@@ -315,7 +315,10 @@ class SessionWeights:
     def _refusal(self, name: object) -> str:
         """Return why a name cannot be given a value, empty if it can."""
         if not isinstance(name, str) or name not in self._names:
-            if self._plan.tensors.get(name) is not None and self._plan.tensors[name].role == "state":
+            if (
+                self._plan.tensors.get(name) is not None
+                and self._plan.tensors[name].role == "state"
+            ):
                 return f"{name!r} is state, which set_state gives a value, and no weight"
             return f"unknown weight {name!r}"
         if self._plan.weights[self._names[name]].kind == "constant":
@@ -351,5 +354,3 @@ def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     return a is b or a.tobytes() == b.tobytes()
-
-

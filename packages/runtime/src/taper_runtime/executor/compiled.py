@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.executor._program import Weights
 from taper_runtime.executor.executor import Executor, refuse
-from taper_runtime.executor.program import all_nodes, executed_nodes, make_runner
+from taper_runtime.executor.program import (
+    all_nodes,
+    constant_names,
+    executed_nodes,
+    make_runner,
+)
 from taper_runtime.executor.rollback import with_saves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -29,9 +35,11 @@ class CompiledExecutor(Executor):
         runner: Runner,
         nodes: list[PlanNode],
         repeated: list[int] | None,
+        constants: list[str],
     ) -> None:
         self._runner = runner
         self._nodes = nodes
+        self._constants = constants
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
 
@@ -50,9 +58,18 @@ class CompiledExecutor(Executor):
                 [n for n, kernel in zip(all_nodes(plan), kernels, strict=True) if kernel is None],
             )
         outputs = list(dict.fromkeys(plan.writes))
-        if len(outputs) == len(plan.writes):
-            return cls(runner, nodes, None)
-        return cls(runner, nodes, [outputs.index(name) for name in plan.writes])
+        repeated = None
+        if len(outputs) < len(plan.writes):
+            repeated = [outputs.index(name) for name in plan.writes]
+        return cls(runner, nodes, repeated, constant_names(plan))
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> CompiledExecutor:
+        """See :meth:`Executor.with_constants`; no node is prepared anew."""
+        weights = Weights([constants[name] for name in self._constants], generation)
+        runner = self._runner.with_weights(weights)
+        return CompiledExecutor(runner, self._nodes, self._repeated, self._constants)
 
     @property
     def steps(self) -> list[tuple[PlanNode, str]]:

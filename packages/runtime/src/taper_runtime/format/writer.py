@@ -120,7 +120,7 @@ def _replaced_mode(path: str) -> int | None:
 
 def to_document(plan: Plan) -> dict[str, Any]:
     """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
-    weights = {}
+    weights: dict[str, Any] = {}
     if plan.weights:
         weights["weights"] = {name: _weight(plan.weights[name]) for name in sorted(plan.weights)}
         weights["derived"] = {

@@ -32,6 +32,8 @@ from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
 from taper_runtime.plan.recipes import parse_recipes
 from taper_runtime.plan.weights import (
     KINDS,
+    MAX_GROWTH,
+    MAX_LITTLE,
     WEIGHT_PREFIX,
     check_recipe,
     direct_weight,
@@ -313,11 +315,13 @@ def _check_weights(plan: Plan) -> None:
 
 def _check_derived(plan: Plan) -> None:
     direct: set[str] = set()
+    data = (*plan.originals.values(), *plan.constants.values())
+    limit = max(MAX_LITTLE, MAX_GROWTH * sum(array.nbytes for array in data))
     for name, recipe in plan.derived.items():
         field = f"plan.derived[{name!r}]"
         if name not in plan.tensors or plan.tensors[name].role != "constant":
             fail(field, "expected the name of a constant", name)
-        check_recipe(recipe, plan.weights, plan.tensors[name].type, field)
+        check_recipe(recipe, plan.weights, plan.tensors[name].type, limit, field)
         weight = direct_weight(recipe)
         if weight is not None and weight in direct:
             fail(field, "expected one constant that is this weight", weight)

@@ -33,7 +33,7 @@ KINDS = ("parameter", "buffer", "constant")
 #: Values of weights stand beside the constants in the file, under this prefix.
 WEIGHT_PREFIX = "weight/"
 
-#: Bytes that the steps of one recipe may compute, as times those of all weights, and at least.
+#: Bytes that the steps of one recipe may compute, as times those of all data, and at least.
 MAX_GROWTH, MAX_LITTLE = 64, 1 << 30
 
 
@@ -72,20 +72,13 @@ class WeightSpec(NamedTuple):
         return TensorType(COMPLEX[self.dtype], self.shape[:-1]) if self.is_complex else self.type
 
 
-class Call(NamedTuple):
-    """The op of a recipe's step, and which of its outputs the step is."""
-
-    op: str
-    index: int
-
-    @classmethod
-    def of(cls, text: str) -> Call:
-        """Read it as a recipe has it: the second output of TOPK is ``TOPK[1]``."""
-        op, bracket, rest = text.partition("[")
-        digits = rest.removesuffix("]")
-        if bracket and rest.endswith("]") and digits.isascii() and digits.isdigit():
-            return cls(op, int(digits[:9]))
-        return cls(text, 0)
+def step_op(text: str) -> tuple[str, int]:
+    """Return the op of a step and which of its outputs: of ``TOPK[1]`` the second."""
+    op, bracket, rest = text.partition("[")
+    digits = rest.removesuffix("]")
+    if bracket and rest.endswith("]") and digits.isascii() and digits.isdigit():
+        return op, int(digits[:9])
+    return text, 0
 
 
 def direct_weight(recipe: Sequence[Step]) -> str | None:
@@ -95,7 +88,9 @@ def direct_weight(recipe: Sequence[Step]) -> str | None:
 
 def weights_needed(derived: Mapping[str, Sequence[Step]]) -> set[str]:
     """Return the names of the weights that recipes read."""
-    return {step.attrs["name"] for recipe in derived.values() for step in recipe if step.op == WEIGHT}
+    return {
+        step.attrs["name"] for recipe in derived.values() for step in recipe if step.op == WEIGHT
+    }
 
 
 def weight_values(plan: Plan) -> dict[str, np.ndarray]:
@@ -108,9 +103,7 @@ def weight_values(plan: Plan) -> dict[str, np.ndarray]:
     return values
 
 
-def recipe_types(
-    recipe: Sequence[Step], weights: Mapping[str, WeightSpec]
-) -> list[TensorType]:
+def recipe_types(recipe: Sequence[Step], weights: Mapping[str, WeightSpec]) -> list[TensorType]:
     """Return the type of each step.
 
     Raises
@@ -123,7 +116,7 @@ def recipe_types(
         if step.op == WEIGHT:
             types.append(weights[step.attrs["name"]].type)
             continue
-        op, index = Call.of(step.op)
+        op, index = step_op(step.op)
         inputs = [None if place is None else types[place] for place in step.inputs]
         types.append(REGISTRY[op].infer_types(inputs, step.attrs)[index])
     return types
@@ -152,7 +145,7 @@ def derive(
         if step.op == WEIGHT:
             arrays[place] = values[step.attrs["name"]]
             continue
-        op, index = Call.of(step.op)
+        op, index = step_op(step.op)
         arrays[place] = evaluate_step(
             op,
             index,
@@ -243,13 +236,35 @@ def completed(plan: Plan) -> Plan:
     return plan if is_folded(plan) else folded(plan)
 
 
+def opened(plan: Plan, *, fold: bool) -> Plan:
+    """Return the plan as a session runs it: computed from its weights if ``fold``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be, or has to be.
+    """
+    if fold and not plan.weights:
+        raise InputError(
+            "runtime_const_folding: expected False, as the plan's weights are fixed; export the "
+            "module with weights='replaceable'"
+        )
+    if not fold and not is_folded(plan):
+        raise InputError(
+            "the plan was saved with folded=False, without what is computed from its weights: "
+            "set SessionOptions.runtime_const_folding"
+        )
+    return folded(plan) if fold else plan
+
+
 def check_recipe(
     recipe: Sequence[Step],
     weights: Mapping[str, WeightSpec],
     wanted: TensorType,
+    limit: int,
     field: str,
 ) -> None:
-    """Check that a recipe computes a tensor of a type, within the limits.
+    """Check that a recipe computes a tensor of a type, in steps of ``limit`` bytes in all.
 
     Raises
     ------
@@ -257,7 +272,6 @@ def check_recipe(
         Naming the step that breaks a rule.
     """
     types: list[TensorType] = []
-    limit = max(MAX_LITTLE, MAX_GROWTH * sum(spec.type.nbytes for spec in weights.values()))
     total = 0
     for place, step in enumerate(recipe):
         where = f"{field}[{place}]"
@@ -276,7 +290,7 @@ def check_recipe(
 
 
 def _step_type(step: Step, types: Sequence[TensorType], field: str) -> TensorType:
-    op, index = Call.of(step.op)
+    op, index = step_op(step.op)
     if op not in REGISTRY or REGISTRY[op].blocks:
         fail(f"{field}[0]", "expected a registered op without blocks", step.op)
     if step.op not in (op, f"{op}[{index}]") or step.op == f"{op}[0]":
@@ -284,17 +298,13 @@ def _step_type(step: Step, types: Sequence[TensorType], field: str) -> TensorTyp
     inputs = [None if place is None else types[place] for place in step.inputs]
     try:
         inferred = REGISTRY[op].infer_types(inputs, step.attrs)
-        if index < len(inferred):
-            _check_sizes(inferred[index])
-            return inferred[index]
     except OpError as error:
         raise PlanFormatError(field, str(error)) from error
-    fail(f"{field}[0]", f"expected one of its {len(inferred)} outputs", step.op)
-
-
-def _check_sizes(type_: TensorType) -> None:
-    if any(type(size) is not int for size in type_.shape):
-        raise OpError(f"expected sizes that are known, got {type_.shape}")
+    if index >= len(inferred):
+        fail(f"{field}[0]", f"expected one of its {len(inferred)} outputs", step.op)
+    if any(type(size) is not int for size in inferred[index].shape):
+        fail(field, "expected sizes that are known", inferred[index].shape)
+    return inferred[index]
 
 
 def weights_of(plan: Plan, constants: Collection[str]) -> dict[str, Any]:
