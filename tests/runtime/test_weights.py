@@ -1,9 +1,7 @@
 """The weights of a session: what can be asked of them, and what replaces them."""
 
-import gc
 import pickle
 import threading
-import tracemalloc
 import weakref
 
 import numpy as np
@@ -17,6 +15,7 @@ from taper_runtime.plan.recipes import Step
 from taper_runtime.plan.weights import WeightSpec
 from weighted_plans import K, Q, expected, weight, weighted_plan
 
+B = weighted_plan().constants["b"]
 X = np.linspace(-1, 2, 8, dtype=np.float32).reshape(2, 4)
 NEW = {
     "q": Q[::-1].copy(),
@@ -36,7 +35,7 @@ def ran(session):
     return session.run(None, {"x": X})[0]
 
 
-def want(q=Q, k=K, b=weighted_plan().constants["b"]):
+def want(q=Q, k=K, b=B):
     return expected(q, k, b, X)
 
 
@@ -75,7 +74,7 @@ def test_a_weight_can_be_read_and_not_written():
     np.testing.assert_array_equal(weights.get("k"), NEW["k"])
     with pytest.raises(InputError, match="no run needs it"):
         weights.get("unused")
-    with pytest.raises(InputError, match="unknown weight 'hed.k'; did you mean 'head.k'"):
+    with pytest.raises(InputError, match=r"unknown weight 'hed\.k'; did you mean 'head\.k'"):
         weights.get("hed.k")
 
 
@@ -97,7 +96,7 @@ def test_a_set_is_loaded_then_committed(executor, fold):
 def test_folding_gives_the_same_bits(tmp_path):
     plan = weighted_plan()
     plan.save(tmp_path / "m.taper", folded=False)
-    with pytest.raises(InputError, match="set SessionOptions.runtime_const_folding"):
+    with pytest.raises(InputError, match=r"set SessionOptions\.runtime_const_folding"):
         InferenceSession(tmp_path / "m.taper")
     folding = opened(tmp_path / "m.taper", runtime_const_folding=True)
     session = opened(plan)
@@ -159,7 +158,7 @@ def test_a_file_is_checked(tmp_path):
     whole = path.read_bytes()
     for broken in (b"", whole[:4], whole[:-1], whole + b"x", b"PK\x03\x04" + whole):
         path.write_bytes(broken)
-        with pytest.raises(PlanFormatError, match="safetensors|truncated|data|header") as caught:
+        with pytest.raises(PlanFormatError, match=r"safetensors|truncated|data|header") as caught:
             weights.load(path)
         assert caught.value.path == str(path)
     with pytest.raises(OSError, match="regular file"):
@@ -237,7 +236,7 @@ def test_tied_weights_have_one_value():
     session.weights.load(one)
     session.weights.commit()
     np.testing.assert_allclose(ran(session), want(**NEW), rtol=1e-6)
-    with pytest.raises(InputError, match="'head.k': expected the values of 'k', which is tied"):
+    with pytest.raises(InputError, match=r"'head\.k': expected the values of 'k', which is tied"):
         session.weights.load({**NEW, "head.k": K})
 
 
@@ -297,8 +296,7 @@ def test_a_plan_with_fixed_weights_says_how_to_export_another():
 def test_versions_rise_over_all_sessions():
     a, b = opened(), opened()
     versions = [a.weights.version, b.weights.version]
-    for session in (a, b, a):
-        versions.append(session.weights.update("q", Q))
+    versions += [session.weights.update("q", Q) for session in (a, b, a)]
     assert versions == sorted(set(versions))
 
 
@@ -329,7 +327,7 @@ def test_a_session_with_other_weights_is_pickled_with_them(tmp_path):
     weighted_plan().save(tmp_path / "m.taper")
     session = InferenceSession(tmp_path / "m.taper")
     session.weights.update("q", NEW["q"])
-    again = pickle.loads(pickle.dumps(session))
+    again = pickle.loads(pickle.dumps(session))  # noqa: S301
     assert ran(again).tobytes() == ran(session).tobytes()
     assert ran(InferenceSession(tmp_path / "m.taper")).tobytes() != ran(again).tobytes()
 
@@ -352,26 +350,6 @@ def test_the_old_set_goes_with_its_last_run():
     assert kept() is None
     assert sum(ref() is not None for ref in values) == 1  # keep, which nothing replaces
     assert ran(session).shape == (8,)
-
-
-def test_memory_stays_flat():
-    session = opened()
-    for _ in range(5):
-        session.weights.update_many(NEW)
-        ran(session)
-    tracemalloc.start()
-    try:
-        session.weights.update_many(NEW)
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        for _ in range(200):
-            session.weights.update_many(NEW)
-            ran(session)
-        gc.collect()  # Python's own lists of free tuples too
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert after - before < 10_000
 
 
 def test_no_run_sees_a_mixture():

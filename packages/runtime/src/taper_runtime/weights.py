@@ -40,7 +40,7 @@ class SessionWeights:
     """The parameters and buffers of a session's plan, by their names in the state dict.
 
     Weights are one set, which a run sees whole: a run that has begun when the set is replaced ends
-    with the old one, the next run begins with the new one. What is computed from weights is computed
+    with the old one, the next run begins with the new one. What follows from weights is computed
     anew before any run sees them, with the bits that an export of the new ones has. Any failure
     leaves the set as it was. Many threads may call this at once, and run meanwhile.
 
@@ -315,10 +315,8 @@ class SessionWeights:
     def _refusal(self, name: object) -> str:
         """Return why a name cannot be given a value, empty if it can."""
         if not isinstance(name, str) or name not in self._names:
-            if (
-                self._plan.tensors.get(name) is not None
-                and self._plan.tensors[name].role == "state"
-            ):
+            tensor = self._plan.tensors.get(str(name))
+            if tensor is not None and tensor.role == "state":
                 return f"{name!r} is state, which set_state gives a value, and no weight"
             return f"unknown weight {name!r}"
         if self._plan.weights[self._names[name]].kind == "constant":
@@ -343,7 +341,7 @@ def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
         pairs = np.array(value, order="C").reshape(-1).view(spec.dtype)
         value = pairs.reshape(*value.shape, 2)
     if dtype != spec.dtype or value.dtype != DTYPES[spec.dtype].storage:
-        got = value.dtype if dtype == spec.dtype else dtype
+        got = str(value.dtype) if dtype == spec.dtype else dtype
         raise InputError(f"{what}: expected dtype {spec.seen.dtype}, got {got}")
     if value.shape != spec.shape:
         raise InputError(f"{what}: expected shape {list(spec.shape)}, got {list(value.shape)}")

@@ -9,7 +9,7 @@ from taper_runtime.executor.taper cimport taper_span, taper_status
 
 cdef class Frame:
     cdef Instance instance  # whose image it has
-    cdef int64_t generation # of the weights that the image leads to, -1: none
+    cdef int64_t generation  # of the weights that the image leads to, -1: none
     cdef Buffer arena       # with the scratch of workers 1.. behind it
     cdef Buffer image
     cdef Buffer bases       # void *: of each base of the program, during a run

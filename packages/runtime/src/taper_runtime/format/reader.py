@@ -14,8 +14,8 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
-from taper_runtime.format.container import parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
+from taper_runtime.format.container import parse_header, parse_json
 from taper_runtime.format.expression import Expressions
 from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN

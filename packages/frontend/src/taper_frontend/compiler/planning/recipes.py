@@ -17,8 +17,9 @@ _FEW = 8  # elements of a literal whose values are written
 def written_recipes(constants: Mapping[str, Constant]) -> dict[str, dict[str, list[Any]]]:
     """Return metadata that tells how those constants are made that a parameter has a part in.
 
-    But for those that replaceable weights decide, whose recipes the plan itself has. That is plain data in the form of :class:`taper_runtime.plan.recipes.Step`; nothing where there
-    is no such constant.
+    But for those that replaceable weights decide, whose recipes the plan itself has. That is plain
+    data in the form of :class:`taper_runtime.plan.recipes.Step`; nothing where there is no such
+    constant.
     """
     recipes = {
         name: _written(constant)
