@@ -12,7 +12,8 @@ import numpy as np
 
 from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError
-from taper_runtime.format.weights_file import StoredWeight
+from taper_runtime.format.mapping import open_regular
+from taper_runtime.format.weights_file import StoredWeight, read_safetensors
 from taper_runtime.plan.weights import (
     KINDS,
     WeightSpec,
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from taper_runtime.format.writer import FilePath
     from taper_runtime.plan.plan import Plan
 
-#: Arrays by name, the path of a safetensors file, or what gives the array of a weight.
+#: Arrays by name, the path of a file, or what gives the array of a weight.
 Source = Mapping[str, np.ndarray] | str | os.PathLike[str] | Callable[[str, WeightSpec], np.ndarray]
+
+_ZIP = b"PK\x03\x04"  # the first bytes of a PT2 archive
 
 _FIXED = "the plan's weights are fixed: export the module with weights='replaceable'"
 
@@ -144,10 +147,10 @@ class SessionWeights:
         Parameters
         ----------
         source : mapping, path or callable
-            Arrays by name, which are copied; the path of a safetensors file, which is mapped and
-            must not be changed in place; or a function of a name and a
-            :class:`~taper_runtime.plan.weights.WeightSpec` that returns the array, asked for every
-            parameter and buffer that the plan needs.
+            Arrays by name, which are copied; the path of a safetensors file or of a PT2 archive of
+            one model, which is mapped and must not be changed in place; or a function of a name and
+            a :class:`~taper_runtime.plan.weights.WeightSpec` that returns the array, asked for
+            every parameter and buffer that the plan needs.
         strict : bool
             Without it, weights that are missing stay as they are and unknown names are passed over.
 
@@ -157,7 +160,7 @@ class SessionWeights:
             Listing everything that is missing, unknown, or of another dtype or shape; or if the
             plan's weights are fixed. A set that was loaded before stays.
         PlanFormatError
-            If the file is no safetensors file.
+            If the file is neither, or damaged.
         OSError
             If it cannot be read.
         """
@@ -325,24 +328,29 @@ class SessionWeights:
 
 
 def _read_file(path: FilePath) -> Mapping[str, StoredWeight]:
-    from taper_runtime.format.weights_file import read_safetensors
+    with open(path, "rb", opener=open_regular) as file:
+        is_archive = file.read(4) == _ZIP
+    if not is_archive:
+        return read_safetensors(path)
+    from taper_runtime import pt2
 
-    return read_safetensors(path)
+    archive = pt2.open(path)
+    dtypes = archive.dtypes()
+    return {name: StoredWeight(dtypes[name], array) for name, array in archive.weights().items()}
 
 
 def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
     """Return an array of exactly a weight's dtype and shape, complex numbers as pairs."""
-    dtype = spec.dtype
+    dtype = ""  # of an array, its own
     if isinstance(value, StoredWeight):
-        value, dtype = value.array, value.dtype
+        dtype, value = value.dtype, value.array
     if not isinstance(value, np.ndarray):
         raise InputError(f"{what}: expected a numpy array, got {type(value).__name__}")
     if spec.is_complex and value.dtype == COMPLEX[spec.dtype]:
         pairs = np.array(value, order="C").reshape(-1).view(spec.dtype)
-        value = pairs.reshape(*value.shape, 2)
-    if dtype != spec.dtype or value.dtype != DTYPES[spec.dtype].storage:
-        got = str(value.dtype) if dtype == spec.dtype else dtype
-        raise InputError(f"{what}: expected dtype {spec.seen.dtype}, got {got}")
+        value, dtype = pairs.reshape(*value.shape, 2), ""
+    if dtype not in ("", spec.dtype) or value.dtype != DTYPES[spec.dtype].storage:
+        raise InputError(f"{what}: expected dtype {spec.seen.dtype}, got {dtype or value.dtype}")
     if value.shape != spec.shape:
         raise InputError(f"{what}: expected shape {list(spec.shape)}, got {list(value.shape)}")
     if spec.dtype == "bool" and np.asarray(value, order="C").view("u1").max(initial=0) > 1:

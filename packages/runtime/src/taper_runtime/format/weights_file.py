@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.format.container import parse_header
-from taper_runtime.format.reader import map_array, map_file, named
+from taper_runtime.format.mapping import mapped
+from taper_runtime.format.reader import map_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,8 +41,7 @@ def read_safetensors(path: FilePath) -> dict[str, StoredWeight]:
     OSError
         If it cannot be opened, or is no regular file.
     """
-    with named(path):
-        buffer = map_file(path)
+    with mapped(path) as buffer:
         entries = parse_header(buffer, "a safetensors file").entries
         return {
             name: StoredWeight(entry.dtype, map_array(buffer, entry))

@@ -14,10 +14,11 @@ import numpy as np
 
 from taper_runtime.dtypes import COMPLEX
 from taper_runtime.errors import InputError, OpError, PlanFormatError
+from taper_runtime.format.mapping import aligned_copy, is_aligned
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.checks import ALIGNMENT, fail
+from taper_runtime.plan.checks import fail
 from taper_runtime.plan.recipes import WEIGHT
 
 if TYPE_CHECKING:
@@ -166,14 +167,9 @@ def stored_aligned(array: np.ndarray) -> np.ndarray:
 
     It is copied unless it is so already and nobody can write to it.
     """
-    if array.flags.c_contiguous and not _misalignment(array) and _is_frozen(array):
+    if array.flags.c_contiguous and is_aligned(array) and _is_frozen(array):
         return array
-    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -_misalignment(room) % ALIGNMENT
-    copy = np.ndarray(array.shape, array.dtype, room, start)
-    copy[...] = array
-    copy.flags.writeable = room.flags.writeable = False
-    return copy
+    return aligned_copy(array)
 
 
 def _is_frozen(array: object) -> bool:
@@ -183,11 +179,6 @@ def _is_frozen(array: object) -> bool:
             return False
         array = array.base
     return True
-
-
-def _misalignment(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address % ALIGNMENT
 
 
 def folded(plan: Plan) -> Plan:
