@@ -149,6 +149,7 @@ def test_dynamic_shapes_of_a_function(taper):
         (["--input-names", "a,b"], {"input_names": ["a", "b"]}),
         (["--output-names", "c"], {"output_names": ["c"]}),
         (["--trace", "t.html"], {"trace": Path("t.html")}),
+        (["--weights", "replaceable"], {"weights": "replaceable"}),
     ],
 )
 def test_options_are_those_of_python(options, wanted, taper, monkeypatch):

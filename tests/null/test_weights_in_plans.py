@@ -1,12 +1,17 @@
 """Replaceable weights in a plan and its file: what is kept, computed, and refused."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from plan_files import PlanFile, assert_same_plan, small_plan
 from taper_runtime import InputError, PlanFormatError, load
 from taper_runtime.format.reader import loads
-from taper_runtime.plan.recipes import Step
+from taper_runtime.format.writer import to_document
+from taper_runtime.plan.recipes import Step, parse_steps
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import WeightSpec, folded, unfolded, weight_values
 from weighted_plans import K, Q, weight, weighted_plan
@@ -267,3 +272,21 @@ def test_a_constant_that_no_recipe_computes_needs_its_data():
     with pytest.raises(PlanFormatError) as caught:
         validate(plan._replace(constants={"b": plan.constants["b"]}))  # not keep's
     assert caught.value.field == "plan.tensors['keep']"
+
+
+def test_page_shows_weights():
+    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    shown = json.loads(re.search(r"<!-- weights -->\n```json\n(.*?)```", page, re.S)[1])
+    k, scale = np.arange(32, dtype=np.float32).reshape(8, 4), np.array(2, np.float32)
+    plan = small_plan()._replace(
+        weights={
+            "k": WeightSpec("k", "parameter", "float32", (8, 4), aliases=("head.k",)),
+            "scale": WeightSpec("scale", "constant", "float32", ()),
+        },
+        derived=parse_steps(shown["derived"], "plan.derived"),
+        originals={"k": k, "scale": scale},
+    )
+    document = to_document(plan)
+    for part in ("weights", "derived"):
+        assert json.loads(json.dumps(document[part])) == shown[part]
+    np.testing.assert_array_equal(folded(plan).constants["w"], (k * scale).T)
