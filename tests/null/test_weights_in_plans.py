@@ -11,6 +11,7 @@ from plan_files import PlanFile, assert_same_plan, small_plan
 from taper_runtime import InputError, PlanFormatError, load
 from taper_runtime.format.reader import loads
 from taper_runtime.format.writer import to_document
+from taper_runtime.limits import Limits
 from taper_runtime.plan.recipes import Step, parse_steps
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import WeightSpec, folded, unfolded, weight_values
@@ -290,3 +291,11 @@ def test_page_shows_weights():
     for part in ("weights", "derived"):
         assert json.loads(json.dumps(document[part])) == shown[part]
     np.testing.assert_array_equal(folded(plan).constants["w"], (k * scale).T)
+
+
+def test_steps_of_recipes_are_counted(tmp_path):
+    blob = file_of(weighted_plan(), tmp_path)
+    assert loads(blob, limits=Limits(nodes=7)).weights
+    with pytest.raises(PlanFormatError, match=r"Limits\.nodes") as caught:
+        loads(blob, limits=Limits(nodes=6))
+    assert caught.value.field == "plan.derived"

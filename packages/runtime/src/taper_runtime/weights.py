@@ -18,7 +18,6 @@ from taper_runtime.plan.weights import (
     KINDS,
     WeightSpec,
     derive_named,
-    direct_weight,
     stored_aligned,
     weight_values,
     weights_needed,
@@ -236,9 +235,7 @@ class SessionWeights:
         values = {**weight_values(plan), **given}
         constants = dict(plan.constants)
         for name, recipe in plan.derived.items():
-            if direct_weight(recipe) is not None or not weights_needed({name: recipe}).isdisjoint(
-                given
-            ):
+            if not weights_needed({name: recipe}).isdisjoint(given):
                 constants[name] = derive_named(name, recipe, plan.weights, values)
         originals = {name: values[name] for name in plan.originals}
         new, version = plan._replace(constants=constants, originals=originals), next(_versions)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from taper_runtime.format.container import parse_header
 from taper_runtime.format.mapping import mapped
 from taper_runtime.format.reader import map_array
+from taper_runtime.limits import Limits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +43,7 @@ def read_safetensors(path: FilePath) -> dict[str, StoredWeight]:
         If it cannot be opened, or is no regular file.
     """
     with mapped(path) as buffer:
-        entries = parse_header(buffer, "a safetensors file").entries
+        entries = parse_header(buffer, Limits(), "a safetensors file").entries
         return {
             name: StoredWeight(entry.dtype, map_array(buffer, entry))
             for name, entry in entries.items()
