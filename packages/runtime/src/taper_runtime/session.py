@@ -125,7 +125,7 @@ class InferenceSession:
         executor = _compile(function, options, self._threads)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
-            executor = self._recording = _record(executor, function)
+            executor = self._recording = _record(executor, options)
         self._executor = executor
         self._state: State | None = None
         if self.plan.states or any(entry.states for entry in self.plan.entries.values()):
@@ -477,7 +477,7 @@ class InferenceSession:
         if self._call is None:
             from taper_runtime.calls import Call
 
-            self._call = Call(self.plan.entry()._replace(constants={}))  # which may be replaced
+            self._call = Call(self.plan.entry().without_values())
         return self._call
 
     def _session_of(self, entry: str | None) -> InferenceSession:
@@ -647,12 +647,12 @@ def _compile(plan: Plan, options: SessionOptions, threads: int) -> Executor:
     )
 
 
-def _record(executor: Executor, plan: Plan) -> RecordingExecutor:
-    if not isinstance(executor, CompiledExecutor):
+def _record(executor: Any, options: SessionOptions) -> RecordingExecutor:
+    if options.executor != "compiled":
         raise InputError("enable_profiling: expected the compiled executor, got another")
     from taper_runtime.recording import RecordingExecutor
 
-    return RecordingExecutor(executor, plan)
+    return RecordingExecutor(executor)
 
 
 def _severity(options: SessionOptions) -> int:

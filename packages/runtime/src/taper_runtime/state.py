@@ -37,7 +37,7 @@ class State:
     """
 
     def __init__(self, plan: Plan, seed: int | None = None) -> None:
-        self._plan = _without_weights(plan)
+        self._plan = plan.without_values()
         self._lock = Lock()
         self._seed = seed
         self._generator = plan.generator
@@ -57,7 +57,7 @@ class State:
     def of(self, plan: Plan) -> State:
         """Return this state as another entry of the plan sees it: they share all tensors."""
         other = copy(self)
-        other._plan, other._generator = _without_weights(plan), plan.generator
+        other._plan, other._generator = plan.without_values(), plan.generator
         other._doubled = _doubled(plan)
         return other
 
@@ -146,12 +146,6 @@ class State:
     def _check(self, name: str) -> None:
         if name not in self.names:
             raise InputError(f"unknown state {name!r}; expected one of {[*self.names]}")
-
-
-def _without_weights(plan: Plan) -> Plan:
-    """Return the plan without the values of constants, which a session may replace."""
-    first = {n: a for n, a in plan.constants.items() if plan.tensors[n].role == "state"}
-    return plan._replace(constants=first, originals={})
 
 
 def _doubled(plan: Plan) -> list[str]:

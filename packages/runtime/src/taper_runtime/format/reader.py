@@ -151,6 +151,7 @@ def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Any, Mapping[str, Stor
     if "plan" not in metadata:
         fail(f"{field}.plan", "expected a plan as JSON", None)
     document = parse_json(metadata["plan"], "plan")
+    check_counts(document, limits)
     _check_version(document)
     return document, entries
 
@@ -174,6 +175,7 @@ def _read_plan(
     buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
 ) -> Plan:
     """Return a plan of its own document, and of its tensors by their names there."""
+    check_counts(document, limits)
     has_weights = type(document) is dict and "weights" in document
     constants, samples, originals = {}, {}, {}
     for name, entry in stored.items():
@@ -184,7 +186,6 @@ def _read_plan(
             originals[name.removeprefix(WEIGHT_PREFIX)] = array
         else:
             constants[name] = array
-    check_counts(document, limits)
     chars = Budget("plan.sizes", "expression_chars", limits.expression_chars)
     plan = _from_document(document, constants, samples, chars)._replace(originals=originals)
     validate(plan, limits)

@@ -391,20 +391,25 @@ class Plan(NamedTuple):
 
     def body(self, block: Block) -> Plan:
         """Return a block of this plan as a plan of its own, with the constants that it reads."""
-        constants = {
-            name: self.constants[name]
-            for name in _names_read(block)
-            if name in self.constants and name not in self.states
-        }
+        constants = [
+            name
+            for name in dict.fromkeys(_names_read(block))
+            if name in self.tensors and self.tensors[name].role == "constant"
+        ]
         return Plan(
             nodes=block.nodes,
             tensors={**{name: self.tensors[name] for name in constants}, **block.tensors},
             placements={**{name: self.placements[name] for name in constants}, **block.placements},
             inputs=block.inputs,
             outputs=block.outputs,
-            constants=constants,
+            constants={name: self.constants[name] for name in constants if name in self.constants},
             sizes=self.sizes,
         )
+
+    def without_values(self) -> Plan:
+        """Return the plan without the values of weights, which a session may replace."""
+        first = {name: self.constants[name] for name in self.states if name in self.constants}
+        return self._replace(constants=first, originals=_NOTHING)
 
     def __repr__(self) -> str:
         from taper_runtime.report import summarize_plan
