@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._frames import Runner
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
@@ -37,11 +38,16 @@ class CompiledExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        pool: FramePool | None = None,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        runner = make_runner(plan, threads)
+        runner = make_runner(plan, threads, pool)
         nodes = executed_nodes(plan)
         if strict_native:
             kernels = runner.kernels()
@@ -64,16 +70,27 @@ class CompiledExecutor(Executor):
         kernels = self._runner.kernels()  # those in blocks come last
         return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=False)]
 
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return self._runner.kernels().count(None)
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return self._runner.weights_version
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._repeated is None:
-            return self._runner.run(inputs, out, sizes)
-        outputs = self._runner.run(inputs, self._distinct(out), sizes)
+            return self._runner.run(inputs, out, sizes, stop)
+        outputs = self._runner.run(inputs, self._distinct(out), sizes, stop)
         return [outputs[i] for i in self._repeated]
 
     def _distinct(
@@ -89,13 +106,14 @@ class CompiledExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
         """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`.
 
         That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
         clock, zeros where the worker had no part in the step.
         """
-        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes)
+        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes, stop)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
         return outputs, spans[: len(self._nodes)]

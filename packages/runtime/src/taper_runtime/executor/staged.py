@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.errors import InputError
+from taper_runtime.executor._pool import FramePool, Stop
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Executor
 from taper_runtime.executor.inputs import bind_inputs, check_measured
@@ -50,13 +51,14 @@ class StagedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        pool: FramePool | None = None,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
-        stages = cut(plan)
+        stages, pool = cut(plan), pool or FramePool()
         executors = [
-            base.compile(stage.plan, strict_native=strict_native, threads=threads)
+            base.compile(stage.plan, strict_native=strict_native, threads=threads, pool=pool)
             for stage in stages
         ]
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
@@ -67,26 +69,46 @@ class StagedExecutor(Executor):
         """Executed nodes in order, each with its kernel's name, of the last run's sizes."""
         return [step for executor in self._executors for step in executor.steps]
 
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return sum(int(executor.fallback_nodes) for executor in self._executors)
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return max((int(executor.weights_version) for executor in self._executors), default=0)
+
+    def memory_planning(self) -> dict[str, Any]:
+        """See :meth:`Executor.memory_planning`."""
+        return self._planner.stats()
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        return self._run(inputs, out, None)
+        return self._run(inputs, out, stop, None)
 
     def profile(
-        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
         """Run once; returns the outputs, and when workers were at :attr:`steps`."""
         spans: list[list[tuple[int, int]]] = []
-        return self._run(inputs, out, spans), spans
+        return self._run(inputs, out, stop, spans), spans
 
     def _run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
+        stop: Stop | None,
         spans: list[list[tuple[int, int]]] | None,
     ) -> list[np.ndarray]:
         plan = self._plan
@@ -106,7 +128,7 @@ class StagedExecutor(Executor):
                     value = int(_at(arrays[root], offset))
                     check_measured(plan, name, value, values)
                     values[name] = value
-                self._run_stage(index, arrays, given, values, slab, spans)
+                self._run_stage(index, arrays, given, values, slab, stop, spans)
         return [arrays[name] for name in plan.writes]
 
     def _run_stage(
@@ -116,6 +138,7 @@ class StagedExecutor(Executor):
         given: dict[str, np.ndarray],
         values: dict[str, int],
         slab: Slab,
+        stop: Stop | None,
         spans: list[list[tuple[int, int]]] | None,
     ) -> None:
         plan, executor = self._stages[index].plan, self._executors[index]
@@ -128,9 +151,9 @@ class StagedExecutor(Executor):
         reads = [arrays[name] for name in plan.reads]
         sizes = [values[name] for name in plan.sizes]
         if spans is None:
-            results = executor.run(reads, out, sizes)
+            results = executor.run(reads, out, sizes, stop)
         else:
-            results, more = executor.profile(reads, out, sizes)
+            results, more = executor.profile(reads, out, sizes, stop)
             spans += more
         arrays.update(zip(plan.writes, results, strict=True))
 
