@@ -97,7 +97,7 @@ class InterpretedExecutor(Executor):
             if backend is not native_backend:
                 fallbacks.append(node)
         if strict_native:
-            refuse(plan, fallbacks)
+            refuse([(plan, node) for node in fallbacks])
         return cls(plan, steps, strict_native, pool or FramePool(), len(fallbacks))
 
     def _for_sizes(
