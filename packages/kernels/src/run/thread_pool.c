@@ -38,6 +38,15 @@ static inline void relax(void) {
 #endif
 }
 
+void taper_pool_wait(int32_t *turn) {
+    if (*turn < SPINS) {
+        ++*turn;
+        relax();
+    } else {
+        taper_os_yield(); /* more threads than CPUs: let the others come */
+    }
+}
+
 void taper_pool_barrier(int32_t workers) {
     if (workers == 1)
         return;
@@ -47,12 +56,8 @@ void taper_pool_barrier(int32_t workers) {
         atomic_store_explicit(&pool.phase, phase + 1, memory_order_release);
         return;
     }
-    for (int32_t i = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase; i++) {
-        if (i < SPINS)
-            relax();
-        else
-            taper_os_yield(); /* more threads than CPUs: let the others come */
-    }
+    for (int32_t turn = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase;)
+        taper_pool_wait(&turn);
 }
 
 /* The next run's word: spins for a run that follows closely, then sleeps. */
