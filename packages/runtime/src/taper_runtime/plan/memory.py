@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError, PlanFormatError
@@ -21,9 +21,10 @@ from taper_runtime.plan.checks import (
     is_size,
     tensor_field,
 )
+from taper_runtime.plan.extents import Extent, extent_of
 from taper_runtime.plan.liveness import NEVER
 from taper_runtime.plan.specialize import substitute
-from taper_runtime.sizes import Size, UndecidedError, assuming_nonempty
+from taper_runtime.sizes import Size, assuming_nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -32,20 +33,6 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-class _Extent(NamedTuple):
-    """Bytes from the first to the last element of a tensor, counted in its root."""
-
-    start: int
-    stop: int
-
-    def overlaps(self, other: _Extent) -> bool:
-        """Whether they share bytes, for some sizes at least."""
-        try:
-            return not (self.stop <= other.start or other.stop <= self.start)
-        except UndecidedError:
-            return True
 
 
 def check_memory(
@@ -90,7 +77,7 @@ def check_memory(
             written[plan.placements[output].root].append(output)
 
 
-def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, _Extent]:
+def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, Extent]:
     """Check that every tensor lies inside memory it may have; return where in its root."""
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
@@ -113,7 +100,7 @@ def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, _Ext
             fail(f"{field}.strides", f"expected {rank}, one per dim", len(strides))
         if root == name:
             _check_root(plan, spec, field)
-            extents[name] = _Extent(0, sizes[name])
+            extents[name] = Extent(0, sizes[name])
         else:
             try:
                 extents[name] = _check_slice(plan, spec, sizes, replaced.get(name), field)
@@ -131,7 +118,7 @@ def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
 
 def _check_slice(
     plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], replaced: str | None, field: str
-) -> _Extent:
+) -> Extent:
     """Check a tensor that is a slice of another's memory; return which.
 
     Only a tensor with elements lies anywhere.
@@ -139,8 +126,7 @@ def _check_slice(
     placement = plan.placements[spec.name]
     assume = assuming_nonempty(spec.storage.shape)
     root = plan.tensors[placement.root]
-    dtype, shape, _ = spec.storage
-    itemsize = DTYPES[dtype].size
+    itemsize = DTYPES[spec.storage.dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate" and root.name != replaced:
@@ -152,21 +138,13 @@ def _check_slice(
     if itemsize > DTYPES[root.storage.dtype].size:
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
-    start = stop = assume(placement.offset)
-    if sizes[spec.name] != 0:
-        for size, stride in zip(map(assume, shape), map(assume, placement.strides), strict=True):
-            reach = (size - 1) * stride * itemsize
-            if stride < 0:
-                start += reach
-            else:
-                stop += reach
-        stop += itemsize
+    start, stop = extent = extent_of(spec, placement)
     if not (start >= 0 and stop <= assume(sizes[root.name])):
         raise PlanFormatError(
             f"{field}.offset",
             f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
         )
-    return _Extent(start, stop)
+    return extent
 
 
 def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
@@ -207,7 +185,7 @@ def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
 
 
 def _check_write_to_state(
-    plan: Plan, node: PlanNode, output: str, extents: Mapping[str, _Extent]
+    plan: Plan, node: PlanNode, output: str, extents: Mapping[str, Extent]
 ) -> None:
     """Check that a node that writes to a state does so in place, as a run that fails can undo."""
     root = plan.tensors[plan.placements[output].root]
@@ -222,13 +200,13 @@ def _check_write_to_state(
         )
 
 
-def _share(plan: Plan, name: str, other: str, extents: Mapping[str, _Extent]) -> bool:
+def _share(plan: Plan, name: str, other: str, extents: Mapping[str, Extent]) -> bool:
     """Whether two tensors share bytes, for some sizes at least."""
     same = plan.placements[name].root == plan.placements[other].root
     return same and extents[name].overlaps(extents[other])
 
 
-def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _Extent]) -> bool:
+def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, Extent]) -> bool:
     """Whether the op allows its output over its input ``name``, and the two lie exactly so."""
     inplace = REGISTRY[node.op].inplace
     positions = [index for index, read in enumerate(node.inputs) if read == name]
