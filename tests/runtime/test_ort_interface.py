@@ -84,7 +84,7 @@ def test_options_keep_what_they_are_given(name, value):
         ("intra_op_num_threads", "2", "got '2'"),
         ("inter_op_num_threads", -1, "at least 1"),
         ("graph_optimization_level", 99, "expected a member of GraphOptimizationLevel, got 99"),
-        ("execution_mode", "parallel", "expected a member of ExecutionMode"),
+        ("execution_mode", "fast", "expected a member of ExecutionMode, .*, got 'fast'"),
         ("enable_profiling", "yes", "expected True or False, got 'yes'"),
         ("log_severity_level", 5, r"4 \(fatal\).*got 5"),
         ("log_verbosity_level", -1, "at least 0"),

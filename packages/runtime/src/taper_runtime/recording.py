@@ -51,10 +51,17 @@ class RecordingExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        nodes_at_once: int = 1,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
-        executor = CompiledExecutor.compile(plan, strict_native=strict_native, threads=threads)
+        executor = CompiledExecutor.compile(
+            plan, strict_native=strict_native, threads=threads, nodes_at_once=nodes_at_once
+        )
         return cls(executor, plan)
 
     def run(

@@ -37,11 +37,16 @@ class CompiledExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        nodes_at_once: int = 1,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        runner = make_runner(plan, threads)
+        runner = make_runner(plan, threads, nodes_at_once)
         nodes = executed_nodes(plan)
         if strict_native:
             kernels = runner.kernels()

@@ -65,9 +65,19 @@ class InterpretedExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        nodes_at_once: int = 1,
     ) -> InterpretedExecutor:
         """See :meth:`Executor.compile`; every node runs on the caller's thread."""
+        if nodes_at_once > 1:
+            raise InputError(
+                "execution_mode: expected sequential, for the interpreted executor runs one node "
+                "after the other; got parallel"
+            )
         steps = []
         fallbacks = []
         for node in () if plan.sizes else filter(plan.is_executed, plan.nodes):

@@ -50,13 +50,19 @@ class StagedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
         stages = cut(plan)
         executors = [
-            base.compile(stage.plan, strict_native=strict_native, threads=threads)
+            base.compile(
+                stage.plan,
+                strict_native=strict_native,
+                threads=threads,
+                nodes_at_once=nodes_at_once,
+            )
             for stage in stages
         ]
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
