@@ -16,7 +16,7 @@ from taper_runtime.errors import (
     TaperError,
     UnsupportedOpError,
 )
-from taper_runtime.format.reader import load
+from taper_runtime.format.reader import list_models, load
 from taper_runtime.options import (
     ExecutionMode,
     ExecutionOrder,
@@ -60,6 +60,7 @@ __all__ = [
     "get_all_providers",
     "get_available_providers",
     "get_device",
+    "list_models",
     "load",
     "set_default_logger_severity",
     "set_default_logger_verbosity",

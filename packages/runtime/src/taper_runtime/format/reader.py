@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
-from contextlib import contextmanager
-from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +12,8 @@ from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import NO_PLAN, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
 from taper_runtime.format.expression import Expressions
+from taper_runtime.format.mapping import aligned_array, mapped
+from taper_runtime.format.models import choose_model, model_names
 from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -37,7 +34,8 @@ from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from mmap import mmap
 
     from taper_runtime.format.writer import FilePath
 
@@ -51,15 +49,24 @@ _TENSOR_OPTIONS = frozenset({"format", "complex"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
 
 
-def load(path: FilePath) -> Plan:
+def load(path: FilePath, model: str | None = None) -> Plan:
     """Open the plan file at ``path``.
 
     The file is mapped, not read: constants are read-only views of it, whose pages the system loads
     when they are used and shares between processes. The mapping lives as long as one of them. The
     file may be deleted or replaced meanwhile, but not changed in place.
 
+    Parameters
+    ----------
+    path : path
+    model : str, optional
+        Which plan, where the file has several; ``"model"``, or the only one, unless given. The
+        others are not looked at.
+
     Raises
     ------
+    InputError
+        If the file has no plan of this name; it lists those that it has.
     PlanFormatError
         If the file is not a valid plan file of this version.
     OSError
@@ -67,42 +74,45 @@ def load(path: FilePath) -> Plan:
     MemoryError
         If what is not mapped has no room: the nodes, and constants that do not lie aligned.
     """
-    with _named(path), open(path, "rb", opener=_open_regular) as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return loads(b"")  # which no system maps
-        return loads(mmap(file.fileno(), 0, access=ACCESS_READ))
+    with mapped(path) as buffer:
+        return loads(buffer, model)
 
 
-@contextmanager
-def _named(path: FilePath) -> Iterator[None]:
-    """Give the error of a file its path."""
-    try:
-        yield
-    except PlanFormatError as error:
-        error.path = os.fsdecode(path)
-        raise
+def load_all(path: FilePath) -> dict[str, Plan]:
+    """Open all plans of the file at ``path``, by name; else as :func:`load`."""
+    with mapped(path) as buffer:
+        document, stored = _parse(buffer)
+        return {name: _read(buffer, document, stored, name) for name in model_names(document)}
 
 
-def _open_regular(path: str, flags: int) -> int:
-    """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "Expected a regular file, got a pipe, socket or device", path)
-
-
-def loads(buffer: bytes | mmap) -> Plan:
-    """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
+def list_models(path: FilePath) -> list[str]:
+    """Return the names of the plans in the file at ``path``: what ``model`` of :func:`load` may be.
 
     Raises
     ------
     PlanFormatError
+        If it is not a plan file of this version.
+    OSError
         As :func:`load`.
     """
+    with mapped(path) as buffer:
+        document, _ = _parse(buffer)
+        return model_names(document)
+
+
+def loads(buffer: bytes | mmap, model: str | None = None) -> Plan:
+    """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
+
+    Raises
+    ------
+    InputError, PlanFormatError
+        As :func:`load`.
+    """
+    return _read(buffer, *_parse(buffer), model)
+
+
+def _parse(buffer: bytes | mmap) -> tuple[Any, Mapping[str, StoredArray]]:
+    """Return a file's document, whose version is right, and where its tensors lie."""
     metadata, entries = parse_header(buffer)
     field = f"header.{METADATA_NAME}"
     if metadata.get("format") != FORMAT:
@@ -111,14 +121,31 @@ def loads(buffer: bytes | mmap) -> Plan:
         )
     if "plan" not in metadata:
         fail(f"{field}.plan", "expected a plan as JSON", None)
+    document = parse_json(metadata["plan"], "plan")
+    _check_version(document)
+    return document, entries
+
+
+def _read(
+    buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], model: str | None
+) -> Plan:
+    """Return one plan of a file; the field of what is wrong begins with its place there."""
+    document, stored, field = choose_model(document, stored, model)
+    try:
+        return _read_plan(buffer, document, stored)
+    except PlanFormatError as error:
+        raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+
+
+def _read_plan(buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray]) -> Plan:
+    """Return a plan of its own document, and of its tensors by their names there."""
     constants, samples = {}, {}
-    for name, entry in entries.items():
+    for name, entry in stored.items():
         array = _map_array(buffer, entry)
         if name.startswith(SAMPLE_PREFIX):
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
         else:
             constants[name] = array
-    document = parse_json(metadata["plan"], "plan")
     plan = _from_document(document, constants, samples)
     validate(plan)
     if document["features"] != features(plan):
@@ -130,26 +157,10 @@ def _map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     """View an entry's bytes, or copy them where another tool left them unaligned."""
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
-    boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
-    if _misalignment(array, boundary) == 0:
-        return array
-    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
-    copy = np.ndarray(entry.shape, storage, room, start)
-    copy[...] = array
-    copy.flags.writeable = False
-    return copy
+    return aligned_array(array, storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT)
 
 
-def _misalignment(array: np.ndarray, boundary: int) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address % boundary
-
-
-def _from_document(
-    document: Any, constants: dict[str, np.ndarray], samples: dict[str, np.ndarray]
-) -> Plan:
-    """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
+def _check_version(document: Any) -> None:
     if type(document) is not dict:
         fail("plan", "expected an object", document)
     version = document.get("format_version")
@@ -159,6 +170,13 @@ def _from_document(
             age = "older: export the model again" if version < FORMAT_VERSION else "newer"
             hint = f" (the Taper that wrote the file is {age})"
         fail("plan.format_version", f"expected {FORMAT_VERSION}{hint}", version)
+
+
+def _from_document(
+    document: Any, constants: dict[str, np.ndarray], samples: dict[str, np.ndarray]
+) -> Plan:
+    """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
+    _check_version(document)
     for index, feature in enumerate(_tuple(document, "features", "plan", ())):
         if feature not in FEATURES:
             known = ", ".join(FEATURES)

@@ -7,7 +7,7 @@ the file does (docs/format.md).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
@@ -30,6 +30,7 @@ from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES, STORED
 from taper_runtime.plan.recipes import parse_recipes
+from taper_runtime.plan.trees import check_arguments, check_tree
 from taper_runtime.sizes import Size, linear, range_of, variables
 
 if TYPE_CHECKING:
@@ -95,8 +96,7 @@ def _check_function(plan: Plan, kept: Collection[str]) -> None:
         last_read,
         {n: state for state, n in plan.states.items() if (at := places[n]) and at.root == state},
     )
-    _check_tree(plan.input_tree, plan.inputs, "plan.input_tree")
-    _check_tree(plan.output_tree, plan.outputs, "plan.output_tree")
+    _check_trees(plan)
 
 
 def _check_sizes(plan: Plan) -> None:
@@ -446,31 +446,11 @@ def _attr_at_fault(op: OpDef, attrs: Attrs) -> str:
     return ""
 
 
-def _check_tree(tree: Any, names: Sequence[str], field: str) -> None:
+def _check_trees(plan: Plan) -> None:
     """Check how flat tensors nest; None stands for a signature that nobody recorded."""
-    if tree is not None:
-        _check_branch(tree, frozenset(names), field)
-
-
-def _check_branch(tree: Any, names: frozenset[str], field: str) -> None:
-    if type(tree) not in (list, tuple) or len(tree) != 2:
-        fail(field, "expected a kind and its content", tree)
-    kind, content = tree
-    if kind == "tensor":
-        if type(content) is not str or content not in names:
-            fail(f"{field}[1]", "expected the name of an input or output", content)
-    elif kind in ("list", "tuple", "dict"):
-        if type(content) not in (list, tuple):
-            fail(f"{field}[1]", "expected an array", content)
-        for index, item in enumerate(content):
-            where = f"{field}[1][{index}]"
-            if kind == "dict":
-                if type(item) not in (list, tuple) or len(item) != 2:
-                    fail(where, "expected a key and a tree", item)
-                key, item = item
-                if type(key) not in (str, int, float, bool, type(None)):
-                    fail(f"{where}[0]", "expected a plain key", key)
-                where = f"{where}[1]"
-            _check_branch(item, names, where)
-    elif kind != "value":
-        fail(f"{field}[0]", "expected tensor, list, tuple, dict or value", kind)
+    if plan.output_tree is not None:
+        outputs = {name: plan.tensors[name] for name in plan.outputs}
+        check_tree(plan.output_tree, outputs, "plan.output_tree")
+    if plan.input_tree is not None:
+        inputs = {name: plan.tensors[name] for name in plan.inputs}
+        check_arguments(plan.input_tree, inputs, "plan.input_tree")
