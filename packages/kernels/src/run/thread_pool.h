@@ -15,6 +15,12 @@ typedef void (*taper_pool_fn)(void *arg, int32_t worker, int32_t workers);
  */
 void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers);
 
+/*
+ * As taper_pool_run, of work that any of the workers can do: those that have not come by the time
+ * that the caller's call of fn has returned are not waited for. fn has no meeting points.
+ */
+void taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers);
+
 /* Meeting point of the n workers inside fn: none leaves before all have come. */
 void taper_pool_barrier(int32_t workers);
 
