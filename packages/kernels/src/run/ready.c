@@ -174,8 +174,8 @@ void taper_lead(const worker *me, int64_t i) {
     taper_end_span(me, i, begin);
 }
 
-/* Runs step i; returns the first of its users that waits for nothing now and that this worker may
- * run, or -1. */
+/* Runs step i, unless a step fails before it ends; returns the first of its users that waits for
+ * nothing now and that this worker may run, or -1. */
 static int64_t run_step(worker *me, schedule *s, int64_t i) {
     const taper_run_args *args = me->r->args;
     const taper_order *order = args->order;
@@ -190,14 +190,14 @@ static int64_t run_step(worker *me, schedule *s, int64_t i) {
         return -1;
     for (int32_t u = order->first_user[i]; u < order->first_user[i + 1]; u++) {
         const int32_t user = order->users[u];
-        if (atomic_fetch_sub_explicit(&s->waiting[user], 1, memory_order_acq_rel) != 1)
+        if (order->producers[user] > 1 &&
+            atomic_fetch_sub_explicit(&s->waiting[user], 1, memory_order_acq_rel) != 1)
             continue;
         if (next < 0 && (me->index == 0 || !args->steps[user].on_caller))
             next = user;
         else
             make_ready(s, args, user);
     }
-    atomic_fetch_sub_explicit(&s->left, 1, memory_order_relaxed);
     return next;
 }
 
@@ -221,19 +221,25 @@ void taper_run_ready(void *r, int32_t index, int32_t workers) {
     worker me = {.r = r, .index = index};
     schedule *s = me.r->args->schedule;
     const int32_t leaders = me.r->args->leaders < workers ? me.r->args->leaders : workers;
-    int64_t next = -1;
+    int64_t next = -1, ended = 0;
     int32_t turn = 0;
     while (taper_goes_on(&me, me.within)) {
         if (next < 0)
             next = find_step(&me, s);
-        if (next >= 0)
+        if (next >= 0) {
             next = run_step(&me, s, next);
-        else if (atomic_load_explicit(&s->left, memory_order_relaxed) == 0)
-            return;
-        else if (!help_any(&me, s, leaders)) {
-            taper_pool_wait(&turn);
+            ended++;
+            turn = 0;
             continue;
         }
-        turn = 0;
+        if (ended > 0)
+            atomic_fetch_sub_explicit(&s->left, ended, memory_order_relaxed);
+        ended = 0;
+        if (atomic_load_explicit(&s->left, memory_order_relaxed) == 0)
+            return;
+        if (help_any(&me, s, leaders))
+            turn = 0;
+        else
+            taper_pool_wait(&turn);
     }
 }
