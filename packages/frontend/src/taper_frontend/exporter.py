@@ -13,7 +13,6 @@ from taper_frontend.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import STAGES, Pass
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.pipeline import Pass
     from taper_frontend.lowering.lower import Lowered
     from taper_runtime.plan.plan import Plan
 
@@ -53,7 +53,7 @@ def export(
     output_names: Sequence[str] | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
-    passes: Sequence[Pass] = STAGES,
+    passes: Sequence[Pass | str] | None = None,
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -83,10 +83,11 @@ def export(
         The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
         {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. Outputs may stand there too;
         their shapes follow from the model.
-    passes : sequence of callables, optional
-        The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
-        :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is the list
-        of steps; ``()`` exports the graph as lowered.
+    passes : sequence of callable or str, optional
+        The graph pipeline: ``(Graph) -> bool`` each, in order, or the name of a stage or pass. The
+        default is :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is
+        the list of steps, with the passes that :func:`taper_frontend.passes.register_pass` has
+        given a place among them; ``()`` exports the graph as lowered.
     verify : bool
         Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
@@ -120,7 +121,7 @@ def export(
         ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
         the module's, or ``metadata`` is not text, or ``trace`` cannot be written, or the
         checkpoint lacks a tensor or has one of another shape or dtype (all of them are listed), or
-        there is no room for the plan's constants.
+        there is no room for the plan's constants, or a name among ``passes`` is unknown.
 
     Warns
     -----
@@ -174,7 +175,7 @@ class Options(NamedTuple):
 
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
-    passes: Sequence[Pass] = STAGES
+    passes: Sequence[Pass | str] | None = None
     trusting: bool = False
     trace: Path | None = None
     title: str = "model"
@@ -213,9 +214,8 @@ def compile_program(
     step("optimize")
     nodes_lowered = len(graph.nodes)
     with tracing(graph, options.trace, options.title):
-        records = compile_graph(graph, options.passes)
-        graph.name_outputs(_output_names(program, lowered, options.output_names))
-        graph.listener.fired("name_outputs", "")
+        named = _output_names(program, lowered, options.output_names)
+        records = compile_graph(graph, options.passes, output_names=named)
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",

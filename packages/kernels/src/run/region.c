@@ -97,4 +97,5 @@ void taper_end_span(const worker *me, int64_t i, int64_t begin) {
     if (!span->begin)
         span->begin = span->end = begin;
     span->end += taper_os_now() - begin;
+    span->times++;
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
@@ -87,7 +88,7 @@ class InterpretedExecutor(Executor):
             if backend is not native_backend:
                 fallbacks.append(node)
         if strict_native:
-            refuse(plan, fallbacks)
+            refuse([(plan, node) for node in fallbacks])
         return cls(plan, steps, strict_native)
 
     def _for_sizes(

@@ -9,6 +9,7 @@ from taper_runtime.executor._frames import Runner
 from taper_runtime.executor.executor import definition, node_work, operand
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
+from taper_runtime.executor.sites import CONTROL, executed_nodes
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
-
-
-_CONTROL = ("IF", "WHILE", "SCAN")
 
 
 class Variables:
@@ -55,8 +53,9 @@ def make_runner(plan: Plan, threads: int, nodes_at_once: int = 1) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
-    those of :func:`all_nodes`, of the plan with what saves the states that a run overwrites
-    (:mod:`taper_runtime.executor.rollback`). It begins with an instance for :func:`example_sizes`.
+    those of :mod:`taper_runtime.executor.sites`, of the plan with what saves the states that a run
+    overwrites (:mod:`taper_runtime.executor.rollback`). It begins with an instance for
+    :func:`example_sizes`.
 
     Raises
     ------
@@ -164,7 +163,7 @@ class _Builder:
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
         outputs = [scope.operand(name) for name in node.outputs]
         label = f"{node.output} ({node.op})"
-        if node.op in _CONTROL:
+        if node.op in CONTROL:
             make = self._branch if node.op == "IF" else self._loop
             control = make(scope, node, index)
             return _program.Step(op, attrs, inputs, outputs, label, 1, control)
@@ -277,23 +276,6 @@ def _tensors(plan: Plan) -> Iterator[TensorSpec]:
     for node in plan.nodes:
         for block in node.blocks:
             yield from _tensors(plan.body(block))
-
-
-def all_nodes(plan: Plan) -> list[PlanNode]:
-    """Return the nodes that a run computes, in order, then those of the blocks inside.
-
-    That is the order of a program's steps: those of a node's blocks lie behind all of a body.
-    """
-    nodes = executed_nodes(plan)
-    for node in list(nodes):
-        for block in node.blocks:
-            nodes += all_nodes(plan.body(block))
-    return nodes
-
-
-def executed_nodes(plan: Plan) -> list[PlanNode]:
-    """Return the nodes that a run computes, in order."""
-    return [node for node in plan.nodes if plan.is_executed(node)]
 
 
 def arena_blocks(

@@ -23,12 +23,14 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.extents import Extent, extent_of
 from taper_runtime.plan.liveness import NEVER
+from taper_runtime.plan.occupancy import Occupancy
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.sizes import Size, assuming_nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from taper_runtime.limits import Budget
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
@@ -36,7 +38,10 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def check_memory(
-    plan: Plan, last_read: Mapping[str, int], replaced: Mapping[str, str] = _NOTHING
+    plan: Plan,
+    last_read: Mapping[str, int],
+    comparisons: Budget,
+    replaced: Mapping[str, str] = _NOTHING,
 ) -> None:
     """Check all placements of a plan whose tensors and nodes are right otherwise.
 
@@ -45,6 +50,8 @@ def check_memory(
     plan : Plan
     last_read : mapping of str to int
         The last step that reads each tensor, as :func:`.last_reads` tells it.
+    comparisons : Budget
+        Of tensors of one root whose places vary with the sizes.
     replaced : mapping of str to str
         Outputs that may lie in the memory of an input: the one whose value each takes the place of.
 
@@ -54,8 +61,14 @@ def check_memory(
     """
     extents = _check_placements(plan, replaced)
     writable = {plan.placements[name].root for name in replaced}
-    written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
-    written.update((root, [root]) for root in (*writable, *plan.states))
+    written = defaultdict[str, Occupancy](lambda: Occupancy(comparisons))  # by root
+
+    def add(name: str) -> None:
+        death = last_read.get(name, NEVER)
+        written[plan.placements[name].root].add(name, extents[name], death)
+
+    for root in {*writable, *plan.states}:
+        add(root)
     for step, node in enumerate(plan.nodes):
         if plan.is_executed(node):
             _check_inputs(plan, node, f"plan.nodes[{step}]")
@@ -63,18 +76,20 @@ def check_memory(
                 _check_output(plan, output, writable)
                 _check_write_to_state(plan, node, output, extents)
                 in_root = written[plan.placements[output].root]
-                in_root[:] = [n for n in in_root if last_read.get(n, NEVER) >= step]
-                for name in (*in_root, *node.outputs[:index]):
-                    if _share(plan, name, output, extents) and not (
+                for name in in_root.overlapping(extents[output], step):
+                    if not (
                         index == 0
                         and last_read[name] == step
                         and _is_in_place(plan, node, name, extents)
                     ):
                         _fail_overwrite(plan, node, output, name, last_read[name])
+                for name in node.outputs[:index]:
+                    if _share(plan, name, output, extents):
+                        _fail_overwrite(plan, node, output, name, last_read[name])
         else:
             _check_view(plan, node)
         for output in node.outputs:
-            written[plan.placements[output].root].append(output)
+            add(output)
 
 
 def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, Extent]:
