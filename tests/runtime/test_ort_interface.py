@@ -99,6 +99,22 @@ def test_options_refuse_values(name, value, words):
     assert repr(options) == "SessionOptions()"
 
 
+def test_execution_mode_by_name():
+    options = SessionOptions()
+    options.execution_mode = "parallel"
+    assert options.execution_mode is taper_runtime.ExecutionMode.ORT_PARALLEL
+    options.execution_mode = "sequential"
+    assert repr(options) == "SessionOptions()"
+
+
+def test_the_interpreted_executor_runs_no_nodes_at_the_same_time():
+    options = SessionOptions()
+    options.executor, options.execution_mode = "interpreted", "parallel"
+    options.inter_op_num_threads = 2
+    with pytest.raises(InputError, match=r"execution_mode: expected sequential, .* got parallel"):
+        taper_runtime.InferenceSession(small_plan(), options)
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
