@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 
+#: What ``weights`` of an export may be.
+WEIGHTS = ("fixed", "replaceable")
+
 #: What an export does, in order. Some come again where the first capture is of no use.
 STEPS = ("capture", "lower", "optimize", "plan", "verify")
 
@@ -59,6 +62,7 @@ def export(
     metadata: Mapping[str, str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
+    weights: str = "fixed",
 ) -> Plan:
     """Export a model to a plan.
 
@@ -105,6 +109,10 @@ def export(
         Where to write what the compiler did: a page if it ends in ``.html``, the same as JSON if in
         ``.json``. The default is what the environment variable ``TAPER_TRACE`` says. Where several
         captures are tried, it is about the last.
+    weights : str
+        ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
+        persistent buffers. The compiler then does not look at the values, and the plan keeps those
+        from which constants are computed; see ``docs/how-to/swap-weights.md``.
 
     Returns
     -------
@@ -131,7 +139,15 @@ def export(
     """
     if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
         raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
-    options = Options(input_names, output_names, passes, trace=trace_path(trace))
+    if weights not in WEIGHTS:
+        raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
+    options = Options(
+        input_names,
+        output_names,
+        passes,
+        trace=trace_path(trace),
+        replaceable=weights == "replaceable",
+    )
     with _steps(progress) as step:
         step("capture")
         model = opened(module)
@@ -171,6 +187,8 @@ class Options(NamedTuple):
         Where the trace goes.
     title : str
         What the trace calls the model.
+    replaceable : bool
+        Whether a session may replace weights.
     """
 
     input_names: Sequence[str] | None = None
@@ -179,6 +197,7 @@ class Options(NamedTuple):
     trusting: bool = False
     trace: Path | None = None
     title: str = "model"
+    replaceable: bool = False
 
 
 def compile_program(
@@ -207,7 +226,12 @@ def compile_program(
     dims = settle(program, inputs, axes)
     step("lower")
     lowered = lower(
-        program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
+        program,
+        dims.names,
+        ranged=dims.ranged,
+        trusting=options.trusting,
+        inputs=inputs,
+        replaceable=options.replaceable,
     )
     graph = lowered.graph
     weights = stored_bytes(graph)
@@ -233,6 +257,7 @@ def compile_program(
             metadata=report,
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
+            weights=lowered.weights,
         )
     except PlanFormatError as error:
         if not graph.sizes:

@@ -275,6 +275,10 @@ class SessionOptions(_Options):
         What of a file is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
         How tensors are laid out that cross to where a size is known which the run computes.
+    runtime_const_folding : bool
+        Compute the constants that replaceable weights decide when the session is opened, rather
+        than take them from the file, which then need not have them (``Plan.save(folded=False)``).
+        The bits are the same.
     max_concurrent_runs : int
         Runs at the same time, of all entries; others wait, first come first served. Each has a
         frame, with an arena of its own, which later runs use again.
@@ -327,6 +331,7 @@ class SessionOptions(_Options):
     load_mode: str
     limits: Limits
     memory_planning: _MemoryPlanning
+    runtime_const_folding: bool
     max_concurrent_runs: int
     min_frames: int
     frame_cleanup: bool
@@ -354,6 +359,7 @@ class SessionOptions(_Options):
         "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
         "limits": (Limits(), _limits),
         "memory_planning": (MemoryPlanning(), _planning),
+        "runtime_const_folding": (False, _flag),
         "max_concurrent_runs": (8, _runs),
         "min_frames": (1, _frames),
         "frame_cleanup": (True, _flag),

@@ -11,7 +11,7 @@ from taper_runtime.executor.executor import Executor
 from taper_runtime.profile import node_events, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -67,6 +67,13 @@ class RecordingExecutor(Executor):
         )
         return cls(executor)
 
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> RecordingExecutor:
+        """See :meth:`Executor.with_constants`; the recording goes on."""
+        self.executor = self.executor.with_constants(constants, generation)
+        return self
+
     @property
     def fallback_nodes(self) -> int:
         """See :meth:`Executor.fallback_nodes`."""
@@ -83,11 +90,12 @@ class RecordingExecutor(Executor):
         if self._events >= MAX_EVENTS:
             self._missed += 1
             return self.executor.run(inputs, out, sizes, stop)
+        executor = self.executor
         begin = time.monotonic_ns()
-        outputs, spans = self.executor.profile(inputs, out, sizes, stop)
+        outputs, spans = executor.profile(inputs, out, sizes, stop)
         end = time.monotonic_ns()
         self._events += len(spans)
-        steps = self.executor.steps
+        steps = executor.steps
         self._runs.append(_Run(threading.get_ident(), begin, end, steps, spans))
         return outputs
 

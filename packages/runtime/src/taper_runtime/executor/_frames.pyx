@@ -58,7 +58,7 @@ cdef class Frame(Slot):
             self.bases = Buffer(program.n_bases * sizeof(void *))
             self.image = Buffer(program.image_bytes)
             self.raised = Raised()
-        self.instance = self.weights = None
+        self.instance, self.generation = None, -1
         if self.arena is None or self.arena.size < need:
             self.arena = None  # free it first
             try:
@@ -76,14 +76,14 @@ cdef class Frame(Slot):
         return 0
 
     cdef int bind_weights(self, Weights weights) except -1:
-        """Have the image lead to a version of the constants."""
+        """Have the image lead to a version of the constants, which the runner keeps alive."""
         cdef Program program = self.instance.program
         memcpy(
             self.bases.data + program.constants_base * sizeof(void *), weights.addresses.data,
             program.n_constants * sizeof(void *),
         )
         self._patch(program.constants_base, program.n_bases)
-        self.weights = weights
+        self.generation = weights.generation
         return 0
 
     cdef void bind(self) noexcept:
@@ -250,8 +250,22 @@ cdef class Runner:
 
     cdef Instance _latest(self):
         """The instance used last."""
-        with cython.critical_section(self):
+        with cython.critical_section(self.instances):
             return self.last
+
+    def with_weights(self, Weights weights):
+        """Return what runs the same program over other constants, with its instances and frames.
+
+        Parameters
+        ----------
+        weights : Weights
+            Of another generation.
+        """
+        cdef Runner other = Runner.__new__(Runner)
+        other.program, other.weights = self.program, weights
+        other.instances, other.pool = self.instances, self.pool
+        other.last = self._latest()
+        return other
 
     def kernels(self):
         """Return the name of each step's kernel in the instance used last, None for numpy's.
@@ -344,7 +358,7 @@ cdef class Runner:
                 key = instance.shapes()
             else:
                 instance = Instance(self.program, sizes)
-        with cython.critical_section(self):
+        with cython.critical_section(self.instances):
             if instance is not self.last:
                 self.instances.pop(key, None)
                 self.instances[key] = self.last = instance
@@ -354,13 +368,13 @@ cdef class Runner:
 
     cdef Frame _take(self, Instance instance, Stop stop):
         """A frame for a run; it is to be given back."""
-        cdef Slot slot = self.pool.take(self, stop)
+        cdef Slot slot = self.pool.take(self.program, stop)
         cdef Frame frame
         if type(slot) is Frame:
             frame = <Frame>slot
         else:  # it is new
             frame = Frame.__new__(Frame)
-        frame.owner = self
+        frame.owner = self.program
         try:
             self._make_ready(frame, instance)
         except BaseException:
@@ -374,7 +388,7 @@ cdef class Runner:
                 frame.adopt(instance)
             finally:
                 self.pool.count(frame)
-        if frame.weights is not self.weights:
+        if frame.generation != <int64_t>self.weights.generation:
             frame.bind_weights(self.weights)
         if frame.need > frame.most:
             frame.most = frame.need

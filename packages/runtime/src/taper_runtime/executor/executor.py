@@ -10,7 +10,7 @@ from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -49,6 +49,18 @@ class Executor(ABC):
         ------
         UnsupportedOpError
             With ``strict_native``, listing every node without a native kernel.
+        """
+
+    @abstractmethod
+    def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> Executor:
+        """Return an executor of the same nodes over other constants; runs of this one go on.
+
+        Parameters
+        ----------
+        constants : mapping of str to numpy.ndarray
+            Those of the plan, and perhaps more: C-contiguous, aligned, of the same types.
+        generation : int
+            A number of these constants that no others of the executor have.
         """
 
     @abstractmethod
