@@ -419,51 +419,39 @@ class InferenceSession:
         """
         if entry is not None and entry != self.plan.default:
             return self._entry(entry).run(output_names, input_feed, run_options, out=out)
-        begin, failed = self._log.begin(), True
         try:
-            outputs = self._run(output_names, input_feed, run_options, out)
-            failed = False
-        finally:
-            self._log.end(begin, failed)
-        return outputs
-
-    def _run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, np.ndarray],
-        run_options: RunOptions | None,
-        out: Mapping[str, np.ndarray] | None,
-    ) -> list[np.ndarray]:
-        """See :meth:`run`."""
-        stop = None
-        if run_options is not None or self._severity < 1:
-            stop = self._begin(run_options)
-        if type(input_feed) is not dict:
-            _check_mapping("input_feed", input_feed, self._inputs)
-        try:
-            arrays = [input_feed[name] for name in self._inputs]
-        except KeyError as error:
-            raise InputError(
-                f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
-                f"got {sorted(map(str, input_feed))}"
-            ) from None
-        if len(input_feed) != len(arrays):
-            unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
-            raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
-        wanted = None if output_names is None else self._wanted(output_names)
-        mine = None if out is None else self._given(out)
-        theirs = mine
-        if self._complex is not None:
-            mine = None if mine is None else list(mine)
-            self._complex.take(arrays, mine)
-        if not self.plan.states or self._state is None:
-            outputs = self._executor.run(arrays, mine, None, stop)
-        else:
-            seed = None if run_options is None else run_options.seed
-            outputs = self._state.run(self._executor, arrays, mine, seed, stop)
-        if self._complex is not None:
-            outputs = self._complex.give(outputs, theirs)
-        return outputs if not wanted else [outputs[i] for i in wanted]
+            stop = None
+            if run_options is not None or self._severity < 1:
+                stop = self._begin(run_options)
+            if type(input_feed) is not dict:
+                _check_mapping("input_feed", input_feed, self._inputs)
+            try:
+                arrays = [input_feed[name] for name in self._inputs]
+            except KeyError as error:
+                raise InputError(
+                    f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
+                    f"got {sorted(map(str, input_feed))}"
+                ) from None
+            if len(input_feed) != len(arrays):
+                unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
+                raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
+            wanted = None if output_names is None else self._wanted(output_names)
+            mine = None if out is None else self._given(out)
+            theirs = mine
+            if self._complex is not None:
+                mine = None if mine is None else list(mine)
+                self._complex.take(arrays, mine)
+            if not self.plan.states or self._state is None:
+                outputs = self._log.run(self._executor.run, arrays, mine, None, stop)
+            else:
+                seed = None if run_options is None else run_options.seed
+                outputs = self._log.run(self._state.run, self._executor, arrays, mine, seed, stop)
+            if self._complex is not None:
+                outputs = self._complex.give(outputs, theirs)
+            return outputs if not wanted else [outputs[i] for i in wanted]
+        except BaseException:
+            self._log.count_error()
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan as the module is called: the same arguments, the same structure returned.
