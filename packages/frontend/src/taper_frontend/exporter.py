@@ -171,7 +171,9 @@ def export(
                 plan = verify_plan(plan, Reference(model, program))
         check_axes(dynamic_axes or {}, plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
-    return plan._replace(metadata={**plan.metadata, "user": dict(metadata)}) if metadata else plan
+    if metadata:
+        plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
+    return plan.read_only()
 
 
 class Options(NamedTuple):
