@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
@@ -48,7 +49,7 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_runner(plan: Plan, threads: int) -> Runner:
+def make_runner(plan: Plan, threads: int, pool: FramePool | None = None) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
@@ -85,7 +86,7 @@ def make_runner(plan: Plan, threads: int) -> Runner:
         [counted_bytes(tensor) for tensor in types],
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
-    return Runner(program, weights, [*example_sizes(plan).values()])
+    return Runner(program, weights, [*example_sizes(plan).values()], pool)
 
 
 def constant_names(plan: Plan) -> list[str]:
