@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from operator import index
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
 
 from taper_runtime.errors import InputError, OptionError
@@ -16,6 +17,8 @@ from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from taper_runtime.delegates import Delegate
 
     #: Takes the field's name and a value; returns the value to keep, or raises InputError.
     Check = Callable[[str, object], object]
@@ -175,8 +178,9 @@ class _Options:
 
 _NO_FREE_DIMS = "sizes are fixed at export: export with dynamic_shapes that leave the dim out"
 _NO_WEIGHTS = "a plan carries its weights: export the module with them"
-_NO_PROVIDERS = "CPUExecutionProvider is the only provider here"
-_NO_LIBRARY = "ops come with taper_runtime; no library of others is loaded"
+_NO_PROVIDERS = "providers are given to the session"
+_NO_LIBRARY = "taper_runtime.load_kernels loads kernels of others"
+_NO_DELEGATES: Mapping[str, type[Delegate]] = MappingProxyType({})
 
 
 class MemoryPlanning(NamedTuple):
@@ -219,6 +223,19 @@ def _planning(name: str, value: object) -> MemoryPlanning:
 _MemoryPlanning = MemoryPlanning
 
 
+def _delegates(name: str, value: object) -> Mapping[str, type[Delegate]]:
+    from collections.abc import Mapping
+
+    from taper_runtime.delegates import Delegate
+
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name}: expected classes by backend, got {value!r}")
+    for backend, kind in value.items():
+        if not (isinstance(backend, str) and isinstance(kind, type) and issubclass(kind, Delegate)):
+            raise InputError(f"{name}: expected subclasses of Delegate by name, got {kind!r}")
+    return dict(value)
+
+
 class SessionOptions(_Options):
     """Options of a session; a session keeps a copy of those it was opened with.
 
@@ -235,6 +252,12 @@ class SessionOptions(_Options):
         ``"compiled"``, or ``"interpreted"`` for debugging.
     memory_planning : SessionOptions.MemoryPlanning
         How tensors are laid out that cross to where a size is known which the run computes.
+    delegates : mapping of str to type of Delegate
+        By backend, what may compute the regions that a plan gives to delegates. A plan with a
+        backend that is not here is refused.
+    allow_native_code : bool
+        Let delegates run machine code that stands in the plan's file: with the rights of the
+        process, so set it for files of makers you trust alone.
     seed : int or None
         Where a plan draws random numbers: the runs of the session, one after the other, draw what
         the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
@@ -275,6 +298,8 @@ class SessionOptions(_Options):
     strict_native: bool
     executor: str
     memory_planning: _MemoryPlanning
+    delegates: Mapping[str, type[Delegate]]
+    allow_native_code: bool
     seed: int | None
     enable_profiling: bool
     profile_file_prefix: str
@@ -296,6 +321,8 @@ class SessionOptions(_Options):
         "strict_native": (False, _flag),
         "executor": (EXECUTORS[0], _executor),
         "memory_planning": (MemoryPlanning(), _planning),
+        "delegates": (_NO_DELEGATES, _delegates),
+        "allow_native_code": (False, _flag),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),

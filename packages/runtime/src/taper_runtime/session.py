@@ -14,8 +14,9 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
 from taper_runtime.options import RunOptions, SessionOptions
+from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import Plan, TensorSpec
-from taper_runtime.providers import CPU, check_providers
+from taper_runtime.providers import Dispatch, choose_providers, computing
 from taper_runtime.sizes import Size
 from taper_runtime.text import counted
 
@@ -68,8 +69,10 @@ class InferenceSession:
     sess_options : SessionOptions, optional
         They are copied.
     providers : sequence of str or of (str, mapping), optional
-        As ONNX Runtime takes them. ``"CPUExecutionProvider"`` is the only one here; asking for
-        another one of ONNX Runtime's is a UserWarning, and the CPU computes.
+        What computes nodes, in order of preference: ``"NativeCPU"``, our kernels, ``"Numpy"``, or
+        ``"CPUExecutionProvider"``, which is both; and those of
+        :func:`taper_runtime.register_kernel`. The default is these, then the CPU. A node that none
+        of them computes is refused. Asking for another one of ONNX Runtime's is a UserWarning.
     provider_options : sequence of mapping, optional
         One per provider. None has an effect.
 
@@ -78,9 +81,10 @@ class InferenceSession:
     PlanFormatError
         If the file is not a valid plan.
     UnsupportedOpError
-        With ``strict_native``, if a node has no native kernel.
+        If a node is one that no provider computes, or with ``strict_native`` none but numpy.
     InputError
-        On an argument of another type, or an unknown provider.
+        On an argument of another type, or an unknown provider, or if the plan has a delegate that
+        the options do not allow.
     OSError
         If the file cannot be opened, or is no regular file.
     MemoryError
@@ -96,16 +100,21 @@ class InferenceSession:
     ) -> None:
         if not isinstance(sess_options, (SessionOptions, type(None))):
             raise InputError(f"sess_options: expected SessionOptions, got {sess_options!r}")
-        check_providers(providers, provider_options)
-        self._open(path_or_bytes, sess_options.copy() if sess_options else SessionOptions())
+        chosen = choose_providers(providers, provider_options)
+        self._open(path_or_bytes, sess_options.copy() if sess_options else SessionOptions(), chosen)
 
-    def _open(self, model: str | os.PathLike[str] | bytes | Plan, options: SessionOptions) -> None:
-        self._options = options
+    def _open(
+        self,
+        model: str | os.PathLike[str] | bytes | Plan,
+        options: SessionOptions,
+        providers: tuple[str, ...],
+    ) -> None:
+        self._options, self._providers = options, providers
         self._path = None if isinstance(model, (Plan, bytes)) else _absolute(model)
         self.plan = _plan(model)
         self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _compile(self._function, options, self._threads)
+        executor = _compile(self._function, options, self._threads, providers)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
             executor = self._recording = _record(executor, self._function)
@@ -158,11 +167,16 @@ class InferenceSession:
                 "save the plan and open its path, or open it in each process"
             )
         state = None if self._state is None else self._state.copy()
-        return {"path": self._path, "options": self._options, "state": state}
+        return {
+            "path": self._path,
+            "options": self._options,
+            "providers": self._providers,
+            "state": state,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the session anew."""
-        self._open(state["path"], state["options"])
+        self._open(state["path"], state["options"], state["providers"])
         if state["state"] is not None:
             self._states().restore(state["state"])
 
@@ -198,7 +212,7 @@ class InferenceSession:
         if name not in self._entries:
             options = self._options.copy()
             options.enable_profiling = False
-            session = InferenceSession(self.plan.entry(name), options)
+            session = InferenceSession(self.plan.entry(name), options, self._providers)
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
             self._entries[name] = session
@@ -213,26 +227,42 @@ class InferenceSession:
         return self._options.copy()
 
     def get_providers(self) -> list[str]:
-        """Return what computes: ``["CPUExecutionProvider"]``."""
-        return [CPU]
+        """Return what computes nodes, in order of preference."""
+        return list(self._providers)
+
+    def kernel_kinds(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes, by their first outputs, that each kind of kernel computes.
+
+        The kinds are "native", "user", "numpy", "delegate", and "view" of nodes that are nothing to
+        compute. Of the sizes of the last run, where they vary.
+        """
+        from taper_runtime.kinds import kernel_kinds
+
+        recording = self._recording
+        return kernel_kinds(self._function, recording.executor if recording else self._executor)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return the providers' options: the CPU has none."""
-        return {CPU: {}}
+        """Return the providers' options: none has any."""
+        return {name: {} for name in self._providers}
 
     def set_providers(
         self,
         providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        """Check providers as the session does; nothing changes.
+        """Check that the session has these providers: it keeps those that it was opened with.
 
         Raises
         ------
         InputError
-            On an unknown provider.
+            On an unknown provider, or others than the session's.
         """
-        check_providers(providers, provider_options)
+        chosen = choose_providers(providers, provider_options)
+        if computing(chosen) != computing(self._providers):
+            raise InputError(
+                f"providers: expected those of the session, {list(self._providers)}, got "
+                f"{list(chosen)}; open another session for them"
+            )
 
     def disable_fallback(self) -> None:
         """Do nothing: no run is ever tried again with another provider."""
@@ -512,15 +542,27 @@ def _absolute(model: object) -> str | None:
     return os.path.abspath(model) if isinstance(model, (str, os.PathLike)) else None
 
 
-def _compile(plan: Plan, options: SessionOptions, threads: int) -> Executor:
+def _compile(
+    plan: Plan, options: SessionOptions, threads: int, providers: tuple[str, ...]
+) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
+    if "delegates" in features(plan):
+        from taper_runtime.delegates import check_delegates  # which most plans do not need
+
+        check_delegates(plan, options)
+    dispatch = Dispatch(computing(providers), options.delegates)
     if not plan.origins:
-        return base.compile(plan, strict_native=strict, threads=threads)
+        return base.compile(plan, strict_native=strict, threads=threads, dispatch=dispatch)
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
     planning = options.memory_planning
     return StagedExecutor.compile(
-        plan, strict_native=strict, threads=threads, base=base, planning=planning
+        plan,
+        strict_native=strict,
+        threads=threads,
+        base=base,
+        planning=planning,
+        dispatch=dispatch,
     )
 
 

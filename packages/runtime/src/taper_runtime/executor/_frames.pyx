@@ -14,7 +14,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from taper_runtime.executor._instance cimport External, Instance, NumpyNode, Patch, Raised
+from taper_runtime.executor._instance cimport External, HostCall, Instance, Patch, Raised
 from taper_runtime.executor._kernels cimport Buffer, run_steps, status_text
 from taper_runtime.executor._program cimport Body, Program, Step, Weights
 from taper_runtime.executor.taper cimport *
@@ -129,7 +129,7 @@ cdef class Frame:
         cdef Py_ssize_t i
         for i in range(len(program.saved_by) - 1, -1, -1):
             if program.saved_by[i] < reached:
-                (<NumpyNode>self.instance.numpy_nodes[program.n_run + i]).compute(
+                (<HostCall>self.instance.host_calls[program.n_run + i]).compute(
                     &step[program.n_run + i].call
                 )
         return 0
@@ -137,21 +137,21 @@ cdef class Frame:
     cdef object failure(self, int64_t index, taper_status status):
         """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
         cdef Step step = self.instance.program.steps[index]
-        cdef NumpyNode node
+        cdef HostCall call
         error, self.raised.error = self.raised.error, None
         if error is not None:
             return error
         reason = status_text(status)
         if status == TAPER_BAD_INDEX and step.op.check is not None:
-            node = self.instance.numpy_node(step)
-            arrays = node.operands(&(<taper_step *>self.image.data)[index].call)
+            call = self.instance.host_call(step)
+            arrays = call.operands(&(<taper_step *>self.image.data)[index].call)
             try:
                 step.op.check(
                     [
                         None if type_ is None else decode(array, type_)
-                        for array, type_ in zip(arrays[:node.n_inputs], node.types)
+                        for array, type_ in zip(arrays[:call.n_inputs], call.types)
                     ],
-                    node.attrs,
+                    call.attrs,
                 )
             except InputError as found:
                 reason = str(found).removeprefix(f"{step.op.name}: ")

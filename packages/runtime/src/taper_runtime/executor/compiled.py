@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.executor.executor import Executor, refuse
+from taper_runtime.executor.executor import Executor
 from taper_runtime.executor.program import all_nodes, executed_nodes, make_runner
 from taper_runtime.executor.rollback import with_saves
+from taper_runtime.providers import Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,31 +29,36 @@ class CompiledExecutor(Executor):
         self,
         runner: Runner,
         nodes: list[PlanNode],
+        count: int,
         repeated: list[int] | None,
     ) -> None:
         self._runner = runner
-        self._nodes = nodes
+        self._inside = nodes[count:]
+        self._nodes = nodes[:count]
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        dispatch: Dispatch = Dispatch(),
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        runner = make_runner(plan, threads)
-        nodes = executed_nodes(plan)
-        if strict_native:
-            kernels = runner.kernels()
-            refuse(
-                plan,
-                [n for n, kernel in zip(all_nodes(plan), kernels, strict=True) if kernel is None],
-            )
+        dispatch = dispatch.without_numpy() if strict_native else dispatch
+        runner = make_runner(plan, threads, dispatch)
+        nodes = all_nodes(plan, dispatch)
         outputs = list(dict.fromkeys(plan.writes))
-        if len(outputs) == len(plan.writes):
-            return cls(runner, nodes, None)
-        return cls(runner, nodes, [outputs.index(name) for name in plan.writes])
+        repeated = (
+            None
+            if len(outputs) == len(plan.writes)
+            else [outputs.index(name) for name in plan.writes]
+        )
+        return cls(runner, nodes, len(executed_nodes(plan)), repeated)
 
     @property
     def steps(self) -> list[tuple[PlanNode, str]]:
@@ -63,6 +69,12 @@ class CompiledExecutor(Executor):
         """
         kernels = self._runner.kernels()  # those in blocks come last
         return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=False)]
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`."""
+        kinds = (each.kind if each else "native" for each in self._runner.selections())
+        return list(zip([*self._nodes, *self._inside], kinds, strict=True))
 
     def run(
         self,

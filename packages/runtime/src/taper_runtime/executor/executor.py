@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
+from taper_runtime.providers import NATIVE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,14 @@ class Executor(ABC):
 
     @classmethod
     @abstractmethod
-    def compile(cls, plan: Plan, *, strict_native: bool = False, threads: int = 1) -> Executor:
+    def compile(
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        dispatch: Dispatch = Dispatch(),
+    ) -> Executor:
         """Prepare ``plan`` for running.
 
         Parameters
@@ -34,11 +42,22 @@ class Executor(ABC):
             Refuse nodes that no native kernel serves instead of computing them with numpy.
         threads : int
             Threads a run may use, the caller's among them. The bits do not depend on it.
+        dispatch : Dispatch
+            What may compute nodes.
 
         Raises
         ------
         UnsupportedOpError
-            With ``strict_native``, listing every node without a native kernel.
+            Listing every node that nothing in ``dispatch``, or with ``strict_native`` nothing but
+            numpy, computes.
+        """
+
+    @property
+    @abstractmethod
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """Computed nodes, each with what does: "native", "user", "delegate" or "numpy".
+
+        Behind them those of the blocks that are run. Of the last run's sizes, where they vary.
         """
 
     @abstractmethod
@@ -92,8 +111,8 @@ def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:
     return [None if name is None else plan.tensors[name].type for name in node.inputs]
 
 
-def refuse(plan: Plan, nodes: Sequence[PlanNode]) -> None:
-    """Raise for nodes without a native kernel, if there are any; say which kernels there are."""
+def refuse(plan: Plan, nodes: Sequence[PlanNode], providers: Sequence[str]) -> None:
+    """Raise for nodes that none of the providers computes, if there are any."""
     if not nodes:
         return
     from taper_runtime.report import call_text, type_text
@@ -109,4 +128,9 @@ def refuse(plan: Plan, nodes: Sequence[PlanNode]) -> None:
     for op in dict.fromkeys(node.op for node in nodes):
         signatures = _kernels.kernel_signatures(op) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
-    raise UnsupportedOpError("strict_native=True, but no native kernel serves\n" + "\n".join(lines))
+    why = (
+        "strict_native=True, but no native kernel serves"
+        if NATIVE in providers
+        else f"no provider of {', '.join(providers)} serves"
+    )
+    raise UnsupportedOpError("\n".join([why, *lines]))

@@ -14,6 +14,7 @@ from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
 from taper_runtime.options import MemoryPlanning
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.stages import cut
+from taper_runtime.providers import Dispatch
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
@@ -52,11 +53,14 @@ class StagedExecutor(Executor):
         threads: int = 1,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
+        dispatch: Dispatch = Dispatch(),
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
         stages = cut(plan)
         executors = [
-            base.compile(stage.plan, strict_native=strict_native, threads=threads)
+            base.compile(
+                stage.plan, strict_native=strict_native, threads=threads, dispatch=dispatch
+            )
             for stage in stages
         ]
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
@@ -66,6 +70,11 @@ class StagedExecutor(Executor):
     def steps(self) -> list[tuple[PlanNode, str]]:
         """Executed nodes in order, each with its kernel's name, of the last run's sizes."""
         return [step for executor in self._executors for step in executor.steps]
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`."""
+        return [each for executor in self._executors for each in executor.served]
 
     def run(
         self,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from taper_runtime.plan.plan import Plan
+    from collections.abc import Iterable, Iterator
+
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 #: All that plans of this version may make use of.
-FEATURES = ("blocks", "entries", "origins", "zero_states")
+FEATURES = ("blocks", "delegates", "entries", "origins", "zero_states")
 
 
 def features(plan: Plan) -> list[str]:
@@ -17,8 +19,17 @@ def features(plan: Plan) -> list[str]:
     states = {name for name, spec in plan.tensors.items() if spec.role == "state"}
     used = {
         "blocks": any(node.blocks for node in nodes),
+        "delegates": any(node.op == "CALL_DELEGATE" for node in with_inner(nodes)),
         "entries": bool(plan.entries),
         "origins": bool(plan.origins) or any(e.origins for e in plan.entries.values()),
         "zero_states": not states <= plan.constants.keys(),
     }
     return [name for name in FEATURES if used[name]]
+
+
+def with_inner(nodes: Iterable[PlanNode]) -> Iterator[PlanNode]:
+    """Yield nodes, each before those of its blocks."""
+    for node in nodes:
+        yield node
+        for block in node.blocks:
+            yield from with_inner(block.nodes)
