@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-
+from taper_frontend.compiler.c_delegate import elementwise_regions
 from taper_frontend.compiler.partition import Partition, register_backend, unregister_backend
 from taper_frontend.errors import CannotDelegate
 

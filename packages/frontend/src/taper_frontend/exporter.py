@@ -248,9 +248,7 @@ def compile_program(
     partition = Partition(options.regions, options.delegate) if options.regions else None
     with tracing(graph, options.trace, options.title):
         named = _output_names(program, lowered, options.output_names)
-        records = compile_graph(
-            graph, options.passes, partition=partition, output_names=named
-        )
+        records = compile_graph(graph, options.passes, partition=partition, output_names=named)
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",

@@ -31,6 +31,7 @@ from taper_runtime.session import InferenceSession, NodeArg
 
 if TYPE_CHECKING:
     from taper_runtime import capi
+    from taper_runtime.c_delegate import CDelegate
     from taper_runtime.delegates import Delegate, Region
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.kernels import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CDelegate",
     "Delegate",
     "ExecutionMode",
     "ExecutionOrder",
@@ -83,6 +85,7 @@ __all__ = [
 
 #: Where what is seldom used comes from, when it is first used.
 _LATER = {
+    "CDelegate": "c_delegate",
     "Delegate": "delegates",
     "Region": "delegates",
     "get_include": "kernels",

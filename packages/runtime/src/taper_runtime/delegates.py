@@ -107,7 +107,8 @@ def check_delegates(plan: Plan, options: SessionOptions) -> None:
                 f"runs what its file says; to allow it set SessionOptions.delegates (it has "
                 f"{known})"
             )
-        if options.delegates[backend].runs_machine_code and not options.allow_native_code:
+        kind = options.delegates[backend]
+        if kind is not None and kind.runs_machine_code and not options.allow_native_code:
             raise InputError(
                 f"node {node.output!r}: the delegate {backend!r} runs machine code from the plan's "
                 "file; set SessionOptions.allow_native_code if you trust who made the file"
@@ -122,11 +123,13 @@ def make_delegate(plan: Plan, node: PlanNode, kind: type[Delegate]) -> Delegate:
         for position, name in enumerate(operands)
         if name in plan.constants and name not in plan.states
     }
-    types = [tuple(plan.tensors[name].type for name in names) for names in (operands, node.outputs)]
+    inputs, outputs = (
+        tuple(plan.tensors[name].type for name in names) for names in (operands, node.outputs)
+    )
     (block,) = node.blocks
     blob = plan.constants.get(node.reads[0])
     if blob is None:
         raise InputError(f"node {node.output!r}: expected a constant as the delegate's blob")
-    delegate = kind(Region(node.output, blob, *types, tuple(weights), block))
+    delegate = kind(Region(node.output, blob, inputs, outputs, tuple(weights), block))
     delegate.init_weights(weights)
     return delegate

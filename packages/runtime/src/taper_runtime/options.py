@@ -152,6 +152,13 @@ class _Options:
             """Name what is near a name that is none."""
             raise self._unknown(name)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a copy in another process has; views of mappings cannot be sent there."""
+        return {
+            name: dict(value) if isinstance(value, MappingProxyType) else value
+            for name, value in self.__dict__.items()
+        }
+
     @classmethod
     def _unknown(cls, name: str) -> OptionError:
         if name in cls._refused:
@@ -180,7 +187,7 @@ _NO_FREE_DIMS = "sizes are fixed at export: export with dynamic_shapes that leav
 _NO_WEIGHTS = "a plan carries its weights: export the module with them"
 _NO_PROVIDERS = "providers are given to the session"
 _NO_LIBRARY = "taper_runtime.load_kernels loads kernels of others"
-_NO_DELEGATES: Mapping[str, type[Delegate]] = MappingProxyType({})
+_NO_DELEGATES: Mapping[str, type[Delegate] | None] = MappingProxyType({})
 
 
 class MemoryPlanning(NamedTuple):
@@ -223,7 +230,7 @@ def _planning(name: str, value: object) -> MemoryPlanning:
 _MemoryPlanning = MemoryPlanning
 
 
-def _delegates(name: str, value: object) -> Mapping[str, type[Delegate]]:
+def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
     from collections.abc import Mapping
 
     from taper_runtime.delegates import Delegate
@@ -231,9 +238,10 @@ def _delegates(name: str, value: object) -> Mapping[str, type[Delegate]]:
     if not isinstance(value, Mapping):
         raise InputError(f"{name}: expected classes by backend, got {value!r}")
     for backend, kind in value.items():
-        if not (isinstance(backend, str) and isinstance(kind, type) and issubclass(kind, Delegate)):
+        is_delegate = isinstance(kind, type) and issubclass(kind, Delegate)
+        if not (isinstance(backend, str) and (kind is None or is_delegate)):
             raise InputError(f"{name}: expected subclasses of Delegate by name, got {kind!r}")
-    return dict(value)
+    return MappingProxyType(dict(value))
 
 
 class SessionOptions(_Options):
@@ -252,9 +260,9 @@ class SessionOptions(_Options):
         ``"compiled"``, or ``"interpreted"`` for debugging.
     memory_planning : SessionOptions.MemoryPlanning
         How tensors are laid out that cross to where a size is known which the run computes.
-    delegates : mapping of str to type of Delegate
-        By backend, what may compute the regions that a plan gives to delegates. A plan with a
-        backend that is not here is refused.
+    delegates : mapping of str to type of Delegate or None
+        By backend, what may compute the regions that a plan gives to delegates. With None they are
+        run as the graphs that they are. A plan with a backend that is not here is refused.
     allow_native_code : bool
         Let delegates run machine code that stands in the plan's file: with the rights of the
         process, so set it for files of makers you trust alone.
@@ -298,7 +306,7 @@ class SessionOptions(_Options):
     strict_native: bool
     executor: str
     memory_planning: _MemoryPlanning
-    delegates: Mapping[str, type[Delegate]]
+    delegates: Mapping[str, type[Delegate] | None]
     allow_native_code: bool
     seed: int | None
     enable_profiling: bool

@@ -1,7 +1,7 @@
 """Execution providers: what may compute nodes, in order of preference.
 
-``NativeCPU`` are our kernels in C, ``Numpy`` the ops' own evaluators; ``CPUExecutionProvider``, ONNX
-Runtime's name, is both. Kernels of users have providers of their own.
+``NativeCPU`` are our kernels in C, ``Numpy`` the ops' own evaluators; ``CPUExecutionProvider``, a
+name of ONNX Runtime's, is both. Kernels of users have providers of their own.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Dispatch(NamedTuple):
     def without_numpy(self) -> Dispatch:
         """Return what remains where numpy is not to compute anything."""
         return self._replace(providers=tuple(name for name in self.providers if name != NUMPY))
+
+
+#: What computes where nobody says anything: our kernels, then numpy.
+CPU_ALONE = Dispatch()
 
 
 def get_available_providers() -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Executor
 from taper_runtime.profile import Spans, node_events, write_trace
+from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,11 +52,23 @@ class RecordingExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        dispatch: Dispatch = CPU_ALONE,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
-        executor = CompiledExecutor.compile(plan, strict_native=strict_native, threads=threads)
+        executor = CompiledExecutor.compile(
+            plan, strict_native=strict_native, threads=threads, dispatch=dispatch
+        )
         return cls(executor, plan)
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`."""
+        return self.executor.served
 
     def run(
         self,

@@ -238,8 +238,7 @@ class InferenceSession:
         """
         from taper_runtime.kinds import kernel_kinds
 
-        recording = self._recording
-        return kernel_kinds(self._function, recording.executor if recording else self._executor)
+        return kernel_kinds(self._function, self._executor)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Return the providers' options: none has any."""
@@ -550,7 +549,8 @@ def _compile(
         from taper_runtime.delegates import check_delegates  # which most plans do not need
 
         check_delegates(plan, options)
-    dispatch = Dispatch(computing(providers), options.delegates)
+    delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
+    dispatch = Dispatch(computing(providers), delegates)
     if not plan.origins:
         return base.compile(plan, strict_native=strict, threads=threads, dispatch=dispatch)
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need

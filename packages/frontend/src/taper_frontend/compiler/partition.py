@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from taper_frontend.compiler.c_delegate import compile_region
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import CannotDelegate, ExportError
+from taper_runtime.c_delegate import CDelegate
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_runtime.delegates import Delegate
 
 #: Says which nodes, by their first outputs, are a region; each region may be in any order.
 Regions = Callable[["Graph"], Iterable[Iterable[str]]]
@@ -21,10 +23,18 @@ Regions = Callable[["Graph"], Iterable[Iterable[str]]]
 #: Makes bytes of a region for its delegate; raises :class:`CannotDelegate` with the reason.
 Compile = Callable[["Graph"], bytes]
 
-_BACKENDS: dict[str, Compile] = {"c": compile_region}
+
+class Backend(NamedTuple):
+    """What makes bytes of a region, and what computes it from them; None: its graph is run."""
+
+    compile: Compile
+    delegate: type[Delegate] | None
 
 
-def register_backend(name: str, compile: Compile) -> None:
+_BACKENDS: dict[str, Backend] = {"c": Backend(compile_region, CDelegate)}
+
+
+def register_backend(name: str, compile: Compile, delegate: type[Delegate] | None = None) -> None:
     """Register what makes bytes of a region: what ``delegate`` of an export may name.
 
     Parameters
@@ -34,6 +44,8 @@ def register_backend(name: str, compile: Compile) -> None:
     compile : callable
         ``(Graph) -> bytes``. The graph is a region as a graph of its own: what the region reads,
         weights too, are its inputs. It is not to be changed.
+    delegate : type of Delegate, optional
+        With what an export verifies the plan; without it the regions are run as graphs.
 
     Raises
     ------
@@ -42,7 +54,7 @@ def register_backend(name: str, compile: Compile) -> None:
     """
     if name in _BACKENDS:
         raise ValueError(f"backend {name!r} is registered already")
-    _BACKENDS[name] = compile
+    _BACKENDS[name] = Backend(compile, delegate)
 
 
 def unregister_backend(name: str) -> None:
@@ -50,7 +62,12 @@ def unregister_backend(name: str) -> None:
     del _BACKENDS[name]
 
 
-def find_backend(name: str) -> Compile:
+def verifying_delegates() -> dict[str, type[Delegate] | None]:
+    """Return what a session that verifies a plan runs regions with, by backend."""
+    return {name: backend.delegate for name, backend in _BACKENDS.items()}
+
+
+def find_backend(name: str) -> Backend:
     """Return the backend of this name.
 
     Raises
@@ -85,7 +102,7 @@ class Partition:
     def __init__(self, regions: Regions, backend: str) -> None:
         self._regions = regions
         self._backend = backend
-        self._compile = find_backend(backend)
+        self._compile = find_backend(backend).compile
         self.left: list[str] = []
 
     def __call__(self, graph: Graph) -> bool:

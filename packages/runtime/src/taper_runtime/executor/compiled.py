@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.executor.executor import Executor
 from taper_runtime.executor.program import all_nodes, executed_nodes, make_runner
 from taper_runtime.executor.rollback import with_saves
-from taper_runtime.providers import Dispatch
+from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class CompiledExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
-        dispatch: Dispatch = Dispatch(),
+        dispatch: Dispatch = CPU_ALONE,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
@@ -73,7 +73,7 @@ class CompiledExecutor(Executor):
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
         """See :attr:`Executor.served`."""
-        kinds = (each.kind if each else "native" for each in self._runner.selections())
+        kinds = [each.kind or "" if each else "native" for each in self._runner.selections()]
         return list(zip([*self._nodes, *self._inside], kinds, strict=True))
 
     def run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
-from taper_runtime.providers import NATIVE, Dispatch
+from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Executor(ABC):
         *,
         strict_native: bool = False,
         threads: int = 1,
-        dispatch: Dispatch = Dispatch(),
+        dispatch: Dispatch = CPU_ALONE,
     ) -> Executor:
         """Prepare ``plan`` for running.
 

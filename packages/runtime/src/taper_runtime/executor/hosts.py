@@ -174,6 +174,8 @@ def _checked(what: str, function: Callable[[Any, Any], object]) -> Compute:
         for array, before in zip(outputs, shapes, strict=True):
             after = (array.shape, array.dtype, array.strides)
             if after != before:
-                raise KernelError(f"{what}: expected an output of shape {before[0]}, got {after[0]}")
+                raise KernelError(
+                    f"{what}: expected an output of shape {before[0]}, got {after[0]}"
+                )
 
     return compute

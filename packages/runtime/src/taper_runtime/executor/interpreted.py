@@ -13,13 +13,14 @@ from taper_runtime.executor.hosts import find_servers
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.ops.opdef import BlockFunction
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.providers import Dispatch
+from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from taper_runtime.executor.hosts import Compute
     from taper_runtime.plan.plan import Block, Plan, PlanNode
+
 
 def block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFunction:
     """A block of a plan without size variables as its op's evaluator calls it."""
@@ -69,7 +70,7 @@ class InterpretedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
-        dispatch: Dispatch = Dispatch(),
+        dispatch: Dispatch = CPU_ALONE,
     ) -> InterpretedExecutor:
         """See :meth:`Executor.compile`; every node runs on the caller's thread."""
         dispatch = dispatch.without_numpy() if strict_native else dispatch

@@ -15,7 +15,7 @@ from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
-from taper_runtime.providers import Dispatch
+from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import BlockFunction
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
-
 
 
 class Variables:
@@ -51,7 +50,7 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_runner(plan: Plan, threads: int, dispatch: Dispatch = Dispatch()) -> Runner:
+def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
@@ -271,7 +270,7 @@ def _tensors(plan: Plan) -> Iterator[TensorSpec]:
             yield from _tensors(plan.body(block))
 
 
-def all_nodes(plan: Plan, dispatch: Dispatch = Dispatch()) -> list[PlanNode]:
+def all_nodes(plan: Plan, dispatch: Dispatch = CPU_ALONE) -> list[PlanNode]:
     """Return the nodes that a run computes, in order, then those of the blocks that it runs.
 
     That is the order of a program's steps: those of a node's blocks lie behind all of a body.

@@ -14,7 +14,7 @@ from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
 from taper_runtime.options import MemoryPlanning
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.stages import cut
-from taper_runtime.providers import Dispatch
+from taper_runtime.providers import CPU_ALONE, Dispatch
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class StagedExecutor(Executor):
         threads: int = 1,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
-        dispatch: Dispatch = Dispatch(),
+        dispatch: Dispatch = CPU_ALONE,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
         stages = cut(plan)
