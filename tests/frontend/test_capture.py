@@ -129,17 +129,12 @@ def test_outputs_that_nest():
 
     lowered = lower_model(model, X)
     names = lowered.graph.outputs
+    fields = [["x", ["tensor", names[1]]], ["y", ["value", 7]]]
     assert lowered.output_tree == [
         "dict",
         [
             ["a", ["list", [["tensor", names[0]], ["value", None]]]],
-            [
-                "b",
-                [
-                    "tuple",
-                    [["tuple", [["tensor", names[1]], ["value", 7]]], ["value", "text"]],
-                ],
-            ],
+            ["b", ["tuple", [["namedtuple", ["Point", fields]], ["value", "text"]]]],
         ],
     ]
 

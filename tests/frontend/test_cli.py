@@ -67,8 +67,12 @@ def test_json_of_export(taper):
     assert "made" in err
     data = json.loads(out)
     plan_form = schema("inspect")
-    del plan_form["constants"], plan_form["nodes"], plan_form["others"]
-    assert schema("export")["plan"] == "as inspect prints it, without constants, nodes and others"
+    left_out = ["model", "models", "constants", "nodes", "others"]
+    for key in left_out:
+        del plan_form[key]
+    *first, last = left_out
+    without = f"as inspect prints it, without {', '.join(first)} and {last}"
+    assert schema("export")["plan"] == without
     check_json(plan_form, data.pop("plan"))
     form = schema("export")
     del form["plan"]

@@ -114,6 +114,85 @@ ATTACKS |= {
 }  # fmt: skip
 
 
+def several_models(breaks=lambda plan, models: None):
+    """Make a file of two models of the same plan, and break it."""
+
+    def attack(file):
+        names = {name: name for name in file.header if name != "__metadata__"}
+        models = {
+            name: {"plan": json.loads(json.dumps(file.plan)), "tensors": dict(names)}
+            for name in ("model", "other")
+        }
+        file.plan = {"format_version": 3, "features": ["models"], "models": models}
+        breaks(file.plan, models)
+
+    return attack
+
+
+def only_for_other(plan, models):
+    for model in models.values():
+        del model["tensors"]["b"]
+
+
+ATTACKS |= {
+    "models_are_an_array": (several_models(lambda p, m: p.update(models=[])), "plan.models"),
+    "no_models": (several_models(lambda p, m: m.clear()), "plan.models"),
+    "models_beside_a_plan": (several_models(lambda p, m: p.update(nodes=[])), "plan.nodes"),
+    "models_left_out": (several_models(lambda p, m: p.pop("models")), "plan.models"),
+    "models_and_other_features": (
+        several_models(lambda p, m: p.update(features=["entries", "models"])), "plan.features[1]",
+    ),
+    "models_in_a_model": (
+        several_models(lambda p, m: m["model"].update(plan=json.loads(json.dumps(p)))),
+        "plan.models['model'].plan.features[0]",
+    ),
+    "model_is_a_string": (
+        several_models(lambda p, m: m.update(other="plan")), "plan.models['other']",
+    ),
+    "model_without_tensors": (
+        several_models(lambda p, m: m["other"].pop("tensors")), "plan.models['other']",
+    ),
+    "model_named_like_a_path": (
+        several_models(lambda p, m: m.update({"../x": m["other"]})), "plan.models['../x']",
+    ),
+    "tensors_of_a_model_in_an_array": (
+        several_models(lambda p, m: m["other"].update(tensors=["w"])),
+        "plan.models['other'].tensors",
+    ),
+    "model_with_a_tensor_that_is_none": (
+        several_models(lambda p, m: m["other"]["tensors"].update(w="v")),
+        "plan.models['other'].tensors['w']",
+    ),
+    "model_with_a_tensor_in_an_array": (
+        several_models(lambda p, m: m["other"]["tensors"].update(w=["w"])),
+        "plan.models['other'].tensors['w']",
+    ),
+    "model_with_another_models_constant": (
+        several_models(lambda p, m: m["model"]["tensors"].update(w="b")),
+        "plan.models['model'].plan.tensors['w'].shape",
+    ),
+    "model_without_its_constant": (
+        several_models(lambda p, m: m["model"]["tensors"].pop("w")),
+        "plan.models['model'].plan.tensors['w']",
+    ),
+    "tensor_of_no_model": (several_models(only_for_other), "header['b']"),
+    "model_with_a_node_of_no_op": (
+        several_models(lambda p, m: m["model"]["plan"]["nodes"][0].update(op="EXEC")),
+        "plan.models['model'].plan.nodes[0].op",
+    ),
+    "model_of_an_older_version": (
+        several_models(lambda p, m: m["model"]["plan"].update(format_version=2)),
+        "plan.models['model'].plan.format_version",
+    ),
+}  # fmt: skip
+
+
+def test_models_are_fine_unbroken(blob):
+    file = PlanFile(blob)
+    several_models()(file)
+    assert loads(file.pack()).inputs == loads(file.pack(), "other").inputs == ("x",)
+
+
 def test_an_entry_is_fine_unbroken(blob):
     file = PlanFile(blob)
     twice()(file)

@@ -424,6 +424,17 @@ def test_page_shows_a_valid_file(tmp_path):
     assert list(written.header) == list(header)
 
 
+def test_page_shows_a_file_of_models(tmp_path):
+    path = tmp_path / "m.taper"
+    small_plan().save(path, name="encoder")
+    small_plan().save(path, name="decoder", append=True)
+    document, shown = PlanFile(path.read_bytes()).plan, example("models")
+    assert {**document, "models": None} == {**shown, "models": None}
+    for model in document["models"].values():
+        assert model.keys() == shown["models"]["encoder"].keys()
+        assert model["tensors"]["w"] == "w"
+
+
 def test_page_states_the_limits():
     stated = re.search(r"## Limits\n\n(.*?)\n\n", PAGE, re.S)[1]
     assert [int(n) for n in re.findall(r"\| (\d+) \|", stated)] == [

@@ -13,7 +13,8 @@ import pytest
 import taper_runtime
 import taper_runtime.cli
 from cli_page import PAGE, check_json, schema, section, taper_command
-from plan_files import small_plan
+from measured_plans import measured_plan
+from plan_files import chain, small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.cli import parser
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -114,10 +115,69 @@ def test_json_of_inspect_is_the_plan(taper, sized):
     data = json_of(taper("inspect", sized, "--json"))
     assert [item["name"] for item in data["inputs"]] == list(plan.inputs)
     assert data["inputs"][0]["shape"] == ["B", "S", 4]
-    assert data["sizes"] == {"B": {"least": 1, "largest": 8}, "S": {"least": 2, "largest": 32}}
+    assert data["sizes"] == {
+        "B": {"least": 1, "largest": 8, "origin": None},
+        "S": {"least": 2, "largest": 32, "origin": None},
+    }
     assert data["weights_bytes"] == 96
     assert [node["op"] for node in data["nodes"]] == [node.op for node in plan.nodes]
     assert data["nodes_executed"] == sum(node["executed"] for node in data["nodes"]) == 6
+
+
+def test_json_of_inspect_has_the_origins_of_sizes(taper, tmp_path):
+    """A size that a node computes, whose largest value is an expression."""
+    measured_plan().save(tmp_path / "found.taper")
+    sizes = json_of(taper("inspect", "found.taper", "--json"))["sizes"]
+    assert sizes == {
+        "n": {"least": 0, "largest": 64, "origin": None},
+        "positive": {"least": 0, "largest": "n", "origin": {"tensor": "count", "element": 0}},
+        "large": {"least": 0, "largest": "positive", "origin": {"tensor": "count_2", "element": 0}},
+    }
+
+
+def test_json_of_inspect_has_all_members_of_a_plan(taper, model):
+    plan = small_plan()
+    data = json_of(taper("inspect", model, "--json"))
+    assert data["model"] == "model"
+    assert data["models"] == ["model"]
+    assert data["features"] == []
+    assert data["input_tree"] == plan.input_tree
+    assert data["output_tree"] == plan.output_tree
+    assert data["samples"] == ["x"]
+    assert {c["name"]: c["recipe"] for c in data["constants"]} == dict.fromkeys(plan.constants, "")
+
+
+def test_json_of_inspect_has_the_states(taper, tmp_path):
+    counter_plan().save(tmp_path / "c.taper")
+    assert json_of(taper("inspect", "c.taper", "--json"))["states"] == [
+        {
+            "name": "count",
+            "dtype": "float32",
+            "shape": [],
+            "next": "after",
+            "in_place": False,
+            "zeros": True,
+        }
+    ]
+
+
+def counter_plan():
+    """A plan that counts its runs, from 0."""
+    tensors = [
+        TensorSpec("count", "float32", (), "state"),
+        TensorSpec("one", "float32", (), "input"),
+        TensorSpec("after", "float32", (), "output"),
+        TensorSpec("y", "float32", (), "output"),
+    ]
+    return Plan(
+        nodes=(PlanNode("ADD", ("count", "one"), ("after",)), PlanNode("NEG", ("after",), ("y",))),
+        tensors={spec.name: spec for spec in tensors},
+        placements={spec.name: Placement(spec.name, 0, ()) for spec in tensors},
+        inputs=("one",),
+        outputs=("y",),
+        constants={},
+        states={"count": "after"},
+    )
 
 
 def test_json_of_run_has_the_values(taper, model):
@@ -128,6 +188,50 @@ def test_json_of_run_has_the_values(taper, model):
     assert data["outputs"]["y"] == {"dtype": "float32", "shape": [8]}
     with np.load("y.npz") as file:
         np.testing.assert_array_equal(file["y"], expected)
+
+
+def test_arguments_come_from_an_archive(taper, tmp_path):
+    """What --output writes, --args reads: names that are no file names too."""
+    names = {"x": "a/../x", "y": "a/../x_1"}
+    plan = renamed(chain(["NEG"], 3), names)
+    plan.save(tmp_path / "odd.taper")
+    np.savez(tmp_path / "in.npz", **{"a%2F%2E%2E%2Fx": np.array([1, 2, 3], np.float32)})
+    data = json_of(taper("run", "odd.taper", "--args", "in.npz", "--json"))
+    assert data["outputs"]["a/../x_1"]["values"] == [-1, -2, -3]
+    taper("run", "odd.taper", "--args", "in.npz", "--output", "out.npz")
+    back = renamed(chain(["NEG"], 3), {"x": "a/../x_1"})
+    back.save(tmp_path / "back.taper")
+    data = json_of(taper("run", "back.taper", "--args", "out.npz", "--json"))
+    assert data["outputs"]["y"]["values"] == [1, 2, 3]
+
+
+def test_the_sample_is_run(taper, model):
+    (expected,) = taper_runtime.InferenceSession(model).run(None, small_plan().samples)
+    data = json_of(taper("run", model, "--sample", "--json"))
+    assert data["outputs"]["y"]["values"] == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sample"], "--sample: the plan has no sample of x"),
+        (["--sample", "--args", "in.npz"], "expected --input and --size, or --args, or --sample"),
+        (["--args", "in.npz"], "in.npz: expected a .npz archive of arrays: got one array"),
+        (["--args", "text.npz"], "text.npz: expected a .npz archive of arrays"),
+        (["--args", "objects.npz"], "objects.npz: expected a .npz archive of arrays"),
+        (["--args", "other.npz"], "missing input 'x'; expected ['x'], got ['z']"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, taper, tmp_path):
+    chain(["NEG"], 3).save(tmp_path / "m.taper")
+    with open("in.npz", "wb") as file:
+        np.save(file, np.ones(3, np.float32))
+    (tmp_path / "text.npz").write_text("PK\3\4 and text")
+    np.savez("objects.npz", x=np.array([{}], object))
+    np.savez("other.npz", z=np.ones(3, np.float32))
+    code, out, err = taper("run", "m.taper", *arguments)
+    assert (code, out) == (1, "")
+    assert message in err
 
 
 def identity(dtype, sample):
@@ -164,15 +268,18 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
         return {}
 
     monkeypatch.setattr("taper_runtime.report.plan_data", chatty)
-    assert taper("inspect", model, "--json") == (0, "{}\n", "chatter\n")
+    out = '{"model": "model", "models": ["model"]}\n'
+    assert taper("inspect", model, "--json") == (0, out, "chatter\n")
 
 
 def test_warnings_are_one_line_each(taper, monkeypatch, model):
     import warnings
 
-    monkeypatch.setattr(
-        "taper_runtime.report.plan_data", lambda plan: warnings.warn("old\nnews", stacklevel=1)
-    )
+    def old(plan):
+        warnings.warn("old\nnews", stacklevel=1)
+        return {}
+
+    monkeypatch.setattr("taper_runtime.report.plan_data", old)
     warnings.simplefilter("always")
     assert taper("inspect", model)[2] == "taper: warning: old\\nnews\n"
 
@@ -313,7 +420,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments, code, model):
 
 
 def test_interruption_is_no_traceback(taper, monkeypatch, model):
-    def interrupt(path):
+    def interrupt(path, model):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("taper_runtime.format.reader.load", interrupt)

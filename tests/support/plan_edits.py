@@ -205,13 +205,50 @@ EDITS = {
     "plan.input_tree[1][0]": {
         "dict_tree_of_a_string": ("plan.input_tree", ["dict", ["ab"]]),
         "dict_tree_without_a_key": ("plan.input_tree", ["dict", [["tensor"]]]),
+        "class_that_is_code": ("plan.input_tree", ["namedtuple", ["A(int)", []]]),
+        "class_that_is_a_keyword": ("plan.input_tree", ["namedtuple", ["class", []]]),
     },
     "plan.input_tree[1][0][0]": {
         "dict_tree_with_an_array_as_key": ("plan.input_tree", ["dict", [[[], ["value", 1]]]]),
     },
+    "plan.input_tree[1][1][0]": {
+        "dict_tree_with_a_key_twice": (
+            "plan.input_tree",
+            ["dict", [["a", ["value", 1]], ["a", ["value", 1]]]],
+        ),
+    },
+    "plan.input_tree[1][1][0][0]": {
+        "field_that_is_code": (
+            "plan.input_tree",
+            ["namedtuple", ["A", [["a=print()", ["tensor", "x"]]]]],
+        ),
+        "field_that_namedtuple_refuses": (
+            "plan.input_tree",
+            ["namedtuple", ["A", [["_a", ["tensor", "x"]]]]],
+        ),
+    },
     "plan.input_tree[1]": {
         "tree_that_names_an_array": ("plan.input_tree", ["tensor", ["x"]]),
         "list_tree_of_an_object": ("plan.input_tree", ["list", {}]),
+        "number_of_many_elements": ("plan.input_tree", ["number", "x"]),
+        "named_tuple_of_a_string": ("plan.input_tree", ["namedtuple", "A"]),
+    },
+    "plan.input_tree[1][1]": {
+        "named_tuple_of_an_object": ("plan.input_tree", ["namedtuple", ["A", {}]]),
+    },
+    "plan.input_tree": {
+        "tree_that_is_no_call": ("plan.input_tree", ["tensor", "x"]),
+        "tree_without_an_input": ("plan.input_tree", ["tuple", [["tuple", []], ["dict", []]]]),
+        "tree_with_an_input_twice": (
+            "plan.input_tree",
+            ["tuple", [["tuple", [["tensor", "x"], ["tensor", "x"]]], ["dict", []]]],
+        ),
+    },
+    "plan.input_tree[1][1][1][0][0]": {
+        "argument_called_by_a_number": (
+            "plan.input_tree",
+            ["tuple", [["tuple", []], ["dict", [[1, ["tensor", "x"]]]]]],
+        ),
     },
     "plan.output_tree": {
         "tree_is_a_string": ("plan.output_tree", "ab"),

@@ -111,7 +111,10 @@ def plans(draw, max_nodes=10):
             if role == "constant"
         },
         samples={name: draw(arrays(*types[name][:2])) for name in inputs if draw(st.booleans())},
-        input_tree=["tuple", [["tensor", name] for name in inputs]],
+        input_tree=[
+            "tuple",
+            [["tuple", []], ["dict", [[name, ["tensor", name]] for name in inputs]]],
+        ],
         output_tree=["dict", [[i, ["tensor", name]] for i, name in enumerate(outputs)]],
         metadata=draw(st.dictionaries(names.filter(lambda key: key != "float"), plain, max_size=2)),
     )

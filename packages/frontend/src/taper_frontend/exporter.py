@@ -20,13 +20,14 @@ from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.lowering.trees import flat_leaves, tensor_leaves
+from taper_frontend.lowering.trees import tensor_leaves
 from taper_frontend.names import check_names, input_names, output_names
 from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.trees import TENSORS, leaves, with_leaves
 
 if TYPE_CHECKING:
     import os
@@ -262,7 +263,7 @@ def compile_program(
             graph,
             samples=_samples(program, graph),
             input_tree=lowered.input_tree,
-            output_tree=_rename_leaves(lowered.output_tree, iter(graph.outputs)),
+            output_tree=_renamed(lowered.output_tree, iter(graph.outputs)),
             metadata=report,
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
@@ -337,9 +338,9 @@ def _output_names(
 ) -> list[str]:
     """Return the names of the outputs."""
     inputs = lowered.graph.reads
-    leaves = flat_leaves(lowered.output_tree)
     names = output_names(program.call_spec.out_spec, inputs)
-    names = [name for name, (kind, _) in zip(names, leaves, strict=True) if kind == "tensor"]
+    kinds = [kind for kind, _ in leaves(lowered.output_tree)]
+    names = [name for name, kind in zip(names, kinds, strict=True) if kind in TENSORS]
     if given is None:
         return names
     check_names("output_names", given, names)
@@ -358,16 +359,9 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
     return {name: stored(t).copy() for name, t in zip(graph.inputs, tensors, strict=False)}
 
 
-def _rename_leaves(tree: Any, names: Iterator[str]) -> Any:
+def _renamed(tree: Any, names: Iterator[str]) -> Any:
     """The output tree with its tensors' final names: a pass may have put another there."""
-    kind, value = tree
-    if kind == "tensor":
-        return [kind, next(names)]
-    if kind == "dict":
-        return [kind, [[key, _rename_leaves(child, names)] for key, child in value]]
-    if kind in ("list", "tuple"):
-        return [kind, [_rename_leaves(child, names) for child in value]]
-    return tree
+    return with_leaves(tree, lambda leaf: [leaf[0], next(names)] if leaf[0] in TENSORS else leaf)
 
 
 def _version() -> str:

@@ -17,7 +17,8 @@ from taper_runtime.errors import (
     TaperError,
     UnsupportedOpError,
 )
-from taper_runtime.format.reader import load
+from taper_runtime.format.reader import list_models, load
+from taper_runtime.limits import Limits
 from taper_runtime.options import (
     ExecutionMode,
     ExecutionOrder,
@@ -57,6 +58,7 @@ __all__ = [
     "InputError",
     "InternalError",
     "KernelError",
+    "Limits",
     "ModelMeta",
     "NodeArg",
     "OpError",
@@ -74,6 +76,7 @@ __all__ = [
     "get_available_providers",
     "get_device",
     "get_include",
+    "list_models",
     "load",
     "load_kernels",
     "register_kernel",

@@ -19,7 +19,7 @@ class TaperError(Exception):
 
 
 class PlanFormatError(TaperError):
-    """A plan file is damaged, hostile or of an unknown version.
+    """A plan file, or an archive of weights, is damaged, hostile or of an unknown version.
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ from taper_runtime.executor.memory import memory_use
 from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.features import features
 from taper_runtime.plan.recipes import KEY, parameter_names, recipe_text
 from taper_runtime.plan.varying import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
@@ -79,11 +80,12 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
         "entry": plan.default,
         "entries": list(plan.entry_names),
-        "states": list(plan.states),
-        "sizes": {
-            name: {"least": low, "largest": None if high >= UNBOUNDED else high}
-            for name, (low, high) in plan.sizes.items()
-        },
+        "features": features(plan),
+        "input_tree": to_json(plan.input_tree, "input_tree"),
+        "output_tree": to_json(plan.output_tree, "output_tree"),
+        "samples": list(plan.samples),
+        "states": [_state_data(plan, name) for name in plan.states],
+        "sizes": {name: _size_data(plan, name) for name in plan.sizes},
         "weights_bytes": memory.weights,
         "arena_bytes": memory.arena,
         "lower_bound_bytes": memory.lower_bound,
@@ -94,18 +96,39 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "metadata": to_json({k: v for k, v in plan.metadata.items() if k != KEY}, "metadata"),
     }
     if nodes:
+        recipes = plan.recipes
         data["constants"] = [
             {
                 **_spec_data(plan.tensors[name]),
                 "format": plan.tensors[name].format,
-                "parameters": list(parameter_names(recipe)),
-                "recipe": recipe_text(recipe),
+                "parameters": list(parameter_names(recipes[name])) if name in recipes else [],
+                "recipe": recipe_text(recipes[name]) if name in recipes else "",
             }
-            for name, recipe in _recipes(plan)
+            for name in plan.constants
+            if name not in plan.states
         ]
         data["nodes"] = [_node_data(plan, node) for node in plan.nodes]
         data["others"] = {name: plan_data(plan.entry(name)) for name in plan.entries}
     return data
+
+
+def _state_data(plan: Plan, name: str) -> dict[str, Any]:
+    return {
+        **_spec_data(plan.tensors[name]),
+        "next": plan.states[name],
+        "in_place": plan.is_in_place(name),
+        "zeros": name not in plan.constants,
+    }
+
+
+def _size_data(plan: Plan, name: str) -> dict[str, Any]:
+    low, high = plan.sizes[name]
+    tensor, element = plan.origins.get(name, ("", 0))
+    return {
+        "least": low,
+        "largest": None if high >= UNBOUNDED else _plain(high),
+        "origin": {"tensor": tensor, "element": element} if tensor else None,
+    }
 
 
 def _node_data(plan: Plan, node: PlanNode) -> dict[str, Any]:

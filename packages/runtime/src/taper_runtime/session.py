@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.background import Background, Callback
+    from taper_runtime.calls import Call
     from taper_runtime.complex_ends import ComplexEnds
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
@@ -75,6 +76,8 @@ class InferenceSession:
         of them computes is refused. Asking for another one of ONNX Runtime's is a UserWarning.
     provider_options : sequence of mapping, optional
         One per provider. None has an effect.
+    model : str, optional
+        Which plan, where the file has several; see :func:`taper_runtime.load`.
 
     Raises
     ------
@@ -97,21 +100,26 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
+        *,
+        model: str | None = None,
     ) -> None:
         if not isinstance(sess_options, (SessionOptions, type(None))):
             raise InputError(f"sess_options: expected SessionOptions, got {sess_options!r}")
         chosen = choose_providers(providers, provider_options)
-        self._open(path_or_bytes, sess_options.copy() if sess_options else SessionOptions(), chosen)
+        options = sess_options.copy() if sess_options else SessionOptions()
+        self._open(path_or_bytes, options, chosen, model)
 
     def _open(
         self,
-        model: str | os.PathLike[str] | bytes | Plan,
+        source: str | os.PathLike[str] | bytes | Plan,
         options: SessionOptions,
         providers: tuple[str, ...],
+        model: str | None,
     ) -> None:
         self._options, self._providers = options, providers
-        self._path = None if isinstance(model, (Plan, bytes)) else _absolute(model)
-        self.plan = _plan(model)
+        self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
+        self._model = model
+        self.plan = _plan(source, model, options)
         self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
         executor = _compile(self._function, options, self._threads, providers)
@@ -130,6 +138,7 @@ class InferenceSession:
 
             self._complex = ComplexEnds(self.plan)
         self._background: Background | None = None
+        self._call: Call | None = None
         self._entries: dict[str, InferenceSession] = {}
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
@@ -169,6 +178,7 @@ class InferenceSession:
         state = None if self._state is None else self._state.copy()
         return {
             "path": self._path,
+            "model": self._model,
             "options": self._options,
             "providers": self._providers,
             "state": state,
@@ -176,7 +186,7 @@ class InferenceSession:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the session anew."""
-        self._open(state["path"], state["options"], state["providers"])
+        self._open(state["path"], state["options"], state["providers"], state["model"])
         if state["state"] is not None:
             self._states().restore(state["state"])
 
@@ -392,6 +402,77 @@ class InferenceSession:
             outputs = self._complex.give(outputs, theirs)
         return outputs if not wanted else [outputs[i] for i in wanted]
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plan as the module is called: the same arguments, the same structure returned.
+
+        Arguments nest as in the export, positional and named ones alike: arrays in place of
+        tensors, numbers where a number varies, and the values that became part of the plan. What
+        the plan does not depend on may be anything. Of a result, mappings are dicts, and named
+        tuples are of a class of the same name and fields.
+
+        Raises
+        ------
+        InputError
+            If something is missing, extra, of another kind, or another value than the one that
+            became part of the plan: it names the path, as ``args[0]["mask"][2]``; or as
+            :meth:`run`.
+        """
+        return self.call(args, kwargs)
+
+    def call(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        run_options: RunOptions | None = None,
+        *,
+        entry: str | None = None,
+    ) -> Any:
+        """Run an entry of the plan as its module is called; see :meth:`__call__`.
+
+        Parameters
+        ----------
+        args : sequence
+        kwargs : mapping of str to object, optional
+        run_options, entry
+            As :meth:`run` takes them.
+
+        Raises
+        ------
+        InputError
+            As :meth:`__call__`.
+        """
+        session = self._session_of(entry)
+        call = session._calls()
+        feed = call.feed(args, kwargs or {})
+        return call.result(session.run(None, feed, run_options))
+
+    def load_sample_inputs(
+        self, *, entry: str | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that the module was exported with, ready for ``session(*a, **k)``.
+
+        Returns
+        -------
+        args : tuple
+        kwargs : dict
+
+        Raises
+        ------
+        InputError
+            If the plan has no samples.
+        """
+        return self._session_of(entry)._calls().samples()
+
+    def _calls(self) -> Call:
+        if self._call is None:
+            from taper_runtime.calls import Call
+
+            self._call = Call(self._function)
+        return self._call
+
+    def _session_of(self, entry: str | None) -> InferenceSession:
+        return self if entry in (None, self.plan.default) else self._entry(entry)
+
     def _begin(self, run_options: object) -> None:
         """Check a run's options, and log that it begins."""
         least, tag = self._severity, self._options.logid
@@ -526,14 +607,17 @@ def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:
         raise InputError(f"{what}: expected a dict of arrays by name of {list(names)}, got {got}")
 
 
-def _plan(model: object) -> Plan:
-    if isinstance(model, Plan):
-        return model
-    if isinstance(model, bytes):
-        return loads(model)
-    if isinstance(model, (str, os.PathLike)):
-        return load(model)
-    raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {type(model).__name__}")
+def _plan(source: object, model: str | None, options: SessionOptions) -> Plan:
+    if isinstance(source, bytes):
+        return loads(source, model, limits=options.limits)
+    if isinstance(source, (str, os.PathLike)):
+        return load(source, model, load_mode=options.load_mode, limits=options.limits)
+    if not isinstance(source, Plan):
+        got = type(source).__name__
+        raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {got}")
+    if model is not None:
+        raise InputError(f"model: expected None, for a Plan is one model, got {model!r}")
+    return source
 
 
 def _absolute(model: object) -> str | None:

@@ -62,6 +62,9 @@ def _describe(spec: TreeSpec, leaves: Iterator[Tree]) -> Tree:
     children = [_describe(child, leaves) for child in spec.children()]
     if spec.type is list:
         return ["list", children]
+    if spec.type is namedtuple:  # pytree's word for all of them; the class is the context
+        fields = zip(spec.context._fields, children, strict=True)
+        return ["namedtuple", [spec.context.__name__, [[name, child] for name, child in fields]]]
     keys = _keys(spec)
     if keys is None:
         return ["tuple", children]
@@ -73,7 +76,7 @@ def leaf_paths(spec: TreeSpec) -> list[tuple[str | int, ...]]:
     if spec.is_leaf():
         return [()]
     keys: Sequence[str | int] | None = None
-    if spec.type is namedtuple:  # pytree's word for all of them; the class is the context
+    if spec.type is namedtuple:
         keys = spec.context._fields
     elif spec.type is not list:
         keys = _keys(spec)
@@ -108,15 +111,6 @@ def _keys(spec: TreeSpec) -> list[str | int] | None:
             f"got {spec.context!r}"
         )
     return None
-
-
-def flat_leaves(tree: Tree) -> list[Tree]:
-    """Return the leaves of a tree in order."""
-    kind, value = tree
-    if kind in ("tensor", "value"):
-        return [tree]
-    children = [child for _, child in value] if kind == "dict" else value
-    return [leaf for child in children for leaf in flat_leaves(child)]
 
 
 def tensor_leaves(arguments: Any) -> list[torch.Tensor]:

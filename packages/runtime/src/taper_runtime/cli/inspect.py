@@ -19,7 +19,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> Result:
+    from taper_runtime.format.models import DEFAULT_MODEL
+    from taper_runtime.format.reader import list_models
     from taper_runtime.report import describe_plan, plan_data
 
-    plan = load_plan(args)
-    return Result(plan_data(plan), describe_plan(plan))
+    plan, models = load_plan(args), list_models(args.plan)
+    model = args.model or (models[0] if len(models) == 1 else DEFAULT_MODEL)
+    lines = [f"model   {model}, of {', '.join(models)}"] if len(models) > 1 else []
+    data = {"model": model, "models": models, **plan_data(plan)}
+    return Result(data, "\n".join([*lines, describe_plan(plan)]))

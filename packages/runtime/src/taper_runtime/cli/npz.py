@@ -1,11 +1,11 @@
-"""Arrays whose names a stranger chose, into a .npz file."""
+"""Arrays whose names a stranger chose, into a .npz file and out of it."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import quote
-from zipfile import ZipFile
+from urllib.parse import quote, unquote
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
@@ -42,6 +42,26 @@ def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         for member, array in members.items():
             with archive.open(member, "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def load_npz(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays that :func:`save_npz` or ``numpy.savez`` wrote, by name.
+
+    Raises
+    ------
+    InputError
+        If the file is no such archive, or holds what numpy would have to unpickle.
+    OSError
+        If it cannot be read.
+    """
+    with open(path, "rb") as file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("got one array")
+            return {unquote(name): archive[name] for name in archive.files}
+        except (ValueError, EOFError, BadZipFile) as error:
+            raise InputError(f"{path}: expected a .npz archive of arrays: {error}") from None
 
 
 def _member(name: str) -> str:

@@ -35,13 +35,16 @@ def is_number(text: str) -> bool:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add the path of a plan, and ``--entry``."""
+    """Add the path of a plan, ``--model`` and ``--entry``."""
     parser.add_argument("plan", type=Path, metavar="FILE.taper")
     add_entry(parser)
 
 
 def add_entry(parser: argparse.ArgumentParser) -> None:
-    """Add ``--entry``."""
+    """Add ``--model`` and ``--entry``."""
+    parser.add_argument(
+        "--model", metavar="NAME", help="which plan of a file with several (default: model)"
+    )
     parser.add_argument(
         "--entry", metavar="NAME", help="which entry of the plan (default: the default one)"
     )
@@ -51,7 +54,7 @@ def load_plan(args: argparse.Namespace) -> Plan:
     """Load the plan that the options of :func:`add_plan` name."""
     from taper_runtime.format.reader import load
 
-    plan = load(args.plan)
+    plan = load(args.plan, args.model)
     return plan if args.entry is None else plan.entry(args.entry)
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from taper_runtime.plan.plan import Plan
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
@@ -35,6 +37,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=FILE.npy",
         help="an input; those left out take the plan's sample",
+    )
+    parser.add_argument(
+        "--args",
+        type=Path,
+        metavar="FILE.npz",
+        help="all inputs, each under its name as --output spells it",
+    )
+    parser.add_argument(
+        "--sample", action="store_true", help="the plan's sample inputs; refused if it has none"
     )
     parser.add_argument(
         "--output",
@@ -50,7 +61,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> Result:
     session = open_session(args)
     plan = session.plan
-    arrays = session.run(None, make_feed(plan, args.size, _read_inputs(args.input)))
+    arrays = session.run(None, _feed(plan, args))
     outputs = dict(zip(plan.outputs, arrays, strict=True))
     if args.output:
         from taper_runtime.cli.npz import save_npz
@@ -69,6 +80,23 @@ def _run(args: argparse.Namespace) -> Result:
                 values = np.stack([values.real, values.imag], -1)
             data[name]["values"] = to_json(values.tolist(), "values")
     return Result({"outputs": data}, "\n".join(lines))
+
+
+def _feed(plan: Plan, args: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Return the inputs that the options ask for."""
+    ways = [bool(args.input or args.size), bool(args.args), args.sample]
+    if sum(ways) > 1:
+        raise InputError("expected --input and --size, or --args, or --sample, not several of them")
+    if args.args:
+        from taper_runtime.cli.npz import load_npz
+
+        return load_npz(args.args)
+    if args.sample:
+        missing = [name for name in plan.inputs if name not in plan.samples]
+        if missing:
+            raise InputError(f"--sample: the plan has no sample of {', '.join(missing)}")
+        return dict(plan.samples)
+    return make_feed(plan, args.size, _read_inputs(args.input))
 
 
 def _read_inputs(assignments: Sequence[str]) -> dict[str, np.ndarray]:

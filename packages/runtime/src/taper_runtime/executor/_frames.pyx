@@ -94,7 +94,7 @@ cdef class Frame:
         cdef Patch *patch = <Patch *>self.instance.patches.data
         cdef char **bases = <char **>self.bases.data
         cdef int64_t i
-        for i in range(ends[first - 1] if first else 0, ends[end - 1]):
+        for i in range(ends[first - 1] if first else 0, ends[end - 1] if end else 0):
             (<char **>(self.image.data + patch[i].at))[0] = bases[patch[i].base] + patch[i].offset
 
     cdef int run(self, taper_span *spans) except -1:

@@ -9,18 +9,20 @@ from errno import EEXIST
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.errors import InputError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import dump_json, make_header
+from taper_runtime.format.models import DEFAULT_MODEL, Joined
 from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.checks import SAMPLE_PREFIX
+from taper_runtime.plan.checks import SAMPLE_PREFIX, check_name
 from taper_runtime.plan.features import features
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import numpy as np
 
@@ -38,23 +40,65 @@ _KINDS = {
 }
 
 
-def save(plan: Plan, path: FilePath) -> None:
+def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool = False) -> None:
     """Write ``plan`` to ``path`` atomically: another process sees the old file or the new one.
 
     Equal plans give equal bytes. The file is written beside ``path`` as ``.taper-*.tmp`` and is
     renamed when it is complete; only a process that is killed leaves that behind. A file that
     exists gives its permissions to the new one. A symbolic link stays: its target is replaced.
 
+    Parameters
+    ----------
+    plan : Plan
+    path : path
+    name : str
+        What the plan is called in the file.
+    append : bool
+        Whether to keep the plans that the file has. It is written anew, tensors of equal bytes
+        once.
+
     Raises
     ------
+    InputError
+        If the file has a plan of this name already, which is to be kept.
     PlanFormatError
-        If the plan is not valid, or its attrs, trees or metadata are not plain data.
+        If the plan is not valid, or its attrs, trees or metadata are not plain data; if the file is
+        no valid one, whose plans are to be kept.
     FileExistsError
         If ``path`` is a directory, a device or anything else that is no regular file.
     OSError
         If the file cannot be written. A file at ``path`` is then as it was.
     """
+    check_name(name, "name")
     validate(plan)
+    plans = {name: plan}
+    if append and os.path.exists(path):
+        from taper_runtime.format.reader import load_all
+
+        others = load_all(path)
+        if name in others:
+            raise InputError(f"name: expected another than those of the file, {[*others]}")
+        plans |= others
+    header, arrays = _file(plans)
+    _replace(os.fsdecode(path), header, arrays)
+
+
+def _file(plans: Mapping[str, Plan]) -> tuple[bytes, Iterable[np.ndarray]]:
+    """Return the header of a file, and the arrays that follow it."""
+    if [*plans] == [DEFAULT_MODEL]:
+        document = to_document(plans[DEFAULT_MODEL])
+        arrays, types = _stored(plans[DEFAULT_MODEL])
+    else:
+        joined = Joined()
+        for name in sorted(plans):
+            joined.add(name, to_document(plans[name]), *_stored(plans[name]))
+        document, arrays, types = joined.document(), joined.arrays, joined.types
+    header, order = make_header({"format": FORMAT, "plan": dump_json(document)}, types)
+    return header, (arrays[name] for name in order)
+
+
+def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
+    """Return what stands in the file of a plan alone beside its document: by name, its types."""
     arrays: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
     functions: dict[str, Plan | Entry] = {plan.default: plan, **plan.entries}
@@ -66,9 +110,7 @@ def save(plan: Plan, path: FilePath) -> None:
         for name, array in function.samples.items():
             arrays[prefix + name] = array
             types[prefix + name] = TensorType(function.tensors[name].storage.dtype, array.shape)
-    metadata = {"format": FORMAT, "plan": dump_json(to_document(plan))}
-    header, order = make_header(metadata, types)
-    _replace(os.fsdecode(path), header, (arrays[name] for name in order))
+    return arrays, types
 
 
 def _replace(path: str, header: bytes, arrays: Iterable[np.ndarray]) -> None:

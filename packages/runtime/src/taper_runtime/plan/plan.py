@@ -215,8 +215,8 @@ class Plan(NamedTuple):
     samples : mapping of str to numpy.ndarray
         Example inputs by input name, those the model was exported with; may be empty.
     input_tree, output_tree : plain data
-        How the flat inputs and outputs nest in the module's signature: ``["tensor", name]``,
-        ``["list", [..]]``, ``["tuple", [..]]``, ``["dict", [[key, tree], ..]]``, ``["value", x]``.
+        How the flat inputs and outputs nest in the module's signature; see
+        :mod:`taper_runtime.plan.trees`.
     metadata : mapping
         The export report and what else a reader may show; never read to run.
     sizes : mapping of str to tuple of int
@@ -410,15 +410,26 @@ class Plan(NamedTuple):
 
         return fingerprint(self)
 
-    def save(self, path: FilePath) -> None:
-        """Write the plan to ``path`` as one ``.taper`` file, atomically.
+    def save(self, path: FilePath, *, name: str = "model", append: bool = False) -> None:
+        """Write the plan to ``path`` as a ``.taper`` file, atomically.
 
         An existing file keeps its permissions; through a symbolic link its target is replaced.
 
+        Parameters
+        ----------
+        path : path
+        name : str
+            What the plan is called in the file: an identifier.
+        append : bool
+            Whether to keep the plans that the file has. It is written anew; tensors that are equal
+            in several plans, such as a tied embedding, stand there once.
+
         Raises
         ------
+        InputError
+            If the file has a plan of this name already, which is to be kept.
         PlanFormatError
-            If the plan is not valid.
+            If the plan is not valid; if the file is no valid one, whose plans are to be kept.
         FileExistsError
             If ``path`` is a directory, a device or anything else that is no regular file.
         OSError
@@ -426,7 +437,7 @@ class Plan(NamedTuple):
         """
         from taper_runtime.format.writer import save
 
-        save(self, path)
+        save(self, path, name=name, append=append)
 
 
 def _names_read(block: Block) -> Iterator[str]:

@@ -1,0 +1,106 @@
+"""Map a file into memory, and arrays in it that lie where kernels can read them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.limits import refuse_beyond
+from taper_runtime.plan.checks import ALIGNMENT, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import FileIO
+
+    from taper_runtime.format.writer import FilePath
+
+
+@contextmanager
+def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | mmap]:
+    """Give the bytes of a regular file, mapped; name the file in what is raised about them.
+
+    The mapping lives as long as an array in it. With ``copied_bytes`` it is one of memory that the
+    file was copied to: what becomes of the file later has no effect.
+
+    Parameters
+    ----------
+    path : path
+    copied_bytes : int, optional
+        What the file has at most, for it to be copied.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened, or is no regular file: a folder, a device, a named pipe.
+    PlanFormatError
+        If it is to be copied and too large, or is truncated meanwhile.
+    """
+    with named(path), open(path, "rb", buffering=0, opener=_open_regular) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes == 0:
+            yield b""  # which no system maps
+        elif copied_bytes is None:
+            yield mmap(file.fileno(), 0, access=ACCESS_READ)
+        else:
+            refuse_beyond("header", "copied_bytes", nbytes, copied_bytes)
+            yield _copy(file, nbytes)
+
+
+def _copy(file: FileIO, nbytes: int) -> mmap:
+    """Read a file into memory of this process, which begins on a page."""
+    memory = mmap(-1, nbytes)
+    with memoryview(memory) as view:
+        done = 0
+        while done < nbytes:
+            with view[done:] as rest:
+                count = file.readinto(rest)
+            if not count:
+                fail("data", f"expected {nbytes} bytes (was the file truncated?)", done)
+            done += count
+    return memory
+
+
+@contextmanager
+def named(path: FilePath) -> Iterator[None]:
+    """Give what is raised about a file its path; an empty one is none."""
+    try:
+        yield
+    except PlanFormatError as error:
+        error.path = os.fsdecode(path)
+        raise
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "Expected a regular file, got a pipe, socket or device", path)
+
+
+def aligned_array(array: np.ndarray, boundary: int = ALIGNMENT) -> np.ndarray:
+    """Return a contiguous array as it is, or a read-only copy where it lies on no boundary."""
+    if _misalignment(array, boundary) == 0:
+        return array
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
+    copy = np.ndarray(array.shape, array.dtype, room, start)
+    copy[...] = array
+    copy.flags.writeable = False
+    return copy
+
+
+def _misalignment(array: np.ndarray, boundary: int) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address % boundary

@@ -1,0 +1,306 @@
+"""What a PT2 archive holds: models by name, their weights as arrays, the user's own files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.dtypes import COMPLEX, DTYPES
+from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.format.container import parse_json
+from taper_runtime.format.mapping import aligned_array, mapped, named
+from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, fail, is_size
+from taper_runtime.pt2.zipped import parse_members, read_member
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from taper_runtime.format.writer import FilePath
+    from taper_runtime.pt2.zipped import Member
+
+#: What torch's schema of exported programs calls the dtypes.
+_DTYPES = {
+    1: "uint8",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    8: "float64",
+    10: "complex64",
+    11: "complex128",
+    12: "bool",
+    13: "bfloat16",
+}
+_STRIDED = 7  # the layout of dense tensors
+_HINT = "taper_frontend.export reads the archive, with torch"
+
+
+def open_archive(path: FilePath) -> Archive:
+    """Open a PT2 archive, as ``torch.export.save`` and ``package_pt2`` write them.
+
+    The file is mapped, not read, and must not be changed in place while the archive or one of its
+    arrays lives. Nothing is unpacked or unpickled.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is no such archive, or a damaged one.
+    OSError
+        If it cannot be opened, or is no regular file.
+    """
+    with mapped(path) as buffer:
+        return Archive(buffer, path)
+
+
+class Archive:
+    """A PT2 archive in memory or mapped; :func:`taper_runtime.pt2.open` opens one.
+
+    Parameters
+    ----------
+    buffer : bytes or mmap
+        The whole file.
+    path : path, optional
+        What errors call it.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is no PT2 archive of little-endian numbers, or a damaged one.
+    """
+
+    def __init__(self, buffer: bytes | mmap, path: FilePath = "") -> None:
+        self._path = path
+        self._buffer = buffer
+        self._members = _without_root(parse_members(buffer))
+        self._records: dict[str, np.ndarray] = {}  # what several weights may share
+        if "serialized_exported_program.json" in self._members:
+            raise PlanFormatError(
+                "archive", f"of a torch before 2.8, whose weights are pickled; {_HINT}"
+            )
+        for name, expected, default in (
+            ("archive_format", b"pt2", b""),
+            ("archive_version", b"0", b"0"),
+            ("byteorder", b"little", b"little"),
+        ):
+            got = bytes(self._read(name)) if name in self._members else default
+            if got != expected:
+                fail(f"archive[{name!r}]", f"expected {expected.decode()!r}", got)
+
+    def __repr__(self) -> str:
+        return f"<pt2 archive of {', '.join(map(repr, self.model_names)) or 'no model'}>"
+
+    @property
+    def model_names(self) -> list[str]:
+        """Names of the exported programs, in alphabetical order."""
+        names = (name for name in self._members if name.startswith("models/"))
+        return sorted(n[len("models/") : -len(".json")] for n in names if n.endswith(".json"))
+
+    @property
+    def extra_names(self) -> list[str]:
+        """Names of the files that the user put in (``extra_files``)."""
+        prefix = "extra/"
+        return sorted(name[len(prefix) :] for name in self._members if name.startswith(prefix))
+
+    def extra(self, name: str) -> bytes:
+        """Return a file that the user put in.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name.
+        PlanFormatError
+            If it is damaged.
+        """
+        if name not in self.extra_names:
+            raise InputError(f"unknown extra file {name!r}; expected one of {self.extra_names}")
+        with named(self._path):
+            return bytes(self._read(f"extra/{name}"))
+
+    def weight_names(self, model: str | None = None) -> list[str]:
+        """Return the names of a model's parameters and buffers, as its state dict has them.
+
+        Parameters
+        ----------
+        model : str, optional
+            One of :attr:`model_names`; the only one unless given.
+
+        Raises
+        ------
+        InputError
+            If there is no such model.
+        PlanFormatError
+            If what the archive says of the model's weights is damaged, or they are pickled.
+        """
+        with named(self._path):
+            return list(self._config("weights", model))
+
+    def weights(self, model: str | None = None) -> dict[str, np.ndarray]:
+        """Return a model's parameters and buffers by name.
+
+        Those that share memory in the module share it here. bfloat16 is given as its bits, in
+        uint16.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            Read-only; most are views of the file. Their bytes are read once, for the checksum.
+
+        Raises
+        ------
+        InputError, PlanFormatError
+            As :meth:`weight_names`; or if a weight is pickled, of a dtype that plans have not, not
+            dense, or outside of its record.
+        """
+        return self._tensors("weights", model)
+
+    def constants(self, model: str | None = None) -> dict[str, np.ndarray]:
+        """Return what a model has beside its state dict: buffers that are not persistent, tensors.
+
+        All else is as :meth:`weights` says. An object of a class of the user's is pickled, and
+        refused by its name.
+        """
+        return self._tensors("constants", model)
+
+    def dtypes(self, model: str | None = None) -> dict[str, str]:
+        """Return the dtype of each weight and constant of a model, as plans call it.
+
+        Raises
+        ------
+        InputError, PlanFormatError
+            As :meth:`weights`.
+        """
+        with named(self._path):
+            return {
+                name: _dtype(_metadata(item, kind, name), _field(kind, name))
+                for kind in ("weights", "constants")
+                for name, item in self._config(kind, model).items()
+            }
+
+    def _model(self, name: str | None) -> str:
+        names = self.model_names
+        if name is None and len(names) == 1:
+            return names[0]
+        if name not in names:
+            asked = "no model named" if name is None else f"unknown model {name!r}"
+            raise InputError(f"{asked}; expected one of {names}")
+        return name
+
+    def _config(self, kind: str, model: str | None) -> dict[str, Any]:
+        """Return what the archive says of each of a model's weights or constants."""
+        model = self._model(model)
+        path = f"data/{kind}/{model}_{kind}_config.json"
+        if path not in self._members:
+            pickled = f"data/{kind}/{model}.pt"
+            if pickled in self._members:
+                raise PlanFormatError(f"archive[{pickled!r}]", f"pickled; {_HINT}")
+            return {}
+        try:
+            text = bytes(self._read(path)).decode()
+        except UnicodeDecodeError as error:
+            raise PlanFormatError(path, f"expected UTF-8: {error.reason}") from None
+        config = parse_json(text, path)
+        items = config.get("config") if type(config) is dict else None
+        if type(items) is not dict:
+            fail(path, "expected an object with the key 'config'", config)
+        return items
+
+    def _tensors(self, kind: str, model: str | None) -> dict[str, np.ndarray]:
+        with named(self._path):
+            items = self._config(kind, model).items()
+            return {name: self._tensor(kind, name, item) for name, item in items}
+
+    def _tensor(self, kind: str, name: str, item: Any) -> np.ndarray:
+        """View one tensor in its record."""
+        field = _field(kind, name)
+        meta = _metadata(item, kind, name)
+        path = f"data/{kind}/{item.get('path_name')}"
+        if path not in self._members:
+            fail(f"{field}.path_name", "expected a record of the archive", item.get("path_name"))
+        dtype = _dtype(meta, field)
+        storage = np.dtype(dtype) if dtype in COMPLEX.values() else DTYPES[dtype].storage
+        shape, strides = (_sizes(meta, key, field) for key in ("sizes", "strides"))
+        offset = _size(meta.get("storage_offset"), f"{field}.storage_offset")
+        if len(strides) != len(shape) or len(shape) > MAX_RANK:
+            fail(f"{field}.strides", f"expected one per dim of {len(shape)}", len(strides))
+        reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        last = offset + reach if 0 not in shape else 0
+        record = self._record(path)
+        stop = (last + (0 not in shape)) * storage.itemsize
+        if stop > record.nbytes:
+            fail(field, f"expected a tensor within the {record.nbytes} bytes of {path}", stop)
+        if np.prod([float(n) for n in shape]) * storage.itemsize > MAX_TENSOR_BYTES:
+            fail(f"{field}.sizes", f"expected at most {MAX_TENSOR_BYTES} bytes", meta["sizes"])
+        if 0 in shape:
+            return _frozen(np.zeros(shape, storage))
+        if dtype == "bool" and (record > 1).any():
+            fail(field, "expected bytes of 0 and 1 in a bool", path)
+        steps = [stride * storage.itemsize for stride in strides]
+        return _frozen(np.ndarray(shape, storage, record, offset * storage.itemsize, steps))
+
+    def _record(self, path: str) -> np.ndarray:
+        """Return the bytes of a record, aligned; they are checked once."""
+        if path not in self._records:
+            self._records[path] = aligned_array(np.frombuffer(self._read(path), np.uint8))
+        return self._records[path]
+
+    def _read(self, name: str) -> memoryview:
+        return read_member(self._buffer, self._members[name])
+
+
+def _without_root(members: dict[str, Member]) -> dict[str, Member]:
+    """Return the files by their paths in the folder that all of them lie in."""
+    roots = {name.partition("/")[0] for name in members}
+    if len(roots) != 1:
+        fail("archive", "expected one folder with all files, as torch writes it", sorted(roots))
+    found = {name.partition("/")[2]: member for name, member in members.items()}
+    return {name: member for name, member in found.items() if name and not name.endswith("/")}
+
+
+def _field(kind: str, name: str) -> str:
+    return f"{kind}[{name!r}]"
+
+
+def _metadata(item: Any, kind: str, name: str) -> dict[str, Any]:
+    """Return what is said of a tensor; refuse what only a pickle tells."""
+    field = _field(kind, name)
+    if type(item) is not dict:
+        fail(field, "expected an object", item)
+    if item.get("use_pickle"):
+        raise PlanFormatError(field, f"pickled ({item.get('path_name')!r}); {_HINT}")
+    meta = item.get("tensor_meta")
+    if type(meta) is not dict:
+        fail(f"{field}.tensor_meta", "expected an object", meta)
+    if meta.get("layout") != _STRIDED:
+        fail(f"{field}.layout", f"expected a dense tensor ({_STRIDED})", meta.get("layout"))
+    return meta
+
+
+def _dtype(meta: dict[str, Any], field: str) -> str:
+    code = meta.get("dtype")
+    if type(code) is not int or code not in _DTYPES:
+        known = ", ".join(f"{number} ({name})" for number, name in _DTYPES.items())
+        fail(f"{field}.dtype", f"expected one of {known}", code)
+    return _DTYPES[code]
+
+
+def _sizes(meta: dict[str, Any], key: str, field: str) -> list[int]:
+    values = meta.get(key)
+    if type(values) is not list:
+        fail(f"{field}.{key}", "expected an array", values)
+    return [_size(value, f"{field}.{key}") for value in values]
+
+
+def _size(value: Any, field: str) -> int:
+    """Return a number that the schema wraps: ``{"as_int": 3}``."""
+    number = value.get("as_int") if type(value) is dict else value
+    if not is_size(number):
+        fail(field, "expected a number of at least 0", number)
+    return number
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
