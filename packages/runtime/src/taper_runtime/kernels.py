@@ -181,7 +181,9 @@ def get_include() -> str:
     """Return the folder of the C headers that :func:`load_kernels` is about."""
     from importlib.resources import files
 
-    return str(files("taper_runtime") / "include")
+    # By way of a file: in an editable installation the folder is another one.
+    header = str(files("taper_runtime").joinpath("include", "taper", "kernels.h"))
+    return header[: -len("/taper/kernels.h")]
 
 
 def user_providers() -> list[str]:

@@ -11,12 +11,12 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
 
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 
 class Executor(ABC):
@@ -111,17 +111,25 @@ def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:
     return [None if name is None else plan.tensors[name].type for name in node.inputs]
 
 
+def all_tensors(plan: Plan) -> Iterator[TensorSpec]:
+    """Yield the tensors of a plan and of the blocks in it."""
+    yield from plan.tensors.values()
+    for node in plan.nodes:
+        for block in node.blocks:
+            yield from all_tensors(plan.body(block))
+
+
 def refuse(plan: Plan, nodes: Sequence[PlanNode], providers: Sequence[str]) -> None:
     """Raise for nodes that none of the providers computes, if there are any."""
     if not nodes:
         return
     from taper_runtime.report import call_text, type_text
 
-    lines = []
+    lines, tensors = [], {spec.name: spec for spec in all_tensors(plan)}
     for node in nodes:
         lines.append(f"  {', '.join(node.outputs)} = {call_text(node)}  {node.source}")
         inputs, outputs = (
-            ", ".join(type_text(plan.tensors[name]) for name in names)
+            ", ".join(type_text(tensors[name]) for name in names)
             for names in (node.reads, node.outputs)
         )
         lines.append(f"    of {inputs} -> {outputs}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _program
 from taper_runtime.executor._frames import Runner
-from taper_runtime.executor.executor import definition, node_work, operand, refuse
+from taper_runtime.executor.executor import all_tensors, definition, node_work, operand, refuse
 from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
@@ -18,12 +18,12 @@ from taper_runtime.plan.liveness import lifetimes
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     import numpy as np
 
     from taper_runtime.ops.opdef import BlockFunction
-    from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Block, Plan, PlanNode
 
 
 class Variables:
@@ -75,7 +75,7 @@ def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Run
     builder = _Builder(threads, dispatch)
     _, all_places = builder.add_body(plan, places, kept)
     scope = _Scope(plan, all_places)
-    types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
+    types = {spec.type for spec in all_tensors(plan)} if plan.sizes else ()
     program = _program.Program(
         [plan.tensors[name] for name in plan.reads],
         [plan.tensors[name] for name in outputs],
@@ -260,14 +260,6 @@ def _block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFuncti
     from taper_runtime.executor.interpreted import block_function
 
     return block_function(plan, block, dispatch)
-
-
-def _tensors(plan: Plan) -> Iterator[TensorSpec]:
-    """Yield the tensors of a plan and of the blocks in it."""
-    yield from plan.tensors.values()
-    for node in plan.nodes:
-        for block in node.blocks:
-            yield from _tensors(plan.body(block))
 
 
 def all_nodes(plan: Plan, dispatch: Dispatch = CPU_ALONE) -> list[PlanNode]:
