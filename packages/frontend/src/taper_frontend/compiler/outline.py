@@ -83,7 +83,9 @@ def outline(
     replaced = {old: new for old, new in zip(outputs, results, strict=True) if old in made}
     for old, new in replaced.items():
         graph.replace_uses(old, new)
-    graph.prune([*made, *own])
+    for node in reversed(region):
+        graph.remove_node(node)
+    graph.prune(own)
     names_kept = {new: old for old, new in replaced.items()}
     graph.rename(names_kept)
     graph.listener.fired("outline", names_kept.get(results[0], results[0]))
