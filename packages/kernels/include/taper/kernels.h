@@ -186,10 +186,10 @@ enum { TAPER_ABI_VERSION = 1 };
  *     const taper_library *taper_kernels(void)
  *
  * A kernel's op is the name of an op of Taper's, or of the ATen op ("aten.relu.default") whose kept
- * calls it computes; those have one attr, `arguments` (TAPER_ATTR_STRING): the JSON of the arguments
- * that are no tensors. Its attrs are exactly the op's. */
+ * calls it computes; those have one attr, `arguments` (TAPER_ATTR_STRING): the JSON of the
+ * arguments that are no tensors. Its attrs are exactly the op's. */
 typedef struct taper_library {
-    int32_t abi_version; /* TAPER_ABI_VERSION */
+    int32_t abi_version;                            /* TAPER_ABI_VERSION */
     int32_t kernel_bytes, tensor_bytes, call_bytes; /* sizeof */
     int32_t n_kernels;
     const taper_kernel *kernels; /* in order of preference */
@@ -197,8 +197,12 @@ typedef struct taper_library {
 
 /* The initializer of a taper_library over an array. */
 #define TAPER_LIBRARY(array)                                                                       \
-    {TAPER_ABI_VERSION, sizeof(taper_kernel), sizeof(taper_tensor), sizeof(taper_call),            \
-     sizeof(array) / sizeof *(array), array}
+    {TAPER_ABI_VERSION,                                                                            \
+     sizeof(taper_kernel),                                                                         \
+     sizeof(taper_tensor),                                                                         \
+     sizeof(taper_call),                                                                           \
+     sizeof(array) / sizeof *(array),                                                              \
+     array}
 
 /* -- the kernels of this library --------------------------------------------------------------- */
 

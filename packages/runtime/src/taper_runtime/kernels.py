@@ -220,7 +220,7 @@ def find_kernels(
 def _key(name: str, target: str) -> str:
     """Return the op or the ATen target that a kernel is for."""
     key = target.removeprefix(_PREFIX)
-    if key in ("CALL", "CALL_DELEGATE", "IF", "WHILE", "SCAN"):
+    if key in REGISTRY and REGISTRY[key].blocks:
         raise InputError(f"kernel {name!r}: expected an op without blocks, got {key!r}")
     if key in REGISTRY or key.count(".") >= 1:
         return key

@@ -23,6 +23,8 @@ class Limits(NamedTuple):
         Of all entries and blocks, and of weights and samples in the file.
     entries : int
         Beside the default one.
+    models : int
+        Plans in one file.
     expression_chars : int
         Of all different size expressions; 100 000 take about a second.
     comparisons : int
@@ -32,10 +34,11 @@ class Limits(NamedTuple):
         Of the file, where it is copied: ``load_mode="copy"``.
     """
 
-    header_bytes: int = 1 << 25
+    header_bytes: int = 1 << 24
     nodes: int = 50_000
     tensors: int = 200_000
     entries: int = 256
+    models: int = 256
     expression_chars: int = 100_000
     comparisons: int = 50_000
     copied_bytes: int = 1 << 36
@@ -109,6 +112,7 @@ def check_counts(document: Any, limits: Limits) -> None:
     PlanFormatError
         Naming the limit.
     """
+    refuse_beyond("plan.models", "models", len(_get(document, "models", dict)), limits.models)
     entries = _get(document, "entries", dict)
     refuse_beyond("plan.entries", "entries", len(entries), limits.entries)
     counts = [_count(item, 0) for item in (document, *entries.values())]

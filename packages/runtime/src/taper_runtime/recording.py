@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Executor
-from taper_runtime.profile import Spans, node_events, write_trace
+from taper_runtime.profile import node_events, write_trace
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.executor.staged import StagedExecutor
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Nodes timed before recording stops: some hundred megabytes.
@@ -26,7 +29,7 @@ class _Run(NamedTuple):
     caller: int
     begin: int
     end: int
-    steps: list[tuple[PlanNode, str]]
+    steps: list[tuple[Site, str]]
     spans: Spans
 
 
@@ -35,17 +38,16 @@ class RecordingExecutor(Executor):
 
     Attributes
     ----------
-    executor : CompiledExecutor
+    executor : CompiledExecutor or StagedExecutor
         The other.
     start_ns : int
         When recording began, in nanoseconds since the epoch.
     """
 
-    def __init__(self, executor: CompiledExecutor, plan: Plan) -> None:
+    def __init__(self, executor: CompiledExecutor | StagedExecutor) -> None:
         self.executor = executor
         self.start_ns = time.time_ns()
         self._origin = time.monotonic_ns()
-        self._plan = plan
         self._runs: list[_Run] = []
         self._events = 0
         self._missed = 0
@@ -63,7 +65,7 @@ class RecordingExecutor(Executor):
         executor = CompiledExecutor.compile(
             plan, strict_native=strict_native, threads=threads, dispatch=dispatch
         )
-        return cls(executor, plan)
+        return cls(executor)
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
@@ -111,8 +113,7 @@ class RecordingExecutor(Executor):
                     "dur": (run.end - run.begin) / 1e3,
                 }
             )
-            if len(run.spans) == len(run.steps):  # not a run with an empty dim, whose nodes differ
-                events += node_events(self._plan, run.steps, run.spans, self._origin, caller)
+            events += node_events(run.steps, run.spans, self._origin, caller)
         second, rest = divmod(self.start_ns, 10**9)
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
         path = f"{prefix}_{stamp}_{rest // 10**6:03d}.json"

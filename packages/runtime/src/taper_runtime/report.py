@@ -251,7 +251,7 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
         for name in names:
             yield f"{kind:<7} {name}: {type_text(plan.tensors[name])}"
     for name, limits in plan.sizes.items():
-        yield f"size    {name}: {range_text(limits)}"
+        yield f"size    {name}: {range_text(limits)}{_origin(plan, name)}"
     for dim in varying_dims(plan):
         if str(dim.size) not in plan.sizes:
             most = "or more" if dim.most is None else f"to {dim.most}"
@@ -259,6 +259,15 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
                 f", a multiple of {dim.step}" if dim.step > 1 and not dim.least % dim.step else ""
             )
             yield f"dim     {dim.input}[{dim.axis}] = {dim.size}: {dim.least} {most}{step}"
+
+
+def _origin(plan: Plan, size: str) -> str:
+    """Say which node computes a size, if one does."""
+    if size not in plan.origins:
+        return ""
+    tensor, element = plan.origins[size]
+    which = f"element {element} of " if plan.tensors[tensor].type.size != 1 else ""
+    return f", computed: {which}{tensor}"
 
 
 def _describe_export(plan: Plan) -> list[str]:

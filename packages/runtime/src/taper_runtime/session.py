@@ -125,7 +125,7 @@ class InferenceSession:
         executor = _compile(self._function, options, self._threads, providers)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
-            executor = self._recording = _record(executor, self._function)
+            executor = self._recording = _record(executor, options)
         self._executor = executor
         self._state: State | None = None
         if self.plan.states or any(entry.states for entry in self.plan.entries.values()):
@@ -650,12 +650,12 @@ def _compile(
     )
 
 
-def _record(executor: Executor, plan: Plan) -> RecordingExecutor:
-    if not isinstance(executor, CompiledExecutor):
+def _record(executor: Any, options: SessionOptions) -> RecordingExecutor:
+    if options.executor != "compiled":
         raise InputError("enable_profiling: expected the compiled executor, got another")
     from taper_runtime.recording import RecordingExecutor
 
-    return RecordingExecutor(executor, plan)
+    return RecordingExecutor(executor)
 
 
 def _severity(options: SessionOptions) -> int:

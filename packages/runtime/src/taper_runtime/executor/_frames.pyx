@@ -300,8 +300,8 @@ cdef class Runner:
     def profile(self, arrays, out=None, sizes=None):
         """One inference as :meth:`run`; returns (outputs, spans).
 
-        spans : per step, per worker: (begin, end) in nanoseconds of a monotonic clock, zeros where
-        that worker had no part in the step; of a step inside a loop, all its times in one.
+        spans : per step, per worker: (begin, end, times) in nanoseconds of a monotonic clock, zeros
+        where that worker had no part in the step; of a step inside a loop, all its times in one.
         """
         cdef list spans = []
         outputs = self._run(arrays, out, sizes, spans)
@@ -397,5 +397,7 @@ cdef class Runner:
         cdef taper_span *span = <taper_span *>record.data
         frame.run(span)
         for i in range(0, count * workers, workers):
-            spans.append([(span[w].begin, span[w].end) for w in range(i, i + workers)])
+            spans.append(
+                [(span[w].begin, span[w].end, span[w].times) for w in range(i, i + workers)]
+            )
         return 0

@@ -379,7 +379,8 @@ cdef int _check_external(const taper_kernel *kernel, path, int32_t i) except -1:
         if kernel.attrs[a].name == NULL or taper_attr_type_name(kernel.attrs[a].type) == NULL:
             raise InputError(f"{what}: attr {a}: expected a name and a type")
         if kernel.attrs[a].offset + _attr_bytes(kernel.attrs[a].type) > kernel.attrs_bytes:
-            raise InputError(f"{what}: attr {kernel.attrs[a].name.decode()!r} lies outside its struct")
+            name = kernel.attrs[a].name.decode(errors="replace")
+            raise InputError(f"{what}: attr {name!r} lies outside its struct")
     return 0
 
 
@@ -453,7 +454,7 @@ cdef class Selection:
 
     @property
     def kind(self):
-        """What serves the node: "native", "user", "delegate" or "numpy"; None where nothing does."""
+        """What serves the node: "native", "user", "delegate", "numpy"; None where nothing does."""
         if self.chosen is not None:
             return "native" if self.chosen.external is None else "user"
         return None if self.host is None else self.host.kind

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor.executor import Executor
-from taper_runtime.executor.program import all_nodes, executed_nodes, make_runner
+from taper_runtime.executor.program import make_runner
 from taper_runtime.executor.rollback import with_saves
+from taper_runtime.executor.sites import Site, sites
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._frames import Runner
     from taper_runtime.plan.plan import Plan, PlanNode
+
+#: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
+#: at the step; zeros where it had no part in it. Of a step that runs often, the begin of its first
+#: time, and all its times one after the other.
+Spans = list[list[tuple[int, int, int]]]
 
 
 class CompiledExecutor(Executor):
@@ -28,13 +34,11 @@ class CompiledExecutor(Executor):
     def __init__(
         self,
         runner: Runner,
-        nodes: list[PlanNode],
-        count: int,
+        found: list[Site],
         repeated: list[int] | None,
     ) -> None:
         self._runner = runner
-        self._inside = nodes[count:]
-        self._nodes = nodes[:count]
+        self._sites = found
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
 
@@ -51,30 +55,27 @@ class CompiledExecutor(Executor):
         plan = with_saves(plan)
         dispatch = dispatch.without_numpy() if strict_native else dispatch
         runner = make_runner(plan, threads, dispatch)
-        nodes = all_nodes(plan, dispatch)
+        found = sites(plan, dispatch)
         outputs = list(dict.fromkeys(plan.writes))
-        repeated = (
-            None
-            if len(outputs) == len(plan.writes)
-            else [outputs.index(name) for name in plan.writes]
-        )
-        return cls(runner, nodes, len(executed_nodes(plan)), repeated)
+        if len(outputs) == len(plan.writes):
+            return cls(runner, found, None)
+        return cls(runner, found, [outputs.index(name) for name in plan.writes])
 
     @property
-    def steps(self) -> list[tuple[PlanNode, str]]:
+    def steps(self) -> list[tuple[Site, str]]:
         """Executed nodes in order, each with its kernel's name, "numpy" where there is none.
 
-        Those in blocks are left out: a node of control flow stands for them.
-        Of the sizes of the last run, where they vary.
+        Those in blocks come behind the node that has them. Of the sizes of the last run, where they
+        vary.
         """
-        kernels = self._runner.kernels()  # those in blocks come last
-        return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=False)]
+        kernels = self._runner.kernels()
+        return [(site, kernels[site.step] or "numpy") for site in self._sites]
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
         """See :attr:`Executor.served`."""
         kinds = [each.kind or "" if each else "native" for each in self._runner.selections()]
-        return list(zip([*self._nodes, *self._inside], kinds, strict=True))
+        return [(site.node, kinds[site.step]) for site in self._sites]
 
     def run(
         self,
@@ -101,13 +102,9 @@ class CompiledExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
-    ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
-        """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`.
-
-        That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
-        clock, zeros where the worker had no part in the step.
-        """
+    ) -> tuple[list[np.ndarray], Spans]:
+        """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`."""
         outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
-        return outputs, spans[: len(self._nodes)]
+        return outputs, [spans[site.step] for site in self._sites]

@@ -11,12 +11,12 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
-    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 
 class Executor(ABC):
@@ -57,7 +57,8 @@ class Executor(ABC):
     def served(self) -> list[tuple[PlanNode, str]]:
         """Computed nodes, each with what does: "native", "user", "delegate" or "numpy".
 
-        Behind them those of the blocks that are run. Of the last run's sizes, where they vary.
+        Those of blocks that are run come behind the node that has them. Of the last run's sizes,
+        where they vary.
         """
 
     @abstractmethod
@@ -98,9 +99,12 @@ def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
 
 
 def node_work(plan: Plan, node: PlanNode) -> Cost:
-    """The node's work, as its op says; less what need not be copied where it runs in place."""
+    """The node's work, as its op says; less what need not be copied where it runs in place.
+
+    That of its blocks is not counted.
+    """
     op, attrs = definition(node)
-    work = op.cost(input_types(plan, node), plan.tensors[node.output].type, attrs)
+    work = op.work(input_types(plan, node), output_types(plan, node), attrs)
     if not node.reads or plan.placements[node.output].root != plan.placements[node.reads[0]].root:
         return work
     return work._replace(bytes=work.bytes - work.copied, copied=0)
@@ -111,29 +115,26 @@ def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:
     return [None if name is None else plan.tensors[name].type for name in node.inputs]
 
 
-def all_tensors(plan: Plan) -> Iterator[TensorSpec]:
-    """Yield the tensors of a plan and of the blocks in it."""
-    yield from plan.tensors.values()
-    for node in plan.nodes:
-        for block in node.blocks:
-            yield from all_tensors(plan.body(block))
+def output_types(plan: Plan, node: PlanNode) -> list[TensorType]:
+    """The types of a node's outputs."""
+    return [plan.tensors[name].type for name in node.outputs]
 
 
-def refuse(plan: Plan, nodes: Sequence[PlanNode], providers: Sequence[str]) -> None:
-    """Raise for nodes that none of the providers computes, if there are any."""
+def refuse(nodes: Sequence[tuple[Plan, PlanNode]], providers: Sequence[str]) -> None:
+    """Raise for nodes, each with its plan, that none of the providers computes."""
     if not nodes:
         return
     from taper_runtime.report import call_text, type_text
 
-    lines, tensors = [], {spec.name: spec for spec in all_tensors(plan)}
-    for node in nodes:
+    lines = []
+    for plan, node in nodes:
         lines.append(f"  {', '.join(node.outputs)} = {call_text(node)}  {node.source}")
         inputs, outputs = (
-            ", ".join(type_text(tensors[name]) for name in names)
+            ", ".join(type_text(plan.tensors[name]) for name in names)
             for names in (node.reads, node.outputs)
         )
         lines.append(f"    of {inputs} -> {outputs}")
-    for op in dict.fromkeys(node.op for node in nodes):
+    for op in dict.fromkeys(node.op for _, node in nodes):
         signatures = _kernels.kernel_signatures(op) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
     why = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from taper_runtime.errors import KernelError
 from taper_runtime.executor.executor import definition, input_types
 from taper_runtime.ops.call import arguments
+from taper_runtime.ops.control import CONTROL
 from taper_runtime.providers import NATIVE, NUMPY, OURS
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
         return not any(_users(plan, node, each) for each in dispatch.providers)
     if node.op == "CALL_DELEGATE":
         return node.attrs["backend"] not in dispatch.delegates
-    return node.op in ("IF", "WHILE", "SCAN")
+    return node.op in CONTROL
 
 
 def find_servers(

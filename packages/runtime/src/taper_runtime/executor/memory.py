@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_runtime.executor.program import example_sizes, executed_nodes, make_runner
+from taper_runtime.executor.program import example_sizes, make_runner
 from taper_runtime.executor.rollback import with_saves
+from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, live_bytes
 from taper_runtime.plan.specialize import specialize

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _program
 from taper_runtime.executor._frames import Runner
-from taper_runtime.executor.executor import all_tensors, definition, node_work, operand, refuse
+from taper_runtime.executor.executor import definition, node_work, operand, refuse
 from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
+from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
@@ -18,12 +19,12 @@ from taper_runtime.plan.liveness import lifetimes
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     import numpy as np
 
     from taper_runtime.ops.opdef import BlockFunction
-    from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
 
 class Variables:
@@ -54,8 +55,9 @@ def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Run
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
-    those of :func:`all_nodes`, of the plan with what saves the states that a run overwrites
-    (:mod:`taper_runtime.executor.rollback`). It begins with an instance for :func:`example_sizes`.
+    those of :mod:`taper_runtime.executor.sites`, of the plan with what saves the states that a run
+    overwrites (:mod:`taper_runtime.executor.rollback`). It begins with an instance for
+    :func:`example_sizes`.
 
     Raises
     ------
@@ -75,7 +77,7 @@ def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Run
     builder = _Builder(threads, dispatch)
     _, all_places = builder.add_body(plan, places, kept)
     scope = _Scope(plan, all_places)
-    types = {spec.type for spec in all_tensors(plan)} if plan.sizes else ()
+    types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
     program = _program.Program(
         [plan.tensors[name] for name in plan.reads],
         [plan.tensors[name] for name in outputs],
@@ -94,8 +96,8 @@ def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Run
 
 def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:
     """Raise for steps of a program that nothing serves."""
-    nodes = all_nodes(plan, dispatch)
-    refuse(plan, [nodes[index] for index in indices], dispatch.providers)
+    found = {site.step: (site.plan, site.node) for site in sites(plan, dispatch)}
+    refuse([found[index] for index in indices], dispatch.providers)
 
 
 def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
@@ -262,21 +264,12 @@ def _block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFuncti
     return block_function(plan, block, dispatch)
 
 
-def all_nodes(plan: Plan, dispatch: Dispatch = CPU_ALONE) -> list[PlanNode]:
-    """Return the nodes that a run computes, in order, then those of the blocks that it runs.
-
-    That is the order of a program's steps: those of a node's blocks lie behind all of a body.
-    """
-    nodes = executed_nodes(plan)
-    for node in list(nodes):
-        for block in node.blocks if runs_blocks(plan, node, dispatch) else ():
-            nodes += all_nodes(plan.body(block), dispatch)
-    return nodes
-
-
-def executed_nodes(plan: Plan) -> list[PlanNode]:
-    """Return the nodes that a run computes, in order."""
-    return [node for node in plan.nodes if plan.is_executed(node)]
+def _tensors(plan: Plan) -> Iterator[TensorSpec]:
+    """Yield the tensors of a plan and of the blocks in it."""
+    yield from plan.tensors.values()
+    for node in plan.nodes:
+        for block in node.blocks:
+            yield from _tensors(plan.body(block))
 
 
 def arena_blocks(

@@ -144,6 +144,7 @@ def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Any, Mapping[str, Stor
     if "plan" not in metadata:
         fail(f"{field}.plan", "expected a plan as JSON", None)
     document = parse_json(metadata["plan"], "plan")
+    check_counts(document, limits)
     _check_version(document)
     return document, entries
 
@@ -167,6 +168,7 @@ def _read_plan(
     buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
 ) -> Plan:
     """Return a plan of its own document, and of its tensors by their names there."""
+    check_counts(document, limits)
     constants, samples = {}, {}
     for name, entry in stored.items():
         array = _map_array(buffer, entry)
@@ -174,7 +176,6 @@ def _read_plan(
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
         else:
             constants[name] = array
-    check_counts(document, limits)
     chars = Budget("plan.sizes", "expression_chars", limits.expression_chars)
     plan = _from_document(document, constants, samples, chars)
     validate(plan, limits)

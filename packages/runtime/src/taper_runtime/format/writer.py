@@ -93,7 +93,11 @@ def _file(plans: Mapping[str, Plan]) -> tuple[bytes, Iterable[np.ndarray]]:
         for name in sorted(plans):
             joined.add(name, to_document(plans[name]), *_stored(plans[name]))
         document, arrays, types = joined.document(), joined.arrays, joined.types
-    header, order = make_header({"format": FORMAT, "plan": dump_json(document)}, types)
+    metadata = {"format": FORMAT, "plan": dump_json(document)}
+    for name in sorted(plans):
+        key = "fingerprint" if [*plans] == [DEFAULT_MODEL] else f"fingerprint.{name}"
+        metadata[key] = plans[name].fingerprint()
+    header, order = make_header(metadata, types)
     return header, (arrays[name] for name in order)
 
 

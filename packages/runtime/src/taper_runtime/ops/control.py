@@ -25,6 +25,9 @@ from taper_runtime.ops.rules import MANY, fail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: The ops whose blocks are steps of the same run.
+CONTROL = ("IF", "WHILE", "SCAN")
+
 _PREDICATE = TensorType("bool", ())
 
 

@@ -9,8 +9,9 @@ from taper_frontend.compiler.planning.freeze import freeze
 from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
-from taper_runtime.executor.program import all_nodes, make_runner
+from taper_runtime.executor.program import make_runner
 from taper_runtime.executor.rollback import with_saves
+from taper_runtime.executor.sites import sites
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
@@ -106,6 +107,6 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     kernels = make_runner(plan, threads=1).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
-        for node, kernel in zip(all_nodes(plan), kernels, strict=True)
-        if kernel is None
+        for _, node, step, *_ in sites(plan)
+        if kernels[step] is None
     ]
