@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 
+#: What ``weights`` of an export may be.
+WEIGHTS = ("fixed", "replaceable")
+
 #: What an export does, in order. Some come again where the first capture is of no use.
 STEPS = ("capture", "lower", "optimize", "plan", "verify")
 
@@ -64,6 +67,7 @@ def export(
     metadata: Mapping[str, str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
+    weights: str = "fixed",
 ) -> Plan:
     """Export a model to a plan.
 
@@ -121,6 +125,10 @@ def export(
         Where to write what the compiler did: a page if it ends in ``.html``, the same as JSON if in
         ``.json``. The default is what the environment variable ``TAPER_TRACE`` says. Where several
         captures are tried, it is about the last.
+    weights : str
+        ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
+        persistent buffers. The compiler then does not look at the values, and the plan keeps those
+        from which constants are computed; see ``docs/how-to/swap-weights.md``.
 
     Returns
     -------
@@ -149,11 +157,20 @@ def export(
         raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
     if (partition is None) != (delegate is None):
         raise ExportError("partition, delegate: expected both or none")
-    options = Options(input_names, output_names, passes, trace=trace_path(trace))
-    options = options._replace(keep=Keep(keep))
-    if partition is not None and delegate is not None:
+    if delegate is not None:
         find_backend(delegate)
-        options = options._replace(regions=partition, delegate=delegate)
+    if weights not in WEIGHTS:
+        raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
+    options = Options(
+        input_names,
+        output_names,
+        passes,
+        trace=trace_path(trace),
+        keep=Keep(keep),
+        regions=partition,
+        delegate=delegate or "",
+        replaceable=weights == "replaceable",
+    )
     with _steps(progress) as step:
         step("capture")
         model = opened(module)
@@ -196,6 +213,8 @@ class Options(NamedTuple):
         Where the trace goes.
     title : str
         What the trace calls the model.
+    replaceable : bool
+        Whether a session may replace weights.
     """
 
     input_names: Sequence[str] | None = None
@@ -207,6 +226,7 @@ class Options(NamedTuple):
     keep: Keep = Keep()
     regions: Regions | None = None
     delegate: str = ""
+    replaceable: bool = False
 
 
 def compile_program(
@@ -241,6 +261,7 @@ def compile_program(
         trusting=options.trusting,
         inputs=inputs,
         keep=options.keep,
+        replaceable=options.replaceable,
     )
     graph = lowered.graph
     weights = stored_bytes(graph)
@@ -267,6 +288,7 @@ def compile_program(
             metadata=report,
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
+            weights=lowered.weights,
         )
     except PlanFormatError as error:
         if not graph.sizes:

@@ -18,9 +18,9 @@ class Limits(NamedTuple):
     header_bytes : int
         Of everything but weights and samples. Python needs some 35 times as much to hold it.
     nodes : int
-        Of all entries and blocks.
+        Of all entries and blocks; also steps of the recipes of constants.
     tensors : int
-        Of all entries and blocks, and of weights and samples in the file.
+        Of all entries and blocks, and of weights and samples in the file; also named weights.
     entries : int
         Beside the default one.
     models : int
@@ -118,6 +118,10 @@ def check_counts(document: Any, limits: Limits) -> None:
     counts = [_count(item, 0) for item in (document, *entries.values())]
     refuse_beyond("plan.nodes", "nodes", sum(n for n, _ in counts), limits.nodes)
     refuse_beyond("plan.tensors", "tensors", sum(t for _, t in counts), limits.tensors)
+    refuse_beyond("plan.weights", "tensors", len(_get(document, "weights", dict)), limits.tensors)
+    recipes = _get(document, "derived", dict)
+    steps = sum(len(_get(recipes, name, list)) for name in recipes)
+    refuse_beyond("plan.derived", "nodes", steps, limits.nodes)
 
 
 def _count(item: Any, depth: int) -> tuple[int, int]:

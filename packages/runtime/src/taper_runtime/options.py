@@ -282,6 +282,10 @@ class SessionOptions(_Options):
     allow_native_code : bool
         Let delegates run machine code that stands in the plan's file: with the rights of the
         process, so set it for files of makers you trust alone.
+    runtime_const_folding : bool
+        Compute the constants that replaceable weights decide when the session is opened, rather
+        than take them from the file, which then need not have them (``Plan.save(folded=False)``).
+        The bits are the same.
     seed : int or None
         Where a plan draws random numbers: the runs of the session, one after the other, draw what
         the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
@@ -326,6 +330,7 @@ class SessionOptions(_Options):
     memory_planning: _MemoryPlanning
     delegates: Mapping[str, type[Delegate] | None]
     allow_native_code: bool
+    runtime_const_folding: bool
     seed: int | None
     enable_profiling: bool
     profile_file_prefix: str
@@ -351,6 +356,7 @@ class SessionOptions(_Options):
         "memory_planning": (MemoryPlanning(), _planning),
         "delegates": (_NO_DELEGATES, _delegates),
         "allow_native_code": (False, _flag),
+        "runtime_const_folding": (False, _flag),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),

@@ -12,7 +12,7 @@ from taper_runtime.profile import node_events, write_trace
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -72,6 +72,13 @@ class RecordingExecutor(Executor):
         """See :attr:`Executor.served`."""
         return self.executor.served
 
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> RecordingExecutor:
+        """See :meth:`Executor.with_constants`; the recording goes on."""
+        self.executor = self.executor.with_constants(constants, generation)
+        return self
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
@@ -82,11 +89,12 @@ class RecordingExecutor(Executor):
         if self._events >= MAX_EVENTS:
             self._missed += 1
             return self.executor.run(inputs, out, sizes)
+        executor = self.executor
         begin = time.monotonic_ns()
-        outputs, spans = self.executor.profile(inputs, out, sizes)
+        outputs, spans = executor.profile(inputs, out, sizes)
         end = time.monotonic_ns()
         self._events += len(spans)
-        steps = self.executor.steps
+        steps = executor.steps
         self._runs.append(_Run(threading.get_ident(), begin, end, steps, spans))
         return outputs
 

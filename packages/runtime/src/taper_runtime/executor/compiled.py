@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.executor._program import Weights
 from taper_runtime.executor.executor import Executor
-from taper_runtime.executor.program import make_runner
+from taper_runtime.executor.program import constant_names, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import Site, sites
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -36,9 +37,11 @@ class CompiledExecutor(Executor):
         runner: Runner,
         found: list[Site],
         repeated: list[int] | None,
+        constants: list[str],
     ) -> None:
         self._runner = runner
         self._sites = found
+        self._constants = constants
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
 
@@ -55,11 +58,20 @@ class CompiledExecutor(Executor):
         plan = with_saves(plan)
         dispatch = dispatch.without_numpy() if strict_native else dispatch
         runner = make_runner(plan, threads, dispatch)
-        found = sites(plan, dispatch)
+        found = sites(plan.without_values(), dispatch)
         outputs = list(dict.fromkeys(plan.writes))
-        if len(outputs) == len(plan.writes):
-            return cls(runner, found, None)
-        return cls(runner, found, [outputs.index(name) for name in plan.writes])
+        repeated = None
+        if len(outputs) < len(plan.writes):
+            repeated = [outputs.index(name) for name in plan.writes]
+        return cls(runner, found, repeated, constant_names(plan))
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> CompiledExecutor:
+        """See :meth:`Executor.with_constants`; no node is prepared anew."""
+        weights = Weights([constants[name] for name in self._constants], generation)
+        runner = self._runner.with_weights(weights)
+        return CompiledExecutor(runner, self._sites, self._repeated, self._constants)
 
     @property
     def steps(self) -> list[tuple[Site, str]]:

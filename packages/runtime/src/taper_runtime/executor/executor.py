@@ -11,7 +11,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -59,6 +59,18 @@ class Executor(ABC):
 
         Those of blocks that are run come behind the node that has them. Of the last run's sizes,
         where they vary.
+        """
+
+    @abstractmethod
+    def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> Executor:
+        """Return an executor of the same nodes over other constants; runs of this one go on.
+
+        Parameters
+        ----------
+        constants : mapping of str to numpy.ndarray
+            Those of the plan, and perhaps more: C-contiguous, aligned, of the same types.
+        generation : int
+            A number of these constants that no others of the executor have.
         """
 
     @abstractmethod

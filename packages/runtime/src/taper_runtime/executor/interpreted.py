@@ -16,7 +16,7 @@ from taper_runtime.plan.specialize import specialize
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from taper_runtime.executor.hosts import Compute
     from taper_runtime.plan.plan import Block, Plan, PlanNode
@@ -84,6 +84,14 @@ class InterpretedExecutor(Executor):
     def served(self) -> list[tuple[PlanNode, str]]:
         """See :attr:`Executor.served`; nodes of blocks and of plans with sizes are left out."""
         return [(step.node, step.kind) for step in self._steps]
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> InterpretedExecutor:
+        """See :meth:`Executor.with_constants`."""
+        own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
+        plan = self._plan._replace(constants=own)
+        return self.compile(plan, dispatch=self._dispatch)
 
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None

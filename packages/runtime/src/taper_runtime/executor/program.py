@@ -37,7 +37,7 @@ class Variables:
 
     def __init__(self, plan: Plan) -> None:
         self.names = list(plan.sizes)
-        self._plan = plan
+        self._plan = plan.without_values()
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Return the variables' values, in order, that input arrays give.
@@ -70,7 +70,7 @@ def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Run
     restores = find_restores(plan, executed_nodes(plan))
     kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
-    constants = [name for name in plan.constants if name not in plan.states]
+    constants = constant_names(plan)
     places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
@@ -88,10 +88,15 @@ def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Run
         threads,
         Variables(plan),
         [counted_bytes(tensor) for tensor in types],
-        partial(_refuse, plan, dispatch),
+        partial(_refuse, plan.without_values(), dispatch),
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
     return Runner(program, weights, [*example_sizes(plan).values()])
+
+
+def constant_names(plan: Plan) -> list[str]:
+    """Return the names of the constants in the order of the arrays of a runner's weights."""
+    return [name for name in plan.constants if name not in plan.states]
 
 
 def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:

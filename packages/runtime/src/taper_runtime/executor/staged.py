@@ -18,7 +18,7 @@ from taper_runtime.providers import CPU_ALONE, Dispatch
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
@@ -40,8 +40,8 @@ class StagedExecutor(Executor):
         executors: Sequence[Any],
         planner: MemoryPlanner,
     ) -> None:
-        self._plan = plan
-        self._stages = stages
+        self._plan = plan.without_values()
+        self._stages = [s._replace(plan=s.plan.without_values()) for s in stages]
         self._executors = executors
         self._planner = planner
         self._written = set(plan.writes)
@@ -67,6 +67,13 @@ class StagedExecutor(Executor):
         ]
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
         return cls(plan, stages, executors, planner)
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> StagedExecutor:
+        """See :meth:`Executor.with_constants`."""
+        executors = [each.with_constants(constants, generation) for each in self._executors]
+        return StagedExecutor(self._plan, self._stages, executors, self._planner)
 
     @property
     def steps(self) -> list[tuple[Site, str]]:

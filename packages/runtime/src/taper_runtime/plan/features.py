@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: All that plans of this version may make use of.
-FEATURES = ("blocks", "complex", "delegates", "entries", "origins", "zero_states")
+FEATURES = (
+    "blocks",
+    "complex",
+    "delegates",
+    "entries",
+    "origins",
+    "weights",
+    "zero_states",
+)
 
 
 def features(plan: Plan) -> list[str]:
@@ -24,6 +32,7 @@ def features(plan: Plan) -> list[str]:
         "delegates": any(node.op == "CALL_DELEGATE" for node in with_inner(nodes)),
         "entries": bool(plan.entries),
         "origins": bool(plan.origins) or any(e.origins for e in plan.entries.values()),
+        "weights": bool(plan.weights),
         "zero_states": not states <= plan.constants.keys(),
     }
     return [name for name in FEATURES if used[name]]
