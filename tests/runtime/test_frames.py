@@ -264,7 +264,7 @@ def wait_until(condition):
 size, options, run = 1 << 18, SessionOptions(), RunOptions()
 options.intra_op_num_threads = 1
 options.max_concurrent_runs, options.frame_cleanup_interval_s = 32, 0.3
-session = InferenceSession(chain(["SIN"] * 10_000, size), options)
+session = InferenceSession(chain(["SIN"] * 5000, size), options)
 x, outs = np.zeros(size, np.float32), [np.zeros(size, np.float32) for _ in range(32)]
 
 def work(i):

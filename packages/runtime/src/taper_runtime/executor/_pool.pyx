@@ -145,7 +145,10 @@ cdef class FramePool:
             stop.check()
         with cython.critical_section(self):
             slot = self._first(owner)
-        return self._wait(owner, stop) if slot is None else slot
+        if slot is None:
+            slot = self._wait(owner, stop)
+        slot.owner = owner
+        return slot
 
     cdef Slot _first(self, object owner):
         """An idle slot, or a new one, from now on in use; None where there are too many."""
