@@ -63,7 +63,7 @@ class Held:
     """Slots of a pool, all in use, until they are given back one by one."""
 
     def __init__(self, pool, count):
-        self.leases = [Lease(pool, object(), None) for _ in range(count)]
+        self.leases = [Lease(pool, None, None) for _ in range(count)]
         for lease in self.leases:
             lease.__enter__()
 
@@ -205,6 +205,18 @@ def test_what_was_used_between_two_sweeps_stays():
     assert pool.n_idle == 2
     assert not pool.sweep()
     assert pool.n_idle == 0
+
+
+def test_a_session_that_nobody_refers_to_is_freed_at_once():
+    session = InferenceSession(small_plan(), options())
+    session.run(None, {"x": np.zeros((2, 4), np.float32)})
+    pool = weakref.ref(session._pool)
+    gc.disable()
+    try:
+        del session
+        assert pool() is None
+    finally:
+        gc.enable()
 
 
 def test_one_caller_has_no_thread_that_sweeps():

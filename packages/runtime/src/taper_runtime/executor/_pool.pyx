@@ -147,7 +147,7 @@ cdef class FramePool:
             slot = self._first(owner)
         if slot is None:
             slot = self._wait(owner, stop)
-        slot.owner = owner
+        slot.owner = <void *>owner
         return slot
 
     cdef Slot _first(self, object owner):
@@ -155,7 +155,7 @@ cdef class FramePool:
         cdef Slot slot = None
         cdef Py_ssize_t i
         for i in range(len(self.idle) - 1, -1, -1):
-            if (<Slot>self.idle[i]).owner is owner:
+            if (<Slot>self.idle[i]).owner == <void *>owner:
                 slot = self.idle.pop(i)
                 break
         if slot is None:
