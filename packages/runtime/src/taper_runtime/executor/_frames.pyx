@@ -388,7 +388,7 @@ cdef class Runner:
             frame = <Frame>slot
         else:  # it is new
             frame = Frame.__new__(Frame)
-        frame.owner = self.program
+        frame.owner = <void *>self.program
         try:
             self._make_ready(frame, instance)
         except BaseException:
