@@ -358,7 +358,7 @@ def _needs(plan: Plan, name: str, readers: Mapping[str, list[int]]) -> Iterable[
 
 
 def _recipes(plan: Plan) -> Iterable[tuple[str, Sequence[Step]]]:
-    return ((name, recipe) for name, recipe in plan.recipes.items() if name in plan.constants)
+    return ((name, recipe) for name, recipe in plan.recipes.items() if name in plan.tensors)
 
 
 def _describe_constants(plan: Plan) -> list[str]:
