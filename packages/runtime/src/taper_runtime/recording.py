@@ -59,11 +59,16 @@ class RecordingExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
         executor = CompiledExecutor.compile(
-            plan, strict_native=strict_native, threads=threads, pool=pool
+            plan,
+            strict_native=strict_native,
+            threads=threads,
+            nodes_at_once=nodes_at_once,
+            pool=pool,
         )
         return cls(executor)
 

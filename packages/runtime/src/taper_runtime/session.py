@@ -14,7 +14,7 @@ from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import RunOptions, SessionOptions
+from taper_runtime.options import ExecutionMode, RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import CPU, check_providers
 from taper_runtime.sizes import Size
@@ -699,13 +699,24 @@ def _pool(options: SessionOptions) -> FramePool:
 
 def _compile(plan: Plan, options: SessionOptions, threads: int, pool: FramePool) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
+    at_once = 1
+    if options.execution_mode == ExecutionMode.ORT_PARALLEL:
+        at_once = thread_count(options.inter_op_num_threads)
     if not plan.origins:
-        return base.compile(plan, strict_native=strict, threads=threads, pool=pool)
+        return base.compile(
+            plan, strict_native=strict, threads=threads, nodes_at_once=at_once, pool=pool
+        )
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
     planning = options.memory_planning
     return StagedExecutor.compile(
-        plan, strict_native=strict, threads=threads, pool=pool, base=base, planning=planning
+        plan,
+        strict_native=strict,
+        threads=threads,
+        nodes_at_once=at_once,
+        pool=pool,
+        base=base,
+        planning=planning,
     )
 
 

@@ -52,11 +52,12 @@ class CompiledExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        runner = make_runner(plan, threads, pool)
+        runner = make_runner(plan, threads, nodes_at_once, pool)
         found = sites(plan.without_values())
         if strict_native:
             kernels = runner.kernels()

@@ -53,6 +53,7 @@ class StagedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
@@ -60,7 +61,13 @@ class StagedExecutor(Executor):
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
         stages, pool = cut(plan), pool or FramePool()
         executors = [
-            base.compile(stage.plan, strict_native=strict_native, threads=threads, pool=pool)
+            base.compile(
+                stage.plan,
+                strict_native=strict_native,
+                threads=threads,
+                nodes_at_once=nodes_at_once,
+                pool=pool,
+            )
             for stage in stages
         ]
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
