@@ -71,15 +71,20 @@ def jobs(folder: Path) -> list[Job]:
         graph = random_graph(seed)
         compile_graph(graph)
         plan = make_plan(graph)
-        found.append(_shared(f"graph {seed}", plan, [drawn(plan, i) for i in range(_VARIANTS)]))
+        feeds = [drawn(plan, number) for number in range(_VARIANTS)]
+        found.append(_shared(f"graph {seed}", plan, feeds))
+        together = {"execution_mode": "parallel", "inter_op_num_threads": 2}
+        found.append(_shared(f"graph {seed}, parallel", plan, feeds, **together))
     return found
 
 
-def _shared(name: str, plan: Plan, feeds: list[Feed], fails: Feed | None = None) -> Job:
+def _shared(
+    name: str, plan: Plan, feeds: list[Feed], fails: Feed | None = None, **options: object
+) -> Job:
     """One session for all threads, whose inputs are sometimes unfit."""
     alone = opened(plan, threads=1)
     wants = [bits(alone.run(None, feed)) for feed in feeds]
-    session = opened(plan, max_concurrent_runs=4, frame_cleanup_interval_s=0.05)
+    session = opened(plan, max_concurrent_runs=4, frame_cleanup_interval_s=0.05, **options)
     unfit = [_unfit(feeds[0], kind) for kind in range(3)]
     unfit += [] if fails is None else [fails]
 
