@@ -5,6 +5,7 @@ import pytest
 from measured_plans import POSITIVE, N, measured_plan
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format.reader import load
+from taper_runtime.plan.plan import Placement
 from taper_runtime.plan.stages import cut
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
@@ -58,6 +59,9 @@ ATTACKS = {
     "no element": (changed(origins={"large": ("count_2", 1)}), "plan.origins['large']"),
     "an element before the first": (
         changed(origins={"large": ("count_2", -1)}), "plan.origins['large']",
+    ),
+    "strides of other dims": (
+        changed(placements={"count_2": Placement("count_2", 0, (1, 1))}), "plan.origins['large']",
     ),
     "no origin": (changed(origins={"large": None}), "plan.origins['large']"),
     "a node before the origin": (reordered(), "plan.nodes[0]"),
