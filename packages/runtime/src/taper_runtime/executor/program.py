@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
@@ -49,7 +50,9 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_runner(plan: Plan, threads: int, nodes_at_once: int = 1) -> Runner:
+def make_runner(
+    plan: Plan, threads: int, nodes_at_once: int = 1, pool: FramePool | None = None
+) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
@@ -87,7 +90,7 @@ def make_runner(plan: Plan, threads: int, nodes_at_once: int = 1) -> Runner:
         _make_order(plan, kept, places, nodes_at_once) if nodes_at_once > 1 else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
-    return Runner(program, weights, [*example_sizes(plan).values()])
+    return Runner(program, weights, [*example_sizes(plan).values()], pool)
 
 
 def constant_names(plan: Plan) -> list[str]:
