@@ -24,7 +24,7 @@ from peers.engines import ENGINES
 from peers.page import command_line, describe_setting, write_section
 from peers.turns import Apart, Here, Refused, paired_ratios, take_turns
 from taper_runtime.errors import TaperError
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.machine.measure import describe_limits, measure_limits
 from taper_runtime.profile import least_ns
 
@@ -127,7 +127,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(options.threads)  # for the processes to come
     torch.set_num_threads(options.threads)
     seconds = 1.0 if options.quick else 8.0
-    limits = measure_limits([_native.active_isa()], [options.threads])[0]
+    limits = measure_limits([_kernels.active_isa()], [options.threads])[0]
     setting = describe_setting(command_line("peers"), "onnxruntime", "openvino")
     print(setting, describe_limits([limits]), sep="\n")
     for family in options.models:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import taper_runtime
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "benchmarks.md"
@@ -21,7 +21,7 @@ def describe_setting(command: str, *engines: str) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", *engines))
     return (
         f"`{command}`, {time.strftime('%Y-%m-%d')}: taper {taper_runtime.__version__}, {versions}, "
-        f"Python {platform.python_version()}; {cpu_name()}, {_native.active_isa()}"
+        f"Python {platform.python_version()}; {cpu_name()}, {_kernels.active_isa()}"
     )
 
 

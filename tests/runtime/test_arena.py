@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taper_runtime.executor import _native
+from taper_runtime.executor._instance import assign_offsets
 from taper_runtime.plan.checks import ALIGNMENT, aligned
 from taper_runtime.plan.liveness import Block, live_bytes
 
@@ -32,7 +32,7 @@ def lower_bound(blocks):
 @settings(deadline=None, derandomize=True)
 @given(BLOCKS)
 def test_live_blocks_never_overlap(blocks):
-    offsets, arena = _native.assign_offsets(blocks)
+    offsets, arena = assign_offsets(blocks)
     for i, a in enumerate(blocks):
         assert offsets[i] % ALIGNMENT == 0
         assert offsets[i] + a.nbytes <= arena or a.nbytes == 0
@@ -52,16 +52,16 @@ def test_live_bytes_count_every_block_at_its_steps(blocks):
 
 def test_reuses_memory_of_the_dead():
     chain = [Block(i, i + 1, 100) for i in range(10)]
-    _, arena = _native.assign_offsets(chain)
+    _, arena = assign_offsets(chain)
     assert arena == lower_bound(chain) == 256
 
 
 def test_keeps_the_smaller_of_two_layouts():
     """By birth alone the late large block would go above the early small ones."""
     blocks = [Block(0, 3, 64), Block(0, 1, 64), Block(2, 3, 192), Block(1, 2, 64)]
-    _, arena = _native.assign_offsets(blocks)
+    _, arena = assign_offsets(blocks)
     assert arena <= 64 + 64 + 192
 
 
 def test_nothing_needs_nothing():
-    assert _native.assign_offsets([]) == ([], 0)
+    assert assign_offsets([]) == ([], 0)

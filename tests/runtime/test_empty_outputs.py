@@ -5,7 +5,7 @@ import pytest
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 
@@ -33,7 +33,7 @@ def output_of(name, inputs, attrs):
 def kernel(name, inputs, attrs, output):
     op = REGISTRY[name]
     operands = [(t, contiguous_strides(t.shape)) for t in types_of([*inputs, output])]
-    node = _native.prepare(op, op.complete(attrs), operands[:-1], operands[-1:])
+    node = _kernels.prepare(op, op.complete(attrs), operands[:-1], operands[-1:])
     assert node is not None, f"no kernel for {name}"
     node.run(inputs, [output])
 
@@ -73,7 +73,7 @@ def test_what_is_outside_a_packed_table_is_found(index):
     types = [table, TensorType("int64", (1,)), TensorType("float32", (1, 0))]
     inputs, output = [floats(*table.storage.shape), ints(index)], floats(1, 0)
     operands = [(t, contiguous_strides(t.storage.shape)) for t in types]
-    node = _native.prepare(op, {}, operands[:-1], operands[-1:])
+    node = _kernels.prepare(op, {}, operands[:-1], operands[-1:])
     for compute in (
         lambda: node.run(inputs, [output]),
         lambda: op.compute(inputs, {}, [output], types),

@@ -5,7 +5,7 @@ import pytest
 
 from op_samples import present, sample_types, stored_inputs
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.formats import decode
 from taper_runtime.ops import REGISTRY
 
@@ -27,7 +27,7 @@ def prepared(op, sample, stored):
     outputs = op.infer_types(types, sample.attrs)
     got = [np.ones(t.storage.shape, DTYPES[t.storage.dtype].storage) for t in outputs]
     attrs = op.complete(sample.attrs)
-    node = _native.prepare(op, attrs, operands(types, stored), operands(outputs, got))
+    node = _kernels.prepare(op, attrs, operands(types, stored), operands(outputs, got))
     return node, outputs, got
 
 
@@ -124,11 +124,11 @@ def test_kernel_computes_in_place(op):
 
 
 def test_every_kernel_has_an_op():
-    for name, op, attrs in _native.list_kernels():
+    for name, op, attrs in _kernels.list_kernels():
         assert op in REGISTRY, name
         assert attrs == {key: attr.type for key, attr in REGISTRY[op].attrs.items()}, name
 
 
 def test_every_native_op_has_a_kernel():
-    with_kernels = {op for _, op, _ in _native.list_kernels()}
+    with_kernels = {op for _, op, _ in _kernels.list_kernels()}
     assert with_kernels == {op.name for op in REGISTRY.values() if op.native}

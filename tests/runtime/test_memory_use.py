@@ -7,7 +7,7 @@ from plan_oracle import Machine
 from plan_strategies import plans
 from sized_plans import sized_plan
 from taper_runtime.executor.memory import memory_use
-from taper_runtime.executor.program import arena_blocks, executed_nodes, make_program
+from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
 
 
 @settings(
@@ -15,7 +15,7 @@ from taper_runtime.executor.program import arena_blocks, executed_nodes, make_pr
 )
 @given(plan=plans())
 def test_the_executors_layout_keeps_what_is_read_later(plan):
-    _, offsets, nbytes = make_program(plan, threads=1).arena()
+    _, offsets, nbytes = make_runner(plan, threads=1).arena()
     roots = arena_blocks(plan, executed_nodes(plan))
     Machine(plan, (dict(zip(roots, offsets, strict=False)), nbytes)).run()
 

@@ -7,7 +7,7 @@ import pytest
 
 from plan_files import small_plan
 from taper_runtime.errors import InputError
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.machine.cost import traffic_ns
 from taper_runtime.machine.limits import TYPICAL, Limits, Memory
@@ -33,10 +33,10 @@ LIMITS = Limits(
 
 def test_limits_of_this_machine(monkeypatch):
     sizes = {1: 1 << 14, 2: 1 << 16, 3: 1 << 18}
-    monkeypatch.setattr(_native, "cache_bytes", sizes.get)
-    limits = measure_limits(_native.available_isas(), [1, 2])
+    monkeypatch.setattr(_kernels, "cache_bytes", sizes.get)
+    limits = measure_limits(_kernels.available_isas(), [1, 2])
     assert [(x.isa, x.threads) for x in limits] == [
-        (isa, threads) for isa in _native.available_isas() for threads in (1, 2)
+        (isa, threads) for isa in _kernels.available_isas() for threads in (1, 2)
     ]
     for item in limits:
         assert item.flops > 0
@@ -48,8 +48,8 @@ def test_limits_of_this_machine(monkeypatch):
 
 
 def test_a_cache_of_unknown_size_is_left_out(monkeypatch):
-    monkeypatch.setattr(_native, "cache_bytes", {1: 1 << 14, 2: 0, 3: 0}.get)
-    (limits,) = measure_limits(_native.available_isas()[:1], [1])
+    monkeypatch.setattr(_kernels, "cache_bytes", {1: 1 << 14, 2: 0, 3: 0}.get)
+    (limits,) = measure_limits(_kernels.available_isas()[:1], [1])
     assert [m.name for m in limits.memory] == ["L1", "DRAM"]
 
 

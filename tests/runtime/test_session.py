@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import taper_runtime
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
@@ -261,18 +261,18 @@ def test_isa_level_is_chosen_by_name():
     code = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from taper_runtime.executor import _native
-print(_native.active_isa())
+from taper_runtime.executor import _kernels
+print(_kernels.active_isa())
 """
-    for isa in _native.available_isas():
+    for isa in _kernels.available_isas():
         assert run_python(code, TAPER_ISA=isa).stdout.strip() == isa
 
 
 def test_unknown_isa_is_refused():
     code = """
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 try:
-    _native.active_isa()
+    _kernels.active_isa()
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -568,6 +568,6 @@ def test_show_config_names_isa_threads_and_kernels(capsys, monkeypatch):
     monkeypatch.setenv("TAPER_NUM_THREADS", "3")
     taper_runtime.show_config()
     isa, threads, kernels = capsys.readouterr().out.splitlines()
-    assert _native.active_isa() in isa
+    assert _kernels.active_isa() in isa
     assert "3 of" in threads
     assert "MATMUL" in kernels

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 
 from taper_runtime.errors import InputError
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.options import MAX_THREADS
 
 
@@ -18,11 +18,11 @@ def show_config() -> None:
     InputError
         If ``TAPER_NUM_THREADS`` is not a number of threads.
     """
-    kernels = Counter(op for _, op, _ in _native.list_kernels())
-    active = _native.active_isa()
-    others = [isa for isa in _native.available_isas() if isa != active]
+    kernels = Counter(op for _, op, _ in _kernels.list_kernels())
+    active = _kernels.active_isa()
+    others = [isa for isa in _kernels.available_isas() if isa != active]
     print(f"isa      {active} (also here: {', '.join(others)})")
-    print(f"threads  {thread_count()} of {_native.cpu_count()} CPUs")
+    print(f"threads  {thread_count()} of {_kernels.cpu_count()} CPUs")
     print(f"kernels  {kernels.total()} for {len(kernels)} ops: {', '.join(sorted(kernels))}")
 
 
@@ -32,7 +32,7 @@ def thread_count(wanted: int = 0) -> int:
         return wanted
     value = os.environ.get("TAPER_NUM_THREADS")
     if not value:
-        return _native.cpu_count()
+        return _kernels.cpu_count()
     if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= MAX_THREADS):
         raise InputError(
             f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import definition, input_types, node_work
 from taper_runtime.executor.memory import memory_use
@@ -205,5 +205,5 @@ def write_trace(
     file: IO[str], events: list[dict[str, object]], other: Mapping[str, object]
 ) -> None:
     """Write events, and what else is known of them."""
-    other = {"isa": _native.active_isa(), **other}
+    other = {"isa": _kernels.active_isa(), **other}
     json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)

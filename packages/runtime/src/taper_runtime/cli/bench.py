@@ -54,7 +54,7 @@ def _bench(args: argparse.Namespace) -> Result:
 
 
 def _bench_machine(args: argparse.Namespace) -> Result:
-    from taper_runtime.executor import _native
+    from taper_runtime.executor import _kernels
     from taper_runtime.machine.measure import (
         describe_limits,
         limits_data,
@@ -62,7 +62,7 @@ def _bench_machine(args: argparse.Namespace) -> Result:
         save_limits,
     )
 
-    levels, threads = _native.available_isas(), range(1, thread_count(args.threads) + 1)
+    levels, threads = _kernels.available_isas(), range(1, thread_count(args.threads) + 1)
     with progress("machine", len(levels) * len(threads)) as advance:
         limits = measure_limits(levels, threads, advance)
     if args.output:

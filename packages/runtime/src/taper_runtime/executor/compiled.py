@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor.executor import Executor, refuse
-from taper_runtime.executor.program import all_nodes, executed_nodes, make_program
+from taper_runtime.executor.program import all_nodes, executed_nodes, make_runner
 from taper_runtime.executor.rollback import with_saves
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.executor import _native
+    from taper_runtime.executor._frames import Runner
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
@@ -26,11 +26,11 @@ class CompiledExecutor(Executor):
 
     def __init__(
         self,
-        program: _native.Program,
+        runner: Runner,
         nodes: list[PlanNode],
         repeated: list[int] | None,
     ) -> None:
-        self._program = program
+        self._runner = runner
         self._nodes = nodes
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
@@ -41,18 +41,18 @@ class CompiledExecutor(Executor):
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        program = make_program(plan, threads)
+        runner = make_runner(plan, threads)
         nodes = executed_nodes(plan)
         if strict_native:
-            kernels = program.kernels()
+            kernels = runner.kernels()
             refuse(
                 plan,
                 [n for n, kernel in zip(all_nodes(plan), kernels, strict=True) if kernel is None],
             )
         outputs = list(dict.fromkeys(plan.writes))
         if len(outputs) == len(plan.writes):
-            return cls(program, nodes, None)
-        return cls(program, nodes, [outputs.index(name) for name in plan.writes])
+            return cls(runner, nodes, None)
+        return cls(runner, nodes, [outputs.index(name) for name in plan.writes])
 
     @property
     def steps(self) -> list[tuple[PlanNode, str]]:
@@ -61,7 +61,7 @@ class CompiledExecutor(Executor):
         Those in blocks are left out: a node of control flow stands for them.
         Of the sizes of the last run, where they vary.
         """
-        kernels = self._program.kernels()  # those in blocks come last
+        kernels = self._runner.kernels()  # those in blocks come last
         return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=False)]
 
     def run(
@@ -72,8 +72,8 @@ class CompiledExecutor(Executor):
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._repeated is None:
-            return self._program.run(inputs, out, sizes)
-        outputs = self._program.run(inputs, self._distinct(out), sizes)
+            return self._runner.run(inputs, out, sizes)
+        outputs = self._runner.run(inputs, self._distinct(out), sizes)
         return [outputs[i] for i in self._repeated]
 
     def _distinct(
@@ -95,7 +95,7 @@ class CompiledExecutor(Executor):
         That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
         clock, zeros where the worker had no part in the step.
         """
-        outputs, spans = self._program.profile(inputs, self._distinct(out), sizes)
+        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
         return outputs, spans[: len(self._nodes)]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import UnsupportedOpError
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
@@ -107,6 +107,6 @@ def refuse(plan: Plan, nodes: Sequence[PlanNode]) -> None:
         )
         lines.append(f"    of {inputs} -> {outputs}")
     for op in dict.fromkeys(node.op for node in nodes):
-        signatures = _native.kernel_signatures(op) or ["none"]
+        signatures = _kernels.kernel_signatures(op) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
     raise UnsupportedOpError("strict_native=True, but no native kernel serves\n" + "\n".join(lines))

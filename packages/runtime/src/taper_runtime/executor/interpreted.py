@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.ops.opdef import BlockFunction
@@ -26,7 +26,7 @@ def native_backend(plan: Plan, node: PlanNode) -> Step | None:
         return None
     op, attrs = definition(node)
     inputs = [None if name is None else operand(plan, name) for name in node.inputs]
-    prepared = _native.prepare(op, attrs, inputs, [operand(plan, name) for name in node.outputs])
+    prepared = _kernels.prepare(op, attrs, inputs, [operand(plan, name) for name in node.outputs])
     return None if prepared is None else prepared.run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.executor import _native
+from taper_runtime.executor._instance import assign_offsets
 from taper_runtime.plan.checks import aligned
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _disjoint_groups(blocks: Sequence[Block]) -> tuple[list[int], int]:
 
 def _best(blocks: Sequence[Block]) -> tuple[list[int], int]:
     """Take the smallest layout of all."""
-    ways = [_native.assign_offsets(blocks), _greedy_by_size(blocks), _disjoint_groups(blocks)]
+    ways = [assign_offsets(blocks), _greedy_by_size(blocks), _disjoint_groups(blocks)]
     return min(ways, key=lambda way: way[1])
 
 

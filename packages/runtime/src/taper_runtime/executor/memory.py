@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_runtime.executor.program import example_sizes, executed_nodes, make_program
+from taper_runtime.executor.program import example_sizes, executed_nodes, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, live_bytes
@@ -66,7 +66,7 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
     validate(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
     plan = with_saves(specialize(plan, sizes))
-    blocks, _, arena = make_program(plan, 1).arena()
+    blocks, _, arena = make_runner(plan, 1).arena()
     nodes = executed_nodes(plan)
     computed = (plan.tensors[name] for node in nodes for name in node.outputs)
     return MemoryUse(

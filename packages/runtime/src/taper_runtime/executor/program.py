@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from taper_runtime.executor import _native
+from taper_runtime.executor import _program
+from taper_runtime.executor._frames import Runner
 from taper_runtime.executor.executor import definition, node_work, operand
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
@@ -49,8 +50,8 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_program(plan: Plan, threads: int) -> _native.Program:
-    """Return the program of a valid plan.
+def make_runner(plan: Plan, threads: int) -> Runner:
+    """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
     those of :func:`all_nodes`, of the plan with what saves the states that a run overwrites
@@ -66,25 +67,26 @@ def make_program(plan: Plan, threads: int) -> _native.Program:
     kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
     constants = [name for name in plan.constants if name not in plan.states]
-    places = {name: Place(_native.CONSTANT, i) for i, name in enumerate(constants)}
+    places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
-    places.update((name, Place(_native.EXTERNAL, i)) for i, name in enumerate(external))
+    places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
     builder = _Builder(threads)
     _, all_places = builder.add_body(plan, places, kept)
     scope = _Scope(plan, all_places)
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
-    return _native.Program(
+    program = _program.Program(
         [plan.tensors[name] for name in plan.reads],
         [plan.tensors[name] for name in outputs],
-        _native.Weights([plan.constants[name] for name in constants]),
+        len(constants),
         builder.steps,
         builder.bodies,
         [(saved_by, builder.step(scope, node, 0)) for saved_by, node in restores],
         threads,
         Variables(plan),
-        [*example_sizes(plan).values()],
         [counted_bytes(tensor) for tensor in types],
     )
+    weights = _program.Weights([plan.constants[name] for name in constants])
+    return Runner(program, weights, [*example_sizes(plan).values()])
 
 
 class Place(NamedTuple):
@@ -128,17 +130,17 @@ class _Builder:
         roots = arena_blocks(plan, nodes, kept, places)
         places = {
             **places,
-            **{r: Place(_native.ARENA, self._n_roots + i) for i, r in enumerate(roots)},
+            **{r: Place(_program.ARENA, self._n_roots + i) for i, r in enumerate(roots)},
         }
         self._n_roots += len(roots)
         first, body = len(self.steps), len(self.bodies)
         self.steps += [None] * len(nodes)
-        self.bodies.append(_native.Body(first, len(nodes), roots.values()))
+        self.bodies.append(_program.Body(first, len(nodes), roots.values()))
         for i, node in enumerate(nodes):
             self.steps[first + i] = self.step(_Scope(plan, places), node, first + i)
         return body, places
 
-    def step(self, scope: _Scope, node: PlanNode, index: int) -> _native.Step:
+    def step(self, scope: _Scope, node: PlanNode, index: int) -> _program.Step:
         """Return the step of a node, the ``index``-th of the program."""
         op: Any
         op, attrs = definition(node)
@@ -148,28 +150,28 @@ class _Builder:
         if node.op in _CONTROL:
             make = self._branch if node.op == "IF" else self._loop
             control = make(scope, node, index)
-            return _native.Step(op, attrs, inputs, outputs, label, 1, control)
+            return _program.Step(op, attrs, inputs, outputs, label, 1, control)
         if node.blocks:
             op = _WithBlocks(op, scope.plan, node)
         count = _threads_worth(scope.plan, node) if self._threads > 1 else 1
-        return _native.Step(op, attrs, inputs, outputs, label, count)
+        return _program.Step(op, attrs, inputs, outputs, label, count)
 
-    def _branch(self, scope: _Scope, node: PlanNode, index: int) -> _native.Control:
+    def _branch(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
         """An IF: its blocks read the operands where they lie and write the node's outputs."""
         predicate, *operands = node.reads
         made = []
         for block in node.blocks:
             ends = zip((*block.inputs, *block.outputs), (*operands, *node.outputs), strict=True)
             made.append(self._inside(scope, block, {n: scope.place(m) for n, m in ends})[0])
-        return _native.Control(_native.BRANCH, made, scope.operand(predicate))
+        return _program.Control(_program.BRANCH, made, scope.operand(predicate))
 
-    def _loop(self, scope: _Scope, node: PlanNode, index: int) -> _native.Control:
+    def _loop(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
         """A WHILE or a SCAN: what its blocks read as carries is what the node gives."""
         attrs: dict[str, Any] = definition(node)[1]
         n, block = attrs["carries"], node.blocks[-1]
         read = [*node.outputs[:n], *node.reads[n:]]
         enter = [
-            _native.Copy(scope.operand(output), scope.operand(name))
+            _program.Copy(scope.operand(output), scope.operand(name))
             for output, name in zip(node.outputs[:n], node.reads[:n], strict=True)
         ]
         ends = {inner: scope.place(name) for inner, name in zip(block.inputs, read, strict=True)}
@@ -189,11 +191,11 @@ class _Builder:
         body, inside = self._inside(scope, block, ends)
         made.append(body)
         after = [
-            _native.Copy(scope.operand(output), inside.operand(inner))
+            _program.Copy(scope.operand(output), inside.operand(inner))
             for output, inner in zip(node.outputs[:n], block.outputs[:n], strict=True)
         ]
-        kind = _native.LOOP if node.op == "WHILE" else _native.SCAN
-        return _native.Control(kind, made, predicate, trips, enter, after)
+        kind = _program.LOOP if node.op == "WHILE" else _program.SCAN
+        return _program.Control(kind, made, predicate, trips, enter, after)
 
     def _inside(self, scope: _Scope, block: Block, ends: Mapping[str, Place]) -> tuple[int, _Scope]:
         body, outside = scope.body(block, ends)
@@ -213,10 +215,10 @@ class _Scope(NamedTuple):
         place = self.places[root]
         return place._replace(offset=place.offset + offset)
 
-    def operand(self, name: str) -> _native.Operand:
+    def operand(self, name: str) -> _program.Operand:
         """A tensor and where it lies."""
         kind, index, offset, along = self.place(name)
-        return _native.Operand(kind, index, offset, *operand(self.plan, name), along)
+        return _program.Operand(kind, index, offset, *operand(self.plan, name), along)
 
     def body(self, block: Block, ends: Mapping[str, Place]) -> tuple[Plan, dict[str, Place]]:
         """A block as a plan, and the places of its roots outside of its part of the arena.

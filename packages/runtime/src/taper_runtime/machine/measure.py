@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError
-from taper_runtime.executor import _native
+from taper_runtime.executor import _kernels
 from taper_runtime.machine.limits import Limits, Memory
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from taper_runtime.executor._native import Buffer
+    from taper_runtime.executor._kernels import Buffer
 
 #: A measurement is the best of trials of at least this length, of which there are this many.
 _TRIAL_NS, _TRIALS = 2_000_000, 5
@@ -27,11 +27,11 @@ def measure_limits(
 
     ``advance`` is called after each measurement.
     """
-    caches = [(f"L{i}", _native.cache_bytes(i)) for i in (1, 2, 3)]
+    caches = [(f"L{i}", _kernels.cache_bytes(i)) for i in (1, 2, 3)]
     caches = [(name, size) for name, size in caches if size]
     largest = max((size for _, size in caches), default=1 << 27)
     wanted = 2 * largest * (max(threads) if len(caches) < 3 else 1)
-    buffer = _native.Buffer(min(wanted, _native.memory_bytes() // 4 or wanted))
+    buffer = _kernels.Buffer(min(wanted, _kernels.memory_bytes() // 4 or wanted))
     made = []
     for isa in levels:
         for count in threads:
@@ -61,7 +61,7 @@ def _best(isa: str, probe: str, threads: int, buffer: Buffer, nbytes: int) -> fl
     best = 0.0
     trials = 0
     while trials < _TRIALS:
-        result = _native.measure(isa, probe, threads, buffer, each, passes)
+        result = _kernels.measure(isa, probe, threads, buffer, each, passes)
         if result is None:
             return 0.0
         work, ns = result

@@ -9,7 +9,7 @@ from taper_frontend.compiler.planning.freeze import freeze
 from taper_frontend.compiler.planning.recipes import written_recipes
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
-from taper_runtime.executor.program import all_nodes, make_program
+from taper_runtime.executor.program import all_nodes, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize, with_ranges
@@ -103,7 +103,7 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     """Return the nodes that no native kernel serves at these sizes."""
     plan = with_saves(specialize(plan, sizes))
-    kernels = make_program(plan, threads=1).kernels()
+    kernels = make_runner(plan, threads=1).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for node, kernel in zip(all_nodes(plan), kernels, strict=True)

@@ -1,9 +1,209 @@
-# One node: its attrs as C structs, the kernel that takes it, one run of it alone.
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+# cython: language_level=3
+"""The kernel library: what it tells, which kernels serve a node, one node alone.
+
+The only module that is linked with the library, so that there is one of it, and one pool of
+threads; others reach it by the functions in ``_kernels.pxd``. There is no per-op code here. Attr
+structs are filled from the kernels' own descriptors, and ops meet kernels by name.
+
+- :class:`Buffer`: memory that C reads and writes.
+- ISA levels, kernels, the machine's limits.
+- :class:`Candidate` and :class:`Selection`: the kernels of an op, and which serves a node.
+- :class:`PreparedNode`: one node that a kernel accepted. Shapes and attrs are fixed; data pointers
+  are not part of it.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from taper_runtime.errors import InputError, InternalError
+from taper_runtime.executor.taper cimport *
+
+import os
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError, InternalError, TaperError
 from taper_runtime.formats import PLAIN, decode
+
+
+cdef class Buffer:
+    """Owner of zeroed memory aligned to TAPER_ALIGNMENT."""
+
+    def __cinit__(self, size_t size):
+        # calloc, as the system gives large blocks zeroed: pages are touched when they are used.
+        self.block = calloc(1, size + TAPER_ALIGNMENT)
+        if self.block == NULL:
+            raise MemoryError(f"cannot allocate {size} bytes")
+        self.size = size
+        self.data = <char *>((<uintptr_t>self.block + TAPER_ALIGNMENT - 1) & -TAPER_ALIGNMENT)
+
+    def __dealloc__(self):
+        free(self.block)
+
+
+cdef dict _dtype_codes():
+    cdef dict codes = {}
+    cdef int code = 0
+    while taper_dtype_name(code) != NULL:
+        codes[taper_dtype_name(code).decode()] = code
+        code += 1
+    if codes.keys() != DTYPES.keys():
+        raise InternalError(f"kernel library and runtime disagree on dtypes: {sorted(codes)}")
+    return codes
+
+
+cdef dict DTYPE_CODES = _dtype_codes()
+
+
+cdef dict _format_codes():
+    cdef dict codes = {}
+    cdef int code = 0
+    while taper_format_name(code) != NULL:
+        codes[taper_format_name(code).decode()] = code
+        code += 1
+    return codes
+
+
+# By name, or by family where kernels read the parameters off the storage's shape.
+cdef dict FORMAT_CODES = _format_codes()
+
+
+cdef int _format_code(str name) except -2:
+    """The library's code of a format; -1 of one that it does not know."""
+    code = FORMAT_CODES.get(name)
+    if code is None:
+        code = FORMAT_CODES.get(name.partition(".")[0], -1)
+    return code
+
+
+def available_isas():
+    """Names of the ISA levels this build has and this CPU supports, best first."""
+    names = []
+    while taper_isa_available(len(names)) != NULL:
+        names.append(taper_isa_available(len(names)).decode())
+    return names
+
+
+def active_isa():
+    """Name of the level in use.
+
+    Raises
+    ------
+    TaperError
+        If ``TAPER_ISA`` names a level that does not exist or that this CPU lacks.
+    """
+    if taper_init() != TAPER_OK:
+        raise TaperError(
+            f"TAPER_ISA={os.environ.get('TAPER_ISA')!r}: "
+            f"expected one of {', '.join(available_isas())} on this CPU"
+        )
+    return taper_isa().decode()
+
+
+def cpu_count():
+    """CPUs this process may use; see taper/run.h."""
+    return taper_cpu_count()
+
+
+def cache_bytes(level):
+    """Bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not say."""
+    return taper_cache_bytes(level)
+
+
+def memory_bytes():
+    """Bytes of main memory; 0 where the system does not say."""
+    return taper_memory_bytes()
+
+
+def measure(isa, probe, workers, Buffer memory, each, passes):
+    """Run a loop that measures one limit of the machine; see taper/machine.h.
+
+    Parameters
+    ----------
+    isa : str
+        An ISA level of this CPU.
+    probe : str
+        "fma", "int8", "read" or "copy".
+    workers : int
+        Threads.
+    memory : Buffer
+    each : int
+        Bytes of ``memory`` per thread, a multiple of TAPER_ALIGNMENT.
+    passes : int
+
+    Returns
+    -------
+    (float, int) or None
+        Operations or bytes of all workers, and nanoseconds. None where this CPU has no such probe.
+    """
+    cdef const taper_probe *found = taper_probe_find(isa.encode(), probe.encode())
+    cdef taper_measurement result
+    cdef taper_status status
+    cdef int32_t count = workers
+    cdef size_t part = each
+    cdef int64_t n = passes
+    if found == NULL:
+        return None
+    if workers * each > memory.size:
+        raise InternalError(f"measure: {workers} x {each} bytes of {memory.size}")
+    with nogil:
+        status = taper_measure(found, count, memory.data, part, n, &result)
+    if status != TAPER_OK:
+        raise InternalError(f"measure: {taper_status_string(status).decode()}")
+    return result.work, result.ns
+
+
+cdef dict _describe(const taper_kernel *kernel):
+    cdef dict attrs = {}
+    cdef size_t i
+    for i in range(kernel.n_attrs):
+        attrs[kernel.attrs[i].name.decode()] = taper_attr_type_name(kernel.attrs[i].type).decode()
+    return attrs
+
+
+def list_kernels():
+    """The kernels of the active level in order of preference, as (name, op, {attr: type})."""
+    active_isa()
+    cdef size_t i = 0
+    kernels = []
+    while taper_kernel_at(i) != NULL:
+        kernel = taper_kernel_at(i)
+        kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(kernel)))
+        i += 1
+    return kernels
+
+
+cdef str _operand_text(uint64_t operand):
+    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
+    dtypes = [name for name, code in DTYPE_CODES.items() if operand >> <int>code & 1]
+    formats = [name for name, code in FORMAT_CODES.items() if operand >> (32 + <int>code) & 1]
+    text = "any dtype" if len(dtypes) == len(DTYPE_CODES) else "|".join(dtypes)
+    return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
+
+
+def kernel_signatures(op):
+    """What each kernel of an op takes and gives, in order of preference: which combinations exist.
+
+    Parameters
+    ----------
+    op : str
+
+    Returns
+    -------
+    list of str
+        As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
+    """
+    active_isa()
+    cdef const taper_kernel *kernel
+    cdef bytes name = op.encode()
+    cdef size_t position = 0
+    signatures = []
+    while True:
+        kernel = taper_kernel_next(name, &position)
+        if kernel == NULL:
+            return signatures
+        inputs = [_operand_text(kernel.inputs[i]) for i in range(kernel.n_operands)]
+        signatures.append(
+            f"{kernel.name.decode()}: {', '.join(inputs)}... -> {_operand_text(kernel.output)}"
+        )
 
 
 cdef int _set_scalar(taper_scalar *scalar, value) except -1:
@@ -59,7 +259,7 @@ cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1
     return 0
 
 
-cdef int _set_type(taper_tensor *tensor, type_, list owners) except -1:
+cdef int set_type(taper_tensor *tensor, type_, list owners) except -1:
     """Write all of a tensor but data, shape and strides; memory it points to joins `owners`.
 
     None is the type of an input that is absent.
@@ -84,7 +284,7 @@ cdef int _set_type(taper_tensor *tensor, type_, list owners) except -1:
     return 0
 
 
-cdef bint _is_served(types) except -1:
+cdef bint is_served(types) except -1:
     """Whether kernels know the ranks and the formats of these tensors."""
     for type_ in types:
         if type_ is None:
@@ -97,12 +297,7 @@ cdef bint _is_served(types) except -1:
 cdef class Candidate:
     """A kernel that may serve a node, with the node's attrs as it takes them."""
 
-    cdef const taper_kernel *kernel
-    cdef Buffer attrs
-    cdef list owners  # of what attrs point to
-
-
-cdef list _candidates(op, attrs):
+cdef list find_candidates(op, attrs):
     """The active level's kernels for a node of ``op``, in order of preference.
 
     Raises
@@ -139,11 +334,29 @@ cdef list _candidates(op, attrs):
         candidates.append(candidate)
 
 
-cdef Candidate _select(list candidates, taper_step *step, char *state):
-    """Prepare the first candidate that takes the step's tensors; None if there is none."""
+cdef class Selection:
+    """Which kernels there are for a node, which one serves it, and why not those before."""
+
+    @property
+    def kernel_name(self):
+        """The chosen kernel's name; None where none serves the node."""
+        return None if self.chosen is None else self.chosen.kernel.name.decode()
+
+    @property
+    def refused(self):
+        """The candidates before the chosen one, in order of preference, each with the reason."""
+        names = [(<Candidate>each).kernel.name.decode() for each in self.candidates]
+        return list(zip(names, self.reasons))
+
+
+cdef Selection select_kernel(list candidates, taper_step *step, char *state):
+    """Prepare the first candidate that takes the step's tensors."""
     cdef Candidate candidate
+    cdef Selection selection = Selection.__new__(Selection)
+    selection.candidates, selection.reasons = candidates, []
     for candidate in candidates:
         if not taper_kernel_takes(candidate.kernel, &step.call):
+            selection.reasons.append("it takes tensors of other dtypes or formats")
             continue
         memset(state, 0, candidate.kernel.state_bytes)
         step.kernel = candidate.kernel
@@ -151,8 +364,10 @@ cdef Candidate _select(list candidates, taper_step *step, char *state):
         step.call.state = state
         step.work.phases = 1
         if candidate.kernel.prepare(&step.call, &step.work) == TAPER_OK:
-            return candidate
-    return None
+            selection.chosen = candidate
+            break
+        selection.reasons.append("it does not serve these shapes, strides or attrs")
+    return selection
 
 
 cdef class PreparedNode:
@@ -167,18 +382,9 @@ cdef class PreparedNode:
         Per worker.
     """
 
-    cdef object op
-    cdef object attrs
-    cdef tuple types     # of the inputs, then of the outputs
-    cdef Candidate candidate
-    cdef Buffer state
-    cdef Buffer tensors  # taper_tensor: the inputs, then the outputs
-    cdef list owners     # of what tensors point to
-    cdef taper_step step
-
     @property
     def kernel_name(self):
-        return self.step.kernel.name.decode()
+        return self.selection.kernel_name
 
     @property
     def tasks(self):
@@ -244,14 +450,14 @@ def prepare(op, attrs, inputs, outputs):
     cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
     operands = [(None, ()) if operand is None else operand for operand in (*inputs, *outputs)]
     types = tuple([type_ for type_, _ in operands])
-    if not _is_served(types):
+    if not is_served(types):
         return None
     node.op, node.attrs, node.types, node.owners = op, attrs, types, []
     node.tensors = Buffer(len(operands) * sizeof(taper_tensor))
     cdef taper_tensor *tensors = <taper_tensor *>node.tensors.data
     cdef Py_ssize_t i, k
     for i, (type_, strides) in enumerate(operands):
-        _set_type(&tensors[i], type_, node.owners)
+        set_type(&tensors[i], type_, node.owners)
         shape = () if type_ is None else type_.storage.shape
         for k in range(tensors[i].rank):
             tensors[i].shape[k] = shape[k]
@@ -263,5 +469,19 @@ def prepare(op, attrs, inputs, outputs):
     node.step.scratch = NULL
     node.step.workers = 1
     node.state = Buffer(taper_max_state_bytes())
-    node.candidate = _select(_candidates(op, attrs), &node.step, node.state.data)
-    return None if node.candidate is None else node
+    node.selection = select_kernel(find_candidates(op, attrs), &node.step, node.state.data)
+    return None if node.selection.chosen is None else node
+
+
+cdef size_t max_state_bytes() noexcept:
+    """Bytes that the state of any kernel needs."""
+    return taper_max_state_bytes()
+
+
+cdef str status_text(taper_status status):
+    return taper_status_string(status).decode()
+
+
+cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil:
+    """See taper_run."""
+    return taper_run(args, failed)

@@ -1,6 +1,24 @@
-# A program for one set of sizes.
+# cython: language_level=3
+"""A program for one set of sizes: the size table evaluated, nodes prepared, memory laid out.
+
+- :func:`assign_offsets`: offsets of blocks that are needed at different steps.
+- ``NumpyNode``: a step that numpy computes, called back from C.
+- ``Instance``: everything that is known once sizes are. A static plan has one.
+"""
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.string cimport memcpy
+from libc.stdlib cimport qsort
+from libc.string cimport memcpy, memmove, memset
+
+from taper_runtime.executor._kernels cimport (
+    Buffer, Selection, find_candidates, max_state_bytes, select_kernel
+)
+from taper_runtime.executor._program cimport _ARENA, _CONSTANT
+from taper_runtime.executor._program cimport Body, Control, Copy, Operand, Program, Step
+from taper_runtime.executor.taper cimport *
+
+import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
@@ -11,49 +29,221 @@ from taper_runtime.plan.specialize import substitute
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
 
 
-cdef struct Address:
-    Py_ssize_t base  # the external array that holds it, or, after those, the arena; -1: neither
-    int64_t offset   # bytes from its begin; where there is neither, the address itself
+cdef struct Block:
+    int64_t birth
+    int64_t death
+    int64_t size
+    int64_t offset
+    Py_ssize_t index
 
 
-cdef struct Patch:
-    int64_t at      # bytes into the image: a pointer
-    int64_t offset  # bytes into what it points into
-    Py_ssize_t base
+def assign_offsets(blocks):
+    """Return offsets of blocks that do not overlap where they are needed at the same step.
+
+    First fit in order of birth; where that takes more than is live at some step, first fit largest
+    first too, and the smaller of both is kept: neither is better on every graph.
+
+    Parameters
+    ----------
+    blocks : sequence of (birth, death, nbytes)
+        The first and the last step at which each is needed, and its bytes.
+
+    Returns
+    -------
+    offsets : list of int
+        Multiples of TAPER_ALIGNMENT.
+    total : int
+        Bytes in all.
+    """
+    cdef Py_ssize_t count = 0
+    cdef Buffer memory = Buffer(len(blocks) * sizeof(Block))
+    cdef Buffer placed = Buffer(len(blocks) * sizeof(Block))
+    cdef Buffer first = Buffer(len(blocks) * sizeof(int64_t))
+    cdef Block *block = <Block *>memory.data
+    cdef int64_t *offset = <int64_t *>first.data
+    cdef int64_t live = 0
+    cdef int64_t total, least
+    for i, (birth, death, nbytes) in enumerate(blocks):
+        offset[i] = 0
+        if nbytes:
+            block[count] = Block(birth, death, _aligned(nbytes), 0, i)
+            count += 1
+    qsort(block, count, sizeof(Block), _by_birth)
+    total = _first_fit(block, count, <Block *>placed.data, True, &live)
+    for i in range(count):
+        offset[block[i].index] = block[i].offset
+    if total > live:
+        qsort(block, count, sizeof(Block), _by_size)
+        least = _first_fit(block, count, <Block *>placed.data, False, &live)
+        if least < total:
+            total = least
+            for i in range(count):
+                offset[block[i].index] = block[i].offset
+    return [offset[i] for i in range(len(blocks))], total
+
+
+cdef int64_t _first_fit(
+    Block *blocks, Py_ssize_t count, Block *placed, bint by_birth, int64_t *live
+) noexcept:
+    """Place blocks in this order, each as low as it fits; returns the end of the highest.
+
+    ``placed`` holds those that a later one may meet, by offset: where the order is by birth, none
+    that is dead. ``live`` is then the most bytes that are in it at a time.
+    """
+    cdef int64_t total = 0
+    cdef int64_t held = 0
+    cdef Py_ssize_t n = 0
+    cdef Py_ssize_t i, k, kept
+    cdef Block *block
+    live[0] = 0
+    for i in range(count):
+        block = &blocks[i]
+        if by_birth:
+            kept = 0
+            for k in range(n):
+                if placed[k].death < block.birth:
+                    held -= placed[k].size
+                else:
+                    placed[kept] = placed[k]
+                    kept += 1
+            n = kept
+            held += block.size
+            live[0] = max(live[0], held)
+        at = 0
+        for k in range(n):
+            if placed[k].birth <= block.death and block.birth <= placed[k].death:
+                if at + block.size <= placed[k].offset:
+                    break
+                at = max(at, placed[k].offset + placed[k].size)
+        block.offset = at
+        total = max(total, at + block.size)
+        k = n
+        while k > 0 and placed[k - 1].offset > at:
+            k -= 1
+        memmove(placed + k + 1, placed + k, (n - k) * sizeof(Block))
+        placed[k] = block[0]
+        n += 1
+    return total
+
+
+cdef int _by_birth(const void *a, const void *b) noexcept nogil:
+    """By birth, of one birth the largest first, else as given."""
+    return _order(
+        (<Block *>a).birth - (<Block *>b).birth,
+        (<Block *>b).size - (<Block *>a).size,
+        (<Block *>a).index - (<Block *>b).index,
+    )
+
+
+cdef int _by_size(const void *a, const void *b) noexcept nogil:
+    """Largest first, of one size by birth, else as given."""
+    return _order(
+        (<Block *>b).size - (<Block *>a).size,
+        (<Block *>a).birth - (<Block *>b).birth,
+        (<Block *>a).index - (<Block *>b).index,
+    )
+
+
+cdef int _order(int64_t first, int64_t second, int64_t third) noexcept nogil:
+    """The sign of the first that is not 0."""
+    cdef int64_t key = first if first else second if second else third
+    return (key > 0) - (key < 0)
+
+
+cdef int64_t _aligned(int64_t size) noexcept:
+    return (size + TAPER_ALIGNMENT - 1) // TAPER_ALIGNMENT * TAPER_ALIGNMENT
+
+
+cdef class Raised:
+    """What Python raised during a run."""
+
+
+cdef class ArrayView:
+    """How an operand's elements lie around the first one, for one set of sizes."""
+
+    cdef object over(self, void *data):
+        """The array whose first element is at ``data``."""
+        if self.nbytes == 0:
+            return np.empty(self.shape, self.storage)
+        memory = PyMemoryView_FromMemory(<char *>data + self.low, self.nbytes, PyBUF_WRITE)
+        return np.ndarray(self.shape, self.storage, memory, -self.low, self.strides)
+
+
+cdef ArrayView _array(type_, tuple strides):
+    """What stores a tensor of this type; strides in elements."""
+    cdef ArrayView view = ArrayView.__new__(ArrayView)
+    dtype, shape, _ = type_.storage
+    view.storage = DTYPES[dtype].storage
+    view.shape = tuple(shape)
+    view.strides = [stride * view.storage.itemsize for stride in strides]
+    if 0 in shape:
+        return view
+    high = view.storage.itemsize
+    for size, stride in zip(shape, view.strides, strict=True):
+        view.low += min(0, (size - 1) * stride)
+        high += max(0, (size - 1) * stride)
+    view.nbytes = high - view.low
+    return view
+
+
+cdef class NumpyNode:
+    """A step that numpy computes, for one set of sizes."""
+
+    cdef list operands(self, const taper_call *call):
+        """What a call's tensors point to."""
+        cdef ArrayView view
+        cdef Py_ssize_t i
+        found = []
+        for i in range(len(self.arrays)):
+            view = self.arrays[i]
+            found.append(None if view is None else view.over(call.inputs[i].data))
+        return found
+
+    cdef int compute(self, const taper_call *call) except -1:
+        arrays = self.operands(call)
+        self.op.compute(
+            arrays[:self.n_inputs], self.attrs, arrays[self.n_inputs:], self.types
+        )
+        return 0
+
+
+cdef taper_status _run_numpy(
+    const taper_call *call, int64_t begin, int64_t end, void *scratch
+) noexcept with gil:
+    """The kernel of all of them: the node is the call's state, the frame's Raised its attrs."""
+    try:
+        (<NumpyNode>call.state).compute(call)
+    except BaseException as error:
+        (<Raised><void *>call.attrs).error = error
+        return TAPER_CALL_FAILED
+    return TAPER_OK
+
+
+cdef taper_kernel _NUMPY
+memset(&_NUMPY, 0, sizeof(_NUMPY))
+_NUMPY.name = b"numpy"
+_NUMPY.run = _run_numpy
+
+
+cdef void _set_numpy_step(taper_step *step, NumpyNode node) noexcept:
+    """Make numpy compute a step; the node has to live as long."""
+    step.kernel = &_NUMPY
+    step.call.state = <void *>node
+    step.work.tasks = step.work.phases = 1
+    step.work.scratch_bytes = 0
 
 
 cdef class External:
     """An array of the caller's, for one set of sizes."""
-
-    cdef object spec     # TensorSpec
-    cdef object storage  # numpy dtype
-    cdef tuple shape
 
 
 cdef class Instance:
     """The program for one set of sizes: nodes prepared, the arena laid out.
 
     ``image`` is what C runs, a step array and what its steps refer to. A frame copies it; of the
-    pointers in it, those into kernels' attrs and states and into constants are right for all
-    frames, and ``patches`` lists the others.
+    pointers in it, those into kernels' attrs and states are right for all frames, and ``patches``
+    lists the others.
     """
-
-    cdef Program program
-    cdef Buffer values        # int64 per slot
-    cdef Buffer image
-    cdef Buffer patches       # Patch, by base: external arrays, then the arena, then the image
-    cdef Buffer patch_ends    # int64 per base
-    cdef Py_ssize_t n_patches
-    cdef Buffer state         # of kernels
-    cdef list chosen          # per step: Candidate, NumpyNode, or None for control
-    cdef Buffer slices_made   # int64 per step: how many of a scan's slices there are already
-    cdef Buffer root_offsets  # int64
-    cdef list inputs          # External
-    cdef list outputs
-    cdef list body_bytes
-    cdef list body_offsets    # per body: where its roots and each step's own memory lie in it
-    cdef int64_t arena_bytes
-    cdef size_t worker_scratch_bytes
 
     def __cinit__(self, Program program, sizes):
         self.program = program
@@ -91,11 +281,12 @@ cdef class Instance:
         cdef taper_step *native
         cdef taper_tensor *tensor
         cdef char *state
-        cdef size_t state_bytes = -(-taper_max_state_bytes() // TAPER_ALIGNMENT) * TAPER_ALIGNMENT
+        cdef size_t state_bytes = _aligned(max_state_bytes())
         cdef Py_ssize_t i
         self.image = Buffer(program.image_bytes)
         self.state = Buffer(len(program.steps) * state_bytes)
-        self.chosen = [None] * len(program.steps)
+        self.selections = [None] * len(program.steps)
+        self.numpy_nodes = [None] * len(program.steps)
         native = <taper_step *>self.image.data
         tensor = <taper_tensor *>(self.image.data + program.tensors_at)
         state = self.state.data
@@ -107,26 +298,28 @@ cdef class Instance:
             native[i].call.inputs = tensor
             native[i].call.output = tensor + step.n_inputs
             if step.control is None:
-                self.chosen[i] = self._choose(step, native + i, tensor, state + i * state_bytes)
+                self._choose(i, native + i, tensor, state + i * state_bytes)
             tensor += len(step.operands)
         for i in range(len(program.steps) - 1, -1, -1):
             self._set_workers(program.steps[i], native, i)
         return 0
 
-    cdef object _choose(self, Step step, taper_step *native, taper_tensor *tensor, char *state):
-        """Have a kernel serve the step, or numpy; returns the Candidate or the NumpyNode."""
+    cdef int _choose(
+        self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state
+    ) except -1:
+        """Have a kernel serve step ``i``, or numpy."""
+        cdef Step step = self.program.steps[i]
         cdef list candidates = step.candidates
-        cdef Candidate candidate = None
+        cdef Selection selection
         if candidates:
             self._fill(step, tensor)
             if step.sized:
-                candidates = _candidates(step.op, self._attrs(step))
-            candidate = _select(candidates, native, state)
-        if candidate is not None:
-            return candidate
-        node = self.numpy_node(step)
-        _set_numpy_step(native, node)
-        return node
+                candidates = find_candidates(step.op, self._attrs(step))
+        selection = self.selections[i] = select_kernel(candidates, native, state)
+        if selection.chosen is None:
+            self.numpy_nodes[i] = self.numpy_node(step)
+            _set_numpy_step(native, self.numpy_nodes[i])
+        return 0
 
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1:
         cdef int64_t workers = 1
@@ -251,11 +444,10 @@ cdef class Instance:
     # -- pointers ----------------------------------------------------------------------------------
 
     cdef int _point(self) except -1:
-        """Write constants' addresses into the image, and list what a frame writes."""
+        """List the pointers of the image that a frame writes."""
         cdef Program program = self.program
         cdef taper_step *native = <taper_step *>self.image.data
         cdef int64_t tensors_at = program.tensors_at
-        cdef Py_ssize_t arena = program.n_external
         cdef Py_ssize_t i
         cdef Step step
         cdef Operand operand
@@ -266,12 +458,16 @@ cdef class Instance:
             if step.control is not None:
                 self._set_control(step.control, i)
                 continue
-            self._patch(self._at(&native[i].call.inputs), arena + 1, tensors_at)
+            self._patch(self._at(&native[i].call.inputs), program.image_base, tensors_at)
             self._patch(
-                self._at(&native[i].call.output), arena + 1,
+                self._at(&native[i].call.output), program.image_base,
                 tensors_at + step.n_inputs * sizeof(taper_tensor),
             )
-            self._patch(self._at(&native[i].scratch), arena, <uintptr_t>native[i].scratch)
+            self._patch(
+                self._at(&native[i].scratch), program.arena_base, <uintptr_t>native[i].scratch
+            )
+            if self.numpy_nodes[i] is not None:
+                self._patch(self._at(&native[i].call.attrs), program.raised_base, 0)
             for operand in step.operands:
                 if operand is not None:
                     self._set_pointer(tensors_at, operand, len(operand.along))
@@ -294,7 +490,6 @@ cdef class Instance:
 
         depth : of the scans that it goes along, the outermost that count
         """
-        cdef Address address
         cdef Program program = self.program
         cdef taper_slice *slice
         cdef int64_t *made
@@ -307,21 +502,16 @@ cdef class Instance:
             )
             made[0] += 1
             slice.stride = self.value(operand.along_slots[depth - 1])
-            self._patch(self._at(&slice.pointer), program.n_external + 1, at)
+            self._patch(self._at(&slice.pointer), program.image_base, at)
             return self._set_pointer(self._at(&slice.first), operand, depth - 1)
-        address = self.address(operand)
-        if address.base < 0:
-            (<void **>(self.image.data + at))[0] = <void *><uintptr_t>address.offset
-        else:
-            self._patch(at, address.base, address.offset)
-        return 0
+        return self._lead(at, operand)
 
     cdef int _set_control(self, Control control, Py_ssize_t i) except -1:
         """Fill in the ``taper_control`` of step ``i``."""
         cdef Program program = self.program
         cdef taper_step *native = <taper_step *>self.image.data
         cdef taper_control *c
-        cdef Py_ssize_t image = program.n_external + 1
+        cdef Py_ssize_t image = program.image_base
         cdef int64_t copies_at
         cdef Body body
         cdef Py_ssize_t k
@@ -357,23 +547,19 @@ cdef class Instance:
         self._set_pointer(self._at(&c.from_), copy.source, len(copy.source.along))
         return 0
 
-    cdef Address address(self, Operand operand) except *:
-        """Where the first element of an operand lies; in the first iteration of scans."""
-        cdef Address at
-        at.offset = self.value(operand.offset_slot)
+    cdef int _lead(self, int64_t at, Operand operand) except -1:
+        """Have the pointer at ``at`` lead to the first element; in the first iteration of scans."""
+        cdef int64_t offset = self.value(operand.offset_slot)
         if operand.kind == _CONSTANT:
-            at.base = -1
-            at.offset += <int64_t>self.program.weights.addresses[operand.index]
-        elif operand.kind == _ARENA:
-            at.base = self.program.n_external
-            at.offset += (<int64_t *>self.root_offsets.data)[operand.index]
-        else:
-            at.base = operand.index
-        return at
+            return self._patch(at, self.program.constants_base + operand.index, offset)
+        if operand.kind == _ARENA:
+            offset += (<int64_t *>self.root_offsets.data)[operand.index]
+            return self._patch(at, self.program.arena_base, offset)
+        return self._patch(at, operand.index, offset)
 
     cdef int _sort_patches(self) except -1:
         """Sort them by base, which so few have that counting does it."""
-        cdef Py_ssize_t n_bases = self.program.n_external + 2
+        cdef Py_ssize_t n_bases = self.program.n_bases
         cdef Buffer ends = Buffer(n_bases * sizeof(int64_t))
         cdef Buffer sorted_patches = Buffer(self.n_patches * sizeof(Patch))
         cdef int64_t *end = <int64_t *>ends.data

@@ -1,0 +1,28 @@
+"""Types of the extension; see _frames.pyx."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from taper_runtime.executor._kernels import Selection
+from taper_runtime.executor._program import Program, Weights
+
+class Runner:
+    def __init__(self, program: Program, weights: Weights, sizes: Sequence[int]) -> None: ...
+    @property
+    def program(self) -> Program: ...
+    def kernels(self) -> list[str | None]: ...
+    def selections(self) -> list[Selection | None]: ...
+    def arena(self) -> tuple[list[tuple[int, int, int]], list[int], int]: ...
+    def run(
+        self,
+        arrays: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> list[np.ndarray]: ...
+    def profile(
+        self,
+        arrays: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]: ...

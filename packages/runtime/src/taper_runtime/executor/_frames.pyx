@@ -1,0 +1,401 @@
+# cython: language_level=3
+"""Runs: what one of them needs, and how arrays come in and go out.
+
+- ``Frame``: everything one concurrent run needs, above all its arena and a copy of the instance's
+  image with its own pointers. Frames are pooled.
+- :class:`Runner`: runs a program, with an instance for each set of sizes it meets.
+"""
+cimport cython
+from cpython.buffer cimport (
+    Py_buffer, PyBUF_C_CONTIGUOUS, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_IsContiguous,
+    PyBuffer_Release, PyObject_GetBuffer
+)
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from taper_runtime.executor._instance cimport External, Instance, NumpyNode, Patch, Raised
+from taper_runtime.executor._kernels cimport Buffer, run_steps, status_text
+from taper_runtime.executor._program cimport Body, Program, Step, Weights
+from taper_runtime.executor.taper cimport *
+
+import numpy as np
+
+from taper_runtime.errors import InputError
+from taper_runtime.executor._kernels import cpu_count
+from taper_runtime.executor.inputs import check_input, check_output
+from taper_runtime.formats import decode
+
+# Sets of sizes whose instances are kept.
+cdef int MAX_INSTANCES = 32
+
+
+cdef struct Poll:
+    void *raised    # the frame's
+    bint elsewhere  # than on the main thread, which alone handles signals
+
+
+cdef class Frame:
+    """What one run at a time needs: an arena, and an instance's image with its own pointers.
+
+    It serves any instance of its program, best the one it served last.
+    """
+
+    cdef int adopt(self, Instance instance) except -1:
+        """Make it ready for an instance; weights are to be bound next.
+
+        Raises
+        ------
+        InputError
+            If there is no memory for the arena.
+        """
+        cdef Program program = instance.program
+        cdef size_t need = (
+            instance.arena_bytes + (program.workers - 1) * instance.worker_scratch_bytes
+        )
+        self.instance = self.weights = None
+        if self.bases is None:
+            self.bases = Buffer(program.n_bases * sizeof(void *))
+            self.image = Buffer(program.image_bytes)
+            self.raised = Raised()
+        if self.arena is None or self.arena.size < need:
+            self.arena = None  # free it first
+            try:
+                self.arena = Buffer(need)
+            except MemoryError as error:
+                raise InputError(f"no memory for the {need} bytes that a run needs") from error
+        memcpy(self.image.data, instance.image.data, program.image_bytes)
+        cdef void **bases = <void **>self.bases.data
+        bases[program.arena_base] = self.arena.data
+        bases[program.image_base] = self.image.data
+        bases[program.raised_base] = <void *>self.raised
+        self.instance = instance
+        self._patch(program.arena_base, program.constants_base)
+        return 0
+
+    cdef int bind_weights(self, Weights weights) except -1:
+        """Have the image lead to a version of the constants."""
+        cdef Program program = self.instance.program
+        memcpy(
+            self.bases.data + program.constants_base * sizeof(void *), weights.addresses.data,
+            program.n_constants * sizeof(void *),
+        )
+        self._patch(program.constants_base, program.n_bases)
+        self.weights = weights
+        return 0
+
+    cdef void bind(self) noexcept:
+        """Write the external arrays' addresses into the image."""
+        self._patch(0, self.instance.program.n_external)
+
+    cdef void _patch(self, Py_ssize_t first, Py_ssize_t end) noexcept:
+        """Write pointers into the bases [first, end)."""
+        cdef int64_t *ends = <int64_t *>self.instance.patch_ends.data
+        cdef Patch *patch = <Patch *>self.instance.patches.data
+        cdef char **bases = <char **>self.bases.data
+        cdef int64_t i
+        for i in range(ends[first - 1] if first else 0, ends[end - 1] if end else 0):
+            (<char **>(self.image.data + patch[i].at))[0] = bases[patch[i].base] + patch[i].offset
+
+    cdef int run(self, taper_span *spans) except -1:
+        """Run all steps; spans may be NULL."""
+        cdef Program program = self.instance.program
+        cdef taper_run_args args
+        cdef taper_status status
+        cdef int64_t failed = 0
+        cdef Poll poll
+        memset(&args, 0, sizeof(args))
+        args.steps = <taper_step *>self.image.data
+        args.count = (<Body>program.bodies[0]).count
+        args.workers = program.workers
+        args.worker_scratch = self.arena.data + self.instance.arena_bytes
+        args.worker_scratch_bytes = self.instance.worker_scratch_bytes
+        args.spans = spans
+        poll.raised, poll.elsewhere = <void *>self.raised, False
+        args.poll = _poll
+        args.poll_context = &poll
+        with nogil:
+            status = run_steps(&args, &failed)
+        if status != TAPER_OK:
+            error = self.failure(failed, status)
+            self._restore(program.outermost(failed))
+            raise error
+        return 0
+
+    cdef int _restore(self, Py_ssize_t reached) except -1:
+        """Put back what a run that came to step ``reached`` has overwritten of states."""
+        cdef Program program = self.instance.program
+        cdef taper_step *step = <taper_step *>self.image.data
+        cdef Py_ssize_t i
+        for i in range(len(program.saved_by) - 1, -1, -1):
+            if program.saved_by[i] < reached:
+                (<NumpyNode>self.instance.numpy_nodes[program.n_run + i]).compute(
+                    &step[program.n_run + i].call
+                )
+        return 0
+
+    cdef object failure(self, int64_t index, taper_status status):
+        """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
+        cdef Step step = self.instance.program.steps[index]
+        cdef NumpyNode node
+        error, self.raised.error = self.raised.error, None
+        if error is not None:
+            return error
+        reason = status_text(status)
+        if status == TAPER_BAD_INDEX and step.op.check is not None:
+            node = self.instance.numpy_node(step)
+            arrays = node.operands(&(<taper_step *>self.image.data)[index].call)
+            try:
+                step.op.check(
+                    [
+                        None if type_ is None else decode(array, type_)
+                        for array, type_ in zip(arrays[:node.n_inputs], node.types)
+                    ],
+                    node.attrs,
+                )
+            except InputError as found:
+                reason = str(found).removeprefix(f"{step.op.name}: ")
+        return InputError(f"node {step.label}: {reason}")
+
+
+cdef c_bool _poll(void *context) noexcept nogil:
+    """What a run does now and then: nothing, where it is not Python's main thread."""
+    return (<Poll *>context).elsewhere or _check_signals(<Poll *>context)
+
+
+cdef c_bool _check_signals(Poll *poll) noexcept with gil:
+    """Have Python handle signals, KeyboardInterrupt above all; False where a handler raised."""
+    import threading
+
+    try:  # a handler may raise in any of these
+        poll.elsewhere = threading.get_ident() != threading.main_thread().ident
+        PyErr_CheckSignals()
+    except BaseException as error:
+        (<Raised>poll.raised).error = error
+        return False
+    return True
+
+
+cdef void *_address(array) except NULL:
+    """Address of a fresh contiguous array. Never NULL: numpy allocates at least one byte."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+    cdef void *data = view.buf
+    PyBuffer_Release(&view)
+    return data
+
+
+cdef bint _is_writable(array, void *data) except -1:
+    """Whether `data` is the array's own memory, and may be written."""
+    own = array.__array_interface__["data"][0] == <uintptr_t>data
+    return own and array.flags.writeable
+
+
+cdef void *_input_address(External external, array, list held) except NULL:
+    """Address of an input's elements, which is checked against what it has to be."""
+    cdef Py_buffer view
+    cdef void *data = NULL
+    cdef bint good = False
+    if (
+        type(array) is np.ndarray
+        and array.dtype is external.storage
+        and array.shape == external.shape
+    ):
+        PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO)
+        data = view.buf
+        good = PyBuffer_IsContiguous(&view, b"C") and <uintptr_t>data % view.itemsize == 0
+        PyBuffer_Release(&view)
+    if good:
+        return data
+    array = check_input(external.spec, array)  # says what is wrong, or copies
+    held.append(array)
+    return <void *><uintptr_t>array.__array_interface__["data"][0]
+
+
+cdef class Runner:
+    """Runs a program; its methods may be called from many threads at once.
+
+    Parameters
+    ----------
+    program : Program
+    weights : Weights
+    sizes : sequence of int
+        Values of the size variables: there is an instance for them from the start.
+
+    Raises
+    ------
+    InputError
+        If the arena for these sizes would be larger than one may be.
+    """
+
+    def __init__(self, Program program, Weights weights, sizes):
+        self.program, self.weights = program, weights
+        self.instances, self.frames = {}, []
+        self.max_frames = cpu_count()
+        self.last = Instance(program, sizes)
+        if program.dynamic:
+            self.instances[self.last.shapes()] = self.last
+
+    cdef Instance _latest(self):
+        """The instance used last."""
+        with cython.critical_section(self):
+            return self.last
+
+    def kernels(self):
+        """Return the name of each step's kernel in the instance used last, None for numpy's.
+
+        A step of control flow has the name of what it does.
+        """
+        cdef Step step
+        names = []
+        for step, selection in zip(self.program.steps, self.selections()):
+            names.append(step.op.name.lower() if selection is None else selection.kernel_name)
+        return names
+
+    def selections(self):
+        """Return the Selection of each step in the instance used last, None for control flow."""
+        return self._latest().selections[:self.program.n_run]
+
+    def arena(self):
+        """Return the arena of the instance used last.
+
+        Returns
+        -------
+        blocks : list of tuple of int
+            First step, last step and bytes: of each root, then of each step's own memory. That is
+            a kernel's scratch, or what the bodies of control flow need.
+        offsets : list of int
+            Where each lies.
+        nbytes : int
+            Bytes in all.
+        """
+        cdef Instance instance = self._latest()
+        blocks = instance.blocks(self.program.bodies[0])
+        return blocks, instance.body_offsets[0], instance.arena_bytes
+
+    def run(self, arrays, out=None, sizes=None):
+        """One inference.
+
+        Parameters
+        ----------
+        arrays : sequence of numpy.ndarray
+            In the order of ``inputs``.
+        out : sequence of numpy.ndarray or None, optional
+            Per output the array to write, None for a fresh one.
+        sizes : sequence of int, optional
+            Values of the size variables, where the inputs' shapes do not give them.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            In the order of ``outputs``.
+
+        Raises
+        ------
+        InputError
+            If an array's type, dtype or shape is not the input's, or an index is out of range.
+        """
+        return self._run(arrays, out, sizes, None)
+
+    def profile(self, arrays, out=None, sizes=None):
+        """One inference as :meth:`run`; returns (outputs, spans).
+
+        spans : per step, per worker: (begin, end) in nanoseconds of a monotonic clock, zeros where
+        that worker had no part in the step; of a step inside a loop, all its times in one.
+        """
+        cdef list spans = []
+        outputs = self._run(arrays, out, sizes, spans)
+        return outputs, spans
+
+    cdef Instance _instance(self, arrays, sizes):
+        """The instance for ``sizes``, else for the shapes of ``arrays``; of those kept, it becomes
+        the latest."""
+        cdef Instance instance = None
+        key = None
+        try:
+            key = tuple([array.shape for array in arrays]) if sizes is None else tuple(sizes)
+            instance = self.instances.get(key)
+        except (AttributeError, TypeError):
+            pass  # no arrays
+        if instance is None:
+            if sizes is None:
+                # which says what is wrong with the arrays
+                instance = Instance(self.program, self.program.variables.read(arrays))
+                key = instance.shapes()
+            else:
+                instance = Instance(self.program, sizes)
+        with cython.critical_section(self):
+            if instance is not self.last:
+                self.instances.pop(key, None)
+                self.instances[key] = self.last = instance
+                if len(self.instances) > MAX_INSTANCES:
+                    del self.instances[next(iter(self.instances))]
+        return instance
+
+    cdef Frame _frame(self, Instance instance):
+        """A frame for a run: one that a run before has left, if there is one."""
+        cdef Frame frame
+        try:
+            frame = self.frames.pop()
+        except IndexError:
+            frame = Frame.__new__(Frame)
+        if frame.instance is not instance:
+            frame.adopt(instance)
+        if frame.weights is not self.weights:
+            frame.bind_weights(self.weights)
+        return frame
+
+    cdef int _keep(self, Frame frame) except -1:
+        """Leave a frame to later runs. Those beyond the limit go: so many at once are rare."""
+        if len(self.frames) < self.max_frames:
+            self.frames.append(frame)
+        return 0
+
+    cdef list _run(self, arrays, out, sizes, list spans):
+        cdef Program program = self.program
+        cdef Frame frame
+        cdef Py_ssize_t i
+        cdef External external
+        if len(arrays) != program.n_inputs:
+            raise InputError(f"expected {program.n_inputs} inputs, got {len(arrays)}")
+        if out is not None and len(out) != len(program.outputs):
+            raise InputError(f"out: expected {len(program.outputs)} arrays, got {len(out)}")
+        cdef Instance instance = self._instance(arrays, sizes) if program.dynamic else self.last
+        frame = self._frame(instance)
+        cdef void **bases = <void **>frame.bases.data
+        cdef list outputs = []
+        cdef list held = []  # copies made of inputs that are not contiguous
+        try:
+            for i in range(program.n_inputs):
+                bases[i] = _input_address(instance.inputs[i], arrays[i], held)
+                if i in program.overwritten and not _is_writable(arrays[i], bases[i]):
+                    name = program.inputs[i].name
+                    raise InputError(f"state {name!r}: expected to write its memory")
+            for i in range(program.n_external - program.n_inputs):
+                external = instance.outputs[i]
+                if out is None or out[i] is None:
+                    array = np.empty(external.shape, external.storage)
+                else:
+                    array = check_output(external.spec, out[i], [*arrays, *outputs])
+                bases[program.n_inputs + i] = _address(array)
+                outputs.append(array)
+            frame.bind()
+            if spans is None:
+                frame.run(NULL)
+            else:
+                self._record(frame, spans)
+        finally:
+            self._keep(frame)
+        return outputs
+
+    cdef int _record(self, Frame frame, list spans) except -1:
+        """Run with times, which join ``spans``: per step, per worker, begin and end."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t workers = self.program.workers
+        cdef Py_ssize_t count = len(self.program.steps)
+        cdef Buffer record = Buffer(count * workers * sizeof(taper_span))
+        cdef taper_span *span = <taper_span *>record.data
+        frame.run(span)
+        for i in range(0, count * workers, workers):
+            spans.append([(span[w].begin, span[w].end) for w in range(i, i + workers)])
+        return 0

@@ -1,0 +1,44 @@
+"""What other modules use of the kernel library; see _kernels.pyx."""
+from libc.stdint cimport int64_t
+
+from taper_runtime.executor.taper cimport (
+    taper_kernel, taper_run_args, taper_status, taper_step, taper_tensor
+)
+
+
+cdef class Buffer:
+    cdef char *data
+    cdef readonly size_t size
+    cdef void *block
+
+
+cdef class Candidate:
+    cdef const taper_kernel *kernel
+    cdef Buffer attrs
+    cdef list owners  # of what attrs point to
+
+
+cdef class Selection:
+    cdef list candidates    # Candidate
+    cdef Candidate chosen   # None where none serves the step
+    cdef list reasons       # str: why not those before the chosen one
+
+
+cdef class PreparedNode:
+    cdef object op
+    cdef object attrs
+    cdef tuple types     # of the inputs, then of the outputs
+    cdef Selection selection
+    cdef Buffer state
+    cdef Buffer tensors  # taper_tensor: the inputs, then the outputs
+    cdef list owners     # of what tensors point to
+    cdef taper_step step
+
+
+cdef bint is_served(types) except -1
+cdef int set_type(taper_tensor *tensor, type_, list owners) except -1
+cdef list find_candidates(op, attrs)
+cdef Selection select_kernel(list candidates, taper_step *step, char *state)
+cdef size_t max_state_bytes() noexcept
+cdef str status_text(taper_status status)
+cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil

@@ -1,0 +1,127 @@
+"""A plan whose sizes may vary; see _program.pyx."""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from taper_runtime.executor._kernels cimport Buffer
+from taper_runtime.executor.taper cimport taper_control_kind
+
+cdef enum:
+    _ARENA = 0     # a root in the arena
+    _CONSTANT = 1  # a constant array
+    _EXTERNAL = 2  # an array of the caller's: an input or output of the run
+
+
+cdef class SizeCode:
+    cdef Py_ssize_t n_slots
+    cdef Py_ssize_t n_instructions
+    cdef Py_ssize_t n_tensor_bytes
+    cdef Buffer start         # int64 [n_slots]
+    cdef Buffer instructions  # Instruction [n_instructions]
+    cdef Buffer tensor_bytes  # int32 [n_tensor_bytes]
+
+    cdef Buffer evaluate(self, sizes)
+
+
+cdef class Operand:
+    cdef int kind
+    cdef Py_ssize_t index
+    cdef object offset
+    cdef Py_ssize_t offset_slot  # in the program's size table
+    cdef object type
+    cdef tuple strides
+    cdef tuple along
+    cdef list along_slots        # of the bytes
+
+    cdef int bind(self, table) except -1
+
+
+cdef class Copy:
+    cdef Operand target
+    cdef Operand source
+    cdef Py_ssize_t nbytes  # slot
+
+    cdef int bind(self, table) except -1
+
+
+cdef class Control:
+    cdef taper_control_kind kind
+    cdef tuple bodies
+    cdef Operand predicate
+    cdef object trips
+    cdef Py_ssize_t trips_slot
+    cdef list enter
+    cdef list next
+
+    cdef int bind(self, table) except -1
+
+
+cdef class Body:
+    cdef Py_ssize_t first
+    cdef Py_ssize_t count
+    cdef Py_ssize_t owner       # the step that it lies in
+    cdef Py_ssize_t first_root  # among the program's
+    cdef list roots             # (birth, death, slot of the bytes)
+
+
+cdef class Step:
+    cdef object op
+    cdef object label
+    cdef dict attrs
+    cdef bint sized         # whether some attr is an expression
+    cdef list candidates    # empty where no kernel can serve it
+    cdef list operands      # Operand or None: the inputs, then the outputs
+    cdef Py_ssize_t n_inputs
+    cdef Control control
+    cdef object threads
+    cdef Py_ssize_t threads_slot
+    cdef Buffer slots       # int32 [n_operands][2][TAPER_MAX_RANK]: of shape and strides
+    cdef Buffer tensors     # taper_tensor [n_operands]: rank, dtype and format
+    cdef list owners        # of what `tensors` point to
+
+    cdef int bind(self, table, bint native) except -1
+    cdef int _describe_operands(self, table) except -1
+
+
+cdef class Weights:
+    cdef tuple arrays
+    cdef readonly uint64_t generation
+    cdef Buffer addresses  # void *
+
+
+cdef class Program:
+    cdef list steps            # Step, behind those of bodies what puts back
+    cdef Py_ssize_t n_run      # of them, the bodies'
+    cdef list saved_by         # per step that puts back, the one that saves
+    cdef set overwritten       # of inputs, by number: a run writes to their memory
+    cdef list bodies           # Body
+    cdef object table          # SizeTable
+    cdef SizeCode sizes        # what `table` is once it has all
+    cdef object variables      # Variables
+    cdef bint dynamic
+    cdef tuple inputs
+    cdef tuple outputs
+    cdef int32_t workers
+    cdef Py_ssize_t n_inputs
+    cdef Py_ssize_t n_external
+    cdef Py_ssize_t n_constants
+    cdef Py_ssize_t n_roots
+    # What pointers in an image lead into, counted: the external arrays, then these.
+    cdef Py_ssize_t arena_base
+    cdef Py_ssize_t image_base
+    cdef Py_ssize_t raised_base    # what host calls raised
+    cdef Py_ssize_t constants_base
+    cdef Py_ssize_t n_bases
+    cdef Py_ssize_t n_pointers  # at most, of an image
+    cdef list control_of        # per step: which of the controls it is
+    cdef list first_copy        # per step: its own among all
+    cdef list first_slice
+    cdef list slice_counts
+    cdef Py_ssize_t tensors_at  # bytes into an image, the steps come first
+    cdef Py_ssize_t controls_at
+    cdef Py_ssize_t copies_at
+    cdef Py_ssize_t slices_at
+    cdef Py_ssize_t image_bytes
+
+    cdef object _overwritten(self, Step step)
+    cdef int _bind(self, tensor_bytes) except -1
+    cdef int _lay_out_images(self) except -1
+    cdef Py_ssize_t outermost(self, Py_ssize_t index) except -1

@@ -1,0 +1,77 @@
+"""Types of the extension; see _program.pyx."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from taper_runtime.executor.program import Variables
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.liveness import Block
+from taper_runtime.plan.plan import TensorSpec
+
+ARENA: int
+CONSTANT: int
+EXTERNAL: int
+BRANCH: int
+LOOP: int
+SCAN: int
+
+class Operand:
+    def __init__(
+        self,
+        kind: int,
+        index: int,
+        offset: int,
+        type: TensorType,
+        strides: tuple[int, ...],
+        along: tuple[tuple[int, int], ...] = (),
+    ) -> None: ...
+
+class Copy:
+    def __init__(self, target: Operand, source: Operand) -> None: ...
+
+class Control:
+    def __init__(
+        self,
+        kind: int,
+        bodies: Sequence[int],
+        predicate: Operand | None = None,
+        trips: int = 0,
+        enter: Sequence[Copy] = (),
+        next: Sequence[Copy] = (),
+    ) -> None: ...
+
+class Body:
+    def __init__(self, first: int, count: int, roots: Iterable[Block]) -> None: ...
+
+class Step:
+    def __init__(
+        self,
+        op: Any,
+        attrs: dict[str, Any],
+        inputs: list[Operand | None],
+        outputs: list[Operand],
+        label: str,
+        threads: int,
+        control: Control | None = None,
+    ) -> None: ...
+
+class Weights:
+    def __init__(self, arrays: Sequence[np.ndarray], generation: int = 0) -> None: ...
+    @property
+    def generation(self) -> int: ...
+
+class Program:
+    def __init__(
+        self,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        n_constants: int,
+        steps: list[Step],
+        bodies: list[Body],
+        restores: list[tuple[int, Step]],
+        workers: int,
+        variables: Variables,
+        tensor_bytes: Sequence[int],
+    ) -> None: ...
