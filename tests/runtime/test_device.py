@@ -34,9 +34,11 @@ def test_the_number_is_kept(text, device):
     assert parse_device(str(device)) == device
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:3", "cpu:1"])
-def test_what_is_absent_is_refused_with_what_there_is(device):
-    with pytest.raises(InputError, match=rf"one that is there \(cpu\), got '{device}'"):
+@pytest.mark.parametrize(
+    ("device", "said"), [("cuda", "cuda:0"), ("cuda:3", "cuda:3"), ("cpu:1", "cpu:1")]
+)
+def test_what_is_absent_is_refused_with_what_there_is(device, said):
+    with pytest.raises(InputError, match=rf"one that is there \(cpu\), got '{said}'"):
         opened(device)
     assert available_devices() == [Device("cpu", 0)]
 

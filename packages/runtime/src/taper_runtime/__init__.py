@@ -30,7 +30,7 @@ from taper_runtime.providers import get_all_providers, get_available_providers, 
 from taper_runtime.session import InferenceSession, NodeArg
 
 if TYPE_CHECKING:
-    from taper_runtime import capi
+    from taper_runtime import capi, pt2
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.logs import set_default_logger_severity, set_default_logger_verbosity
     from taper_runtime.modelmeta import ModelMeta
@@ -64,6 +64,7 @@ __all__ = [
     "get_device",
     "list_models",
     "load",
+    "pt2",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "show_config",
@@ -83,8 +84,8 @@ def __getattr__(name: str) -> object:
     """Import what is seldom used."""
     from importlib import import_module
 
-    if name == "capi":
-        return import_module("taper_runtime.capi")
+    if name in ("capi", "pt2"):
+        return import_module(f"taper_runtime.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'taper_runtime' has no attribute {name!r}")
     value = getattr(import_module(f"taper_runtime.{_LATER[name]}"), name)

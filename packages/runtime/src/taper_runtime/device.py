@@ -17,19 +17,19 @@ class Device(NamedTuple):
     ----------
     kind : str
         ``"cpu"`` or ``"cuda"``.
-    index : int
+    number : int
         Which of the kind.
     """
 
     kind: str
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+        return "cpu" if self == ("cpu", 0) else f"{self.kind}:{self.number}"
 
 
 def parse_device(text: object) -> Device:
-    """Return the device that ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` names; without a number the first.
+    """Return the device of a name: ``"cpu"``, ``"cuda"``, the first of its kind, or ``"cuda:1"``.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import RunOptions, SessionOptions
+from taper_runtime.options import CPU_DEVICE, RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import CPU, check_providers
 from taper_runtime.sizes import Size
@@ -83,7 +83,7 @@ class InferenceSession:
     UnsupportedOpError
         With ``strict_native``, if a node has no native kernel.
     InputError
-        On an argument of another type, or an unknown provider.
+        On an argument of another type, an unknown provider or model, or a device that is not there.
     OSError
         If the file cannot be opened, or is no regular file.
     MemoryError
@@ -110,6 +110,10 @@ class InferenceSession:
         options: SessionOptions,
         model: str | None,
     ) -> None:
+        if options.device != CPU_DEVICE:
+            from taper_runtime.device import check_device
+
+            check_device(options.device)
         self._options = options
         self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
         self._model = model
