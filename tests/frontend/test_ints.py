@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 from torch.export import Dim
+from torch.export.graph_signature import CustomObjArgument, InputKind, InputSpec
 
 import taper_frontend
 import taper_runtime
+from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError, UnsupportedOpError
+from taper_frontend.lowering import lower
 from taper_runtime import InferenceSession, InputError
 
 
@@ -198,6 +201,18 @@ def test_what_is_neither_tensor_nor_int_cannot_vary():
 
     with pytest.raises(ExportError, match="no tensor and no int"):
         taper_frontend.export(Scaled(), (X, 1.5), dynamic_shapes=(None, "factor"))
+
+
+def test_an_object_of_a_class_is_refused_by_its_name():
+    """No op of a plan takes an object, so that a plan has no use for one."""
+    program = capture(Lists(), ([X], [2]))
+    specs = program.graph_signature.input_specs
+    argument = CustomObjArgument(name=specs[0].arg.name, class_fqn="my::Vocabulary")
+    specs[0] = InputSpec(InputKind.CUSTOM_OBJ, argument, target="vocabulary")
+    with pytest.raises(
+        UnsupportedOpError, match=r"constant 'vocabulary'.* of class my::Vocabulary"
+    ):
+        lower(program)
 
 
 def test_an_int_that_must_be_a_size_is_refused():

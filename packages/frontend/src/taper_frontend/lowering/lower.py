@@ -273,7 +273,10 @@ class _ProgramWalk(Walk):
         self.values[arg.name] = POISON
         if isinstance(arg, SymIntArgument):
             return self._bind_int(what, placeholders[arg.name])
-        if isinstance(arg, CustomObjArgument):  # such as a generator of random numbers
+        if isinstance(arg, CustomObjArgument) and spec.kind == InputKind.CUSTOM_OBJ:
+            reason = f"an object of class {arg.class_fqn}, which no op of a plan takes; use tensors"
+            self.refuse(f"constant {spec.target!r}", "op", reason)
+        elif isinstance(arg, CustomObjArgument):  # such as a generator of random numbers
             self.refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
         elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
             self.refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
