@@ -68,10 +68,10 @@ def measure(batch: int, length: int, seconds: float) -> Point:
     profile = profile_plan(plan, feed, runs=5, threads=1)
     attention = sum(
         ns
-        for (node, _), ns in zip(profile.steps, profile.ns, strict=True)
-        if node.op == "ATTENTION"
+        for site, ns in zip(profile.sites, profile.ns, strict=True)
+        if site.node.op == "ATTENTION"
     )
-    share = attention / sum(profile.ns)
+    share = attention / profile.total
     return Point(batch, length, medians["taper"], medians["torch"], share, memory_use(plan).arena)
 
 

@@ -88,3 +88,28 @@ def test_causal_mask_of_known_sizes_keeps_its_values():
     keys = b.constant(np.arange(5).reshape(5, 1))
     mask = b.transpose(b.op("LE", keys, b.constant(np.arange(5))), 0, 1)
     check_fires(absorb_causal_mask, b.done(b.op("ATTENTION", q, q, q, mask, scale=0.5)))
+
+
+def test_a_search_through_a_loop_that_is_unrolled_ends():
+    """Each step reads the one before it twice: there are 2 ** 200 paths to the first."""
+    b = Builder()
+    n = variable("n", 2, 1000)
+    kept, later = b.input("kept", n, dtype="bool"), b.op("ARANGE", start=0, stop=n)
+    for step in range(200):
+        before = b.op("LOGICAL_AND", kept, b.op("GT", later, scalar=step, scalar_index=1))
+        kept = b.op("LOGICAL_AND", kept, b.op("LOGICAL_NOT", before))
+    counted = later
+    for _ in range(200):
+        counted = b.op("ADD", counted, counted)
+    graph = b.done(kept, counted)
+    assert truth(graph, graph.outputs[0]) is None
+    assert affine(graph, graph.outputs[1]) is None
+
+
+def test_what_is_reached_on_several_paths_is_known():
+    b = Builder()
+    counted = b.op("ARANGE", start=1, stop=variable("n", 2, 1000))
+    for _ in range(40):
+        counted = b.op("ADD", counted, counted)
+    graph = b.done(counted)
+    assert affine(graph, graph.outputs[0]) == Affine(2**40, (2**40,))

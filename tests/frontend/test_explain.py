@@ -1,6 +1,7 @@
 """What stands between a model and a plan, in words."""
 
 import torch
+from torch._higher_order_ops.scan import scan
 from torch.export import Dim
 
 import taper_frontend
@@ -103,3 +104,25 @@ def test_command(capsys, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     assert taper_runtime.cli.main(["export", "explained_model:make", "--explain"]) == 0
     assert "(100.0%)" in capsys.readouterr().out
+
+
+class Steps(torch.nn.Module):
+    """A loop over rows with an op that numpy computes, which is nothing beside the product."""
+
+    def forward(self, x, y):
+        def step(h, row):
+            h = h + torch.special.gammaln(row)
+            return h, h * 2
+
+        return scan(step, x[0] * 0, x, dim=0)[1], y @ y
+
+
+def test_what_a_loop_computes_with_numpy_counts_as_often_as_it_runs():
+    y = torch.rand(8, 8)
+    shares = []
+    for rows in (10, 1000):
+        explanation = taper_frontend.explain(Steps(), (torch.rand(rows, 4) + 1, y))
+        (fallback,) = explanation.fallbacks
+        assert (fallback.op, fallback.nodes) == ("LGAMMA", 1)
+        shares.append(fallback.share)
+    assert 0 < shares[0] < shares[1] < 1

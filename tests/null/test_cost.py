@@ -32,7 +32,7 @@ def product(m, k, n, place=NEAR, machine=BARE, dtype="float32"):
     """The cost of ``[m, k] @ [k, n]``."""
     types = [TensorType(dtype, (m, k)), TensorType(dtype, (k, n))]
     output = TensorType(dtype, (m, n))
-    return cost(MATMUL, types, output, MATMUL.complete({}), place, machine)
+    return cost(MATMUL, types, [output], MATMUL.complete({}), place, machine)
 
 
 def test_arithmetic_at_the_rate_of_the_dtype():
@@ -78,7 +78,7 @@ def test_format_of_a_weight_decides_its_cost(tile):
     assert work.scratch == points * (32 + 48) * 4
     assert work.flops / plain.flops == (tile + 2) ** 2 / tile**2 / 9
     free, paid = (
-        cost(conv, [x, weight], y, attrs, limits=BARE._replace(scratch_ns=each))
+        cost(conv, [x, weight], [y], attrs, limits=BARE._replace(scratch_ns=each))
         for each in (0.0, 0.5)
     )
     assert paid - free == work.scratch / 2
@@ -94,9 +94,9 @@ def test_every_op_has_a_cost(op):
         attrs = op.complete(sample.attrs)
         work = op.cost(types, output, attrs)
         assert all(type(amount) is int and amount >= 0 for amount in work)
-        estimate = cost(op, types, output, attrs)
+        estimate = cost(op, types, [output], attrs)
         assert TYPICAL.node_ns <= estimate < math.inf
-        assert estimate >= cost(op, types, output, attrs, limits=bare) >= work.flops / 160 / 4
+        assert estimate >= cost(op, types, [output], attrs, limits=bare) >= work.flops / 160 / 4
 
 
 def test_a_thread_for_every_480_kflop_or_80_kb():

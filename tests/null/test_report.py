@@ -1,16 +1,19 @@
 """What is said of a plan: in words, in a notebook, and whatever its metadata holds."""
 
 import html.parser
+import json
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from measured_plans import measured_plan
 from plan_files import small_plan
 from plan_strategies import plain, plans
 from sized_plans import sized_plan
 from taper_runtime.format.reader import load
+from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import PlanNode
 from taper_runtime.report import describe_plan, plan_data
 from taper_runtime.text import printable, printable_lines
@@ -181,3 +184,20 @@ def test_a_loaded_plan_is_described_alike(tmp_path):
 def test_what_steers_a_terminal_is_escaped(text, shown):
     assert printable(text) == shown
     assert printable_lines(f"{text}\n{text}".replace("a\nb", "ab")).count("\n") == 1
+
+
+def test_sizes_that_nodes_compute_are_told():
+    plan = measured_plan()
+    text = describe_plan(plan)
+    assert "size    positive: 0 to n, computed: count\n" in text
+    data = json.loads(json.dumps(plan_data(plan)))
+    origin = {"tensor": "count_2", "element": 0}
+    assert data["sizes"]["large"] == {"least": 0, "largest": "positive", "origin": origin}
+
+
+def test_complex_numbers_are_a_feature():
+    plan = small_plan()
+    assert "complex" not in features(plan)
+    name = plan.outputs[0]
+    tensors = {**plan.tensors, name: plan.tensors[name]._replace(is_complex=True)}
+    assert "complex" in features(plan._replace(tensors=tensors))

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from control_plans import INT, B, F, N, block, counting, cumulative, parts, plan_of
+from control_plans import INT, N, branching, counting, cumulative, parts
 from taper_runtime.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
@@ -87,24 +87,6 @@ def test_a_loop_without_end_is_interrupted():
 
 @pytest.mark.parametrize("predicate", [True, False])
 def test_branches_write_where_the_node_does(predicate):
-    row = (F, (3,), "input")
-    then = block([PlanNode("RELU", ("a",), ("b",))], "a", "b", a=row, b=(F, (3,), "output"))
-    other = block(
-        [PlanNode("NEG", ("c",), ("d",)), PlanNode("SIN", ("d",), ("e",))],
-        "c",
-        "e",
-        c=row,
-        d=(F, (3,), "intermediate"),
-        e=(F, (3,), "output"),
-    )
-    plan = plan_of(
-        PlanNode("IF", ("p", "x"), ("y",), blocks=(then, other)),
-        "p x",
-        "y",
-        p=(B, (), "input"),
-        x=row,
-        y=(F, (3,), "output"),
-    )
     x = np.array([-1, 0, 2], np.float32)
-    (y,) = same(plan, [np.array(predicate), x])
+    (y,) = same(branching(), [np.array(predicate), x])
     np.testing.assert_allclose(y, np.maximum(x, 0) if predicate else np.sin(-x), rtol=1e-6)

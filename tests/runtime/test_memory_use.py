@@ -7,7 +7,8 @@ from plan_oracle import Machine
 from plan_strategies import plans
 from sized_plans import sized_plan
 from taper_runtime.executor.memory import memory_use
-from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
+from taper_runtime.executor.program import arena_blocks, make_runner
+from taper_runtime.executor.sites import executed_nodes
 
 
 @settings(

@@ -1,14 +1,19 @@
 """The machine's limits, the profile held against them, the trace."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from control_plans import N, branching, counting, cumulative
+from measured_plans import measured_arrays, measured_plan
 from plan_files import small_plan
+from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.sites import sites
 from taper_runtime.machine.cost import traffic_ns
 from taper_runtime.machine.limits import TYPICAL, Limits, Memory
 from taper_runtime.machine.measure import (
@@ -19,9 +24,11 @@ from taper_runtime.machine.measure import (
     save_limits,
 )
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.specialize import specialize
 from taper_runtime.profile import (
     describe_profile,
     least_ns,
+    profile_data,
     profile_plan,
     save_trace,
 )
@@ -103,7 +110,7 @@ def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: threads)
     feed = {"x": np.ones((2, 4), np.float32)}
     profile = profile_plan(plan, feed, runs=3, threads=threads)
-    assert [node.op for node, _ in profile.steps] == ["MATMUL", "RELU", "LGAMMA", "ADD"]
+    assert [site.node.op for site in profile.sites] == ["MATMUL", "RELU", "LGAMMA", "ADD"]
     assert [kernel for _, kernel in profile.steps][2] == "numpy"
     assert all(ns > 0 for ns in profile.ns)
     text = describe_profile(profile, LIMITS)
@@ -141,5 +148,102 @@ def test_spans_name_the_workers(monkeypatch):
     outputs, spans = executor.profile([np.ones(shapes[n], np.float32) for n in "ab"])
     np.testing.assert_array_equal(outputs[0], 512)
     ((first, second),) = spans
-    for begin, end in (first, second):
+    for begin, end, _ in (first, second):
         assert 0 < begin < end
+
+
+def by_name(profile):
+    rows = profile_data(profile, LIMITS)["nodes"]
+    return {row["node"]: row for row in rows}
+
+
+def cumulative_feed(rows):
+    rng = np.random.default_rng(0)
+    shapes = {"h0": (N,), "t0": (N // 4,), "xs": (rows, N)}
+    return {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_in_loops_counts_as_often_as_it_ran(threads):
+    profile = profile_plan(cumulative(), cumulative_feed(5), runs=2, threads=threads)
+    rows = by_name(profile)
+    assert {name: (row["depth"], row["times"]) for name, row in rows.items()} == {
+        "ho": (0, 1),
+        "a": (1, 5),
+        "h1": (1, 5),
+        "z": (1, 5),
+        "t1": (1, 5),
+        "s1": (2, 20),
+    }
+    assert rows["h1"]["flops"] == 5 * N
+    assert rows["s1"]["flops"] == 20 * N // 4
+    assert rows["t1"]["flops"] == rows["s1"]["flops"]
+    assert rows["ho"]["flops"] == sum(rows[name]["flops"] for name in ("a", "h1", "z", "t1"))
+    inside = sum(rows[name]["us"] for name in ("a", "h1", "z", "t1"))
+    assert 0 < inside < rows["ho"]["us"] * 1.001
+    assert rows["ho"]["share"] == 1, "the run's time is that of the outermost nodes"
+    text = describe_profile(profile, LIMITS)
+    assert "    any_add  s1 = ADD (20 times)" in text or "    f32_add  s1 = ADD (20 times)" in text
+
+
+def test_work_of_a_loop_follows_from_sizes():
+    plan = specialize(cumulative(), {"rows": 7})
+    names = [site.node.output for site in sites(plan)]
+    least = dict(zip(names, least_ns(plan, LIMITS), strict=True))
+    assert least["ho"] == pytest.approx(sum(least[name] for name in ("a", "h1", "z", "t1")))
+    half = specialize(cumulative(), {"rows": 14})
+    assert least_ns(half, LIMITS._replace(memory=LIMITS.memory[1:]))[0] == pytest.approx(
+        2 * least_ns(plan, LIMITS._replace(memory=LIMITS.memory[1:]))[0]
+    )
+
+
+def test_a_branch_that_is_not_taken_takes_no_time():
+    feed = {"p": np.array(False), "x": np.ones(3, np.float32)}
+    rows = by_name(profile_plan(branching(), feed, runs=2, threads=1))
+    assert [rows[name]["times"] for name in ("b", "d", "e")] == [0, 1, 1]
+    assert rows["b"]["us"] == rows["b"]["flops"] == 0
+    assert rows["y"]["flops"] == 6
+
+
+def test_a_loop_on_data_and_the_events_of_its_trace(tmp_path):
+    feed = {"i0": np.array(0), "x0": np.ones(2, np.float32), "top": np.array(4)}
+    profile = profile_plan(counting(), feed, runs=2, threads=1)
+    rows = by_name(profile)
+    assert [rows[name]["times"] for name in ("more", "i1", "g", "x1")] == [5, 4, 4, 4]
+    assert rows["g"]["kernel"] == "numpy"
+    save_trace(profile, tmp_path / "trace.json")
+    (event,) = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert event["name"] == "io = WHILE"
+    assert event["args"]["inside"].keys() == {
+        "more = LT",
+        "i1 = ADD",
+        "row = INDEX_SELECT",
+        "g = LGAMMA",
+        "x1 = ADD",
+    }
+    assert event["args"]["flops"] == rows["io"]["flops"] > 0
+
+
+def test_sizes_that_nodes_compute_are_those_of_the_run():
+    feed = measured_arrays(np.random.default_rng(0), 40)
+    profile = profile_plan(measured_plan(), feed, runs=2, threads=1)
+    assert profile.sizes == {
+        "n": 40,
+        "positive": feed["first"].sum(),
+        "large": (feed["first"] & feed["second"]).sum(),
+    }
+    assert by_name(profile)["double"]["flops"] == 3 * feed["first"].sum()
+
+
+def test_a_session_records_plans_of_stages(tmp_path):
+    options = SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "p")
+    session = InferenceSession(measured_plan(), options)
+    rng = np.random.default_rng(0)
+    for n in (40, 7):
+        session.run(None, measured_arrays(rng, n))
+    events = json.loads(Path(session.end_profiling()).read_text())["traceEvents"]
+    executed = [node for node in measured_plan().nodes if measured_plan().is_executed(node)]
+    assert sum(event["cat"] == "session" for event in events) == 2
+    assert sum(event["cat"] == "MUL" for event in events) == 2
+    assert len(events) <= 2 * (1 + len(executed))

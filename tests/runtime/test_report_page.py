@@ -8,6 +8,8 @@ import re
 import numpy as np
 import pytest
 
+from control_plans import counting
+from measured_plans import measured_arrays, measured_plan
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.executor.memory import memory_use
@@ -136,3 +138,27 @@ def test_the_policy_allows_the_one_script_and_no_request():
     assert "default-src 'none'" in page
     assert not re.search(r'(src|href)="', page)
     assert "innerHTML" not in script
+
+
+def test_what_is_in_a_loop_is_drawn_with_where_its_values_go():
+    feed = {"i0": np.array(0), "x0": np.ones(2, np.float32), "top": np.array(4)}
+    sections = sections_of(page_of(counting(), feed))
+    graph = {node["id"]: node for node in sections["Graph"]["nodes"]}
+    assert graph["more"]["group"] == ["io condition"]
+    assert graph["more"]["inputs"] == ["i0", "top"], "operands, which the loop begins with"
+    assert graph["x1"]["group"] == ["io body"]
+    assert graph["x1"]["inputs"] == ["x0", "g"]
+    assert {"more", "i1", "x1"} <= set(graph["io"]["inputs"])
+    assert graph["xo (output)"]["inputs"] == ["io"]
+    ids = [node["id"] for node in sections["Graph"]["nodes"]]
+    for name, node in graph.items():
+        assert all(ids.index(each) < ids.index(name) for each in node["inputs"] if each in graph)
+    times = {row[0]: row[3] for row in sections["Time by node"]["rows"]}
+    assert times == {"io": 1, "more": 5, "i1": 4, "row": 4, "g": 4, "x1": 4}
+
+
+def test_a_plan_whose_nodes_compute_sizes():
+    rng = np.random.default_rng(0)
+    feed = measured_arrays(rng, 20)
+    rows = sections_of(page_of(measured_plan(), feed))["Inputs and outputs"]["rows"]
+    assert ["rows", "output", "float32", f"[{feed['first'].sum()}, 3]"] in [row[:4] for row in rows]

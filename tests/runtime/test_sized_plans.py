@@ -247,6 +247,6 @@ def test_views_that_are_too_large_are_refused(executor):
 
 def test_kernel_names_follow_the_last_run():
     executor = CompiledExecutor.compile(sized_plan())
-    assert [node.op for node, _ in executor.steps] == [
+    assert [site.node.op for site, _ in executor.steps] == [
         "MATMUL", "RELU", "CAT", "MUL", "SUM", "RESHAPE",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Plans of control flow, without an exporter: a scan in a scan, and a loop that data ends."""
+"""Plans with branches and loops, made by hand."""
 
 import numpy as np
 
@@ -124,4 +124,26 @@ def counting(limit_op="LT", add="ADD"):
         table=(F, (10, 2), "constant"),
         io=(INT, (), "output"),
         xo=(F, (2,), "output"),
+    )
+
+
+def branching():
+    """max(x, 0) if p, else sin(-x)."""
+    row = (F, (3,), "input")
+    then = block([PlanNode("RELU", ("a",), ("b",))], "a", "b", a=row, b=(F, (3,), "output"))
+    other = block(
+        [PlanNode("NEG", ("c",), ("d",)), PlanNode("SIN", ("d",), ("e",))],
+        "c",
+        "e",
+        c=row,
+        d=(F, (3,), "intermediate"),
+        e=(F, (3,), "output"),
+    )
+    return plan_of(
+        PlanNode("IF", ("p", "x"), ("y",), blocks=(then, other)),
+        "p x",
+        "y",
+        p=(B, (), "input"),
+        x=row,
+        y=(F, (3,), "output"),
     )

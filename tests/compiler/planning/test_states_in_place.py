@@ -11,6 +11,7 @@ from taper_runtime.executor.executor import node_work
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef, Sample
 from taper_runtime.plan.validate import validate
+from taper_runtime.profile import profile_plan
 
 ROWS, WIDTH = 6, 3
 
@@ -236,3 +237,11 @@ def test_an_array_of_a_state_that_cannot_be_written_is_refused():
     arrays[-1].flags.writeable = False
     with pytest.raises(InputError, match="expected to write its memory"):
         session._executor.run(arrays)
+
+
+def test_a_profile_begins_each_run_with_the_first_state():
+    plan = make_plan(cache_graph())
+    profile = profile_plan(plan, FEED, runs=3, threads=1)
+    assert [site.node.op for site in profile.sites].count("WRITE") == 4
+    profile_plan(plan, FEED, runs=1, threads=1)
+    np.testing.assert_array_equal(plan.constants["keys"].ravel(), np.arange(ROWS * WIDTH))

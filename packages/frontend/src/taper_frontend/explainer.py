@@ -21,7 +21,8 @@ from taper_frontend.lowering.source import without_module
 from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan, stored_bytes
 from taper_frontend.request import make_request
-from taper_runtime.executor.executor import definition, input_types
+from taper_runtime.executor.executor import definition, input_types, output_types
+from taper_runtime.executor.sites import CONTROL, sites
 from taper_runtime.machine.cost import Place, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
+    from taper_runtime.executor.sites import Site
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: What a user can do about each category of break.
@@ -249,15 +251,14 @@ def _sources(sources: Any) -> list[str]:
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
     """Nodes without a native kernel, by op, with their share of the estimated time at ``sizes``."""
     without = {fallback["node"] for fallback in plan.metadata["fallbacks"]}
-    plan = specialize(plan, sizes)
-    executed = [node for node in plan.nodes if plan.is_executed(node)]
-    times = {node.output: _estimate(plan, node) for node in executed}
+    found = sites(specialize(plan, sizes))
+    times = {site.node.output: _estimate(site) for site in found}
     total = sum(times.values()) or 1.0
     by_op: dict[str, list[PlanNode]] = {}
-    for node in executed:
-        if node.output in without:
-            by_op.setdefault(node.op, []).append(node)
-    found = [
+    for site in found:
+        if site.node.output in without:
+            by_op.setdefault(site.node.op, []).append(site.node)
+    fallbacks = [
         Fallback(
             op,
             len(nodes),
@@ -266,13 +267,14 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
         )
         for op, nodes in by_op.items()
     ]
-    return sorted(found, key=lambda each: -each.share)
+    return sorted(fallbacks, key=lambda each: -each.share)
 
 
-def _estimate(plan: Plan, node: PlanNode) -> float:
-    """Return nanoseconds, roughly: what a native kernel would take."""
-    op, attrs = definition(node)
-    inputs = input_types(plan, node)
-    output = plan.tensors[node.output].type
-    streamed = shared_ns(op.cost(inputs, output, attrs).bytes)
-    return cost(op, inputs, output, attrs, Place(streamed=streamed))
+def _estimate(site: Site) -> float:
+    """Return nanoseconds, roughly: what a native kernel would take, as often as sizes tell."""
+    if site.node.op in CONTROL:  # its time is that of what is inside
+        return 0.0
+    op, attrs = definition(site.node)
+    inputs, outputs = input_types(site.plan, site.node), output_types(site.plan, site.node)
+    streamed = shared_ns(op.work(inputs, outputs, attrs).bytes)
+    return site.trips * cost(op, inputs, outputs, attrs, Place(streamed=streamed))

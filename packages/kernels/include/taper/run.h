@@ -70,6 +70,7 @@ typedef struct taper_step {
  * the begin of its first time, and all its times one after the other. */
 typedef struct taper_span {
     int64_t begin, end;
+    int64_t times; /* how often it was there */
 } taper_span;
 
 /* What one run needs. */

@@ -145,6 +145,7 @@ static void end_span(const worker *me, int64_t i, int64_t begin) {
     if (!span->begin)
         span->begin = span->end = begin;
     span->end += taper_os_now() - begin;
+    span->times++;
 }
 
 static void copy_all(const taper_copy *copies, int64_t count) {

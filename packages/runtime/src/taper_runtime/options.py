@@ -263,6 +263,10 @@ class SessionOptions(_Options):
         What of a file is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
         How tensors are laid out that cross to where a size is known which the run computes.
+    runtime_const_folding : bool
+        Compute the constants that replaceable weights decide when the session is opened, rather
+        than take them from the file, which then need not have them (``Plan.save(folded=False)``).
+        The bits are the same.
     seed : int or None
         Where a plan draws random numbers: the runs of the session, one after the other, draw what
         the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
@@ -306,6 +310,7 @@ class SessionOptions(_Options):
     load_mode: str
     limits: Limits
     memory_planning: _MemoryPlanning
+    runtime_const_folding: bool
     seed: int | None
     enable_profiling: bool
     profile_file_prefix: str
@@ -330,6 +335,7 @@ class SessionOptions(_Options):
         "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
         "limits": (Limits(), _limits),
         "memory_planning": (MemoryPlanning(), _planning),
+        "runtime_const_folding": (False, _flag),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),

@@ -10,23 +10,25 @@ import numpy as np
 
 from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import definition, input_types, node_work
+from taper_runtime.executor.executor import definition, input_types, node_work, output_types
 from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.rollback import with_saves
+from taper_runtime.executor.sites import CONTROL, sites, summed
 from taper_runtime.machine.cost import Place, cost, traffic_ns
 from taper_runtime.machine.measure import limits_data
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.plan import STORED
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.sites import Site
     from taper_runtime.machine.limits import Limits
-    from taper_runtime.plan.plan import Plan, PlanNode
-
-#: Per step, per worker: begin and end in nanoseconds; zeros where the worker had no part.
-Spans = list[list[tuple[int, int]]]
+    from taper_runtime.plan.plan import Plan
 
 
 class Profile(NamedTuple):
@@ -35,20 +37,38 @@ class Profile(NamedTuple):
     Attributes
     ----------
     plan : Plan
+        With the sizes of the run.
+    sizes : mapping of str to int
+        Those sizes.
     threads : int
-    steps : list of (PlanNode, str)
+    steps : list of (Site, str)
         The executed nodes in order, each with its kernel's name.
+    times : list of int
+        How often each runs in a run.
     ns : list of float
-        Median time of each step over the runs, from its first worker's start to its last one's end.
+        Median time of each step over the runs, from its first worker's start to its last one's end;
+        of one that runs often, of all its times.
     fastest : list
         When each worker was at each step in the fastest run.
     """
 
     plan: Plan
+    sizes: Mapping[str, int]
     threads: int
-    steps: list[tuple[PlanNode, str]]
+    steps: list[tuple[Site, str]]
+    times: list[int]
     ns: list[float]
     fastest: Spans
+
+    @property
+    def sites(self) -> list[Site]:
+        """The executed nodes in order."""
+        return [site for site, _ in self.steps]
+
+    @property
+    def total(self) -> float:
+        """Nanoseconds of the run: what is in blocks counts once."""
+        return sum(ns for site, ns in zip(self.sites, self.ns, strict=True) if not site.depth)
 
 
 def profile_plan(
@@ -61,52 +81,96 @@ def profile_plan(
 ) -> Profile:
     """Run a plan ``runs`` times, after once to warm up, and note when each worker was where.
 
-    ``advance`` is called after each run.
+    Sizes that nodes compute are those of a run before. Each run begins with the states' first
+    values. ``advance`` is called after each run.
     """
-    sizes = bind_sizes(plan, {name: array.shape for name, array in feed.items()})
-    plan = specialize(plan, sizes)
+    sizes = _sizes(plan, feed)
+    plan = with_saves(specialize(plan, sizes))
     executor = CompiledExecutor.compile(plan, threads=threads)
-    states = {name: np.array(plan.first_value(name)) for name in plan.states}  # may be written
-    arrays = [states[name] if name in states else feed[name] for name in plan.reads]
-    executor.run(arrays)
+    executor.run(_arrays(plan, feed))
     taken = []
     for _ in range(runs):
-        taken.append(executor.profile(arrays)[1])
+        taken.append(executor.profile(_arrays(plan, feed))[1])
         advance()
-    times = [[_duration(workers) for workers in spans] for spans in taken]
-    ns = [statistics.median(step) for step in zip(*times, strict=True)]
-    fastest = taken[min(range(runs), key=lambda run: sum(times[run]))]
-    return Profile(plan, threads, executor.steps, ns, fastest)
+    durations = [[_duration(workers) for workers in spans] for spans in taken]
+    ns = [statistics.median(step) for step in zip(*durations, strict=True)]
+    fastest = taken[min(range(runs), key=lambda run: sum(durations[run]))]
+    times = [max(often for *_, often in workers) for workers in fastest]
+    return Profile(plan, sizes, threads, executor.steps, times, ns, fastest)
 
 
-def _duration(workers: list[tuple[int, int]]) -> float:
-    part = [span for span in workers if span[1]]
-    if not part:  # a node without tasks
+def _sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
+    if plan.origins:
+        from taper_runtime.executor.staged import StagedExecutor
+
+        return StagedExecutor.compile(plan).sizes(_arrays(plan, feed))
+    return bind_sizes(plan, {name: array.shape for name, array in feed.items()})
+
+
+def _arrays(plan: Plan, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return what a run reads; it may write to states."""
+    states = {name: np.array(plan.first_value(name)) for name in plan.states}
+    return [states[name] if name in states else feed[name] for name in plan.reads]
+
+
+def _duration(workers: Sequence[tuple[int, int, int]]) -> float:
+    part = [(begin, end) for begin, end, times in workers if times]
+    if not part:  # a node without tasks, or in a branch that was not taken
         return 0.0
     return max(end for _, end in part) - min(begin for begin, _ in part)
 
 
-def least_ns(plan: Plan, limits: Limits) -> list[float]:
+def least_ns(
+    plan: Plan, limits: Limits, found: Sequence[Site] = (), times: Sequence[int] = ()
+) -> list[float]:
     """Return the time below which no code computes each node that a run executes, in order.
 
     That is its cost with all traffic behind arithmetic, by limits without overheads.
+
+    Parameters
+    ----------
+    plan : Plan
+        Static.
+    limits : Limits
+    found : sequence of Site, optional
+        Those of the plan.
+    times : sequence of int, optional
+        How often each runs; without it, as often as sizes tell.
     """
+    found = found or sites(plan)
     bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
     memory = memory_use(plan)
     resident = memory.arena + bound + memory.weights
-    times = []
-    for node in filter(plan.is_executed, plan.nodes):
-        op, attrs = definition(node)
-        inputs = input_types(plan, node)
-        output = plan.tensors[node.output].type
-        moved = op.cost(inputs, output, attrs).bytes
-        written = min(output.nbytes, moved)
-        names = {name for name in node.reads if plan.placements[name].root in plan.constants}
-        constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
-        read = moved - written - constant
-        place = Place(streamed=traffic_ns(limits, constant, read, written, resident))
-        times.append(cost(op, inputs, output, attrs, place, limits))
-    return times
+    often = times or [site.trips for site in found]
+    least = [_least(site, limits, resident) * n for site, n in zip(found, often, strict=True)]
+    return summed(found, least)
+
+
+def _least(site: Site, limits: Limits, resident: int) -> float:
+    """Return the least time of one node, once; that of control flow is that of what is inside."""
+    plan, node = site.plan, site.node
+    if node.op in CONTROL:
+        return 0.0
+    op, attrs = definition(node)
+    inputs, outputs = input_types(plan, node), output_types(plan, node)
+    moved = op.work(inputs, outputs, attrs).bytes
+    written = min(sum(output.nbytes for output in outputs), moved)
+    names = {name for name in node.reads if plan.tensors[plan.placements[name].root].role in STORED}
+    constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
+    read = moved - written - constant
+    place = Place(streamed=traffic_ns(limits, constant, read, written, resident))
+    return cost(op, inputs, outputs, attrs, place, limits)
+
+
+def work_done(found: Sequence[Site], times: Sequence[int]) -> list[tuple[int, int]]:
+    """Return flops and bytes of static nodes that run so often; for control flow, of its blocks."""
+    works = [
+        (0, 0) if site.node.op in CONTROL else node_work(site.plan, site.node)[:2] for site in found
+    ]
+    flops, nbytes = (
+        summed(found, [work[i] * n for work, n in zip(works, times, strict=True)]) for i in (0, 1)
+    )
+    return list(zip(map(int, flops), map(int, nbytes), strict=True))
 
 
 def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
@@ -114,44 +178,51 @@ def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
 
     Shares are of the run; a roofline is the share of the limit that a node reaches.
     """
-    plan = profile.plan
-    total = max(sum(profile.ns), 1.0)
-    nodes = []
-    least = least_ns(plan, limits)
-    for (node, kernel), ns, floor in zip(profile.steps, profile.ns, least, strict=True):
-        work = node_work(plan, node)
+    total = max(profile.total, 1.0)
+    nodes: list[dict[str, Any]] = []
+    least = least_ns(profile.plan, limits, profile.sites, profile.times)
+    work = work_done(profile.sites, profile.times)
+    rows = zip(profile.steps, profile.times, profile.ns, least, work, strict=True)
+    for (site, kernel), times, ns, floor, (flops, nbytes) in rows:
         nodes.append(
             {
-                "node": node.output,
-                "op": node.op,
+                "node": site.node.output,
+                "op": site.node.op,
+                "depth": site.depth,
+                "times": times,
                 "kernel": kernel,
                 "us": ns / 1e3,
                 "share": ns / total,
-                "flops": work.flops,
-                "bytes": work.bytes,
+                "flops": flops,
+                "bytes": nbytes,
                 "roofline": floor / max(ns, 1.0),
-                "source": node.source,
+                "source": site.node.source,
             }
         )
+    floor = sum(ns for site, ns in zip(profile.sites, least, strict=True) if not site.depth)
     return {
         "threads": profile.threads,
         "us": total / 1e3,
-        "roofline": sum(least) / total,
+        "roofline": floor / total,
         "nodes": nodes,
         "limits": limits_data(limits),
     }
 
 
 def describe_profile(profile: Profile, limits: Limits) -> str:
-    """Write a table: microseconds, share of the run, work, share of the roofline, kernel, node."""
+    """Write a table: microseconds, share of the run, work, share of the roofline, kernel, node.
+
+    What is in blocks is indented behind their node, with how often it ran where that is not once.
+    """
     data = profile_data(profile, limits)
     lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
-    lines += [
-        f"{item['us']:9.1f} {item['share']:6.1%} {item['flops'] / 1e6:9.2f} "
-        f"{item['bytes'] / 1e3:9.1f} {item['roofline']:8.0%}  {item['kernel']}  "
-        f"{item['node']} = {item['op']}  {item['source']}"
-        for item in data["nodes"]
-    ]
+    for item in data["nodes"]:
+        times = {0: " (not run)", 1: ""}.get(item["times"], f" ({item['times']} times)")
+        lines.append(
+            f"{item['us']:9.1f} {item['share']:6.1%} {item['flops'] / 1e6:9.2f} "
+            f"{item['bytes'] / 1e3:9.1f} {item['roofline']:8.0%}  {'  ' * item['depth']}"
+            f"{item['kernel']}  {item['node']} = {item['op']}{times}  {item['source']}"
+        )
     lines.append(
         f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "
         f"roofline of {counted(limits.threads, 'thread')} of "
@@ -168,25 +239,36 @@ def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
     One complete event ("X") per node and worker, in microseconds from the run's start; the worker
     is the thread.
     """
-    start = min((begin for step in profile.fastest for begin, end in step if end), default=0)
-    events = node_events(profile.plan, profile.steps, profile.fastest, start)
+    start = min((begin for step in profile.fastest for begin, end, _ in step if end), default=0)
+    events = node_events(profile.steps, profile.fastest, start)
     with open(path, "w") as file:
         write_trace(file, events, {"threads": profile.threads})
 
 
 def node_events(
-    plan: Plan, steps: list[tuple[PlanNode, str]], spans: Spans, start: int, process: int = 0
+    steps: Sequence[tuple[Site, str]], spans: Spans, start: int, process: int = 0
 ) -> list[dict[str, object]]:
-    """Return the events of one run: times are counted from ``start``, in nanoseconds."""
+    """Return the events of one run: times are counted from ``start``, in nanoseconds.
+
+    A node of control flow has one event, with the microseconds of what is inside.
+    """
+    found = [site for site, _ in steps]
+    static = not any(site.plan.sizes for site in found)  # else the work varies
+    work = work_done(found, [max(n for *_, n in each) for each in spans]) if static else ()
     events: list[dict[str, object]] = []
-    for (node, kernel), workers in zip(steps, spans, strict=True):
+    for at, ((site, kernel), workers) in enumerate(zip(steps, spans, strict=True)):
+        if site.depth:
+            continue
+        node = site.node
         args: dict[str, object] = {"kernel": kernel, "source": node.source}
-        if not plan.sizes:  # else its work varies
-            work = node_work(plan, node)
-            args["flops"], args["bytes"] = work.flops, work.bytes
+        if work:
+            args["flops"], args["bytes"] = work[at]
+        if site.inside:
+            inside = range(at + 1, at + 1 + site.inside)
+            args["inside"] = {_title(found[i]): _duration(spans[i]) / 1e3 for i in inside}
         events += [
             {
-                "name": f"{node.output} = {node.op}",
+                "name": _title(site),
                 "cat": node.op,
                 "ph": "X",
                 "pid": process,
@@ -195,10 +277,14 @@ def node_events(
                 "dur": (end - begin) / 1e3,
                 "args": args,
             }
-            for worker, (begin, end) in enumerate(workers)
-            if end
+            for worker, (begin, end, times) in enumerate(workers)
+            if times
         ]
     return events
+
+
+def _title(site: Site) -> str:
+    return f"{site.node.output} = {site.node.op}"
 
 
 def write_trace(

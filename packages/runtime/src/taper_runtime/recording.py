@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Executor
-from taper_runtime.profile import Spans, node_events, write_trace
+from taper_runtime.profile import node_events, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.executor.staged import StagedExecutor
+    from taper_runtime.plan.plan import Plan
 
 #: Nodes timed before recording stops: some hundred megabytes.
 MAX_EVENTS = 1_000_000
@@ -25,7 +28,7 @@ class _Run(NamedTuple):
     caller: int
     begin: int
     end: int
-    steps: list[tuple[PlanNode, str]]
+    steps: list[tuple[Site, str]]
     spans: Spans
 
 
@@ -34,17 +37,16 @@ class RecordingExecutor(Executor):
 
     Attributes
     ----------
-    executor : CompiledExecutor
+    executor : CompiledExecutor or StagedExecutor
         The other.
     start_ns : int
         When recording began, in nanoseconds since the epoch.
     """
 
-    def __init__(self, executor: CompiledExecutor, plan: Plan) -> None:
+    def __init__(self, executor: CompiledExecutor | StagedExecutor) -> None:
         self.executor = executor
         self.start_ns = time.time_ns()
         self._origin = time.monotonic_ns()
-        self._plan = plan
         self._runs: list[_Run] = []
         self._events = 0
         self._missed = 0
@@ -55,7 +57,14 @@ class RecordingExecutor(Executor):
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
         executor = CompiledExecutor.compile(plan, strict_native=strict_native, threads=threads)
-        return cls(executor, plan)
+        return cls(executor)
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> RecordingExecutor:
+        """See :meth:`Executor.with_constants`; the recording goes on."""
+        self.executor = self.executor.with_constants(constants, generation)
+        return self
 
     def run(
         self,
@@ -67,11 +76,12 @@ class RecordingExecutor(Executor):
         if self._events >= MAX_EVENTS:
             self._missed += 1
             return self.executor.run(inputs, out, sizes)
+        executor = self.executor
         begin = time.monotonic_ns()
-        outputs, spans = self.executor.profile(inputs, out, sizes)
+        outputs, spans = executor.profile(inputs, out, sizes)
         end = time.monotonic_ns()
         self._events += len(spans)
-        steps = self.executor.steps
+        steps = executor.steps
         self._runs.append(_Run(threading.get_ident(), begin, end, steps, spans))
         return outputs
 
@@ -98,8 +108,7 @@ class RecordingExecutor(Executor):
                     "dur": (run.end - run.begin) / 1e3,
                 }
             )
-            if len(run.spans) == len(run.steps):  # not a run with an empty dim, whose nodes differ
-                events += node_events(self._plan, run.steps, run.spans, self._origin, caller)
+            events += node_events(run.steps, run.spans, self._origin, caller)
         second, rest = divmod(self.start_ns, 10**9)
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
         path = f"{prefix}_{stamp}_{rest // 10**6:03d}.json"

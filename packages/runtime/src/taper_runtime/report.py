@@ -39,7 +39,8 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
     lines = [*_describe_signature(plan)]
     lines += ["", describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
-        lines += ["", *_describe_constants(plan), *_describe_nodes(plan)]
+        lines += ["", *_describe_weights(plan), *_describe_constants(plan)]
+        lines += _describe_nodes(plan)
     for name in plan.entries:
         entry = plan.entry(name)
         lines += ["", f"entry   {name}", *_describe_signature(entry)]
@@ -96,6 +97,17 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "metadata": to_json({k: v for k, v in plan.metadata.items() if k != KEY}, "metadata"),
     }
     if nodes:
+        data["weights"] = [
+            {
+                "name": spec.name,
+                "aliases": list(spec.aliases),
+                "kind": spec.kind,
+                "dtype": spec.seen.dtype,
+                "shape": list(spec.seen.shape),
+                "constants": list(plan.made_from(spec.name)),
+            }
+            for spec in plan.weights.values()
+        ]
         recipes = plan.recipes
         data["constants"] = [
             {
@@ -251,7 +263,7 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
         for name in names:
             yield f"{kind:<7} {name}: {type_text(plan.tensors[name])}"
     for name, limits in plan.sizes.items():
-        yield f"size    {name}: {range_text(limits)}"
+        yield f"size    {name}: {range_text(limits)}{_origin(plan, name)}"
     for dim in varying_dims(plan):
         if str(dim.size) not in plan.sizes:
             most = "or more" if dim.most is None else f"to {dim.most}"
@@ -259,6 +271,17 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
                 f", a multiple of {dim.step}" if dim.step > 1 and not dim.least % dim.step else ""
             )
             yield f"dim     {dim.input}[{dim.axis}] = {dim.size}: {dim.least} {most}{step}"
+
+
+def _origin(plan: Plan, size: str) -> str:
+    """Say which node computes a size, or which input holds it, if one does."""
+    if size not in plan.origins:
+        return ""
+    tensor, element = plan.origins[size]
+    if tensor in plan.inputs:
+        return f", held by input {tensor}"
+    which = f"element {element} of " if plan.tensors[tensor].type.size != 1 else ""
+    return f", computed: {which}{tensor}"
 
 
 def _describe_export(plan: Plan) -> list[str]:
@@ -347,6 +370,16 @@ def _describe_constants(plan: Plan) -> list[str]:
         if len(recipe) > 1 or name not in parameter_names(recipe)
     ]
     return [f"{counted(len(lines), 'constant')} made from parameters:", *lines, ""] if lines else []
+
+
+def _describe_weights(plan: Plan) -> list[str]:
+    """Tell of each weight that a session may replace what became of it."""
+    lines = []
+    for spec in plan.weights.values():
+        names = " = ".join((spec.name, *spec.aliases))
+        made = ", ".join(plan.made_from(spec.name)) or "nothing"
+        lines.append(f"{names}: {spec.kind} {spec.seen.dtype}{list(spec.seen.shape)} -> {made}")
+    return [f"{counted(len(lines), 'weight')} that can be replaced:", *lines, ""] if lines else []
 
 
 def _describe_nodes(plan: Plan) -> list[str]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from taper_runtime.recording import RecordingExecutor
     from taper_runtime.state import State
     from taper_runtime.values import OrtValue
+    from taper_runtime.weights import SessionWeights
 
 _EXECUTORS: dict[str, type[Executor]] = {
     "compiled": CompiledExecutor,
@@ -118,12 +119,17 @@ class InferenceSession:
         self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
         self._model = model
         self.plan = _plan(source, model, options)
-        self._function = self.plan.entry()
+        if self.plan.weights or options.runtime_const_folding:
+            from taper_runtime.plan.weights import opened
+
+            self.plan = opened(self.plan, fold=options.runtime_const_folding)
+        self._weights: SessionWeights | None = None
+        function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _compile(self._function, options, self._threads)
+        executor = _compile(function, options, self._threads)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
-            executor = self._recording = _record(executor, self._function)
+            executor = self._recording = _record(executor, options)
         self._executor = executor
         self._state: State | None = None
         if self.plan.states or any(entry.states for entry in self.plan.entries.values()):
@@ -179,6 +185,7 @@ class InferenceSession:
             "model": self._model,
             "options": self._options,
             "state": state,
+            "weights": None if self._weights is None else self._weights.replaced(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -186,6 +193,8 @@ class InferenceSession:
         self._open(state["path"], state["options"], state["model"])
         if state["state"] is not None:
             self._states().restore(state["state"])
+        if state["weights"]:
+            self.weights.update_many(state["weights"])
 
     def get_inputs(self, *, entry: str | None = None) -> list[NodeArg]:
         """Describe the inputs of an entry, in the order of the module's flattened arguments.
@@ -223,7 +232,30 @@ class InferenceSession:
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
             self._entries[name] = session
+            if self._weights is not None:
+                self._weights.again()  # replaced meanwhile, perhaps
         return self._entries[name]
+
+    @property
+    def weights(self) -> SessionWeights:
+        """The parameters and buffers, which can be replaced where the plan was exported so.
+
+        See :class:`taper_runtime.weights.SessionWeights`.
+        """
+        if self._weights is None:
+            from taper_runtime.weights import SessionWeights  # imports threading
+
+            self._weights = SessionWeights(self.plan, self._swap)
+        return self._weights
+
+    def _swap(self, plan: Plan, generation: int) -> None:
+        """Let the runs that begin from now on use the constants of ``plan``."""
+        entries = dict(self._entries)
+        sessions = [*entries.values(), self]  # of which the last may record, once nothing can fail
+        plans = [*map(plan.entry, entries), plan]
+        made = [each._executor.with_constants(plan.constants, generation) for each in sessions]
+        for session, own, executor in zip(sessions, plans, made, strict=True):
+            session.plan, session._executor = own, executor
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return an empty list: a plan's weights are not inputs."""
@@ -449,7 +481,7 @@ class InferenceSession:
         if self._call is None:
             from taper_runtime.calls import Call
 
-            self._call = Call(self._function)
+            self._call = Call(self.plan.entry().without_values())
         return self._call
 
     def _session_of(self, entry: str | None) -> InferenceSession:
@@ -619,12 +651,12 @@ def _compile(plan: Plan, options: SessionOptions, threads: int) -> Executor:
     )
 
 
-def _record(executor: Executor, plan: Plan) -> RecordingExecutor:
-    if not isinstance(executor, CompiledExecutor):
+def _record(executor: Any, options: SessionOptions) -> RecordingExecutor:
+    if options.executor != "compiled":
         raise InputError("enable_profiling: expected the compiled executor, got another")
     from taper_runtime.recording import RecordingExecutor
 
-    return RecordingExecutor(executor, plan)
+    return RecordingExecutor(executor)
 
 
 def _severity(options: SessionOptions) -> int:

@@ -37,7 +37,7 @@ class State:
     """
 
     def __init__(self, plan: Plan, seed: int | None = None) -> None:
-        self._plan = plan
+        self._plan = plan.without_values()
         self._lock = Lock()
         self._seed = seed
         self._generator = plan.generator
@@ -57,7 +57,7 @@ class State:
     def of(self, plan: Plan) -> State:
         """Return this state as another entry of the plan sees it: they share all tensors."""
         other = copy(self)
-        other._plan, other._generator = plan, plan.generator
+        other._plan, other._generator = plan.without_values(), plan.generator
         other._doubled = _doubled(plan)
         return other
 

@@ -10,7 +10,6 @@ from taper_runtime.cli.options import (
     add_runs,
     add_sizes,
     add_threads,
-    feed_sizes,
     load_plan,
     make_feed,
 )
@@ -49,8 +48,8 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def measure(args: argparse.Namespace) -> tuple[Profile, Limits, dict[str, int]]:
-    """Profile a plan; return also the limits of this machine, and the sizes of the run."""
+def measure(args: argparse.Namespace) -> tuple[Profile, Limits]:
+    """Profile a plan; return also the limits of this machine."""
     from taper_runtime.executor import _kernels
     from taper_runtime.machine.measure import load_limits, measure_limits
     from taper_runtime.profile import profile_plan
@@ -64,14 +63,14 @@ def measure(args: argparse.Namespace) -> tuple[Profile, Limits, dict[str, int]]:
             limits = measure_limits([isa], [threads], advance)[0]
     with progress("profile", args.runs) as advance:
         profile = profile_plan(plan, feed, runs=args.runs, threads=threads, advance=advance)
-    return profile, limits, feed_sizes(plan, feed)
+    return profile, limits
 
 
 def _profile(args: argparse.Namespace) -> Result:
     from taper_runtime.profile import describe_profile, profile_data, save_trace
 
-    profile, limits, sizes = measure(args)
+    profile, limits = measure(args)
     if args.trace:
         save_trace(profile, args.trace)
-    data = {"runs": args.runs, "sizes": sizes, **profile_data(profile, limits)}
+    data = {"runs": args.runs, "sizes": profile.sizes, **profile_data(profile, limits)}
     return Result(data, describe_profile(profile, limits))

@@ -25,8 +25,8 @@ def _report(args: argparse.Namespace) -> Result:
     from taper_runtime.pages.report import report_page
     from taper_runtime.report import size_text
 
-    profile, limits, sizes = measure(args)
+    profile, limits = measure(args)
     args.output.write_text(report_page(args.plan.name, profile, limits), encoding="utf-8")
     nbytes = args.output.stat().st_size
-    data = {"output": str(args.output), "bytes": nbytes, "runs": args.runs, "sizes": sizes}
+    data = {"output": str(args.output), "bytes": nbytes, "runs": args.runs, "sizes": profile.sizes}
     return Result(data, printable(f"{args.output}: {size_text(nbytes)}"))

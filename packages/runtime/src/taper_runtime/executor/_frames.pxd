@@ -9,7 +9,7 @@ from taper_runtime.executor.taper cimport taper_span, taper_status
 
 cdef class Frame:
     cdef Instance instance  # whose image it has
-    cdef Weights weights    # that the image leads to
+    cdef int64_t generation  # of the weights that the image leads to, -1: none
     cdef Buffer arena       # with the scratch of workers 1.. behind it
     cdef Buffer image
     cdef Buffer bases       # void *: of each base of the program, during a run
@@ -26,7 +26,7 @@ cdef class Frame:
 
 cdef class Runner:
     cdef readonly Program program
-    cdef Weights weights      # for the next run
+    cdef Weights weights
     cdef Instance last        # the instance used last; the only one of a static plan
     cdef dict instances       # by the inputs' shapes, the one used last at the end
     cdef list frames          # Frame, free ones

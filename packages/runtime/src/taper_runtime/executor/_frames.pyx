@@ -53,7 +53,7 @@ cdef class Frame:
         cdef size_t need = (
             instance.arena_bytes + (program.workers - 1) * instance.worker_scratch_bytes
         )
-        self.instance = self.weights = None
+        self.instance, self.generation = None, -1
         if self.bases is None:
             self.bases = Buffer(program.n_bases * sizeof(void *))
             self.image = Buffer(program.image_bytes)
@@ -74,14 +74,14 @@ cdef class Frame:
         return 0
 
     cdef int bind_weights(self, Weights weights) except -1:
-        """Have the image lead to a version of the constants."""
+        """Have the image lead to a version of the constants, which the runner keeps alive."""
         cdef Program program = self.instance.program
         memcpy(
             self.bases.data + program.constants_base * sizeof(void *), weights.addresses.data,
             program.n_constants * sizeof(void *),
         )
         self._patch(program.constants_base, program.n_bases)
-        self.weights = weights
+        self.generation = weights.generation
         return 0
 
     cdef void bind(self) noexcept:
@@ -238,8 +238,24 @@ cdef class Runner:
 
     cdef Instance _latest(self):
         """The instance used last."""
-        with cython.critical_section(self):
+        with cython.critical_section(self.instances):
             return self.last
+
+    def with_weights(self, Weights weights):
+        """Return what runs the same program over other constants, with its instances and frames.
+
+        Parameters
+        ----------
+        weights : Weights
+            Of another generation.
+        """
+        cdef Runner other = Runner.__new__(Runner)
+        other.program, other.weights = self.program, weights
+        other.instances, other.frames, other.max_frames = (
+            self.instances, self.frames, self.max_frames
+        )
+        other.last = self._latest()
+        return other
 
     def kernels(self):
         """Return the name of each step's kernel in the instance used last, None for numpy's.
@@ -300,8 +316,8 @@ cdef class Runner:
     def profile(self, arrays, out=None, sizes=None):
         """One inference as :meth:`run`; returns (outputs, spans).
 
-        spans : per step, per worker: (begin, end) in nanoseconds of a monotonic clock, zeros where
-        that worker had no part in the step; of a step inside a loop, all its times in one.
+        spans : per step, per worker: (begin, end, times) in nanoseconds of a monotonic clock, zeros
+        where that worker had no part in the step; of a step inside a loop, all its times in one.
         """
         cdef list spans = []
         outputs = self._run(arrays, out, sizes, spans)
@@ -324,7 +340,7 @@ cdef class Runner:
                 key = instance.shapes()
             else:
                 instance = Instance(self.program, sizes)
-        with cython.critical_section(self):
+        with cython.critical_section(self.instances):
             if instance is not self.last:
                 self.instances.pop(key, None)
                 self.instances[key] = self.last = instance
@@ -341,7 +357,7 @@ cdef class Runner:
             frame = Frame.__new__(Frame)
         if frame.instance is not instance:
             frame.adopt(instance)
-        if frame.weights is not self.weights:
+        if frame.generation != <int64_t>self.weights.generation:
             frame.bind_weights(self.weights)
         return frame
 
@@ -397,5 +413,7 @@ cdef class Runner:
         cdef taper_span *span = <taper_span *>record.data
         frame.run(span)
         for i in range(0, count * workers, workers):
-            spans.append([(span[w].begin, span[w].end) for w in range(i, i + workers)])
+            spans.append(
+                [(span[w].begin, span[w].end, span[w].times) for w in range(i, i + workers)]
+            )
         return 0

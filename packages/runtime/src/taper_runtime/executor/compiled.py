@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.executor._program import Weights
 from taper_runtime.executor.executor import Executor, refuse
-from taper_runtime.executor.program import all_nodes, executed_nodes, make_runner
+from taper_runtime.executor.program import constant_names, make_runner
 from taper_runtime.executor.rollback import with_saves
+from taper_runtime.executor.sites import Site, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
     from taper_runtime.executor._frames import Runner
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.plan.plan import Plan
+
+#: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
+#: at the step; zeros where it had no part in it. Of a step that runs often, the begin of its first
+#: time, and all its times one after the other.
+Spans = list[list[tuple[int, int, int]]]
 
 
 class CompiledExecutor(Executor):
@@ -27,11 +34,13 @@ class CompiledExecutor(Executor):
     def __init__(
         self,
         runner: Runner,
-        nodes: list[PlanNode],
+        found: list[Site],
         repeated: list[int] | None,
+        constants: list[str],
     ) -> None:
         self._runner = runner
-        self._nodes = nodes
+        self._sites = found
+        self._constants = constants
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
 
@@ -42,27 +51,33 @@ class CompiledExecutor(Executor):
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
         runner = make_runner(plan, threads)
-        nodes = executed_nodes(plan)
+        found = sites(plan.without_values())
         if strict_native:
             kernels = runner.kernels()
-            refuse(
-                plan,
-                [n for n, kernel in zip(all_nodes(plan), kernels, strict=True) if kernel is None],
-            )
+            refuse([(site.plan, site.node) for site in found if kernels[site.step] is None])
         outputs = list(dict.fromkeys(plan.writes))
-        if len(outputs) == len(plan.writes):
-            return cls(runner, nodes, None)
-        return cls(runner, nodes, [outputs.index(name) for name in plan.writes])
+        repeated = None
+        if len(outputs) < len(plan.writes):
+            repeated = [outputs.index(name) for name in plan.writes]
+        return cls(runner, found, repeated, constant_names(plan))
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> CompiledExecutor:
+        """See :meth:`Executor.with_constants`; no node is prepared anew."""
+        weights = Weights([constants[name] for name in self._constants], generation)
+        runner = self._runner.with_weights(weights)
+        return CompiledExecutor(runner, self._sites, self._repeated, self._constants)
 
     @property
-    def steps(self) -> list[tuple[PlanNode, str]]:
+    def steps(self) -> list[tuple[Site, str]]:
         """Executed nodes in order, each with its kernel's name, "numpy" where there is none.
 
-        Those in blocks are left out: a node of control flow stands for them.
-        Of the sizes of the last run, where they vary.
+        Those in blocks come behind the node that has them. Of the sizes of the last run, where they
+        vary.
         """
-        kernels = self._runner.kernels()  # those in blocks come last
-        return [(n, kernel or "numpy") for n, kernel in zip(self._nodes, kernels, strict=False)]
+        kernels = self._runner.kernels()
+        return [(site, kernels[site.step] or "numpy") for site in self._sites]
 
     def run(
         self,
@@ -89,13 +104,9 @@ class CompiledExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
-    ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
-        """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`.
-
-        That is a list per step, in it per worker the begin and end in nanoseconds of the monotonic
-        clock, zeros where the worker had no part in the step.
-        """
+    ) -> tuple[list[np.ndarray], Spans]:
+        """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`."""
         outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
-        return outputs, spans[: len(self._nodes)]
+        return outputs, [spans[site.step] for site in self._sites]

@@ -10,7 +10,7 @@ from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -39,6 +39,18 @@ class Executor(ABC):
         ------
         UnsupportedOpError
             With ``strict_native``, listing every node without a native kernel.
+        """
+
+    @abstractmethod
+    def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> Executor:
+        """Return an executor of the same nodes over other constants; runs of this one go on.
+
+        Parameters
+        ----------
+        constants : mapping of str to numpy.ndarray
+            Those of the plan, and perhaps more: C-contiguous, aligned, of the same types.
+        generation : int
+            A number of these constants that no others of the executor have.
         """
 
     @abstractmethod
@@ -79,9 +91,12 @@ def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
 
 
 def node_work(plan: Plan, node: PlanNode) -> Cost:
-    """The node's work, as its op says; less what need not be copied where it runs in place."""
+    """The node's work, as its op says; less what need not be copied where it runs in place.
+
+    That of its blocks is not counted.
+    """
     op, attrs = definition(node)
-    work = op.cost(input_types(plan, node), plan.tensors[node.output].type, attrs)
+    work = op.work(input_types(plan, node), output_types(plan, node), attrs)
     if not node.reads or plan.placements[node.output].root != plan.placements[node.reads[0]].root:
         return work
     return work._replace(bytes=work.bytes - work.copied, copied=0)
@@ -92,21 +107,26 @@ def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:
     return [None if name is None else plan.tensors[name].type for name in node.inputs]
 
 
-def refuse(plan: Plan, nodes: Sequence[PlanNode]) -> None:
-    """Raise for nodes without a native kernel, if there are any; say which kernels there are."""
+def output_types(plan: Plan, node: PlanNode) -> list[TensorType]:
+    """The types of a node's outputs."""
+    return [plan.tensors[name].type for name in node.outputs]
+
+
+def refuse(nodes: Sequence[tuple[Plan, PlanNode]]) -> None:
+    """Raise for nodes, each with its plan, without a native kernel; say which kernels there are."""
     if not nodes:
         return
     from taper_runtime.report import call_text, type_text
 
     lines = []
-    for node in nodes:
+    for plan, node in nodes:
         lines.append(f"  {', '.join(node.outputs)} = {call_text(node)}  {node.source}")
         inputs, outputs = (
             ", ".join(type_text(plan.tensors[name]) for name in names)
             for names in (node.reads, node.outputs)
         )
         lines.append(f"    of {inputs} -> {outputs}")
-    for op in dict.fromkeys(node.op for node in nodes):
+    for op in dict.fromkeys(node.op for _, node in nodes):
         signatures = _kernels.kernel_signatures(op) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
     raise UnsupportedOpError("strict_native=True, but no native kernel serves\n" + "\n".join(lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -77,8 +77,16 @@ class InterpretedExecutor(Executor):
             if backend is not native_backend:
                 fallbacks.append(node)
         if strict_native:
-            refuse(plan, fallbacks)
+            refuse([(plan, node) for node in fallbacks])
         return cls(plan, steps, strict_native)
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> InterpretedExecutor:
+        """See :meth:`Executor.with_constants`."""
+        own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
+        plan = self._plan._replace(constants=own)
+        return self.compile(plan, strict_native=self._strict_native)
 
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None

@@ -9,6 +9,7 @@ from taper_runtime.executor._frames import Runner
 from taper_runtime.executor.executor import definition, node_work, operand
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
+from taper_runtime.executor.sites import CONTROL, executed_nodes
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
 
-_CONTROL = ("IF", "WHILE", "SCAN")
-
-
 class Variables:
     """The size variables of a plan, and what a run's arrays make of it.
 
@@ -36,7 +34,7 @@ class Variables:
 
     def __init__(self, plan: Plan) -> None:
         self.names = list(plan.sizes)
-        self._plan = plan
+        self._plan = plan.without_values()
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Return the variables' values, in order, that input arrays give.
@@ -54,8 +52,9 @@ def make_runner(plan: Plan, threads: int) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
-    those of :func:`all_nodes`, of the plan with what saves the states that a run overwrites
-    (:mod:`taper_runtime.executor.rollback`). It begins with an instance for :func:`example_sizes`.
+    those of :mod:`taper_runtime.executor.sites`, of the plan with what saves the states that a run
+    overwrites (:mod:`taper_runtime.executor.rollback`). It begins with an instance for
+    :func:`example_sizes`.
 
     Raises
     ------
@@ -66,7 +65,7 @@ def make_runner(plan: Plan, threads: int) -> Runner:
     restores = find_restores(plan, executed_nodes(plan))
     kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
-    constants = [name for name in plan.constants if name not in plan.states]
+    constants = constant_names(plan)
     places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
@@ -87,6 +86,11 @@ def make_runner(plan: Plan, threads: int) -> Runner:
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
     return Runner(program, weights, [*example_sizes(plan).values()])
+
+
+def constant_names(plan: Plan) -> list[str]:
+    """Return the names of the constants in the order of the arrays of a runner's weights."""
+    return [name for name in plan.constants if name not in plan.states]
 
 
 class Place(NamedTuple):
@@ -147,7 +151,7 @@ class _Builder:
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
         outputs = [scope.operand(name) for name in node.outputs]
         label = f"{node.output} ({node.op})"
-        if node.op in _CONTROL:
+        if node.op in CONTROL:
             make = self._branch if node.op == "IF" else self._loop
             control = make(scope, node, index)
             return _program.Step(op, attrs, inputs, outputs, label, 1, control)
@@ -260,23 +264,6 @@ def _tensors(plan: Plan) -> Iterator[TensorSpec]:
     for node in plan.nodes:
         for block in node.blocks:
             yield from _tensors(plan.body(block))
-
-
-def all_nodes(plan: Plan) -> list[PlanNode]:
-    """Return the nodes that a run computes, in order, then those of the blocks inside.
-
-    That is the order of a program's steps: those of a node's blocks lie behind all of a body.
-    """
-    nodes = executed_nodes(plan)
-    for node in list(nodes):
-        for block in node.blocks:
-            nodes += all_nodes(plan.body(block))
-    return nodes
-
-
-def executed_nodes(plan: Plan) -> list[PlanNode]:
-    """Return the nodes that a run computes, in order."""
-    return [node for node in plan.nodes if plan.is_executed(node)]
 
 
 def arena_blocks(

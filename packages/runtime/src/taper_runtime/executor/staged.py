@@ -17,9 +17,11 @@ from taper_runtime.plan.stages import cut
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.stages import Stage
 
 
@@ -37,8 +39,8 @@ class StagedExecutor(Executor):
         executors: Sequence[Any],
         planner: MemoryPlanner,
     ) -> None:
-        self._plan = plan
-        self._stages = stages
+        self._plan = plan.without_values()
+        self._stages = [s._replace(plan=s.plan.without_values()) for s in stages]
         self._executors = executors
         self._planner = planner
         self._written = set(plan.writes)
@@ -62,9 +64,16 @@ class StagedExecutor(Executor):
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
         return cls(plan, stages, executors, planner)
 
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> StagedExecutor:
+        """See :meth:`Executor.with_constants`."""
+        executors = [each.with_constants(constants, generation) for each in self._executors]
+        return StagedExecutor(self._plan, self._stages, executors, self._planner)
+
     @property
-    def steps(self) -> list[tuple[PlanNode, str]]:
-        """Executed nodes in order, each with its kernel's name, of the last run's sizes."""
+    def steps(self) -> list[tuple[Site, str]]:
+        """See :attr:`CompiledExecutor.steps`."""
         return [step for executor in self._executors for step in executor.steps]
 
     def run(
@@ -74,21 +83,29 @@ class StagedExecutor(Executor):
         sizes: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        return self._run(inputs, out, None)
+        return self._run(inputs, out, None)[0]
 
     def profile(
-        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray | None] | None = None
-    ) -> tuple[list[np.ndarray], list[list[tuple[int, int]]]]:
-        """Run once; returns the outputs, and when workers were at :attr:`steps`."""
-        spans: list[list[tuple[int, int]]] = []
-        return self._run(inputs, out, spans), spans
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> tuple[list[np.ndarray], Spans]:
+        """See :meth:`CompiledExecutor.profile`."""
+        spans: Spans = []
+        return self._run(inputs, out, spans)[0], spans
+
+    def sizes(self, inputs: Sequence[np.ndarray]) -> dict[str, int]:
+        """Run once; returns the values of all size variables."""
+        return self._run(inputs, None, None)[1]
 
     def _run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
-        spans: list[list[tuple[int, int]]] | None,
-    ) -> list[np.ndarray]:
+        spans: Spans | None,
+    ) -> tuple[list[np.ndarray], dict[str, int]]:
+        """Run all stages; returns the outputs and the values of the size variables."""
         plan = self._plan
         if len(inputs) != len(plan.reads):
             raise InputError(f"expected {len(plan.reads)} inputs, got {len(inputs)}")
@@ -107,7 +124,7 @@ class StagedExecutor(Executor):
                     check_measured(plan, name, value, values)
                     values[name] = value
                 self._run_stage(index, arrays, given, values, slab, spans)
-        return [arrays[name] for name in plan.writes]
+        return [arrays[name] for name in plan.writes], values
 
     def _run_stage(
         self,
@@ -116,7 +133,7 @@ class StagedExecutor(Executor):
         given: dict[str, np.ndarray],
         values: dict[str, int],
         slab: Slab,
-        spans: list[list[tuple[int, int]]] | None,
+        spans: Spans | None,
     ) -> None:
         plan, executor = self._stages[index].plan, self._executors[index]
         if not plan.nodes:

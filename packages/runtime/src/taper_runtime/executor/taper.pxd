@@ -145,6 +145,7 @@ cdef extern from "taper/run.h" nogil:
     ctypedef struct taper_span:
         int64_t begin
         int64_t end
+        int64_t times
 
     ctypedef struct taper_run_args:
         const taper_step *steps

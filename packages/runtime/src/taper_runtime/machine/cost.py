@@ -48,7 +48,7 @@ NEAR = Place()
 def cost(
     op: OpDef,
     inputs: Sequence[TensorType | None],
-    output: TensorType,
+    outputs: Sequence[TensorType],
     attrs: Attrs,
     place: Place = NEAR,
     limits: Limits | None = None,
@@ -61,7 +61,7 @@ def cost(
     inputs : sequence of TensorType
         With static shapes. The type says in which format a weight is stored, and so which
         algorithm reads it.
-    output : TensorType
+    outputs : sequence of TensorType
     attrs : mapping
         Complete.
     place : Place
@@ -69,9 +69,9 @@ def cost(
         :data:`taper_runtime.machine.limits.TYPICAL` unless given.
     """
     limits = limits or machine.TYPICAL
-    work = op.cost(inputs, output, attrs)
+    work = op.work(inputs, outputs, attrs)
     flops = work.flops + work.padding + 2 * limits.sum_steps * work.sums
-    dtype = (inputs[0] if inputs and inputs[0] is not None else output).dtype
+    dtype = (inputs[0] if inputs and inputs[0] is not None else outputs[0]).dtype
     arithmetic = place.share * flops / limits.rate(dtype)
     scratch = place.share * work.scratch * limits.scratch_ns
     return limits.node_ns + max(arithmetic, place.streamed) + scratch + place.waited

@@ -455,6 +455,14 @@ class OpDef(NamedTuple):
         """
         return part_of(self, inputs, output, attrs, cuts)
 
+    def work(
+        self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], attrs: Attrs
+    ) -> Cost:
+        """Return the work of a node: what ``cost`` says, which knows the first output alone."""
+        work = self.cost(inputs, outputs[0], attrs)
+        others = sum(output.nbytes for output in outputs[1:])
+        return work._replace(bytes=work.bytes + others) if others else work
+
     def compute(
         self,
         inputs: Sequence[np.ndarray | None],

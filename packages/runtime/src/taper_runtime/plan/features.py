@@ -8,17 +8,20 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 #: All that plans of this version may make use of.
-FEATURES = ("blocks", "entries", "origins", "zero_states")
+FEATURES = ("blocks", "complex", "entries", "origins", "weights", "zero_states")
 
 
 def features(plan: Plan) -> list[str]:
     """Return the features that a plan makes use of, in alphabetical order."""
     nodes = [*plan.nodes, *(node for entry in plan.entries.values() for node in entry.nodes)]
     states = {name for name, spec in plan.tensors.items() if spec.role == "state"}
+    tensors = [plan.tensors, *(entry.tensors for entry in plan.entries.values())]
     used = {
         "blocks": any(node.blocks for node in nodes),
+        "complex": any(spec.is_complex for each in tensors for spec in each.values()),
         "entries": bool(plan.entries),
         "origins": bool(plan.origins) or any(e.origins for e in plan.entries.values()),
+        "weights": bool(plan.weights),
         "zero_states": not states <= plan.constants.keys(),
     }
     return [name for name in FEATURES if used[name]]

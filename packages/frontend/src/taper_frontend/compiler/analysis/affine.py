@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _INTEGERS = ("int64", "int32")
 _MAX_CONSTANT = 1 << 16  # elements; larger constants are not looked at
+_MAX_FOLLOWED = 100  # tensors that one search looks at; a loop that is unrolled has thousands
 
 _ORDERS = {
     "LT": operator.lt,
@@ -55,6 +56,51 @@ class Affine(NamedTuple):
 
 def affine(graph: Graph, tensor: str) -> Affine | None:
     """Return what is known of an integer tensor that counts; None for any other."""
+    return _Search(graph).affine(tensor)
+
+
+def truth(graph: Graph, tensor: str) -> bool | None:
+    """Return what every element of a bool tensor is, whatever the inputs; None if not known."""
+    return _Search(graph).truth(tensor)
+
+
+def comparison(graph: Graph, tensor: str) -> tuple[str, Affine] | None:
+    """Return what ``tensor`` compares with 0, and how, if it compares tensors that count.
+
+    Returns
+    -------
+    tuple of str and Affine, or None
+        An order such as ``"LT"``, and the first operand minus the second.
+    """
+    return _comparison(_Search(graph), tensor)
+
+
+class _Search:
+    """Looks at a tensor's makers, at each once: many paths may lead to one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._affine: dict[str, Affine | None] = {}
+        self._truth: dict[str, bool | None] = {}
+
+    def affine(self, tensor: str) -> Affine | None:
+        if tensor not in self._affine and self._has_room():
+            self._affine[tensor] = None  # counts while its makers are looked at
+            self._affine[tensor] = _affine(self, tensor)
+        return self._affine.get(tensor)
+
+    def truth(self, tensor: str) -> bool | None:
+        if tensor not in self._truth and self._has_room():
+            self._truth[tensor] = None
+            self._truth[tensor] = _truth(self, tensor)
+        return self._truth.get(tensor)
+
+    def _has_room(self) -> bool:
+        return len(self._affine) + len(self._truth) < _MAX_FOLLOWED
+
+
+def _affine(search: _Search, tensor: str) -> Affine | None:
+    graph = search.graph
     spec = graph.tensors[tensor]
     if spec.dtype not in _INTEGERS:
         return None
@@ -64,14 +110,14 @@ def affine(graph: Graph, tensor: str) -> Affine | None:
     if node is None:
         return None
     if node.definition.view is not None:
-        found = affine(graph, node.inputs[0])
+        found = search.affine(node.inputs[0])
         return None if found is None else _viewed(graph, node, found)
-    found = _COMPUTED[node.op](graph, node) if node.op in _COMPUTED else None
+    found = _COMPUTED[node.op](search, node) if node.op in _COMPUTED else None
     return None if found is None else _plain(found, spec.shape)
 
 
-def truth(graph: Graph, tensor: str) -> bool | None:
-    """Return what every element of a bool tensor is, whatever the inputs; None if not known."""
+def _truth(search: _Search, tensor: str) -> bool | None:
+    graph = search.graph
     if graph.tensors[tensor].dtype != "bool":
         return None
     if graph.is_constant(tensor):
@@ -83,10 +129,10 @@ def truth(graph: Graph, tensor: str) -> bool | None:
     if node is None:
         return None
     if node.definition.view is not None:
-        return truth(graph, node.inputs[0])
+        return search.truth(node.inputs[0])
     if node.op in _ORDERS:
-        return _compare(graph, node)
-    known = [truth(graph, name) for name in node.inputs]
+        return _compare(search, node)
+    known = [search.truth(name) for name in node.inputs]
     match node.op:
         case "LOGICAL_NOT" | "BITWISE_NOT" if known[0] is not None:
             return not known[0]
@@ -97,38 +143,32 @@ def truth(graph: Graph, tensor: str) -> bool | None:
     return None
 
 
-def comparison(graph: Graph, tensor: str) -> tuple[str, Affine] | None:
-    """Return what ``tensor`` compares with 0, and how, if it compares tensors that count.
-
-    Returns
-    -------
-    tuple of str and Affine, or None
-        An order such as ``"LT"``, and the first operand minus the second.
-    """
+def _comparison(search: _Search, tensor: str) -> tuple[str, Affine] | None:
+    graph = search.graph
     node = graph.producer(tensor)
     if node is None:
         return None
     if node.definition.view is not None:
-        found = comparison(graph, node.inputs[0])
+        found = _comparison(search, node.inputs[0])
         seen = None if found is None else _viewed(graph, node, found[1])
         return None if found is None or seen is None else (found[0], seen)
     if node.op not in _ORDERS:
         return None
-    a, b = _operands(graph, node)
+    a, b = _operands(search, node)
     if a is None or b is None:
         return None
     return node.op, _plain(_add(a, b, -1), graph.tensors[tensor].shape)
 
 
-def _compare(graph: Graph, node: Node) -> bool | None:
+def _compare(search: _Search, node: Node) -> bool | None:
     """Decide a comparison whose operands count, if it comes out the same for all elements."""
-    found = comparison(graph, node.output)
+    found = _comparison(search, node.output)
     if found is None:
         return None
     _, apart = found
     order = _ORDERS[node.op]
     try:
-        low, high = apart.limits(graph.tensors[node.output].shape)
+        low, high = apart.limits(search.graph.tensors[node.output].shape)
         if low <= 0 <= high and node.op in ("EQ", "NE"):
             return order(low, 0) if low == high else None
         answers = {order(low, 0), order(high, 0)}
@@ -176,13 +216,13 @@ def _constant(graph: Graph, tensor: str) -> Affine | None:
     return Affine(start, tuple(steps)) if np.array_equal(array, expected) else None
 
 
-def _operands(graph: Graph, node: Node) -> list[Affine | None]:
+def _operands(search: _Search, node: Node) -> list[Affine | None]:
     """Return the operands of an elementwise node, their axes aligned with its output's."""
-    rank = len(graph.tensors[node.output].shape)
+    rank = len(search.graph.tensors[node.output].shape)
     aligned: list[Affine | None] = []
     for operand in node.operands():
         if isinstance(operand, str):
-            found = affine(graph, operand)
+            found = search.affine(operand)
         else:
             found = Affine(operand, ()) if type(operand) is int else None
         if found is not None:
@@ -196,18 +236,18 @@ def _add(a: Affine, b: Affine, sign: int) -> Affine:
     return Affine(a.start + sign * b.start, tuple(x + sign * y for x, y in steps))
 
 
-def _cast(graph: Graph, node: Node) -> Affine | None:
-    known = truth(graph, node.inputs[0])
+def _cast(search: _Search, node: Node) -> Affine | None:
+    known = search.truth(node.inputs[0])
     if known is None:
-        return affine(graph, node.inputs[0])
-    return Affine(int(known), (0,) * len(graph.tensors[node.output].shape))
+        return search.affine(node.inputs[0])
+    return Affine(int(known), (0,) * len(search.graph.tensors[node.output].shape))
 
 
-def _cat(graph: Graph, node: Node) -> Affine | None:
+def _cat(search: _Search, node: Node) -> Affine | None:
     """Follow parts of which each begins where the one before it would go on."""
     axis = node.attrs["axis"]
-    parts = [affine(graph, name) for name in node.inputs]
-    sizes = [graph.tensors[name].shape[axis] for name in node.inputs]
+    parts = [search.affine(name) for name in node.inputs]
+    sizes = [search.graph.tensors[name].shape[axis] for name in node.inputs]
     first = parts[0]
     if first is None or len(parts) < 2 or parts[1] is None:
         return None
@@ -225,31 +265,31 @@ def _cat(graph: Graph, node: Node) -> Affine | None:
     return Affine(first.start, (*first.steps[:axis], step, *first.steps[axis + 1 :]))
 
 
-def _cumsum(graph: Graph, node: Node) -> Affine | None:
+def _cumsum(search: _Search, node: Node) -> Affine | None:
     """Follow sums of equal elements."""
-    found, axis = affine(graph, node.inputs[0]), node.attrs["axis"]
+    found, axis = search.affine(node.inputs[0]), node.attrs["axis"]
     if found is None or not found.is_uniform:
         return None
     steps = [found.start if i == axis else 0 for i in range(len(found.steps))]
     return Affine(found.start, tuple(steps))
 
 
-def _arange(graph: Graph, node: Node) -> Affine:
+def _arange(search: _Search, node: Node) -> Affine:
     attrs = node.complete_attrs()
     return Affine(attrs["start"], (attrs["step"],))
 
 
-def _same(graph: Graph, node: Node) -> Affine | None:
-    return affine(graph, node.inputs[0])
+def _same(search: _Search, node: Node) -> Affine | None:
+    return search.affine(node.inputs[0])
 
 
-def _sum(graph: Graph, node: Node) -> Affine | None:
-    a, b = _operands(graph, node)
+def _sum(search: _Search, node: Node) -> Affine | None:
+    a, b = _operands(search, node)
     return None if a is None or b is None else _add(a, b, -1 if node.op == "SUB" else 1)
 
 
-def _product(graph: Graph, node: Node) -> Affine | None:
-    a, b = _operands(graph, node)
+def _product(search: _Search, node: Node) -> Affine | None:
+    a, b = _operands(search, node)
     if a is None or b is None or not (a.is_uniform or b.is_uniform):
         return None
     if not b.is_uniform:
@@ -257,12 +297,12 @@ def _product(graph: Graph, node: Node) -> Affine | None:
     return Affine(a.start * b.start, tuple(step * b.start for step in a.steps))
 
 
-def _gather(graph: Graph, node: Node) -> Affine | None:
+def _gather(search: _Search, node: Node) -> Affine | None:
     """Whatever is taken from equal elements is equal to them."""
-    found = affine(graph, node.inputs[0])
+    found = search.affine(node.inputs[0])
     if found is None or not found.is_uniform:
         return None
-    return Affine(found.start, (0,) * len(graph.tensors[node.output].shape))
+    return Affine(found.start, (0,) * len(search.graph.tensors[node.output].shape))
 
 
 _COMPUTED = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.machine.cost import NEAR, Place, cost
 
 if TYPE_CHECKING:
@@ -13,6 +14,6 @@ if TYPE_CHECKING:
 
 def node_cost(graph: Graph, node: Node, place: Place = NEAR) -> float:
     """Estimate the time of a static node on one thread, in nanoseconds."""
-    types = [graph.tensors[name].type for name in node.inputs]
-    output = graph.tensors[node.output].type
-    return cost(node.definition, types, output, node.complete_attrs(), place)
+    types = [None if name == ABSENT else graph.tensors[name].type for name in node.inputs]
+    outputs = [graph.tensors[name].type for name in node.outputs]
+    return cost(node.definition, types, outputs, node.complete_attrs(), place)

@@ -85,4 +85,4 @@ def _run_once(
     op: OpDef, inputs: list[TensorType], output: TensorType, attrs: Mapping[str, Any]
 ) -> float:
     """Nanoseconds of a node that reads its weight from memory: a run touches each once."""
-    return cost(op, inputs, output, attrs, Place(waited=memory_ns(inputs[1].nbytes)))
+    return cost(op, inputs, [output], attrs, Place(waited=memory_ns(inputs[1].nbytes)))

@@ -1,0 +1,81 @@
+"""Tell which nodes a run computes, those in blocks among them, and how often as sizes tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+#: The ops whose blocks are steps of the same run.
+CONTROL = ("IF", "WHILE", "SCAN")
+
+
+class Site(NamedTuple):
+    """A node that a run computes, and where it stands.
+
+    Attributes
+    ----------
+    plan : Plan
+        The plan, or the block as one, that the node stands in.
+    node : PlanNode
+    step : int
+        Which of the program's: those of a node's blocks come behind all of the plan or block that
+        the node is in.
+    depth : int
+        In how many blocks it lies.
+    inside : int
+        How many of the sites that follow lie in its blocks.
+    trips : int
+        How often it runs as far as sizes tell: a loop once, a branch as if it were taken.
+    """
+
+    plan: Plan
+    node: PlanNode
+    step: int
+    depth: int
+    inside: int
+    trips: int
+
+
+def executed_nodes(plan: Plan) -> list[PlanNode]:
+    """Return the nodes that a run computes, in order, without those of blocks."""
+    return [node for node in plan.nodes if plan.is_executed(node)]
+
+
+def sites(plan: Plan, *, first: int = 0, depth: int = 0, trips: int = 1) -> list[Site]:
+    """Return the nodes that a run computes in order, those of blocks behind the node that has them.
+
+    ``first``, ``depth`` and ``trips`` are those of a block's.
+    """
+    nodes = executed_nodes(plan)
+    found: list[Site] = []
+    behind = first + len(nodes)
+    for index, node in enumerate(nodes, first):
+        inside: list[Site] = []
+        for block in node.blocks if node.op in CONTROL else ():
+            times = trips * _iterations(plan, node)
+            within = sites(plan.body(block), first=behind, depth=depth + 1, trips=times)
+            behind += len(within)
+            inside += within
+        found += [Site(plan, node, index, depth, len(inside), trips), *inside]
+    return found
+
+
+def summed(found: Sequence[Site], values: Sequence[float]) -> list[float]:
+    """Return ``values`` of sites, with the sum of what is inside for nodes of control flow."""
+    sums = list(values)
+    for at in reversed(range(len(found))):
+        if found[at].node.op in CONTROL:
+            inside = range(at + 1, at + 1 + found[at].inside)
+            depth = found[at].depth + 1
+            sums[at] = sum(sums[i] for i in inside if found[i].depth == depth)
+    return sums
+
+
+def _iterations(plan: Plan, node: PlanNode) -> int:
+    if node.op != "SCAN":
+        return 1
+    return plan.tensors[node.reads[node.attrs.get("carries", 0)]].shape[0]
