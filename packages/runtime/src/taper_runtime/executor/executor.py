@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -23,7 +24,15 @@ class Executor(ABC):
 
     @classmethod
     @abstractmethod
-    def compile(cls, plan: Plan, *, strict_native: bool = False, threads: int = 1) -> Executor:
+    def compile(
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        nodes_at_once: int = 1,
+        pool: FramePool | None = None,
+    ) -> Executor:
         """Prepare ``plan`` for running.
 
         Parameters
@@ -33,12 +42,18 @@ class Executor(ABC):
         strict_native : bool
             Refuse nodes that no native kernel serves instead of computing them with numpy.
         threads : int
-            Threads a run may use, the caller's among them. The bits do not depend on it.
+            Threads that may compute a node, the caller's among them.
+        nodes_at_once : int
+            Nodes that may run at the same time. The bits depend neither on this nor on ``threads``.
+        pool : FramePool, optional
+            What bounds runs at the same time, of this and other executors; else one of its own.
 
         Raises
         ------
         UnsupportedOpError
             With ``strict_native``, listing every node without a native kernel.
+        InputError
+            If the executor cannot run several nodes at the same time, and is asked to.
         """
 
     @abstractmethod
@@ -59,6 +74,7 @@ class Executor(ABC):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """One inference: arrays in the order of ``plan.reads`` to those of ``plan.writes``.
 
@@ -71,12 +87,33 @@ class Executor(ABC):
             output that the plan names twice.
         sizes : sequence of int, optional
             Values of the plan's size variables, where the inputs' shapes do not give them.
+        stop : Stop, optional
+            What may end the run before its time.
 
         Raises
         ------
         InputError
             If an array does not fit the plan.
+        StoppedError
+            If ``stop`` has ended it.
         """
+
+    @property
+    @abstractmethod
+    def fallback_nodes(self) -> int:
+        """How many nodes numpy computes, of the last run's sizes."""
+
+    @property
+    def weights_version(self) -> int:
+        """The version of the weights that the next run reads."""
+        return 0
+
+    def memory_planning(self) -> dict[str, Any] | None:
+        """Return what the planner of memory for sizes that runs compute has done, if there is one.
+
+        See :meth:`MemoryPlanner.stats`.
+        """
+        return None
 
 
 def operand(plan: Plan, name: str) -> tuple[TensorType, tuple[int, ...]]:
