@@ -33,6 +33,9 @@ MAX_THREADS = 2**31 - 1
 #: What runs a plan; the second is for debugging.
 EXECUTORS = ("compiled", "interpreted")
 
+#: The device that is always there.
+CPU_DEVICE = "cpu"
+
 #: How a file may be opened.
 LOAD_MODES = ("map", "copy")
 
@@ -113,6 +116,12 @@ def _one_of(choices: tuple[str, ...]) -> Check:
         return str(value)
 
     return check
+
+
+def _device(name: str, value: object) -> str:
+    from taper_runtime.device import parse_device
+
+    return str(parse_device(value))
 
 
 def _limits(name: str, value: object) -> Limits:
@@ -311,6 +320,9 @@ class SessionOptions(_Options):
         Refuse plans with nodes that only numpy can compute.
     executor : str
         ``"compiled"``, or ``"interpreted"`` for debugging.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. A session whose device is not there is refused; here
+        that is every one but the CPU.
     load_mode : str
         ``"map"``, or ``"copy"`` for files that another process may change or truncate while they
         are in use: see :func:`taper_runtime.load`.
@@ -375,6 +387,7 @@ class SessionOptions(_Options):
     intra_op_num_threads: int
     strict_native: bool
     executor: str
+    device: str
     load_mode: str
     limits: Limits
     memory_planning: _MemoryPlanning
@@ -405,6 +418,7 @@ class SessionOptions(_Options):
         "intra_op_num_threads": (0, _threads),
         "strict_native": (False, _flag),
         "executor": (EXECUTORS[0], _one_of(EXECUTORS)),
+        "device": (CPU_DEVICE, _device),
         "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
         "limits": (Limits(), _limits),
         "memory_planning": (MemoryPlanning(), _planning),

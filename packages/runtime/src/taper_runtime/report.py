@@ -275,10 +275,12 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
 
 
 def _origin(plan: Plan, size: str) -> str:
-    """Say which node computes a size, if one does."""
+    """Say which node computes a size, or which input holds it, if one does."""
     if size not in plan.origins:
         return ""
     tensor, element = plan.origins[size]
+    if tensor in plan.inputs:
+        return f", held by input {tensor}"
     which = f"element {element} of " if plan.tensors[tensor].type.size != 1 else ""
     return f", computed: {which}{tensor}"
 

@@ -14,7 +14,7 @@ from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import ExecutionMode, RunOptions, SessionOptions
+from taper_runtime.options import CPU_DEVICE, ExecutionMode, RunOptions, SessionOptions
 from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import Dispatch, choose_providers, computing
@@ -90,8 +90,8 @@ class InferenceSession:
     UnsupportedOpError
         If a node is one that no provider computes, or with ``strict_native`` none but numpy.
     InputError
-        On an argument of another type, or an unknown provider, or if the plan has a delegate that
-        the options do not allow.
+        On an argument of another type, an unknown provider or model, a device that is not there, or
+        if the plan has a delegate that the options do not allow.
     OSError
         If the file cannot be opened, or is no regular file.
     MemoryError
@@ -121,6 +121,10 @@ class InferenceSession:
         model: str | None,
         whole: InferenceSession | None = None,
     ) -> None:
+        if options.device != CPU_DEVICE:
+            from taper_runtime.device import check_device
+
+            check_device(options.device)
         self._options, self._providers = options, providers
         # Of an entry: what it shares with the session of the whole plan.
         self._pool: FramePool = _pool(options) if whole is None else whole._pool
