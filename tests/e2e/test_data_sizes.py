@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import taper_frontend
 import taper_runtime
+import vision_ops
 from taper_frontend.errors import ExportError, UnsupportedOpError
 from taper_runtime.errors import InputError
 
@@ -252,6 +253,35 @@ class Experts(nn.Module):
             token, place = torch.where(chosen == index)
             out.index_add_(0, token, expert(x[token]) * weight[token, place, None])
         return out
+
+
+class Boxes(nn.Module):
+    """What a detector does last: boxes of each class by themselves, the best few of all."""
+
+    def forward(self, boxes, scores, classes):
+        apart = boxes + classes[:, None] * 10
+        kept = vision_ops.nms(apart, scores, 0.4)[:5]
+        return boxes[kept], scores[kept], kept
+
+
+@pytest.mark.filterwarnings("ignore:1 node is without a native kernel")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_torchvision_s_nms(dtype):
+    def arguments(count):
+        corner = torch.rand(count, 2, dtype=dtype)
+        boxes = torch.cat([corner, corner + torch.rand(count, 2, dtype=dtype)], 1)
+        scores = torch.randint(0, 20, (count,)).to(dtype) / 20  # some are equal
+        return boxes, scores, torch.randint(0, 3, (count,))
+
+    torch.manual_seed(0)
+    dims = {"boxes": {0: "n"}, "scores": {0: "n"}, "classes": {0: "n"}}
+    plan = taper_frontend.export(Boxes(), arguments(30), dynamic_shapes=dims)
+    assert "NMS" in [node.op for node in plan.nodes]
+    fallbacks = [each["op"] for each in plan.metadata["fallbacks"]]
+    assert fallbacks == ([] if dtype == torch.float32 else ["NMS"])
+    session = taper_runtime.InferenceSession(plan)
+    for count in (1, 2, 30, 100, 7):
+        compare(session, Boxes(), arguments(count))
 
 
 class Detector(nn.Module):
