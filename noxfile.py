@@ -4,6 +4,7 @@
 
 import platform
 import subprocess
+from argparse import ArgumentParser
 from pathlib import Path
 
 import nox
@@ -101,7 +102,7 @@ def tests_runtime(session: nox.Session) -> None:
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
-    paths = session.posargs or ["tests/null", "tests/runtime", "tests/compiler"]
+    paths = session.posargs or ["tests/null", "tests/runtime", "tests/compiler", "tests/fuzz"]
     session.run("python", "-m", "pytest", "-q", *paths)
 
 
@@ -185,6 +186,37 @@ def sanitize(session: nox.Session) -> None:
         session.run("meson", "setup", build, "-Dpython=false", *flags)
     test = ("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit", "-t", "5")
     session.run(*test, env={"ASAN_OPTIONS": "detect_leaks=0"})
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Fuzz the loader and the kernels, guided by coverage, under AddressSanitizer and UBSan.
+
+    `nox -s fuzz -- --minutes 10`; needs clang. The corpus grows in build/fuzz-corpus, and what
+    crashes, hangs or raises what it must not is left in build/fuzz-found.
+    """
+    minutes = ArgumentParser()
+    minutes.add_argument("--minutes", type=float, default=10)
+    seconds = int(60 * minutes.parse_args(session.posargs).minutes)
+    session.install("atheris", "numpy")
+    found = ROOT / "build" / "fuzz-found"
+    found.mkdir(parents=True, exist_ok=True)
+    flags = "-fsanitize=address,undefined,fuzzer-no-link -fno-omit-frame-pointer"
+    session.env["CC"] = "clang"
+    level = ("-Ddebug=true", "-Doptimization=1", "-Db_lundef=false")
+    editable(session, f"-Dc_args={flags}", f"-Dc_link_args={flags}", *level)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("ninja", "-C", "build/nox-fuzz", silent=True)  # compile before the preload
+    checks = {
+        # atheris has the library beside its package
+        "LD_PRELOAD": str(next(Path(session.virtualenv.location).rglob("asan_with_fuzzer.so"))),
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "PYTHONMALLOC": "malloc",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
+    limits = ("-max_len=65536", "-timeout=30", "-rss_limit_mb=6000")
+    command = ("python", "-W", "ignore", "-m", "tests.fuzz", "build/fuzz-corpus", *limits)
+    session.run(*command, f"-artifact_prefix={found}/", f"-max_total_time={seconds}", env=checks)
 
 
 @nox.session

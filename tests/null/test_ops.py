@@ -352,3 +352,10 @@ def test_recurrent_steps_of_an_empty_batch(name, gates):
     extra = {"LSTM": [h, h, w], "GRU": [h, w, np.zeros(3, "f")], "RNN": [h, w]}[name]
     y = evaluate(name, np.zeros((2**31 - 1, 0, 3 * gates), "f"), *extra)
     assert (y[0] if name == "LSTM" else y).shape == (2**31 - 1, 0, 3)
+
+
+def test_the_logarithm_of_gamma_has_no_end():
+    """It exceeds all floats where its argument does not, and has poles."""
+    x = np.array([1e306, np.finfo(np.float64).max, np.inf, 0, -1, -1e308])
+    op = REGISTRY["LGAMMA"]
+    np.testing.assert_array_equal(op.evaluate([x], op.complete({})), np.full(6, np.inf))

@@ -1,4 +1,4 @@
-"""Plans with branches and loops, made by hand."""
+"""Plans of control flow, without an exporter: a scan in a scan, and a loop that data ends."""
 
 import numpy as np
 

@@ -17,6 +17,7 @@ from taper_runtime.errors import (
     UnsupportedOpError,
 )
 from taper_runtime.format.reader import list_models, load
+from taper_runtime.limits import Limits
 from taper_runtime.options import (
     ExecutionMode,
     ExecutionOrder,
@@ -45,6 +46,7 @@ __all__ = [
     "InferenceSession",
     "InputError",
     "InternalError",
+    "Limits",
     "ModelMeta",
     "NodeArg",
     "OpError",

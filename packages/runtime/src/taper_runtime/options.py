@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
 
 from taper_runtime.errors import InputError, OptionError
 from taper_runtime.generator import check_seed
+from taper_runtime.limits import Limits, check_limits
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ MAX_THREADS = 2**31 - 1
 
 #: What runs a plan; the second is for debugging.
 EXECUTORS = ("compiled", "interpreted")
+
+#: How a file may be opened.
+LOAD_MODES = ("map", "copy")
 
 #: How memory may be laid out.
 ALGORITHMS = ("bump", "greedy_by_size", "disjoint_groups", "best")
@@ -95,12 +99,19 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _executor(name: str, value: object) -> str:
-    if value not in EXECUTORS:
-        raise InputError(
-            f"{name}: expected one of {', '.join(map(repr, EXECUTORS))}, got {value!r}"
-        )
-    return str(value)
+def _one_of(choices: tuple[str, ...]) -> Check:
+    def check(name: str, value: object) -> str:
+        if value not in choices:
+            raise InputError(
+                f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}"
+            )
+        return str(value)
+
+    return check
+
+
+def _limits(name: str, value: object) -> Limits:
+    return check_limits(value)
 
 
 def _seed(name: str, value: object) -> int | None:
@@ -233,6 +244,11 @@ class SessionOptions(_Options):
         Refuse plans with nodes that only numpy can compute.
     executor : str
         ``"compiled"``, or ``"interpreted"`` for debugging.
+    load_mode : str
+        ``"map"``, or ``"copy"`` for files that another process may change or truncate while they
+        are in use: see :func:`taper_runtime.load`.
+    limits : Limits
+        What of a file is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
         How tensors are laid out that cross to where a size is known which the run computes.
     seed : int or None
@@ -274,6 +290,8 @@ class SessionOptions(_Options):
     intra_op_num_threads: int
     strict_native: bool
     executor: str
+    load_mode: str
+    limits: Limits
     memory_planning: _MemoryPlanning
     seed: int | None
     enable_profiling: bool
@@ -294,7 +312,9 @@ class SessionOptions(_Options):
     _fields = {  # noqa: RUF012 - a mapping that nobody changes
         "intra_op_num_threads": (0, _threads),
         "strict_native": (False, _flag),
-        "executor": (EXECUTORS[0], _executor),
+        "executor": (EXECUTORS[0], _one_of(EXECUTORS)),
+        "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
+        "limits": (Limits(), _limits),
         "memory_planning": (MemoryPlanning(), _planning),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),

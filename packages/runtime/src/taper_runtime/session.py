@@ -113,7 +113,7 @@ class InferenceSession:
         self._options = options
         self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
         self._model = model
-        self.plan = _plan(source, model)
+        self.plan = _plan(source, model, options)
         self._function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
         executor = _compile(self._function, options, self._threads)
@@ -585,11 +585,11 @@ def _check_mapping(what: str, value: object, names: Sequence[str]) -> None:
         raise InputError(f"{what}: expected a dict of arrays by name of {list(names)}, got {got}")
 
 
-def _plan(source: object, model: str | None) -> Plan:
+def _plan(source: object, model: str | None, options: SessionOptions) -> Plan:
     if isinstance(source, bytes):
-        return loads(source, model)
+        return loads(source, model, limits=options.limits)
     if isinstance(source, (str, os.PathLike)):
-        return load(source, model)
+        return load(source, model, load_mode=options.load_mode, limits=options.limits)
     if not isinstance(source, Plan):
         got = type(source).__name__
         raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {got}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format.foreign import identify
+from taper_runtime.limits import UNLIMITED, Limits, refuse_beyond
 from taper_runtime.plan.checks import (
     ALIGNMENT,
     METADATA_NAME,
@@ -97,7 +98,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def parse_header(buffer: bytes | mmap) -> Container:
+def parse_header(buffer: bytes | mmap, limits: Limits = UNLIMITED) -> Container:
     """Read and check the header of a whole file.
 
     Raises
@@ -118,6 +119,7 @@ def parse_header(buffer: bytes | mmap) -> Container:
             f"expected a header within the file's {len(buffer)} bytes (is it truncated?)",
             length,
         )
+    refuse_beyond("header.length", "header_bytes", length, limits.header_bytes)
     try:
         text = buffer[_LENGTH_BYTES:data].decode()
     except UnicodeDecodeError as error:
@@ -132,6 +134,7 @@ def parse_header(buffer: bytes | mmap) -> Container:
     for key, value in metadata.items():
         if type(value) is not str:
             fail(f"header.{METADATA_NAME}.{key}", "expected a string", value)
+    refuse_beyond("header", "tensors", len(header), limits.tensors)
     return Container(metadata, _parse_entries(header, data, len(buffer)))
 
 

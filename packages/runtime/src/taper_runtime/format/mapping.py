@@ -12,30 +12,59 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.plan.checks import ALIGNMENT
+from taper_runtime.limits import refuse_beyond
+from taper_runtime.plan.checks import ALIGNMENT, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
 
     from taper_runtime.format.writer import FilePath
 
 
 @contextmanager
-def mapped(path: FilePath) -> Iterator[bytes | mmap]:
+def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | mmap]:
     """Give the bytes of a regular file, mapped; name the file in what is raised about them.
 
-    The mapping lives as long as an array in it.
+    The mapping lives as long as an array in it. With ``copied_bytes`` it is one of memory that the
+    file was copied to: what becomes of the file later has no effect.
+
+    Parameters
+    ----------
+    path : path
+    copied_bytes : int, optional
+        What the file has at most, for it to be copied.
 
     Raises
     ------
     OSError
         If the file cannot be opened, or is no regular file: a folder, a device, a named pipe.
+    PlanFormatError
+        If it is to be copied and too large, or is truncated meanwhile.
     """
-    with named(path), open(path, "rb", opener=_open_regular) as file:
-        if os.fstat(file.fileno()).st_size == 0:
+    with named(path), open(path, "rb", buffering=0, opener=_open_regular) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes == 0:
             yield b""  # which no system maps
-        else:
+        elif copied_bytes is None:
             yield mmap(file.fileno(), 0, access=ACCESS_READ)
+        else:
+            refuse_beyond("header", "copied_bytes", nbytes, copied_bytes)
+            yield _copy(file, nbytes)
+
+
+def _copy(file: FileIO, nbytes: int) -> mmap:
+    """Read a file into memory of this process, which begins on a page."""
+    memory = mmap(-1, nbytes)
+    with memoryview(memory) as view:
+        done = 0
+        while done < nbytes:
+            with view[done:] as rest:
+                count = file.readinto(rest)
+            if not count:
+                fail("data", f"expected {nbytes} bytes (was the file truncated?)", done)
+            done += count
+    return memory
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import NO_PLAN, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
@@ -16,7 +16,9 @@ from taper_runtime.format.mapping import aligned_array, mapped
 from taper_runtime.format.models import choose_model, model_names
 from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN
+from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits
 from taper_runtime.ops import REGISTRY
+from taper_runtime.options import LOAD_MODES
 from taper_runtime.plan.checks import (
     ALIGNMENT,
     MAX_BLOCK_DEPTH,
@@ -49,12 +51,17 @@ _TENSOR_OPTIONS = frozenset({"format", "complex"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
 
 
-def load(path: FilePath, model: str | None = None) -> Plan:
-    """Open the plan file at ``path``.
+_DEFAULT = Limits()
 
-    The file is mapped, not read: constants are read-only views of it, whose pages the system loads
-    when they are used and shares between processes. The mapping lives as long as one of them. The
-    file may be deleted or replaced meanwhile, but not changed in place.
+
+def load(
+    path: FilePath,
+    model: str | None = None,
+    *,
+    load_mode: str = "map",
+    limits: Limits = _DEFAULT,
+) -> Plan:
+    """Open the plan file at ``path``.
 
     Parameters
     ----------
@@ -62,27 +69,42 @@ def load(path: FilePath, model: str | None = None) -> Plan:
     model : str, optional
         Which plan, where the file has several; ``"model"``, or the only one, unless given. The
         others are not looked at.
+    load_mode : str
+        ``"map"``: constants are read-only views of the file, whose pages the system loads when they
+        are used and shares between processes. The mapping lives as long as one of them. The file
+        may be deleted or replaced meanwhile, but not changed in place: where another process
+        truncates it, the system ends this one (SIGBUS), as no page is left to read.
+        ``"copy"``: the file is read into memory first; what becomes of it later has no effect.
+    limits : Limits
+        What is refused before it costs memory or time.
 
     Raises
     ------
     InputError
-        If the file has no plan of this name; it lists those that it has.
+        If the file has no plan of this name (it lists those that it has), if there is no such mode,
+        or a limit is no number.
     PlanFormatError
-        If the file is not a valid plan file of this version.
+        If the file is not a valid plan file of this version, or is beyond the limits.
     OSError
         If it cannot be opened, or is no regular file: a folder, a device, a named pipe.
     MemoryError
         If what is not mapped has no room: the nodes, and constants that do not lie aligned.
     """
-    with mapped(path) as buffer:
-        return loads(buffer, model)
+    if load_mode not in LOAD_MODES:
+        modes = " or ".join(map(repr, LOAD_MODES))
+        raise InputError(f"load_mode: expected {modes}, got {load_mode!r}")
+    check_limits(limits)
+    with mapped(path, limits.copied_bytes if load_mode == "copy" else None) as buffer:
+        return loads(buffer, model, limits=limits)
 
 
 def load_all(path: FilePath) -> dict[str, Plan]:
     """Open all plans of the file at ``path``, by name; else as :func:`load`."""
     with mapped(path) as buffer:
-        document, stored = _parse(buffer)
-        return {name: _read(buffer, document, stored, name) for name in model_names(document)}
+        document, stored = _parse(buffer, UNLIMITED)
+        return {
+            name: _read(buffer, document, stored, name, UNLIMITED) for name in model_names(document)
+        }
 
 
 def list_models(path: FilePath) -> list[str]:
@@ -96,11 +118,11 @@ def list_models(path: FilePath) -> list[str]:
         As :func:`load`.
     """
     with mapped(path) as buffer:
-        document, _ = _parse(buffer)
+        document, _ = _parse(buffer, _DEFAULT)
         return model_names(document)
 
 
-def loads(buffer: bytes | mmap, model: str | None = None) -> Plan:
+def loads(buffer: bytes | mmap, model: str | None = None, *, limits: Limits = _DEFAULT) -> Plan:
     """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
 
     Raises
@@ -108,12 +130,12 @@ def loads(buffer: bytes | mmap, model: str | None = None) -> Plan:
     InputError, PlanFormatError
         As :func:`load`.
     """
-    return _read(buffer, *_parse(buffer), model)
+    return _read(buffer, *_parse(buffer, check_limits(limits)), model, limits)
 
 
-def _parse(buffer: bytes | mmap) -> tuple[Any, Mapping[str, StoredArray]]:
+def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Any, Mapping[str, StoredArray]]:
     """Return a file's document, whose version is right, and where its tensors lie."""
-    metadata, entries = parse_header(buffer)
+    metadata, entries = parse_header(buffer, limits)
     field = f"header.{METADATA_NAME}"
     if metadata.get("format") != FORMAT:
         raise PlanFormatError(
@@ -127,17 +149,23 @@ def _parse(buffer: bytes | mmap) -> tuple[Any, Mapping[str, StoredArray]]:
 
 
 def _read(
-    buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], model: str | None
+    buffer: bytes | mmap,
+    document: Any,
+    stored: Mapping[str, StoredArray],
+    model: str | None,
+    limits: Limits,
 ) -> Plan:
     """Return one plan of a file; the field of what is wrong begins with its place there."""
     document, stored, field = choose_model(document, stored, model)
     try:
-        return _read_plan(buffer, document, stored)
+        return _read_plan(buffer, document, stored, limits)
     except PlanFormatError as error:
         raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
 
 
-def _read_plan(buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray]) -> Plan:
+def _read_plan(
+    buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
+) -> Plan:
     """Return a plan of its own document, and of its tensors by their names there."""
     constants, samples = {}, {}
     for name, entry in stored.items():
@@ -146,8 +174,10 @@ def _read_plan(buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredA
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
         else:
             constants[name] = array
-    plan = _from_document(document, constants, samples)
-    validate(plan)
+    check_counts(document, limits)
+    chars = Budget("plan.sizes", "expression_chars", limits.expression_chars)
+    plan = _from_document(document, constants, samples, chars)
+    validate(plan, limits)
     if document["features"] != features(plan):
         fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
     return plan
@@ -157,6 +187,7 @@ def _map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     """View an entry's bytes, or copy them where another tool left them unaligned."""
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
+    array.flags.writeable = False
     return aligned_array(array, storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT)
 
 
@@ -173,7 +204,10 @@ def _check_version(document: Any) -> None:
 
 
 def _from_document(
-    document: Any, constants: dict[str, np.ndarray], samples: dict[str, np.ndarray]
+    document: Any,
+    constants: dict[str, np.ndarray],
+    samples: dict[str, np.ndarray],
+    chars: Budget,
 ) -> Plan:
     """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
     _check_version(document)
@@ -188,21 +222,21 @@ def _from_document(
     check_name(document["default"], "plan.default")
     entries = _object(document, "entries")
     by_entry = _samples_by_entry(samples, [document["default"], *entries] if entries else [])
-    default = _entry(document, by_entry.get(document["default"], samples))
+    default = _entry(document, by_entry.get(document["default"], samples), chars)
     return Plan(
         **default._asdict(),
         constants=constants,
         metadata=metadata,
         default=document["default"],
-        entries={name: _other(name, item, by_entry[name]) for name, item in entries.items()},
+        entries={n: _other(n, item, by_entry[n], chars) for n, item in entries.items()},
     )
 
 
-def _other(name: str, item: Any, samples: dict[str, np.ndarray]) -> Entry:
+def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) -> Entry:
     """Return an entry that is not the default one."""
     field = f"plan.entries[{name!r}]"
     try:
-        return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples)
+        return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples, chars)
     except PlanFormatError as error:
         raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
 
@@ -220,8 +254,8 @@ def _samples_by_entry(
     return found
 
 
-def _entry(item: dict[str, Any], samples: dict[str, np.ndarray]) -> Entry:
-    sizes, expressions = _sizes(item["sizes"])
+def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) -> Entry:
+    sizes, expressions = _sizes(item["sizes"], chars)
     return Entry(
         *_block(item, expressions, "plan", 0),
         samples=samples,
@@ -243,7 +277,7 @@ def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
+def _sizes(item: Any, chars: Budget) -> tuple[dict[str, tuple[int, int]], Expressions]:
     """Return the size variables' ranges, and what their expressions are read with."""
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
@@ -252,12 +286,12 @@ def _sizes(item: Any) -> tuple[dict[str, tuple[int, int]], Expressions]:
     for name, limits in item.items():
         if type(limits) is list:
             limits = _parse_sizes(
-                tuple(limits), Expressions(known), f"plan.sizes[{name!r}]", "most"
+                tuple(limits), Expressions(known, chars), f"plan.sizes[{name!r}]", "most"
             )
         check_variable(name, limits)
         ranges[name] = limits
         known[name] = variable(name, *limits)
-    return ranges, Expressions(known)
+    return ranges, Expressions(known, chars)
 
 
 def _parse_size(value: Any, expressions: Expressions, field: str) -> Any:

@@ -66,7 +66,7 @@ def erfinv(x: Wide) -> Wide:
 def _log_gamma(x: float) -> float:
     try:
         return math.lgamma(x)
-    except ValueError:  # a pole
+    except (ValueError, OverflowError):  # a pole, or beyond all floats
         return math.inf
 
 

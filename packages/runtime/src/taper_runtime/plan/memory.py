@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError, PlanFormatError
@@ -22,34 +22,25 @@ from taper_runtime.plan.checks import (
     tensor_field,
 )
 from taper_runtime.plan.liveness import NEVER
+from taper_runtime.plan.occupancy import Extent, Occupancy
 from taper_runtime.plan.specialize import substitute
-from taper_runtime.sizes import Size, UndecidedError, assuming_nonempty
+from taper_runtime.sizes import Size, assuming_nonempty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from taper_runtime.limits import Budget
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class _Extent(NamedTuple):
-    """Bytes from the first to the last element of a tensor, counted in its root."""
-
-    start: int
-    stop: int
-
-    def overlaps(self, other: _Extent) -> bool:
-        """Whether they share bytes, for some sizes at least."""
-        try:
-            return not (self.stop <= other.start or other.stop <= self.start)
-        except UndecidedError:
-            return True
-
-
 def check_memory(
-    plan: Plan, last_read: Mapping[str, int], replaced: Mapping[str, str] = _NOTHING
+    plan: Plan,
+    last_read: Mapping[str, int],
+    comparisons: Budget,
+    replaced: Mapping[str, str] = _NOTHING,
 ) -> None:
     """Check all placements of a plan whose tensors and nodes are right otherwise.
 
@@ -58,6 +49,8 @@ def check_memory(
     plan : Plan
     last_read : mapping of str to int
         The last step that reads each tensor, as :func:`.last_reads` tells it.
+    comparisons : Budget
+        Of tensors of one root whose places vary with the sizes.
     replaced : mapping of str to str
         Outputs that may lie in the memory of an input: the one whose value each takes the place of.
 
@@ -67,8 +60,14 @@ def check_memory(
     """
     extents = _check_placements(plan, replaced)
     writable = {plan.placements[name].root for name in replaced}
-    written = defaultdict[str, list[str]](list)  # root -> its tensors that may still be read
-    written.update((root, [root]) for root in (*writable, *plan.states))
+    written = defaultdict[str, Occupancy](lambda: Occupancy(comparisons))  # by root
+
+    def add(name: str) -> None:
+        death = last_read.get(name, NEVER)
+        written[plan.placements[name].root].add(name, extents[name], death)
+
+    for root in {*writable, *plan.states}:
+        add(root)
     for step, node in enumerate(plan.nodes):
         if plan.is_executed(node):
             _check_inputs(plan, node, f"plan.nodes[{step}]")
@@ -76,21 +75,23 @@ def check_memory(
                 _check_output(plan, output, writable)
                 _check_write_to_state(plan, node, output, extents)
                 in_root = written[plan.placements[output].root]
-                in_root[:] = [n for n in in_root if last_read.get(n, NEVER) >= step]
-                for name in (*in_root, *node.outputs[:index]):
-                    if _share(plan, name, output, extents) and not (
+                for name in in_root.overlapping(extents[output], step):
+                    if not (
                         index == 0
                         and last_read[name] == step
                         and _is_in_place(plan, node, name, extents)
                     ):
                         _fail_overwrite(plan, node, output, name, last_read[name])
+                for name in node.outputs[:index]:
+                    if _share(plan, name, output, extents):
+                        _fail_overwrite(plan, node, output, name, last_read[name])
         else:
             _check_view(plan, node)
         for output in node.outputs:
-            written[plan.placements[output].root].append(output)
+            add(output)
 
 
-def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, _Extent]:
+def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, Extent]:
     """Check that every tensor lies inside memory it may have; return where in its root."""
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
@@ -113,7 +114,7 @@ def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, _Ext
             fail(f"{field}.strides", f"expected {rank}, one per dim", len(strides))
         if root == name:
             _check_root(plan, spec, field)
-            extents[name] = _Extent(0, sizes[name])
+            extents[name] = Extent(0, sizes[name])
         else:
             try:
                 extents[name] = _check_slice(plan, spec, sizes, replaced.get(name), field)
@@ -131,7 +132,7 @@ def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
 
 def _check_slice(
     plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], replaced: str | None, field: str
-) -> _Extent:
+) -> Extent:
     """Check a tensor that is a slice of another's memory; return which.
 
     Only a tensor with elements lies anywhere.
@@ -166,7 +167,7 @@ def _check_slice(
             f"{field}.offset",
             f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
         )
-    return _Extent(start, stop)
+    return Extent(start, stop)
 
 
 def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
@@ -207,7 +208,7 @@ def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
 
 
 def _check_write_to_state(
-    plan: Plan, node: PlanNode, output: str, extents: Mapping[str, _Extent]
+    plan: Plan, node: PlanNode, output: str, extents: Mapping[str, Extent]
 ) -> None:
     """Check that a node that writes to a state does so in place, as a run that fails can undo."""
     root = plan.tensors[plan.placements[output].root]
@@ -222,13 +223,13 @@ def _check_write_to_state(
         )
 
 
-def _share(plan: Plan, name: str, other: str, extents: Mapping[str, _Extent]) -> bool:
+def _share(plan: Plan, name: str, other: str, extents: Mapping[str, Extent]) -> bool:
     """Whether two tensors share bytes, for some sizes at least."""
     same = plan.placements[name].root == plan.placements[other].root
     return same and extents[name].overlaps(extents[other])
 
 
-def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, _Extent]) -> bool:
+def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, Extent]) -> bool:
     """Whether the op allows its output over its input ``name``, and the two lie exactly so."""
     inplace = REGISTRY[node.op].inplace
     positions = [index for index, read in enumerate(node.inputs) if read == name]

@@ -7,11 +7,12 @@ the file does (docs/format.md).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.formats import PLAIN
+from taper_runtime.limits import UNLIMITED, Budget, Limits
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.binding import bind_sizes
@@ -42,7 +43,14 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
 
-def validate(plan: Plan) -> None:
+class _Shared(NamedTuple):
+    """What the checks of an entry and of the blocks in it share."""
+
+    names: set[str]  # that are taken
+    comparisons: Budget
+
+
+def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
     """Check every rule of a valid plan.
 
     Raises
@@ -50,8 +58,11 @@ def validate(plan: Plan) -> None:
     PlanFormatError
         Naming the first field that breaks a rule.
     """
+    comparisons = Budget("plan.tensors", "comparisons", limits.comparisons)
     check_name(plan.default, "plan.default")
-    _check_entry(plan, {name for entry in plan.entries.values() for name in entry.states})
+    _check_entry(
+        plan, comparisons, {name for entry in plan.entries.values() for name in entry.states}
+    )
     parse_recipes(plan.metadata)
     for name, entry in plan.entries.items():
         field = f"plan.entries[{name!r}]"
@@ -66,20 +77,20 @@ def validate(plan: Plan) -> None:
                     spec.role,
                 )
         try:
-            _check_entry(plan.entry(name), set())
+            _check_entry(plan.entry(name), comparisons, set())
         except PlanFormatError as error:
             raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
 
 
-def _check_entry(plan: Plan, kept: Collection[str]) -> None:
+def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
     """Check a plan but for its other entries, which write the states ``kept``."""
     try:
-        _check_function(plan, kept)
+        _check_function(plan, comparisons, kept)
     except OpError as error:
         raise PlanFormatError("plan.sizes", str(error)) from error
 
 
-def _check_function(plan: Plan, kept: Collection[str]) -> None:
+def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
     """Do it; OpError where what follows from sizes is no expression within their limits."""
     _check_sizes(plan)
     for name, spec in plan.tensors.items():
@@ -89,11 +100,12 @@ def _check_function(plan: Plan, kept: Collection[str]) -> None:
     _check_states(plan, kept)
     _check_constants(plan)
     _check_samples(plan)
-    last_read = _check_nodes(plan, set(plan.tensors))
+    last_read = _check_nodes(plan, _Shared(set(plan.tensors), comparisons))
     places = {after: plan.placements.get(after) for after in plan.states.values()}
     check_memory(
         plan,
         last_read,
+        comparisons,
         {n: state for state, n in plan.states.items() if (at := places[n]) and at.root == state},
     )
     _check_trees(plan)
@@ -274,9 +286,10 @@ def _check_constants(plan: Plan) -> None:
 
 def _check_samples(plan: Plan) -> None:
     shapes: dict[str, Shape] = {}
+    inputs = {*plan.inputs}
     for name, array in plan.samples.items():
         field = f"plan.samples[{name!r}]"
-        if name not in plan.inputs:
+        if name not in inputs:
             raise PlanFormatError(field, "expected the name of an input")
         _check_array(array, plan.tensors[name], field)
         shapes[name] = array.shape
@@ -307,7 +320,7 @@ def _check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
 
 
 def _check_block(
-    plan: Plan, block: Block, names: set[str], replaced: int, field: str, depth: int
+    plan: Plan, block: Block, shared: _Shared, replaced: int, field: str, depth: int
 ) -> None:
     """Check a block of a node; of its outputs, the first ``replaced`` are former inputs' values."""
     try:
@@ -315,30 +328,31 @@ def _check_block(
             _check_spec(name, spec)
             if spec.role not in ("input", "output", "intermediate"):
                 fail(f"{tensor_field(name)}.role", "expected input, output or intermediate", name)
-            if name in names:
+            if name in shared.names:
                 fail(tensor_field(name), "expected a name that no other tensor has", name)
-            names.add(name)
+            shared.names.add(name)
         body = plan.body(block)
         _check_expressions(body)
         _check_signature(block.inputs, block.tensors, "input")
         _check_signature(block.outputs, block.tensors, "output")
         if len(set(block.outputs)) < len(block.outputs):
             raise PlanFormatError("plan.outputs", "expected every output once")
-        last_read = _check_nodes(body, names, depth)
+        last_read = _check_nodes(body, shared, depth)
         pairs = zip(block.outputs[:replaced], block.inputs, strict=False)
         check_memory(
             body,
             last_read,
+            shared.comparisons,
             {after: name for after, name in pairs if block.placements[after].root == name},
         )
     except PlanFormatError as error:
         raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
 
 
-def _check_nodes(plan: Plan, names: set[str], depth: int = 0) -> dict[str, int]:
+def _check_nodes(plan: Plan, shared: _Shared, depth: int = 0) -> dict[str, int]:
     """Check every node's op, tensors and attrs; return the last step that reads each tensor.
 
-    ``names`` are those that are taken in the whole plan; it gains those of blocks.
+    The names of ``shared`` gain those of blocks.
     """
     tensors = plan.tensors
     types = {name: spec.type for name, spec in tensors.items()}
@@ -363,7 +377,7 @@ def _check_nodes(plan: Plan, names: set[str], depth: int = 0) -> dict[str, int]:
             if name in defined:
                 fail(where, "expected a tensor without a value yet", name)
             defined.add(name)
-        _check_blocks(plan, node, names, field, depth + 1)
+        _check_blocks(plan, node, shared, field, depth + 1)
         _check_types(node, types, field)
         for key, value in node.attrs.items():
             values = value if type(value) in (tuple, list) else (value,)
@@ -390,7 +404,7 @@ def _check_origins_before(plan: Plan, node: PlanNode, defined: Collection[str], 
             fail(field, f"expected {name}'s origin {plan.origins[name][0]!r} before it", name)
 
 
-def _check_blocks(plan: Plan, node: PlanNode, names: set[str], field: str, depth: int) -> None:
+def _check_blocks(plan: Plan, node: PlanNode, shared: _Shared, field: str, depth: int) -> None:
     """Check the blocks of a node."""
     if not node.blocks:
         return
@@ -405,7 +419,7 @@ def _check_blocks(plan: Plan, node: PlanNode, names: set[str], field: str, depth
         fail(f"{field}.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", depth)
     for index, block in enumerate(node.blocks):
         carries = op.carries(attrs, index)
-        _check_block(plan, block, names, carries, f"{field}.blocks[{index}]", depth)
+        _check_block(plan, block, shared, carries, f"{field}.blocks[{index}]", depth)
 
 
 def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:

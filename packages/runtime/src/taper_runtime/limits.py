@@ -1,0 +1,134 @@
+"""How much of a file a reader takes, so that a stranger's costs little before it is refused."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.plan.checks import MAX_BLOCK_DEPTH
+
+
+class Limits(NamedTuple):
+    """The most that a plan file may have: for what an honest one needs, with room to spare.
+
+    The format's own limits (docs/format.md), which nobody can raise, are beyond these.
+
+    Attributes
+    ----------
+    header_bytes : int
+        Of everything but weights and samples. Python needs some 35 times as much to hold it.
+    nodes : int
+        Of all entries and blocks.
+    tensors : int
+        Of all entries and blocks, and of weights and samples in the file.
+    entries : int
+        Beside the default one.
+    expression_chars : int
+        Of all different size expressions; 100 000 take about a second.
+    comparisons : int
+        Pairs of tensors of one root that have to be compared where sizes vary; 50 000 take
+        about two seconds.
+    copied_bytes : int
+        Of the file, where it is copied: ``load_mode="copy"``.
+    """
+
+    header_bytes: int = 1 << 25
+    nodes: int = 50_000
+    tensors: int = 200_000
+    entries: int = 256
+    expression_chars: int = 100_000
+    comparisons: int = 50_000
+    copied_bytes: int = 1 << 36
+
+
+#: What nobody has to keep to who made the plan.
+UNLIMITED = Limits(*[2**63 - 1] * len(Limits._fields))
+
+
+def check_limits(limits: object) -> Limits:
+    """Return ``limits`` if each is a whole number of at least 0.
+
+    Raises
+    ------
+    InputError
+        Naming the field that is none.
+    """
+    if not isinstance(limits, Limits):
+        raise InputError(f"limits: expected Limits, got {limits!r}")
+    for name, value in limits._asdict().items():
+        if type(value) is not int or value < 0:
+            raise InputError(f"limits.{name}: expected an integer of at least 0, got {value!r}")
+    return limits
+
+
+def refuse_beyond(field: str, what: str, got: int, most: int) -> None:
+    """Refuse what there is more of than a limit allows.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the limit.
+    """
+    if got > most:
+        raise PlanFormatError(field, f"expected at most {most}, got {got}; Limits.{what} says so")
+
+
+class Budget:
+    """So much of something that a plan may use up in all.
+
+    Parameters
+    ----------
+    field : str
+        Where a plan uses it.
+    what : str
+        The field of :class:`Limits`.
+    most : int
+    """
+
+    def __init__(self, field: str, what: str, most: int) -> None:
+        self._field, self._what, self._most = field, what, most
+        self._spent = 0
+
+    def spend(self, count: int) -> None:
+        """Use up so much more.
+
+        Raises
+        ------
+        PlanFormatError
+            If there is not so much left.
+        """
+        self._spent += count
+        refuse_beyond(self._field, self._what, self._spent, self._most)
+
+
+def check_counts(document: Any, limits: Limits) -> None:
+    """Check how many nodes, tensors and entries the JSON of a plan has, whatever else it says.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the limit.
+    """
+    entries = _get(document, "entries", dict)
+    refuse_beyond("plan.entries", "entries", len(entries), limits.entries)
+    counts = [_count(item, 0) for item in (document, *entries.values())]
+    refuse_beyond("plan.nodes", "nodes", sum(n for n, _ in counts), limits.nodes)
+    refuse_beyond("plan.tensors", "tensors", sum(t for _, t in counts), limits.tensors)
+
+
+def _count(item: Any, depth: int) -> tuple[int, int]:
+    """Return how many nodes and tensors an entry or a block has, with the blocks in it."""
+    nodes = _get(item, "nodes", list)
+    n_nodes, n_tensors = len(nodes), len(_get(item, "tensors", dict))
+    for node in nodes if depth <= MAX_BLOCK_DEPTH else ():
+        for block in _get(node, "blocks", list):
+            inner = _count(block, depth + 1)
+            n_nodes += inner[0]
+            n_tensors += inner[1]
+    return n_nodes, n_tensors
+
+
+def _get(item: Any, key: str, kind: type) -> Any:
+    """Return what an object has under ``key``, or nothing where that is of another kind."""
+    value = item.get(key) if type(item) is dict else None
+    return value if type(value) is kind else kind()

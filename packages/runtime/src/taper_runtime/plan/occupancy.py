@@ -1,0 +1,83 @@
+"""Which bytes of a root are read later."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from taper_runtime.sizes import Size, UndecidedError
+
+if TYPE_CHECKING:
+    from taper_runtime.limits import Budget
+
+#: From so many tensors on, numpy compares all of them at once sooner than Python each.
+_MANY = 32
+
+
+class Extent(NamedTuple):
+    """Bytes from the first to the last element of a tensor, counted in its root."""
+
+    start: int
+    stop: int
+
+    def overlaps(self, other: Extent) -> bool:
+        """Whether they share bytes, for some sizes at least."""
+        try:
+            return not (self.stop <= other.start or other.stop <= self.start)
+        except UndecidedError:
+            return True
+
+
+class Occupancy:
+    """The tensors in one root.
+
+    A file may have any number of them, so that comparing each with each must cost little.
+
+    Parameters
+    ----------
+    comparisons : Budget
+        Spent where sizes vary: such a comparison may take long.
+    """
+
+    def __init__(self, comparisons: Budget) -> None:
+        self._comparisons = comparisons
+        self._names: list[str] = []
+        self._extents: list[Extent] = []
+        self._starts, self._stops, self._deaths = (array("q") for _ in range(3))
+        self._varies = False
+
+    def add(self, name: str, extent: Extent, death: int) -> None:
+        """Add a tensor that is read to the step ``death``."""
+        self._names.append(name)
+        self._extents.append(extent)
+        self._deaths.append(death)
+        self._varies = self._varies or Size in map(type, extent)
+        if not self._varies:
+            self._starts.append(extent.start)
+            self._stops.append(extent.stop)
+
+    def overlapping(self, extent: Extent, step: int) -> list[str]:
+        """Return the tensors that share bytes with ``extent`` and are read at ``step`` or later.
+
+        Raises
+        ------
+        PlanFormatError
+            If the comparisons are spent.
+        """
+        if len(self._names) > _MANY and not self._varies and Size not in map(type, extent):
+            starts, stops, deaths = map(np.frombuffer, self._columns(), "qqq")
+            found = (starts < extent.stop) & (stops > extent.start) & (deaths >= step)
+            return [self._names[index] for index in np.flatnonzero(found)]
+        alive = [
+            (name, other)
+            for name, other, death in zip(self._names, self._extents, self._deaths, strict=True)
+            if death >= step
+        ]
+        if self._varies:
+            self._comparisons.spend(len(alive))
+        return [name for name, other in alive if other.overlaps(extent)]
+
+    def _columns(self) -> tuple[array[int], array[int], array[int]]:
+        return self._starts, self._stops, self._deaths

@@ -1,0 +1,49 @@
+"""Fuzz the loader and what it lets through, guided by coverage of the Python and of the C.
+
+``python -m tests.fuzz FOLDER [options of libFuzzer]``, under AddressSanitizer: `nox -s fuzz`.
+FOLDER holds the corpus, and gets what covers more.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import atheris
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
+
+with atheris.instrument_imports(include=["taper_runtime"]):
+    from tests.fuzz.mutation import STRANGE, mutate
+    from tests.fuzz.seeds import seeds
+    from tests.fuzz.target import check
+
+_known: list[bytes] = []
+
+
+def main() -> None:
+    """Write the seeds into the folder, then fuzz."""
+    corpus = Path(next(argument for argument in sys.argv[1:] if not argument.startswith("-")))
+    corpus.mkdir(parents=True, exist_ok=True)
+    for index, blob in enumerate(seeds()):
+        _known.append(blob)
+        (corpus / f"seed-{index:04}").write_bytes(blob)
+    atheris.Setup(sys.argv, check, custom_mutator=_mutate)
+    atheris.Fuzz()
+
+
+def _mutate(blob: bytes, max_size: int, seed: int) -> bytes:
+    rng = random.Random(seed)
+    if rng.random() < 0.95:
+        for base in (blob, rng.choice(_known)):
+            try:
+                made = mutate(bytes(base), rng, _known)
+            except STRANGE:
+                continue
+            if len(made) <= max_size:
+                return made
+    return bytes(atheris.Mutate(blob, max_size))
+
+
+main()

@@ -1,0 +1,130 @@
+"""Valid plan files to begin from: every op, and every part that a file can have."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from control_plans import counting, cumulative
+from measured_plans import measured_plan
+from op_samples import SAMPLED, stored_inputs, type_of
+from plan_files import small_plan
+from random_graphs import random_graph
+from sized_plans import sized_plan
+from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.planning import make_plan
+from taper_runtime.formats import PLAIN
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.plan import Entry, Placement, Plan, PlanNode, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Samples of one op that are seeds; the largest seed in bytes.
+_PER_OP, _LARGEST = 4, 1 << 15
+
+
+def seeds() -> Iterator[bytes]:
+    """The bytes of each seed's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.taper")
+        for plan in plans():
+            plan.save(path)
+            blob = path.read_bytes()
+            if len(blob) <= _LARGEST:
+                yield blob
+
+
+def plans() -> Iterator[Plan]:
+    """The plans of the seeds."""
+    yield small_plan()
+    yield sized_plan()
+    yield measured_plan()
+    yield counting()
+    yield cumulative()
+    yield _with_entries()
+    yield _with_states()
+    yield _of_complex_numbers()
+    for seed in range(12):
+        graph = random_graph(seed)
+        compile_graph(graph)
+        yield make_plan(graph)
+    for op in SAMPLED:
+        samples = [sample for sample in op.samples() if sum(map(_nbytes, sample.inputs)) < 4096]
+        for sample in samples[:: max(1, len(samples) // _PER_OP)]:
+            plan = of_sample(op.name, sample)
+            if all(plan.tensors[name].format == PLAIN for name in plan.outputs):
+                yield plan
+
+
+def of_sample(op: str, sample: object) -> Plan:
+    """A plan of one node, with a constant for each input that is in a format."""
+    arrays = [None if array is None else np.asarray(array) for array in stored_inputs(sample)]
+    names = [None if array is None else f"x{i}" for i, array in enumerate(arrays)]
+    types = [
+        type_ and type_._replace(format=sample.formats.get(i, PLAIN))
+        for i, type_ in enumerate(map(type_of, sample.inputs))
+    ]
+    roles = ["constant" if i in sample.formats else "input" for i in range(len(types))]
+    known = {n: (t, r) for n, t, r in zip(names, types, roles, strict=True) if n is not None}
+    outputs = REGISTRY[op].infer_types(types, sample.attrs)
+    known |= {f"y{i}": (type_, "output") for i, type_ in enumerate(outputs)}
+    named = {name: array for name, array in zip(names, arrays, strict=True) if name is not None}
+    return Plan(
+        nodes=(PlanNode(op, tuple(names), tuple(n for n in known if n[0] == "y"), sample.attrs),),
+        tensors={n: TensorSpec(n, t.dtype, t.shape, r, t.format) for n, (t, r) in known.items()},
+        placements={
+            n: Placement(n, 0, contiguous_strides(t.storage.shape)) for n, (t, _) in known.items()
+        },
+        inputs=tuple(n for n, (_, role) in known.items() if role == "input"),
+        outputs=tuple(n for n in known if n[0] == "y"),
+        constants={n: array for n, array in named.items() if known[n][1] == "constant"},
+        samples={n: array for n, array in named.items() if known[n][1] == "input"},
+    )
+
+
+def _nbytes(array: object) -> int:
+    return 0 if array is None else np.asarray(array).nbytes
+
+
+def _with_entries() -> Plan:
+    plan = small_plan()
+    block = plan.as_block()
+    own = {name: s for name, s in plan.tensors.items() if s.role != "constant"}
+    places = {name: plan.placements[name] for name in own}
+    other = Entry(*block._replace(tensors=own, placements=places), samples=plan.samples)
+    return plan._replace(entries={"again": other})
+
+
+def _with_states() -> Plan:
+    """Rows written to a cache in place, a running sum, and random numbers."""
+    graph = Graph()
+    x = graph.add_input("x", "float32", (2, 3))
+    at = graph.add_input("at", "int64", (2,))
+    cache = graph.add_state("cache", np.zeros((6, 3), np.float32))
+    total = graph.add_state("total", np.ones((3,), np.float32))
+    written = graph.add_node("WRITE", [cache, at, graph.add_node("EXP", [x])], {"axis": 0})
+    graph.set_next("cache", written)
+    added = graph.add_node("ADD", [total, graph.add_node("SUM", [written], {"axes": (0,)})])
+    graph.set_next("total", added)
+    graph.set_outputs([graph.add_node("MUL", [added, added])])
+    compile_graph(graph)
+    return make_plan(graph)
+
+
+def _of_complex_numbers() -> Plan:
+    names = {"a": "input", "b": "input", "y": "output"}
+    strides = contiguous_strides((3, 2))
+    return Plan(
+        nodes=(PlanNode("COMPLEX_MUL", ("a", "b"), ("y",)),),
+        tensors={n: TensorSpec(n, "float32", (3, 2), r, is_complex=True) for n, r in names.items()},
+        placements={name: Placement(name, 0, strides) for name in names},
+        inputs=("a", "b"),
+        outputs=("y",),
+        constants={},
+    )

@@ -1,0 +1,105 @@
+"""What any file may do at most: be refused, or load, be shown, and run or refuse its inputs."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from op_samples import array_of
+from taper_runtime import InferenceSession, InputError, Plan, SessionOptions
+from taper_runtime.errors import PlanFormatError
+from taper_runtime.executor.program import example_sizes
+from taper_runtime.format.reader import loads
+from taper_runtime.plan.specialize import specialize
+from taper_runtime.report import describe_plan, plan_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Bytes of all tensors, and nodes, of a plan that is run; CPU seconds of a run, as plans may loop.
+_RUN_BYTES, _RUN_NODES, _RUN_S = 1 << 20, 200, 1.0
+
+
+class Endless(Exception):
+    """A run took its time: whoever runs a stranger's plan has to end it."""
+
+
+def check(blob: bytes) -> str:
+    """Load and run a file; return what became of it.
+
+    Raises
+    ------
+    Exception
+        Whatever a user would not expect from the documents.
+    """
+    try:
+        plan = loads(blob)
+    except PlanFormatError as error:
+        text = str(error)
+        assert text.isprintable() and len(text) < 600, text  # noqa: PT018
+        return "refused"
+    try:
+        text = describe_plan(plan)
+        plan_data(plan)
+    except InputError:  # a tensor or the arena would be too large
+        return "large"
+    assert all(line.isprintable() for line in text.splitlines())
+    plan.fingerprint()
+    ran = [_run(plan.entry(name)) for name in plan.entry_names]
+    return "ran" if all(ran) else "refused to run"
+
+
+def _run(plan: Plan) -> bool:
+    """Run on one thread and on two; the bits are the same."""
+    try:
+        specs = specialize(plan, example_sizes(plan)).tensors
+    except InputError:
+        return False
+    bodies = [block for node in plan.nodes for block in node.blocks]
+    if len(plan.nodes) + sum(len(body.nodes) for body in bodies) > _RUN_NODES:
+        return False
+    if sum(spec.nbytes for spec in specs.values()) > _RUN_BYTES:
+        return False
+    rng = np.random.default_rng(0)
+    feed = {
+        name: plan.samples[name] if name in plan.samples else array_of(specs[name].type, rng)
+        for name in plan.inputs
+    }
+    results = [_outputs(plan, feed, threads) for threads in (1, 2)]
+    assert results[0] == results[1], "the bits depend on the number of threads"
+    return results[0] is not None
+
+
+def _outputs(plan: Plan, feed: dict[str, np.ndarray], threads: int) -> list[bytes] | None:
+    """The bytes that two runs give, None where a run refuses its inputs."""
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    options.seed = 0
+    found = []
+    try:
+        with _limited(_RUN_S):
+            session = InferenceSession(plan, options)
+            for _ in range(2):
+                found += [array.tobytes() for array in session.run(None, feed)]
+    except (InputError, Endless):
+        return None
+    return found
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise :class:`Endless` after so much CPU time."""
+
+    def end(number: int, frame: object) -> None:
+        raise Endless
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
