@@ -1,6 +1,4 @@
-"""torchvision's op nms, or, where torchvision is not installed, one of the same schema."""
-
-import importlib.util
+"""torchvision's op nms, or, where torchvision is not there, one of the same schema."""
 
 import numpy as np
 import torch
@@ -25,14 +23,14 @@ def reference(boxes, scores, iou_threshold):
     return torch.tensor(kept, dtype=torch.int64)
 
 
-if importlib.util.find_spec("torchvision") is not None:
-    import torchvision  # noqa: F401 - defines its ops
-else:
-    _library = torch.library.Library("torchvision", "DEF")
+_NAME = "torchvision::nms"
+_library = torch.library.Library("torchvision", "FRAGMENT")
+if not hasattr(torch.ops.torchvision, "nms"):
     _library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+if not torch._C._dispatch_has_kernel_for_dispatch_key(_NAME, "CPU"):
     _library.impl("nms", reference, "CPU")
 
-    @torch.library.register_fake("torchvision::nms", lib=_library)
+    @torch.library.register_fake(_NAME, lib=_library)
     def _(dets, scores, iou_threshold):
         count = torch.library.get_ctx().new_dynamic_size()
         return dets.new_empty(count, dtype=torch.int64)

@@ -191,12 +191,16 @@ _NO_LIBRARY = "ops come with taper_runtime; no library of others is loaded"
 
 
 class MemoryPlanning(NamedTuple):
-    """How the memory of tensors is laid out whose sizes a run finds out.
+    """How the memory of tensors is laid out.
+
+    The algorithm, the interval and what follows are about tensors whose sizes a run finds out, that
+    cross to where those sizes are known; ``enabled`` is about all.
 
     Attributes
     ----------
     enabled : bool
-        Whether places are reserved at all; else each such tensor has memory of its own.
+        Whether tensors that are not needed at the same time share memory. Else each has memory of
+        its own: results are the same, a run takes more of it.
     algorithm : str
         ``"bump"``, where nothing shares memory, ``"greedy_by_size"``, ``"disjoint_groups"``, or
         ``"best"``, the smallest that is known.
@@ -250,7 +254,7 @@ class SessionOptions(_Options):
     limits : Limits
         What of a file is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
-        How tensors are laid out that cross to where a size is known which the run computes.
+        Whether tensors share memory, and how those are laid out whose sizes a run finds out.
     seed : int or None
         Where a plan draws random numbers: the runs of the session, one after the other, draw what
         the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws

@@ -53,10 +53,17 @@ class RecordingExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        share_memory: bool = True,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
-        executor = CompiledExecutor.compile(plan, strict_native=strict_native, threads=threads)
+        executor = CompiledExecutor.compile(
+            plan, strict_native=strict_native, threads=threads, share_memory=share_memory
+        )
         return cls(executor)
 
     def run(

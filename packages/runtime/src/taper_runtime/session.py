@@ -605,13 +605,19 @@ def _absolute(model: object) -> str | None:
 
 def _compile(plan: Plan, options: SessionOptions, threads: int) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
+    planning = options.memory_planning
+    share = planning.enabled
     if not plan.origins:
-        return base.compile(plan, strict_native=strict, threads=threads)
+        return base.compile(plan, strict_native=strict, threads=threads, share_memory=share)
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
-    planning = options.memory_planning
     return StagedExecutor.compile(
-        plan, strict_native=strict, threads=threads, base=base, planning=planning
+        plan,
+        strict_native=strict,
+        threads=threads,
+        share_memory=share,
+        base=base,
+        planning=planning,
     )
 
 

@@ -43,11 +43,16 @@ class CompiledExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        share_memory: bool = True,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        runner = make_runner(plan, threads)
+        runner = make_runner(plan, threads, share_memory=share_memory)
         found = sites(plan)
         if strict_native:
             kernels = runner.kernels()

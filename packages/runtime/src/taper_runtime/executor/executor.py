@@ -23,7 +23,14 @@ class Executor(ABC):
 
     @classmethod
     @abstractmethod
-    def compile(cls, plan: Plan, *, strict_native: bool = False, threads: int = 1) -> Executor:
+    def compile(
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        share_memory: bool = True,
+    ) -> Executor:
         """Prepare ``plan`` for running.
 
         Parameters
@@ -34,6 +41,8 @@ class Executor(ABC):
             Refuse nodes that no native kernel serves instead of computing them with numpy.
         threads : int
             Threads a run may use, the caller's among them. The bits do not depend on it.
+        share_memory : bool
+            Whether tensors that are not needed at the same time may lie in the same memory.
 
         Raises
         ------

@@ -65,9 +65,17 @@ class InterpretedExecutor(Executor):
 
     @classmethod
     def compile(
-        cls, plan: Plan, *, strict_native: bool = False, threads: int = 1
+        cls,
+        plan: Plan,
+        *,
+        strict_native: bool = False,
+        threads: int = 1,
+        share_memory: bool = True,
     ) -> InterpretedExecutor:
-        """See :meth:`Executor.compile`; every node runs on the caller's thread."""
+        """See :meth:`Executor.compile`.
+
+        Every node runs on the caller's thread, no two roots share memory.
+        """
         steps = []
         fallbacks = []
         for node in () if plan.sizes else filter(plan.is_executed, plan.nodes):

@@ -48,7 +48,7 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_runner(plan: Plan, threads: int) -> Runner:
+def make_runner(plan: Plan, threads: int, *, share_memory: bool = True) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
@@ -69,7 +69,7 @@ def make_runner(plan: Plan, threads: int) -> Runner:
     places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
-    builder = _Builder(threads)
+    builder = _Builder(threads, share_memory=share_memory)
     _, all_places = builder.add_body(plan, places, kept)
     scope = _Scope(plan, all_places)
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
@@ -111,7 +111,8 @@ class _Builder:
         Each behind the one around it.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, share_memory: bool) -> None:
+        self._share_memory = share_memory
         self.steps: list[Any] = []
         self.bodies: list[Any] = []
         self._threads = threads
@@ -127,6 +128,9 @@ class _Builder:
         """
         nodes = executed_nodes(plan)
         roots = arena_blocks(plan, nodes, kept, places)
+        if not self._share_memory:  # each is needed from the first to the last
+            last = len(nodes) - 1
+            roots = {root: block._replace(birth=0, death=last) for root, block in roots.items()}
         places = {
             **places,
             **{r: Place(_program.ARENA, self._n_roots + i) for i, r in enumerate(roots)},

@@ -52,13 +52,19 @@ class StagedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        share_memory: bool = True,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
         stages = cut(plan)
         executors = [
-            base.compile(stage.plan, strict_native=strict_native, threads=threads)
+            base.compile(
+                stage.plan,
+                strict_native=strict_native,
+                threads=threads,
+                share_memory=share_memory,
+            )
             for stage in stages
         ]
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
