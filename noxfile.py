@@ -102,7 +102,13 @@ def tests_runtime(session: nox.Session) -> None:
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
-    paths = session.posargs or ["tests/null", "tests/runtime", "tests/compiler", "tests/fuzz"]
+    paths = session.posargs or [
+        "tests/null",
+        "tests/runtime",
+        "tests/compiler",
+        "tests/fuzz",
+        "tests/soak",
+    ]
     session.run("python", "-m", "pytest", "-q", *paths)
 
 
@@ -217,6 +223,18 @@ def fuzz(session: nox.Session) -> None:
     limits = ("-max_len=65536", "-timeout=30", "-rss_limit_mb=6000")
     command = ("python", "-W", "ignore", "-m", "tests.fuzz", "build/fuzz-corpus", *limits)
     session.run(*command, f"-artifact_prefix={found}/", f"-max_total_time={seconds}", env=checks)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Many threads at several models for minutes: each answer right, memory flat.
+
+    `nox -s soak -- --minutes 10`; with `--write` into docs/results/soak.md.
+    """
+    session.install("numpy", "matplotlib")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("python", "-m", "tests.soak", *session.posargs)
 
 
 @nox.session

@@ -67,7 +67,16 @@ def test_json_of_export(taper):
     assert "made" in err
     data = json.loads(out)
     plan_form = schema("inspect")
-    left_out = ["model", "models", "constants", "nodes", "others"]
+    left_out = [
+        "fingerprint",
+        "batch",
+        "model",
+        "models",
+        "weights",
+        "constants",
+        "nodes",
+        "others",
+    ]
     for key in left_out:
         del plan_form[key]
     *first, last = left_out
@@ -149,6 +158,7 @@ def test_dynamic_shapes_of_a_function(taper):
         (["--input-names", "a,b"], {"input_names": ["a", "b"]}),
         (["--output-names", "c"], {"output_names": ["c"]}),
         (["--trace", "t.html"], {"trace": Path("t.html")}),
+        (["--weights", "replaceable"], {"weights": "replaceable"}),
     ],
 )
 def test_options_are_those_of_python(options, wanted, taper, monkeypatch):

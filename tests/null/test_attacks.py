@@ -559,3 +559,13 @@ def output_over_an_input_of_an_op_that_is_not_in_place(file):
 @attack("plan.nodes[3].inputs[0]")
 def strided_input_of_an_op_that_takes_none(file):
     file.plan["nodes"][3].update(op="SOFTMAX", inputs=["s"], attrs={"axis": 0})
+
+
+@attack("plan.weights")
+def weights_that_are_none(file):
+    file.plan |= {"weights": {}, "derived": {}}
+
+
+@attack("plan.derived")
+def weights_without_recipes(file):
+    file.plan["weights"] = {"w": {"kind": "parameter", "dtype": "float32", "shape": [4, 8]}}

@@ -420,6 +420,7 @@ def test_page_shows_a_valid_file(tmp_path):
     written = PlanFile((tmp_path / "m.taper").read_bytes())
     assert written.plan == document
     header["__metadata__"].pop("plan")
+    assert written.header["__metadata__"].pop("fingerprint") == plan.fingerprint()
     assert written.header == header
     assert list(written.header) == list(header)
 

@@ -98,6 +98,10 @@ BOMBS = {
         file_of([], [], {}, entries={f"e{i}": {} for i in range(5)}), 5, "plan.entries",
         "plan.entries['e0'].input_tree",
     ),
+    "models": (
+        file_of([], [], {}, models={"a": {}, "b": {}}, features=["models"]), 2, "plan.models",
+        "plan.default",
+    ),
     "expression_chars": (
         written_as("2*n", "2*n", "n + 1"), 9, "plan.sizes", "plan.tensors['y0']",
     ),

@@ -268,8 +268,9 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
         return {}
 
     monkeypatch.setattr("taper_runtime.report.plan_data", chatty)
-    out = '{"model": "model", "models": ["model"]}\n'
-    assert taper("inspect", model, "--json") == (0, out, "chatter\n")
+    code, out, err = taper("inspect", model, "--json")
+    assert (code, err) == (0, "chatter\n")
+    assert [*json.loads(out)] == ["fingerprint", "batch", "model", "models"]
 
 
 def test_warnings_are_one_line_each(taper, monkeypatch, model):

@@ -1,4 +1,4 @@
-"""Plans of control flow, without an exporter: a scan in a scan, and a loop that data ends."""
+"""Plans with branches and loops, made by hand."""
 
 import numpy as np
 

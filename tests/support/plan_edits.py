@@ -39,7 +39,7 @@ EDITS = {
         "dims_whose_product_python_would_not_print": ("header.w.shape", [10**4000, 10**4000]),
         "huge_dim_behind_a_zero": ("header.w.shape", [0, 2**62, 2**62]),
         "too_many_dims": ("header.w.shape", [4, 8] + [1] * 31),
-        "million_dims": ("header.w.shape", [2**63] * 1_000_000),
+        "million_dims": ("header.w.shape", [1] * 1_000_000),
     },
     "header['w'].data_offsets": {
         "size_that_contradicts_the_shape": ("header.w.shape", [4, 4]),

@@ -65,6 +65,11 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         help="cast the module and its floating-point arguments first",
     )
     parser.add_argument(
+        "--weights",
+        choices=("fixed", "replaceable"),
+        help="whether a session can load other weights (default: fixed)",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE.html | FILE.json",
@@ -87,7 +92,9 @@ def _export(args: argparse.Namespace) -> Result:
         return _explained(explain(model, inputs, kwargs, **shapes))
     from taper_frontend.exporter import export
 
-    given = {name: getattr(args, name) for name in ("input_names", "output_names", "trace")}
+    given = {
+        name: getattr(args, name) for name in ("input_names", "output_names", "trace", "weights")
+    }
     options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():
         # those of the export itself stand in the report

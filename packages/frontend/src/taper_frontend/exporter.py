@@ -13,7 +13,6 @@ from taper_frontend.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.stages import STAGES, Pass
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
 from taper_frontend.errors import ExportError
@@ -36,9 +35,13 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.pipeline import Pass
     from taper_frontend.lowering.lower import Lowered
     from taper_runtime.plan.plan import Plan
 
+
+#: What ``weights`` of an export may be.
+WEIGHTS = ("fixed", "replaceable")
 
 #: What an export does, in order. Some come again where the first capture is of no use.
 STEPS = ("capture", "lower", "optimize", "plan", "verify")
@@ -53,12 +56,13 @@ def export(
     output_names: Sequence[str] | None = None,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
-    passes: Sequence[Pass] = STAGES,
+    passes: Sequence[Pass | str] | None = None,
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
+    weights: str = "fixed",
 ) -> Plan:
     """Export a model to a plan.
 
@@ -83,10 +87,11 @@ def export(
         The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
         {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. Outputs may stand there too;
         their shapes follow from the model.
-    passes : sequence of callables, optional
-        The graph pipeline: ``(Graph) -> bool`` each, in order. The default is
-        :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is the list
-        of steps; ``()`` exports the graph as lowered.
+    passes : sequence of callable or str, optional
+        The graph pipeline: ``(Graph) -> bool`` each, in order, or the name of a stage or pass. The
+        default is :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is
+        the list of steps, with the passes that :func:`taper_frontend.passes.register_pass` has
+        given a place among them; ``()`` exports the graph as lowered.
     verify : bool
         Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
@@ -104,6 +109,10 @@ def export(
         Where to write what the compiler did: a page if it ends in ``.html``, the same as JSON if in
         ``.json``. The default is what the environment variable ``TAPER_TRACE`` says. Where several
         captures are tried, it is about the last.
+    weights : str
+        ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
+        persistent buffers. The compiler then does not look at the values, and the plan keeps those
+        from which constants are computed; see ``docs/how-to/swap-weights.md``.
 
     Returns
     -------
@@ -120,7 +129,7 @@ def export(
         ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
         the module's, or ``metadata`` is not text, or ``trace`` cannot be written, or the
         checkpoint lacks a tensor or has one of another shape or dtype (all of them are listed), or
-        there is no room for the plan's constants.
+        there is no room for the plan's constants, or a name among ``passes`` is unknown.
 
     Warns
     -----
@@ -130,7 +139,15 @@ def export(
     """
     if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
         raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
-    options = Options(input_names, output_names, passes, trace=trace_path(trace))
+    if weights not in WEIGHTS:
+        raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
+    options = Options(
+        input_names,
+        output_names,
+        passes,
+        trace=trace_path(trace),
+        replaceable=weights == "replaceable",
+    )
     with _steps(progress) as step:
         step("capture")
         model = opened(module)
@@ -170,14 +187,17 @@ class Options(NamedTuple):
         Where the trace goes.
     title : str
         What the trace calls the model.
+    replaceable : bool
+        Whether a session may replace weights.
     """
 
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
-    passes: Sequence[Pass] = STAGES
+    passes: Sequence[Pass | str] | None = None
     trusting: bool = False
     trace: Path | None = None
     title: str = "model"
+    replaceable: bool = False
 
 
 def compile_program(
@@ -206,16 +226,20 @@ def compile_program(
     dims = settle(program, inputs, axes)
     step("lower")
     lowered = lower(
-        program, dims.names, ranged=dims.ranged, trusting=options.trusting, inputs=inputs
+        program,
+        dims.names,
+        ranged=dims.ranged,
+        trusting=options.trusting,
+        inputs=inputs,
+        replaceable=options.replaceable,
     )
     graph = lowered.graph
     weights = stored_bytes(graph)
     step("optimize")
     nodes_lowered = len(graph.nodes)
     with tracing(graph, options.trace, options.title):
-        records = compile_graph(graph, options.passes)
-        graph.name_outputs(_output_names(program, lowered, options.output_names))
-        graph.listener.fired("name_outputs", "")
+        named = _output_names(program, lowered, options.output_names)
+        records = compile_graph(graph, options.passes, output_names=named)
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
@@ -233,6 +257,7 @@ def compile_program(
             metadata=report,
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
+            weights=lowered.weights,
         )
     except PlanFormatError as error:
         if not graph.sizes:

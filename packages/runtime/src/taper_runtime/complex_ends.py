@@ -27,7 +27,7 @@ class ComplexEnds:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self._plan = plan.without_values()
         self.inputs, self.outputs = (
             [i for i, name in enumerate(names) if plan.tensors[name].is_complex]
             for names in (plan.inputs, plan.outputs)

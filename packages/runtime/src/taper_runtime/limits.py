@@ -18,11 +18,13 @@ class Limits(NamedTuple):
     header_bytes : int
         Of everything but weights and samples. Python needs some 35 times as much to hold it.
     nodes : int
-        Of all entries and blocks.
+        Of all entries and blocks; also steps of the recipes of constants.
     tensors : int
-        Of all entries and blocks, and of weights and samples in the file.
+        Of all entries and blocks, and of weights and samples in the file; also named weights.
     entries : int
         Beside the default one.
+    models : int
+        Plans in one file.
     expression_chars : int
         Of all different size expressions; 100 000 take about a second.
     comparisons : int
@@ -32,10 +34,11 @@ class Limits(NamedTuple):
         Of the file, where it is copied: ``load_mode="copy"``.
     """
 
-    header_bytes: int = 1 << 25
+    header_bytes: int = 1 << 24
     nodes: int = 50_000
     tensors: int = 200_000
     entries: int = 256
+    models: int = 256
     expression_chars: int = 100_000
     comparisons: int = 50_000
     copied_bytes: int = 1 << 36
@@ -109,11 +112,16 @@ def check_counts(document: Any, limits: Limits) -> None:
     PlanFormatError
         Naming the limit.
     """
+    refuse_beyond("plan.models", "models", len(_get(document, "models", dict)), limits.models)
     entries = _get(document, "entries", dict)
     refuse_beyond("plan.entries", "entries", len(entries), limits.entries)
     counts = [_count(item, 0) for item in (document, *entries.values())]
     refuse_beyond("plan.nodes", "nodes", sum(n for n, _ in counts), limits.nodes)
     refuse_beyond("plan.tensors", "tensors", sum(t for _, t in counts), limits.tensors)
+    refuse_beyond("plan.weights", "tensors", len(_get(document, "weights", dict)), limits.tensors)
+    recipes = _get(document, "derived", dict)
+    steps = sum(len(_get(recipes, name, list)) for name in recipes)
+    refuse_beyond("plan.derived", "nodes", steps, limits.nodes)
 
 
 def _count(item: Any, depth: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from taper_runtime.executor.sites import CONTROL, sites, summed
 from taper_runtime.machine.cost import Place, cost, traffic_ns
 from taper_runtime.machine.measure import limits_data
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.plan import STORED
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted, printable
 
@@ -154,7 +155,7 @@ def _least(site: Site, limits: Limits, resident: int) -> float:
     inputs, outputs = input_types(plan, node), output_types(plan, node)
     moved = op.work(inputs, outputs, attrs).bytes
     written = min(sum(output.nbytes for output in outputs), moved)
-    names = {name for name in node.reads if plan.placements[name].root in plan.constants}
+    names = {name for name in node.reads if plan.tensors[plan.placements[name].root].role in STORED}
     constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
     read = moved - written - constant
     place = Place(streamed=traffic_ns(limits, constant, read, written, resident))

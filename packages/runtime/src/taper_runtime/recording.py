@@ -11,10 +11,11 @@ from taper_runtime.executor.executor import Executor
 from taper_runtime.profile import node_events, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.executor.staged import StagedExecutor
@@ -58,29 +59,48 @@ class RecordingExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
         executor = CompiledExecutor.compile(
-            plan, strict_native=strict_native, threads=threads, share_memory=share_memory
+            plan,
+            strict_native=strict_native,
+            threads=threads,
+            pool=pool,
+            share_memory=share_memory,
         )
         return cls(executor)
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> RecordingExecutor:
+        """See :meth:`Executor.with_constants`; the recording goes on."""
+        self.executor = self.executor.with_constants(constants, generation)
+        return self
+
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return self.executor.fallback_nodes
 
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._events >= MAX_EVENTS:
             self._missed += 1
-            return self.executor.run(inputs, out, sizes)
+            return self.executor.run(inputs, out, sizes, stop)
+        executor = self.executor
         begin = time.monotonic_ns()
-        outputs, spans = self.executor.profile(inputs, out, sizes)
+        outputs, spans = executor.profile(inputs, out, sizes, stop)
         end = time.monotonic_ns()
         self._events += len(spans)
-        steps = self.executor.steps
+        steps = executor.steps
         self._runs.append(_Run(threading.get_ident(), begin, end, steps, spans))
         return outputs
 

@@ -39,7 +39,8 @@ def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
     lines = [*_describe_signature(plan)]
     lines += ["", describe_memory(plan), "", *_describe_export(plan)]
     if nodes:
-        lines += ["", *_describe_constants(plan), *_describe_nodes(plan)]
+        lines += ["", *_describe_weights(plan), *_describe_constants(plan)]
+        lines += _describe_nodes(plan)
     for name in plan.entries:
         entry = plan.entry(name)
         lines += ["", f"entry   {name}", *_describe_signature(entry)]
@@ -96,6 +97,17 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "metadata": to_json({k: v for k, v in plan.metadata.items() if k != KEY}, "metadata"),
     }
     if nodes:
+        data["weights"] = [
+            {
+                "name": spec.name,
+                "aliases": list(spec.aliases),
+                "kind": spec.kind,
+                "dtype": spec.seen.dtype,
+                "shape": list(spec.seen.shape),
+                "constants": list(plan.made_from(spec.name)),
+            }
+            for spec in plan.weights.values()
+        ]
         recipes = plan.recipes
         data["constants"] = [
             {
@@ -356,6 +368,16 @@ def _describe_constants(plan: Plan) -> list[str]:
         if len(recipe) > 1 or name not in parameter_names(recipe)
     ]
     return [f"{counted(len(lines), 'constant')} made from parameters:", *lines, ""] if lines else []
+
+
+def _describe_weights(plan: Plan) -> list[str]:
+    """Tell of each weight that a session may replace what became of it."""
+    lines = []
+    for spec in plan.weights.values():
+        names = " = ".join((spec.name, *spec.aliases))
+        made = ", ".join(plan.made_from(spec.name)) or "nothing"
+        lines.append(f"{names}: {spec.kind} {spec.seen.dtype}{list(spec.seen.shape)} -> {made}")
+    return [f"{counted(len(lines), 'weight')} that can be replaced:", *lines, ""] if lines else []
 
 
 def _describe_nodes(plan: Plan) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
+from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
     from taper_runtime.background import Background, Callback
     from taper_runtime.calls import Call
     from taper_runtime.complex_ends import ComplexEnds
+    from taper_runtime.executor._pool import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.modelmeta import ModelMeta
     from taper_runtime.recording import RecordingExecutor
     from taper_runtime.state import State
+    from taper_runtime.stats import Stats
     from taper_runtime.values import OrtValue
+    from taper_runtime.weights import SessionWeights
 
 _EXECUTORS: dict[str, type[Executor]] = {
     "compiled": CompiledExecutor,
@@ -109,14 +113,23 @@ class InferenceSession:
         source: str | os.PathLike[str] | bytes | Plan,
         options: SessionOptions,
         model: str | None,
+        whole: InferenceSession | None = None,
     ) -> None:
         self._options = options
+        # Of an entry: what it shares with the session of the whole plan.
+        self._pool: FramePool = _pool(options) if whole is None else whole._pool
+        self._log: RunLog = RunLog() if whole is None else whole._log
         self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
         self._model = model
         self.plan = _plan(source, model, options)
-        self._function = self.plan.entry()
+        if self.plan.weights or options.runtime_const_folding:
+            from taper_runtime.plan.weights import opened
+
+            self.plan = opened(self.plan, fold=options.runtime_const_folding)
+        self._weights: SessionWeights | None = None
+        function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _compile(self._function, options, self._threads)
+        executor = _compile(function, options, self._threads, self._pool)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
             executor = self._recording = _record(executor, options)
@@ -141,6 +154,32 @@ class InferenceSession:
             from taper_runtime.logs import INFO, log
 
             log(INFO, f"opened {self!r}", least=self._severity, tag=options.logid)
+
+    def __enter__(self) -> Self:
+        """Return the session; the end of the ``with`` statement closes it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the session."""
+        self.close()
+
+    def close(self) -> None:
+        """Have no further run begin, and free the memory that runs need.
+
+        Runs that have begun, those that wait for their turn among them, go on to their end, and
+        their memory is freed then; this does not wait for them. Whoever runs the session later gets
+        a TaperError. A session that nobody refers to needs no close.
+        """
+        self._log.closed = True
+        self._pool.close()
+        if self._background is not None:
+            self._background.close()
+
+    def stats(self) -> Stats:
+        """Return what the session has done so far: runs, errors, times, frames, memory."""
+        from taper_runtime.stats import read_stats
+
+        return read_stats(self._log, self._pool, self._executor)
 
     def __repr__(self) -> str:
         """One line: the path, inputs, outputs and threads."""
@@ -175,6 +214,7 @@ class InferenceSession:
             "model": self._model,
             "options": self._options,
             "state": state,
+            "weights": None if self._weights is None else self._weights.replaced(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -182,6 +222,8 @@ class InferenceSession:
         self._open(state["path"], state["options"], state["model"])
         if state["state"] is not None:
             self._states().restore(state["state"])
+        if state["weights"]:
+            self.weights.update_many(state["weights"])
 
     def get_inputs(self, *, entry: str | None = None) -> list[NodeArg]:
         """Describe the inputs of an entry, in the order of the module's flattened arguments.
@@ -215,11 +257,35 @@ class InferenceSession:
         if name not in self._entries:
             options = self._options.copy()
             options.enable_profiling = False
-            session = InferenceSession(self.plan.entry(name), options)
+            session = InferenceSession.__new__(InferenceSession)
+            session._open(self.plan.entry(name), options, None, whole=self)
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
-            self._entries[name] = session
+            session = self._entries.setdefault(name, session)
+            if self._weights is not None:
+                self._weights.again()  # replaced meanwhile, perhaps
         return self._entries[name]
+
+    @property
+    def weights(self) -> SessionWeights:
+        """The parameters and buffers, which can be replaced where the plan was exported so.
+
+        See :class:`taper_runtime.weights.SessionWeights`.
+        """
+        if self._weights is None:
+            from taper_runtime.weights import SessionWeights  # imports threading
+
+            self._weights = SessionWeights(self.plan, self._swap)
+        return self._weights
+
+    def _swap(self, plan: Plan, generation: int) -> None:
+        """Let the runs that begin from now on use the constants of ``plan``."""
+        entries = dict(self._entries)
+        sessions = [*entries.values(), self]  # of which the last may record, once nothing can fail
+        plans = [*map(plan.entry, entries), plan]
+        made = [each._executor.with_constants(plan.constants, generation) for each in sessions]
+        for session, own, executor in zip(sessions, plans, made, strict=True):
+            session.plan, session._executor = own, executor
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return an empty list: a plan's weights are not inputs."""
@@ -345,13 +411,33 @@ class InferenceSession:
         InputError
             On a missing, unknown or unfit input or ``out``, an unknown output name or entry, or an
             argument of another type.
+        StoppedError
+            If ``run_options.terminate`` is set, before or during the run, or it takes longer than
+            ``run_options.timeout_s``.
         TaperError
-            If ``run_options.terminate`` is set.
+            If the session is closed.
         """
         if entry is not None and entry != self.plan.default:
             return self._entry(entry).run(output_names, input_feed, run_options, out=out)
+        begin, failed = self._log.begin(), True
+        try:
+            outputs = self._run(output_names, input_feed, run_options, out)
+            failed = False
+        finally:
+            self._log.end(begin, failed)
+        return outputs
+
+    def _run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, np.ndarray],
+        run_options: RunOptions | None,
+        out: Mapping[str, np.ndarray] | None,
+    ) -> list[np.ndarray]:
+        """See :meth:`run`."""
+        stop = None
         if run_options is not None or self._severity < 1:
-            self._begin(run_options)
+            stop = self._begin(run_options)
         if type(input_feed) is not dict:
             _check_mapping("input_feed", input_feed, self._inputs)
         try:
@@ -371,11 +457,10 @@ class InferenceSession:
             mine = None if mine is None else list(mine)
             self._complex.take(arrays, mine)
         if not self.plan.states or self._state is None:
-            outputs = self._executor.run(arrays, mine)
+            outputs = self._executor.run(arrays, mine, None, stop)
         else:
-            outputs = self._state.run(
-                self._executor, arrays, mine, None if run_options is None else run_options.seed
-            )
+            seed = None if run_options is None else run_options.seed
+            outputs = self._state.run(self._executor, arrays, mine, seed, stop)
         if self._complex is not None:
             outputs = self._complex.give(outputs, theirs)
         return outputs if not wanted else [outputs[i] for i in wanted]
@@ -445,26 +530,26 @@ class InferenceSession:
         if self._call is None:
             from taper_runtime.calls import Call
 
-            self._call = Call(self._function)
+            self._call = Call(self.plan.entry().without_values())
         return self._call
 
     def _session_of(self, entry: str | None) -> InferenceSession:
         return self if entry in (None, self.plan.default) else self._entry(entry)
 
-    def _begin(self, run_options: object) -> None:
-        """Check a run's options, and log that it begins."""
-        least, tag = self._severity, self._options.logid
+    def _begin(self, run_options: object) -> Stop | None:
+        """Check a run's options, and log that it begins; return what may end it."""
+        least, tag, stop = self._severity, self._options.logid, None
         if run_options is not None:
             if not isinstance(run_options, RunOptions):
                 raise InputError(f"run_options: expected RunOptions or None, got {run_options!r}")
-            if run_options.terminate:
-                raise TaperError("the run did not begin: run_options.terminate is set")
+            stop = run_options.stop()
             least = run_options.log_severity_level if run_options.log_severity_level >= 0 else least
             tag = run_options.logid or tag
         if least < 1:
             from taper_runtime.logs import VERBOSE, log
 
             log(VERBOSE, "a run begins", least=least, tag=tag)
+        return stop
 
     def _wanted(self, names: object) -> list[int]:
         """Return where the named outputs stand."""
@@ -544,6 +629,8 @@ class InferenceSession:
         ------
         InputError
             If an input is missing, or the callback cannot be called.
+        TaperError
+            If the session is closed.
         """
         if not callable(callback):
             raise InputError(f"callback: expected a function, got {type(callback).__name__}")
@@ -553,6 +640,8 @@ class InferenceSession:
                 raise InputError(f"missing inputs {missing}; expected {list(self._inputs)}")
         from taper_runtime.background import Background
 
+        if self._log.closed:
+            raise TaperError("the session is closed")
         if self._background is None or not self._background.usable:
             self._background = Background(self._threads)
         self._background.submit(
@@ -603,18 +692,26 @@ def _absolute(model: object) -> str | None:
     return os.path.abspath(model) if isinstance(model, (str, os.PathLike)) else None
 
 
-def _compile(plan: Plan, options: SessionOptions, threads: int) -> Executor:
+def _pool(options: SessionOptions) -> FramePool:
+    interval_s = options.frame_cleanup_interval_s if options.frame_cleanup else 0.0
+    return FramePool(options.max_concurrent_runs, options.min_frames, interval_s)
+
+
+def _compile(plan: Plan, options: SessionOptions, threads: int, pool: FramePool) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
     planning = options.memory_planning
     share = planning.enabled
     if not plan.origins:
-        return base.compile(plan, strict_native=strict, threads=threads, share_memory=share)
+        return base.compile(
+            plan, strict_native=strict, threads=threads, pool=pool, share_memory=share
+        )
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
     return StagedExecutor.compile(
         plan,
         strict_native=strict,
         threads=threads,
+        pool=pool,
         share_memory=share,
         base=base,
         planning=planning,

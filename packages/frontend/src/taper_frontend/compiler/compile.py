@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.pipeline import run_pipeline
-from taper_frontend.compiler.stages import STAGES
+from taper_frontend.compiler.registry import find_passes
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 
 if TYPE_CHECKING:
@@ -16,19 +16,26 @@ if TYPE_CHECKING:
 
 
 def compile_graph(
-    graph: Graph, passes: Sequence[Pass] = STAGES, *, verify: bool = False
+    graph: Graph,
+    passes: Sequence[Pass | str] | None = None,
+    *,
+    output_names: Sequence[str] | None = None,
+    verify: bool = False,
 ) -> list[PassRecord]:
     """Optimize ``graph`` and give each output a node of its own, which the planner needs.
 
-    The graphs inside its nodes are compiled after it, each like it.
+    The graphs inside its nodes are compiled after it, each like it. Then the graph is frozen.
 
     Parameters
     ----------
     graph : Graph
         Changed in place.
-    passes : sequence of passes, optional
-        Stages, groups and passes, in order; :data:`taper_frontend.compiler.stages.STAGES` if not
-        given. With ``()`` the graph stays as lowered.
+    passes : sequence of passes or str, optional
+        Stages, groups and passes, in order, themselves or by name; if not given
+        :data:`taper_frontend.compiler.stages.STAGES`, with the registered passes that have a place
+        among them (:func:`.registry.register_pass`). With ``()`` the graph stays as lowered.
+    output_names : sequence of str, optional
+        What to call the outputs. A tensor that has such a name gets another.
     verify : bool
         Check the graph after every pass, and its form after every stage.
 
@@ -39,12 +46,24 @@ def compile_graph(
 
     Raises
     ------
+    ExportError
+        On the name of a pass that does not exist, listing those that do.
     InternalError
         If passes undo each other's work forever, or a rule breaks the graph; with ``verify`` also
         if a pass does, or a stage leaves what its form says is gone.
     """
+    records = _compile(graph, find_passes(passes), verify)
+    if output_names is not None:
+        graph.name_outputs(output_names)
+        graph.listener.fired("name_outputs", "")
+    graph.freeze()
+    return records
+
+
+def _compile(graph: Graph, passes: Sequence[Pass], verify: bool) -> list[PassRecord]:
+    """Compile a graph, then those inside its nodes."""
     records = run_pipeline(graph, [*passes, materialize_outputs], verify=verify)
     for node in graph.order():
         for block in node.blocks:
-            records += compile_graph(block, passes, verify=verify)
+            records += _compile(block, passes, verify)
     return records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from taper_runtime.errors import InternalError
 Pass = Callable[[Graph], bool]
 
 _MAX_ROUNDS = 100  # of a group; the deepest model needs a handful
+
+_LOGGER = logging.getLogger("taper_frontend.passes")
 
 
 class Group:
@@ -90,12 +93,12 @@ class Stage:
             twin = graph.copy()
             twin.listener = listener
             if found_by(twin):
-                name, rule = listener.node or "?", listener.rule or _name(found_by)
+                name, rule = listener.node or "?", listener.rule or name_of(found_by)
                 node = graph.producer(name)
                 raise InternalError(
                     f"after stage {self.name!r}: node {name!r}"
                     f"{f' ({node.op})' if node else ''}: expected {absent}, got what "
-                    f"{rule!r} of {_name(found_by)} would change"
+                    f"{rule!r} of {name_of(found_by)} would change"
                 )
 
 
@@ -176,7 +179,7 @@ def _run_until_stable(
         if not changing:
             return changed
         changed = True
-    names = ", ".join(_name(pass_) for pass_ in changing)
+    names = ", ".join(name_of(pass_) for pass_ in changing)
     raise InternalError(f"passes never settle: after {_MAX_ROUNDS} rounds {names} still change")
 
 
@@ -209,7 +212,7 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
 
     def run(pass_: Pass) -> bool:
         nonlocal ops
-        graph.listener.enter(stage, _name(pass_))
+        graph.listener.enter(stage, name_of(pass_))
         before = len(graph.nodes)
         changed = pass_(graph)
         graph.listener.leave()
@@ -217,12 +220,13 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
         names = sorted({*ops, *new_ops} if changed else ())
         ops_changed = {op: new_ops[op] - ops[op] for op in names if new_ops[op] != ops[op]}
         ops = new_ops
-        records.append(PassRecord(_name(pass_), before, len(graph.nodes), changed, ops_changed))
+        records.append(PassRecord(name_of(pass_), before, len(graph.nodes), changed, ops_changed))
+        _log(records[-1], graph)
         if verify:
             try:
                 graph.verify()
             except InternalError as error:
-                raise InternalError(f"after {_name(pass_)}: {error}") from error
+                raise InternalError(f"after {name_of(pass_)}: {error}") from error
         return changed
 
     def run_all(passes: Sequence[Pass]) -> None:
@@ -232,6 +236,7 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
             elif run(pass_):
                 settled.clear()
 
+    _dump("before all passes", graph)
     for number, pass_ in enumerate(passes, 1):
         if isinstance(pass_, Stage):
             stage = pass_.name
@@ -248,5 +253,25 @@ def _ops(graph: Graph) -> Counter[str]:
     return Counter(node.op for node in graph.nodes.values())
 
 
-def _name(pass_: Pass) -> str:
+def _log(record: PassRecord, graph: Graph) -> None:
+    """Tell what a pass did; and, to those who want all, the graph that it left."""
+    if not _LOGGER.isEnabledFor(logging.INFO):
+        return
+    ops = ", ".join(f"{count:+d} {op}" for op, count in record.ops.items())
+    did = f"changed: {record.before} -> {record.after} nodes" if record.changed else "no change"
+    _LOGGER.info("%s: %s%s", record.name, did, f" ({ops})" if ops else "")
+    if record.changed:
+        _dump(f"after {record.name}", graph)
+
+
+def _dump(when: str, graph: Graph) -> None:
+    """Show the graph as it is now: a handler may look at a record later."""
+    if _LOGGER.isEnabledFor(logging.DEBUG):
+        _LOGGER.debug("%s:\n%s", when, str(graph))
+
+
+def name_of(pass_: Pass) -> str:
+    """Return what a stage or a pass is called."""
+    if isinstance(pass_, Stage):
+        return pass_.name
     return getattr(pass_, "__name__", type(pass_).__name__)

@@ -21,6 +21,7 @@ from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,
     Pairs,
+    is_complex,
     refused_type,
     represented,
     stored_type,
@@ -32,7 +33,7 @@ from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     import sympy
     import torch
@@ -67,6 +68,9 @@ class Lowered(NamedTuple):
         The inputs and states that hold complex numbers.
     complex_outputs : frozenset of int
         Which of the outputs do.
+    weights : tuple of Parameter
+        All parameters and persistent buffers of the program but for its states, where a session may
+        replace them.
     """
 
     graph: Graph
@@ -75,6 +79,7 @@ class Lowered(NamedTuple):
     symbols: dict[sympy.Symbol, int]
     complex_reads: frozenset[str]
     complex_outputs: frozenset[int]
+    weights: tuple[Parameter, ...] = ()
 
 
 _Ends = tuple[list[Tree], list[Tree]]
@@ -104,6 +109,7 @@ def lower(
     ranged: Collection[str] = (),
     trusting: bool = False,
     inputs: Mapping[str, str] | None = None,
+    replaceable: bool = False,
 ) -> Lowered:
     """Lower a captured program.
 
@@ -123,6 +129,9 @@ def lower(
         Whether other ranges start where torch says, and not below where that can be told to hold.
     inputs : mapping of str to str, optional
         Names for the inputs, by those of their FX nodes.
+    replaceable : bool
+        Whether a session may replace the values of parameters and persistent buffers, so that
+        nothing may look at them.
 
     Returns
     -------
@@ -135,7 +144,7 @@ def lower(
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {})
+    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {}, replaceable)
     return walk.finish(*ends)
 
 
@@ -159,13 +168,13 @@ def _walk(
     ranged: Collection[str],
     trusting: bool,
     inputs: Mapping[str, str],
+    replaceable: bool = False,
 ) -> tuple[_ProgramWalk, _Ends]:
     """Lower the nodes for as many sizes as they can be lowered for."""
     least: dict[str, int] = {}
     while True:
-        walk = _ProgramWalk(
-            program, Sizes(program, names, ranged, least, trusting=trusting), inputs
-        )
+        sizes = Sizes(program, names, ranged, least, trusting=trusting)
+        walk = _ProgramWalk(program, sizes, inputs, replaceable)
         ends = walk.lower_program()
         more = {name: walk.sizes.raised(name) for name in walk.findings.undecided}
         if not any(more.values()):
@@ -176,13 +185,17 @@ def _walk(
 class _ProgramWalk(Walk):
     """One pass over a program: its ends, constants and states beside its nodes."""
 
-    def __init__(self, program: ExportedProgram, sizes: Sizes, inputs: Mapping[str, str]) -> None:
+    def __init__(
+        self, program: ExportedProgram, sizes: Sizes, inputs: Mapping[str, str], replaceable: bool
+    ) -> None:
         training = program.graph_module.meta.get(TRAINING, False)
         super().__init__(Graph(sizes.ranges, sizes.examples), sizes, Findings([], set()), training)
         self.program = program
         self.inputs = inputs
+        self.replaceable = replaceable
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
+        self.parameters: dict[tuple[Any, ...], Parameter] = {}
         # the same memory -> names in the state dict
         self.names: dict[tuple[Any, ...], list[str]] = {}
         for name, tensor in program.state_dict.items():
@@ -216,7 +229,20 @@ class _ProgramWalk(Walk):
             self.sizes.symbols,
             frozenset(name for name in self.graph.reads if name in pairs),
             frozenset(i for i, name in enumerate(outputs) if isinstance(name, Pairs)),
+            tuple(self._weights()) if self.replaceable else (),
         )
+
+    def _weights(self) -> Iterator[Parameter]:
+        """Yield what a session may replace, each once."""
+        done: set[int] = set()
+        for spec in self.constants.values():
+            tensor = self._tensor(spec)
+            if spec.kind == InputKind.CONSTANT_TENSOR or spec.target in self.written:
+                continue
+            parameter = None if refused_type(tensor) else self._parameter(spec, tensor)
+            if parameter is not None and parameter.is_replaceable and id(parameter) not in done:
+                done.add(id(parameter))
+                yield parameter
 
     def set_next_values(self) -> None:
         """Give the states their next values, as far as they could be lowered."""
@@ -334,15 +360,32 @@ class _ProgramWalk(Walk):
             return POISON
         key = _memory(tensor)
         if key not in self.tied or not tensor.numel():
-            type_, value = _type(tensor), partial(stored, tensor)
+            type_ = _type(tensor)
             recipe: Constant
             if spec.kind == InputKind.CONSTANT_TENSOR:
-                recipe = literal(value(), stored_type(type_).dtype)
+                recipe = literal(stored(tensor), stored_type(type_).dtype)
             else:
-                names = dict.fromkeys([name, *self.names.get(key, ())])
-                recipe = Parameter(stored_type(type_), tuple(names), value)
+                recipe = self._parameter(spec, tensor)
             self.tied[key] = represented(self.graph.add_constant(name, recipe), type_.dtype)
         return self.tied[key]
+
+    def _parameter(self, spec: InputSpec, tensor: torch.Tensor) -> Parameter:
+        """Return a parameter or a buffer; a tied one is the same each time."""
+        name, type_ = spec.target or spec.arg.name, _type(tensor)
+        memory = _memory(tensor)
+        key = memory if tensor.numel() else (name,)
+        if key not in self.parameters:
+            is_parameter = spec.kind == InputKind.PARAMETER
+            is_stored = is_parameter or spec.persistent is not False
+            self.parameters[key] = Parameter(
+                stored_type(type_),
+                tuple(dict.fromkeys([name, *self.names.get(memory, ())])),
+                partial(stored, tensor),
+                kind="parameter" if is_parameter else "buffer" if is_stored else "constant",
+                is_replaceable=self.replaceable and is_stored,
+                is_complex=is_complex(type_.dtype),
+            )
+        return self.parameters[key]
 
 
 def _plain(leaf: Tree) -> Tree:

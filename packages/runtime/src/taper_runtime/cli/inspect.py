@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.cli.options import add_plan, load_plan
 from taper_runtime.cli.parser import Result
+from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -21,10 +22,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _inspect(args: argparse.Namespace) -> Result:
     from taper_runtime.format.models import DEFAULT_MODEL
     from taper_runtime.format.reader import list_models
+    from taper_runtime.plan.rows import batch_data, describe_batch
     from taper_runtime.report import describe_plan, plan_data
 
     plan, models = load_plan(args), list_models(args.plan)
     model = args.model or (models[0] if len(models) == 1 else DEFAULT_MODEL)
     lines = [f"model   {model}, of {', '.join(models)}"] if len(models) > 1 else []
-    data = {"model": model, "models": models, **plan_data(plan)}
+    fingerprint = plan.fingerprint()
+    lines += [f"fingerprint {fingerprint}", *map(printable, describe_batch(plan)), ""]
+    data = {
+        "fingerprint": fingerprint,
+        "batch": batch_data(plan),
+        "model": model,
+        "models": models,
+        **plan_data(plan),
+    }
     return Result(data, "\n".join([*lines, describe_plan(plan)]))

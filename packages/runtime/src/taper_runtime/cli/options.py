@@ -13,6 +13,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.options import EXECUTORS, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.weights import completed
 from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import size_at
 
@@ -54,7 +55,7 @@ def load_plan(args: argparse.Namespace) -> Plan:
     """Load the plan that the options of :func:`add_plan` name."""
     from taper_runtime.format.reader import load
 
-    plan = load(args.plan, args.model)
+    plan = completed(load(args.plan, args.model))
     return plan if args.entry is None else plan.entry(args.entry)
 
 

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False
 """A program for one set of sizes: the size table evaluated, nodes prepared, memory laid out.
 
 - :func:`assign_offsets`: offsets of blocks that are needed at different steps.

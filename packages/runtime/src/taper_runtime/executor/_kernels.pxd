@@ -10,6 +10,7 @@ cdef class Buffer:
     cdef char *data
     cdef readonly size_t size
     cdef void *block
+    cdef size_t mapped  # bytes of the block, where the system itself gave it; else 0
 
 
 cdef class Candidate:
@@ -40,5 +41,6 @@ cdef int set_type(taper_tensor *tensor, type_, list owners) except -1
 cdef list find_candidates(op, attrs)
 cdef Selection select_kernel(list candidates, taper_step *step, char *state)
 cdef size_t max_state_bytes() noexcept
+cdef int64_t now() noexcept nogil
 cdef str status_text(taper_status status)
 cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False
 """A plan's executed nodes and where their operands lie, whatever the sizes are.
 
 - ``SizeCode``: all sizes of a program evaluated at once.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.executor._program import Weights
 from taper_runtime.executor.executor import Executor, refuse
-from taper_runtime.executor.program import make_runner
+from taper_runtime.executor.program import constant_names, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import Site, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
     from taper_runtime.executor._frames import Runner
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.plan.plan import Plan
 
 #: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
@@ -35,9 +37,11 @@ class CompiledExecutor(Executor):
         runner: Runner,
         found: list[Site],
         repeated: list[int] | None,
+        constants: list[str],
     ) -> None:
         self._runner = runner
         self._sites = found
+        self._constants = constants
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
 
@@ -48,19 +52,29 @@ class CompiledExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        runner = make_runner(plan, threads, share_memory=share_memory)
-        found = sites(plan)
+        runner = make_runner(plan, threads, pool, share_memory=share_memory)
+        found = sites(plan.without_values())
         if strict_native:
             kernels = runner.kernels()
             refuse([(site.plan, site.node) for site in found if kernels[site.step] is None])
         outputs = list(dict.fromkeys(plan.writes))
-        if len(outputs) == len(plan.writes):
-            return cls(runner, found, None)
-        return cls(runner, found, [outputs.index(name) for name in plan.writes])
+        repeated = None
+        if len(outputs) < len(plan.writes):
+            repeated = [outputs.index(name) for name in plan.writes]
+        return cls(runner, found, repeated, constant_names(plan))
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> CompiledExecutor:
+        """See :meth:`Executor.with_constants`; no node is prepared anew."""
+        weights = Weights([constants[name] for name in self._constants], generation)
+        runner = self._runner.with_weights(weights)
+        return CompiledExecutor(runner, self._sites, self._repeated, self._constants)
 
     @property
     def steps(self) -> list[tuple[Site, str]]:
@@ -72,16 +86,27 @@ class CompiledExecutor(Executor):
         kernels = self._runner.kernels()
         return [(site, kernels[site.step] or "numpy") for site in self._sites]
 
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return self._runner.kernels().count(None)
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return self._runner.weights_version
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._repeated is None:
-            return self._runner.run(inputs, out, sizes)
-        outputs = self._runner.run(inputs, self._distinct(out), sizes)
+            return self._runner.run(inputs, out, sizes, stop)
+        outputs = self._runner.run(inputs, self._distinct(out), sizes, stop)
         return [outputs[i] for i in self._repeated]
 
     def _distinct(
@@ -97,9 +122,10 @@ class CompiledExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
         """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`."""
-        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes)
+        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes, stop)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
         return outputs, [spans[site.step] for site in self._sites]

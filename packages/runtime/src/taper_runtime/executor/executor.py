@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -29,6 +30,7 @@ class Executor(ABC):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> Executor:
         """Prepare ``plan`` for running.
@@ -41,6 +43,8 @@ class Executor(ABC):
             Refuse nodes that no native kernel serves instead of computing them with numpy.
         threads : int
             Threads a run may use, the caller's among them. The bits do not depend on it.
+        pool : FramePool, optional
+            What bounds runs at the same time, of this and other executors; else one of its own.
         share_memory : bool
             Whether tensors that are not needed at the same time may lie in the same memory.
 
@@ -51,11 +55,24 @@ class Executor(ABC):
         """
 
     @abstractmethod
+    def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> Executor:
+        """Return an executor of the same nodes over other constants; runs of this one go on.
+
+        Parameters
+        ----------
+        constants : mapping of str to numpy.ndarray
+            Those of the plan, and perhaps more: C-contiguous, aligned, of the same types.
+        generation : int
+            A number of these constants that no others of the executor have.
+        """
+
+    @abstractmethod
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """One inference: arrays in the order of ``plan.reads`` to those of ``plan.writes``.
 
@@ -68,12 +85,33 @@ class Executor(ABC):
             output that the plan names twice.
         sizes : sequence of int, optional
             Values of the plan's size variables, where the inputs' shapes do not give them.
+        stop : Stop, optional
+            What may end the run before its time.
 
         Raises
         ------
         InputError
             If an array does not fit the plan.
+        StoppedError
+            If ``stop`` has ended it.
         """
+
+    @property
+    @abstractmethod
+    def fallback_nodes(self) -> int:
+        """How many nodes numpy computes, of the last run's sizes."""
+
+    @property
+    def weights_version(self) -> int:
+        """The version of the weights that the next run reads."""
+        return 0
+
+    def memory_planning(self) -> dict[str, Any] | None:
+        """Return what the planner of memory for sizes that runs compute has done, if there is one.
+
+        See :meth:`MemoryPlanner.stats`.
+        """
+        return None
 
 
 def operand(plan: Plan, name: str) -> tuple[TensorType, tuple[int, ...]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _kernels
+from taper_runtime.executor._pool import FramePool, Lease, Stop
 from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.ops.opdef import BlockFunction
@@ -58,10 +59,24 @@ class InterpretedExecutor(Executor):
     #: In order of preference.
     backends: tuple[Backend, ...] = (native_backend, numpy_backend)
 
-    def __init__(self, plan: Plan, steps: list[tuple[PlanNode, Step]], strict_native: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        steps: list[tuple[PlanNode, Step]],
+        strict_native: bool,
+        pool: FramePool,
+        n_fallbacks: int,
+    ) -> None:
         self._plan = plan
         self._steps = steps
         self._strict_native = strict_native
+        self._pool = pool
+        self._n_fallbacks = n_fallbacks
+
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`; 0 where sizes vary, as nothing is kept of a run."""
+        return self._n_fallbacks
 
     @classmethod
     def compile(
@@ -70,6 +85,7 @@ class InterpretedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> InterpretedExecutor:
         """See :meth:`Executor.compile`.
@@ -86,7 +102,15 @@ class InterpretedExecutor(Executor):
                 fallbacks.append(node)
         if strict_native:
             refuse([(plan, node) for node in fallbacks])
-        return cls(plan, steps, strict_native)
+        return cls(plan, steps, strict_native, pool or FramePool(), len(fallbacks))
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> InterpretedExecutor:
+        """See :meth:`Executor.with_constants`."""
+        own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
+        plan = self._plan._replace(constants=own)
+        return self.compile(plan, strict_native=self._strict_native)
 
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None
@@ -105,10 +129,20 @@ class InterpretedExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        if self._plan.sizes:
-            return self._for_sizes(inputs, sizes).run(inputs, out)
+        with Lease(self._pool, self, stop):
+            if not self._plan.sizes:
+                return self._run(inputs, out, stop)
+            return self._for_sizes(inputs, sizes)._run(inputs, out, stop)
+
+    def _run(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None,
+        stop: Stop | None,
+    ) -> list[np.ndarray]:
         plan = self._plan
         memory = self._bind(inputs)
         given: dict[str, np.ndarray] = {}
@@ -121,7 +155,8 @@ class InterpretedExecutor(Executor):
         }  # in a run that fails, the states stay
         try:
             for _ in self._execute(memory):
-                pass
+                if stop is not None:
+                    stop.check()
         except BaseException:
             for name, before in kept.items():
                 memory[name][...] = before

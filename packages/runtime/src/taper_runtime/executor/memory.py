@@ -11,6 +11,7 @@ from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, live_bytes
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
+from taper_runtime.plan.weights import completed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,8 @@ class MemoryUse(NamedTuple):
     intermediates : int
         Of what executed nodes compute, outputs left out, if nothing shared memory.
     weights : int
-        Of the values that the file has: weights, and where state begins.
+        Of the values that the plan has: weights, those that replaceable ones are computed from
+        too, and where state begins.
     sizes : mapping of str to int
         The values of the size variables that this is about.
     """
@@ -65,6 +67,7 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
         If a tensor or the arena would be larger than it may be.
     """
     validate(plan)
+    plan = completed(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
     plan = with_saves(specialize(plan, sizes))
     blocks, _, arena = make_runner(plan, 1).arena()
@@ -74,6 +77,6 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
         arena,
         live_bytes((Block(birth, death, aligned(n)) for birth, death, n in blocks), len(nodes)),
         sum(spec.nbytes for spec in computed if spec.role != "output"),
-        sum(array.nbytes for array in plan.constants.values()),
+        sum(a.nbytes for a in (*plan.constants.values(), *plan.originals.values())),
         sizes,
     )

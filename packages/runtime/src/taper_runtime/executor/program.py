@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool
     from taper_runtime.ops.opdef import OpDef
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
@@ -34,7 +35,7 @@ class Variables:
 
     def __init__(self, plan: Plan) -> None:
         self.names = list(plan.sizes)
-        self._plan = plan
+        self._plan = plan.without_values()
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Return the variables' values, in order, that input arrays give.
@@ -48,7 +49,9 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_runner(plan: Plan, threads: int, *, share_memory: bool = True) -> Runner:
+def make_runner(
+    plan: Plan, threads: int, pool: FramePool | None = None, *, share_memory: bool = True
+) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
@@ -65,7 +68,7 @@ def make_runner(plan: Plan, threads: int, *, share_memory: bool = True) -> Runne
     restores = find_restores(plan, executed_nodes(plan))
     kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
-    constants = [name for name in plan.constants if name not in plan.states]
+    constants = constant_names(plan)
     places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
@@ -85,7 +88,12 @@ def make_runner(plan: Plan, threads: int, *, share_memory: bool = True) -> Runne
         [counted_bytes(tensor) for tensor in types],
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
-    return Runner(program, weights, [*example_sizes(plan).values()])
+    return Runner(program, weights, [*example_sizes(plan).values()], pool)
+
+
+def constant_names(plan: Plan) -> list[str]:
+    """Return the names of the constants in the order of the arrays of a runner's weights."""
+    return [name for name in plan.constants if name not in plan.states]
 
 
 class Place(NamedTuple):

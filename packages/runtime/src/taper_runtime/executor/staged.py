@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.errors import InputError
+from taper_runtime.executor._pool import FramePool, Stop
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Executor
 from taper_runtime.executor.inputs import bind_inputs, check_measured
@@ -17,7 +18,7 @@ from taper_runtime.plan.stages import cut
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
@@ -39,8 +40,8 @@ class StagedExecutor(Executor):
         executors: Sequence[Any],
         planner: MemoryPlanner,
     ) -> None:
-        self._plan = plan
-        self._stages = stages
+        self._plan = plan.without_values()
+        self._stages = [s._replace(plan=s.plan.without_values()) for s in stages]
         self._executors = executors
         self._planner = planner
         self._written = set(plan.writes)
@@ -52,17 +53,19 @@ class StagedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        pool: FramePool | None = None,
         share_memory: bool = True,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
-        stages = cut(plan)
+        stages, pool = cut(plan), pool or FramePool()
         executors = [
             base.compile(
                 stage.plan,
                 strict_native=strict_native,
                 threads=threads,
+                pool=pool,
                 share_memory=share_memory,
             )
             for stage in stages
@@ -70,38 +73,62 @@ class StagedExecutor(Executor):
         planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
         return cls(plan, stages, executors, planner)
 
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> StagedExecutor:
+        """See :meth:`Executor.with_constants`."""
+        executors = [each.with_constants(constants, generation) for each in self._executors]
+        return StagedExecutor(self._plan, self._stages, executors, self._planner)
+
     @property
     def steps(self) -> list[tuple[Site, str]]:
         """See :attr:`CompiledExecutor.steps`."""
         return [step for executor in self._executors for step in executor.steps]
+
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return sum(int(executor.fallback_nodes) for executor in self._executors)
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return max((int(executor.weights_version) for executor in self._executors), default=0)
+
+    def memory_planning(self) -> dict[str, Any]:
+        """See :meth:`Executor.memory_planning`."""
+        return self._planner.stats()
 
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        return self._run(inputs, out, None)[0]
+        return self._run(inputs, out, stop, None)[0]
 
     def profile(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
         """See :meth:`CompiledExecutor.profile`."""
         spans: Spans = []
-        return self._run(inputs, out, spans)[0], spans
+        return self._run(inputs, out, stop, spans)[0], spans
 
     def sizes(self, inputs: Sequence[np.ndarray]) -> dict[str, int]:
         """Run once; returns the values of all size variables."""
-        return self._run(inputs, None, None)[1]
+        return self._run(inputs, None, None, None)[1]
 
     def _run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
+        stop: Stop | None,
         spans: Spans | None,
     ) -> tuple[list[np.ndarray], dict[str, int]]:
         """Run all stages; returns the outputs and the values of the size variables."""
@@ -122,7 +149,7 @@ class StagedExecutor(Executor):
                     value = int(_at(arrays[root], offset))
                     check_measured(plan, name, value, values)
                     values[name] = value
-                self._run_stage(index, arrays, given, values, slab, spans)
+                self._run_stage(index, arrays, given, values, slab, stop, spans)
         return [arrays[name] for name in plan.writes], values
 
     def _run_stage(
@@ -132,6 +159,7 @@ class StagedExecutor(Executor):
         given: dict[str, np.ndarray],
         values: dict[str, int],
         slab: Slab,
+        stop: Stop | None,
         spans: Spans | None,
     ) -> None:
         plan, executor = self._stages[index].plan, self._executors[index]
@@ -144,9 +172,9 @@ class StagedExecutor(Executor):
         reads = [arrays[name] for name in plan.reads]
         sizes = [values[name] for name in plan.sizes]
         if spans is None:
-            results = executor.run(reads, out, sizes)
+            results = executor.run(reads, out, sizes, stop)
         else:
-            results, more = executor.profile(reads, out, sizes)
+            results, more = executor.profile(reads, out, sizes, stop)
             spans += more
         arrays.update(zip(plan.writes, results, strict=True))
 

@@ -173,6 +173,8 @@ cdef extern from "taper/machine.h" nogil:
 
     int64_t taper_cache_bytes(int32_t level)
     int64_t taper_memory_bytes()
+    void *taper_map_memory(size_t bytes)
+    void taper_unmap_memory(void *memory, size_t bytes)
     const taper_probe *taper_probe_find(const char *isa, const char *name)
     taper_status taper_measure(
         const taper_probe *probe, int32_t workers, void *memory, size_t bytes, int64_t passes,

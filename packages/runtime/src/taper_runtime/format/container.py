@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 #: safetensors' own limit.
 MAX_HEADER_BYTES = 100_000_000
 
-NO_PLAN = "expected a .taper file, got a safetensors file without a plan"
-
 _LENGTH_BYTES = 8
 _DTYPES_BY_CODE = {dtype.code: name for name, dtype in DTYPES.items()}
 
@@ -98,8 +96,17 @@ def _finite(text: str) -> float:
     return value
 
 
-def parse_header(buffer: bytes | mmap, limits: Limits = UNLIMITED) -> Container:
+def parse_header(
+    buffer: bytes | mmap, limits: Limits = UNLIMITED, what: str = "a .taper file"
+) -> Container:
     """Read and check the header of a whole file.
+
+    Parameters
+    ----------
+    buffer : bytes or mmap
+    limits : Limits, optional
+    what : str
+        What the file should be, for the error of one that has no such header.
 
     Raises
     ------
@@ -110,9 +117,9 @@ def parse_header(buffer: bytes | mmap, limits: Limits = UNLIMITED) -> Container:
     data = _LENGTH_BYTES + length
     begins = buffer[_LENGTH_BYTES : _LENGTH_BYTES + 1]
     if length > MAX_HEADER_BYTES or not begins:
-        _fail_foreign(buffer, "header.length", f"its header would have {length} bytes")
+        _fail_foreign(buffer, what, "header.length", f"its header would have {length} bytes")
     if begins != b"{":
-        _fail_foreign(buffer, "header", f"its header begins with {begins!r}, not {b'{'!r}")
+        _fail_foreign(buffer, what, "header", f"its header begins with {begins!r}, not {b'{'!r}")
     if data > len(buffer):
         fail(
             "header.length",
@@ -126,9 +133,7 @@ def parse_header(buffer: bytes | mmap, limits: Limits = UNLIMITED) -> Container:
         raise PlanFormatError("header", f"expected UTF-8: {error.reason}") from None
     header = parse_json(text, "header")
 
-    metadata = header.pop(METADATA_NAME, None)
-    if metadata is None:
-        raise PlanFormatError(f"header.{METADATA_NAME}", NO_PLAN)
+    metadata = header.pop(METADATA_NAME, {})
     if type(metadata) is not dict:
         fail(f"header.{METADATA_NAME}", "expected an object", metadata)
     for key, value in metadata.items():
@@ -138,11 +143,11 @@ def parse_header(buffer: bytes | mmap, limits: Limits = UNLIMITED) -> Container:
     return Container(metadata, _parse_entries(header, data, len(buffer)))
 
 
-def _fail_foreign(buffer: bytes | mmap, field: str, reason: str) -> NoReturn:
+def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> NoReturn:
     """Refuse what has no header of safetensors, by what it is instead."""
     kind = identify(buffer)
     got = f"got {kind}" if kind else f"got something else: {reason}"
-    raise PlanFormatError(field, f"expected a .taper file, {got}")
+    raise PlanFormatError(field, f"expected {what}, {got}")
 
 
 def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Entry]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.container import dump_json
 from taper_runtime.format.writer import to_document
+from taper_runtime.plan.weights import WEIGHT_PREFIX, completed
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
@@ -25,9 +26,12 @@ def fingerprint(plan: Plan) -> str:
     PlanFormatError
         If attrs or trees are not plain data.
     """
+    if plan.weights:
+        plan = completed(plan)
     digest = sha256(dump_json(_computed(to_document(plan))).encode())
-    for name in sorted(plan.constants):
-        array = plan.constants[name]
+    arrays = {**plan.constants, **{f"{WEIGHT_PREFIX}{n}": a for n, a in plan.originals.items()}}
+    for name in sorted(arrays):
+        array = arrays[name]
         digest.update(dump_json([name, str(array.dtype), list(array.shape)]).encode())
         digest.update(array.reshape(-1).view("u1").data)
     return digest.hexdigest()

@@ -42,7 +42,7 @@ def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | 
     PlanFormatError
         If it is to be copied and too large, or is truncated meanwhile.
     """
-    with named(path), open(path, "rb", buffering=0, opener=_open_regular) as file:
+    with named(path), open(path, "rb", buffering=0, opener=open_regular) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes == 0:
             yield b""  # which no system maps
@@ -77,7 +77,7 @@ def named(path: FilePath) -> Iterator[None]:
         raise
 
 
-def _open_regular(path: str, flags: int) -> int:
+def open_regular(path: str, flags: int) -> int:
     """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
@@ -91,14 +91,22 @@ def _open_regular(path: str, flags: int) -> int:
 
 def aligned_array(array: np.ndarray, boundary: int = ALIGNMENT) -> np.ndarray:
     """Return a contiguous array as it is, or a read-only copy where it lies on no boundary."""
-    if _misalignment(array, boundary) == 0:
-        return array
+    return array if is_aligned(array, boundary) else aligned_copy(array)
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """Return a C-contiguous, read-only copy on a boundary of :data:`ALIGNMENT`."""
     room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
     copy = np.ndarray(array.shape, array.dtype, room, start)
     copy[...] = array
-    copy.flags.writeable = False
+    copy.flags.writeable = room.flags.writeable = False
     return copy
+
+
+def is_aligned(array: np.ndarray, boundary: int = ALIGNMENT) -> bool:
+    """Whether an array begins on a boundary."""
+    return _misalignment(array, boundary) == 0
 
 
 def _misalignment(array: np.ndarray, boundary: int) -> int:

@@ -9,8 +9,8 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
-from taper_runtime.format.container import NO_PLAN, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
+from taper_runtime.format.container import parse_header, parse_json
 from taper_runtime.format.expression import Expressions
 from taper_runtime.format.mapping import aligned_array, mapped
 from taper_runtime.format.models import choose_model, model_names
@@ -32,7 +32,9 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.features import FEATURES, features
 from taper_runtime.plan.plan import Block, Entry, Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.recipes import parse_steps
 from taper_runtime.plan.validate import validate
+from taper_runtime.plan.weights import WEIGHT_PREFIX, WeightSpec
 from taper_runtime.sizes import variable
 
 if TYPE_CHECKING:
@@ -44,8 +46,11 @@ if TYPE_CHECKING:
 _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
 _ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "origins", "states"}
 _PLAN_KEYS = _ENTRY_KEYS | {"format_version", "features", "default", "metadata", "entries"}
+_WEIGHT_KEYS = frozenset({"kind", "dtype", "shape"})
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
 #: Keys that are left out where they say nothing.
+_PLAN_OPTIONS = frozenset({"weights", "derived"})
+_WEIGHT_OPTIONS = frozenset({"complex", "aliases"})
 _NODE_OPTIONS = frozenset({"blocks", "targets"})
 _TENSOR_OPTIONS = frozenset({"format", "complex"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
@@ -139,11 +144,14 @@ def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Any, Mapping[str, Stor
     field = f"header.{METADATA_NAME}"
     if metadata.get("format") != FORMAT:
         raise PlanFormatError(
-            f"{field}.format", f"{NO_PLAN}; its format is {describe(metadata.get('format'))}"
+            f"{field}.format" if metadata else field,
+            f"expected a .taper file, got a safetensors file without a plan; its format is "
+            f"{describe(metadata.get('format'))}",
         )
     if "plan" not in metadata:
         fail(f"{field}.plan", "expected a plan as JSON", None)
     document = parse_json(metadata["plan"], "plan")
+    check_counts(document, limits)
     _check_version(document)
     return document, entries
 
@@ -167,26 +175,30 @@ def _read_plan(
     buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
 ) -> Plan:
     """Return a plan of its own document, and of its tensors by their names there."""
-    constants, samples = {}, {}
+    check_counts(document, limits)
+    has_weights = type(document) is dict and "weights" in document
+    constants, samples, originals = {}, {}, {}
     for name, entry in stored.items():
-        array = _map_array(buffer, entry)
+        array = map_array(buffer, entry)
         if name.startswith(SAMPLE_PREFIX):
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
+        elif has_weights and name.startswith(WEIGHT_PREFIX):
+            originals[name.removeprefix(WEIGHT_PREFIX)] = array
         else:
             constants[name] = array
-    check_counts(document, limits)
     chars = Budget("plan.sizes", "expression_chars", limits.expression_chars)
-    plan = _from_document(document, constants, samples, chars)
+    plan = _from_document(document, constants, samples, chars)._replace(originals=originals)
     validate(plan, limits)
     if document["features"] != features(plan):
         fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
     return plan
 
 
-def _map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
+def map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     """View an entry's bytes, or copy them where another tool left them unaligned."""
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
+    array.flags.writeable = False  # as what is mapped is
     array.flags.writeable = False
     return aligned_array(array, storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT)
 
@@ -215,7 +227,7 @@ def _from_document(
         if feature not in FEATURES:
             known = ", ".join(FEATURES)
             fail(f"plan.features[{index}]", f"expected features known here ({known})", feature)
-    _check_object(document, _PLAN_KEYS, "plan")
+    _check_object(document, _PLAN_KEYS, "plan", _PLAN_OPTIONS)
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:
         fail("plan.metadata", "expected an object", metadata)
@@ -229,7 +241,37 @@ def _from_document(
         metadata=metadata,
         default=document["default"],
         entries={n: _other(n, item, by_entry[n], chars) for n, item in entries.items()},
+        **_weights(document),
     )
+
+
+def _weights(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what the plan says of weights, if it does."""
+    if not _PLAN_OPTIONS & document.keys():
+        return {}
+    for key in sorted(_PLAN_OPTIONS - document.keys()):
+        raise PlanFormatError(f"plan.{key}", "is missing")
+    if not _object(document, "weights"):
+        fail("plan.weights", "expected no weights where there are none", document["weights"])
+    derived = from_json(document["derived"], "plan.derived")
+    return {
+        "weights": {
+            name: _weight(name, item, f"plan.weights[{name!r}]")
+            for name, item in document["weights"].items()
+        },
+        "derived": parse_steps(derived, "plan.derived"),
+    }
+
+
+def _weight(name: str, item: Any, field: str) -> WeightSpec:
+    _check_object(item, _WEIGHT_KEYS, field, _WEIGHT_OPTIONS)
+    if "complex" in item and item["complex"] is not True:
+        fail(f"{field}.complex", "expected true, or nothing", item["complex"])
+    aliases = _tuple(item, "aliases", field, ())
+    if "aliases" in item and not aliases:
+        fail(f"{field}.aliases", "expected no aliases where there are none", item["aliases"])
+    shape = _tuple(item, "shape", field)
+    return WeightSpec(name, item["kind"], item["dtype"], shape, "complex" in item, aliases)
 
 
 def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) -> Entry:

@@ -19,6 +19,7 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX, check_name
 from taper_runtime.plan.features import features
 from taper_runtime.plan.validate import validate
+from taper_runtime.plan.weights import WEIGHT_PREFIX
 from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode
+    from taper_runtime.plan.weights import WeightSpec
 
 
 FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -93,7 +95,11 @@ def _file(plans: Mapping[str, Plan]) -> tuple[bytes, Iterable[np.ndarray]]:
         for name in sorted(plans):
             joined.add(name, to_document(plans[name]), *_stored(plans[name]))
         document, arrays, types = joined.document(), joined.arrays, joined.types
-    header, order = make_header({"format": FORMAT, "plan": dump_json(document)}, types)
+    metadata = {"format": FORMAT, "plan": dump_json(document)}
+    for name in sorted(plans):
+        key = "fingerprint" if [*plans] == [DEFAULT_MODEL] else f"fingerprint.{name}"
+        metadata[key] = plans[name].fingerprint()
+    header, order = make_header(metadata, types)
     return header, (arrays[name] for name in order)
 
 
@@ -105,6 +111,9 @@ def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
     for name, array in plan.constants.items():
         arrays[name] = array
         types[name] = TensorType(plan.tensors[name].storage.dtype, array.shape)
+    for name, array in plan.originals.items():
+        arrays[WEIGHT_PREFIX + name] = array
+        types[WEIGHT_PREFIX + name] = plan.weights[name].type
     for entry, function in functions.items():
         prefix = f"{SAMPLE_PREFIX}{entry}/" if plan.entries else SAMPLE_PREFIX
         for name, array in function.samples.items():
@@ -157,10 +166,21 @@ def _replaced_mode(path: str) -> int | None:
 
 def to_document(plan: Plan) -> dict[str, Any]:
     """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
+    weights: dict[str, Any] = {}
+    if plan.weights:
+        weights["weights"] = {name: _weight(plan.weights[name]) for name in sorted(plan.weights)}
+        weights["derived"] = {
+            name: [
+                (op, inputs, to_json(dict(attrs), f"plan.derived[{name!r}]"))
+                for op, inputs, attrs in plan.derived[name]
+            ]
+            for name in sorted(plan.derived)
+        }
     return {
         "format_version": FORMAT_VERSION,
         "features": features(plan),
         "default": plan.default,
+        **weights,
         **_function(plan, "plan"),
         "metadata": to_json(dict(plan.metadata), "plan.metadata"),
         "entries": {
@@ -168,6 +188,15 @@ def to_document(plan: Plan) -> dict[str, Any]:
             for name in sorted(plan.entries)
         },
     }
+
+
+def _weight(spec: WeightSpec) -> dict[str, Any]:
+    written: dict[str, Any] = {"kind": spec.kind, "dtype": spec.dtype, "shape": spec.shape}
+    if spec.is_complex:
+        written["complex"] = True
+    if spec.aliases:
+        written["aliases"] = spec.aliases
+    return written
 
 
 def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 #: All that plans of this version may make use of.
-FEATURES = ("blocks", "complex", "entries", "origins", "zero_states")
+FEATURES = ("blocks", "complex", "entries", "origins", "weights", "zero_states")
 
 
 def features(plan: Plan) -> list[str]:
@@ -21,6 +21,7 @@ def features(plan: Plan) -> list[str]:
         "complex": any(spec.is_complex for each in tensors for spec in each.values()),
         "entries": bool(plan.entries),
         "origins": bool(plan.origins) or any(e.origins for e in plan.entries.values()),
+        "weights": bool(plan.weights),
         "zero_states": not states <= plan.constants.keys(),
     }
     return [name for name in FEATURES if used[name]]

@@ -14,10 +14,11 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from taper_runtime.format.writer import FilePath
     from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.weights import WeightSpec
 
 #: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
 ROLES = ("input", "output", "constant", "state", "intermediate")
@@ -211,7 +212,7 @@ class Plan(NamedTuple):
     constants : mapping of str to numpy.ndarray
         One C-contiguous array per tensor of role constant, as its format stores it, and of role
         state: its first value (views of the mapped file after a load). A state without one begins
-        as zeros.
+        as zeros; a constant without one is to be computed (``derived``).
     samples : mapping of str to numpy.ndarray
         Example inputs by input name, those the model was exported with; may be empty.
     input_tree, output_tree : plain data
@@ -232,6 +233,13 @@ class Plan(NamedTuple):
         The name of the default entry.
     entries : mapping of str to Entry
         The others.
+    weights : mapping of str to WeightSpec
+        The parameters and buffers of the module by their first names, where a session may replace
+        them, and constants that recipes need besides.
+    derived : mapping of str to tuple of Step
+        By the names of constants, how each is computed from weights: all that a weight decides.
+    originals : mapping of str to numpy.ndarray
+        The values of the weights that recipes need and no constant is.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -249,6 +257,9 @@ class Plan(NamedTuple):
     origins: Mapping[str, tuple[str, int]] = _NOTHING
     default: str = "forward"
     entries: Mapping[str, Entry] = _NOTHING
+    weights: Mapping[str, WeightSpec] = _NOTHING
+    derived: Mapping[str, tuple[Step, ...]] = _NOTHING
+    originals: Mapping[str, np.ndarray] = _NOTHING
 
     @property
     def entry_names(self) -> tuple[str, ...]:
@@ -297,7 +308,16 @@ class Plan(NamedTuple):
             states=entry.states,
             origins=entry.origins,
             default=name,
+            **self._weights_of(shared),
         )
+
+    def _weights_of(self, constants: Collection[str]) -> dict[str, Any]:
+        """Return what a plan of these constants has of the weights."""
+        if not self.weights:
+            return {}
+        from taper_runtime.plan.weights import weights_of
+
+        return weights_of(self, constants)
 
     def first_value(self, state: str) -> np.ndarray:
         """Return the value of a state before the first run: zeros where the plan has no data."""
@@ -337,7 +357,7 @@ class Plan(NamedTuple):
         """
         from taper_runtime.plan.recipes import parse_recipes
 
-        return parse_recipes(self.metadata)
+        return {**parse_recipes(self.metadata), **self.derived}
 
     def made_from(self, parameter: str) -> tuple[str, ...]:
         """Return the names of the constants that a parameter or buffer went into.
@@ -349,8 +369,10 @@ class Plan(NamedTuple):
         """
         from taper_runtime.plan.recipes import parameter_names
 
+        tied = (spec.name for spec in self.weights.values() if parameter in spec.aliases)
+        own = next(tied, parameter)
         return tuple(
-            name for name, recipe in self.recipes.items() if parameter in parameter_names(recipe)
+            name for name, recipe in self.recipes.items() if own in parameter_names(recipe)
         )
 
     def is_executed(self, node: PlanNode) -> bool:
@@ -369,20 +391,25 @@ class Plan(NamedTuple):
 
     def body(self, block: Block) -> Plan:
         """Return a block of this plan as a plan of its own, with the constants that it reads."""
-        constants = {
-            name: self.constants[name]
-            for name in _names_read(block)
-            if name in self.constants and name not in self.states
-        }
+        constants = [
+            name
+            for name in dict.fromkeys(_names_read(block))
+            if name in self.tensors and self.tensors[name].role == "constant"
+        ]
         return Plan(
             nodes=block.nodes,
             tensors={**{name: self.tensors[name] for name in constants}, **block.tensors},
             placements={**{name: self.placements[name] for name in constants}, **block.placements},
             inputs=block.inputs,
             outputs=block.outputs,
-            constants=constants,
+            constants={name: self.constants[name] for name in constants if name in self.constants},
             sizes=self.sizes,
         )
+
+    def without_values(self) -> Plan:
+        """Return the plan without the values of weights, which a session may replace."""
+        first = {name: self.constants[name] for name in self.states if name in self.constants}
+        return self._replace(constants=first, originals=_NOTHING)
 
     def __repr__(self) -> str:
         from taper_runtime.report import summarize_plan
@@ -410,7 +437,14 @@ class Plan(NamedTuple):
 
         return fingerprint(self)
 
-    def save(self, path: FilePath, *, name: str = "model", append: bool = False) -> None:
+    def save(
+        self,
+        path: FilePath,
+        *,
+        name: str = "model",
+        append: bool = False,
+        folded: bool = True,
+    ) -> None:
         """Write the plan to ``path`` as a ``.taper`` file, atomically.
 
         An existing file keeps its permissions; through a symbolic link its target is replaced.
@@ -423,6 +457,9 @@ class Plan(NamedTuple):
         append : bool
             Whether to keep the plans that the file has. It is written anew; tensors that are equal
             in several plans, such as a tied embedding, stand there once.
+        folded : bool
+            Whether the file has the constants that are computed from replaceable weights too.
+            Without, it is smaller, and opens with ``SessionOptions.runtime_const_folding`` alone.
 
         Raises
         ------
@@ -437,7 +474,13 @@ class Plan(NamedTuple):
         """
         from taper_runtime.format.writer import save
 
-        save(self, path, name=name, append=append)
+        if not self.weights:
+            save(self, path, name=name, append=append)
+            return
+        from taper_runtime.plan.weights import completed, unfolded
+
+        plan = completed(self) if folded else unfolded(self)
+        save(plan, path, name=name, append=append)
 
 
 def _names_read(block: Block) -> Iterator[str]:

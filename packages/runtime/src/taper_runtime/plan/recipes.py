@@ -1,7 +1,9 @@
 """From which parameters, and by which ops, a plan's constants were made.
 
-An export writes recipes into the plan's metadata; no run reads them. The last step of a recipe is
-the constant.
+An export writes recipes into the plan's metadata; no run reads them. Of a plan whose weights can
+be replaced, those that they decide are in ``plan.derived`` instead: there they are complete, and
+constants are computed by them (:mod:`taper_runtime.plan.weights`). The last step of a recipe is the
+constant.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ PARAMETER = "PARAMETER"
 #: A step without inputs: an array that is no parameter, its values if it has few.
 LITERAL = "LITERAL"
 
+#: A step without inputs: one of ``plan.weights``, by its name.
+WEIGHT = "WEIGHT"
+
 _LONGEST = 200  # characters of a recipe's text
 
 
@@ -32,18 +37,23 @@ class Step(NamedTuple):
     Attributes
     ----------
     op : str
-        An op's name, with ``[1]`` behind it for its second output and so on; :data:`PARAMETER` or
-        :data:`LITERAL`. It need not be registered.
-    inputs : tuple of int
-        Which steps before it the op reads, counted from 0.
+        An op's name, with ``[1]`` behind it for its second output and so on; :data:`PARAMETER`,
+        :data:`LITERAL` or :data:`WEIGHT`. In metadata it need not be registered.
+    inputs : tuple of int or None
+        Which steps before it the op reads, counted from 0; None where an input is absent.
     attrs : mapping
-        Plain data. Of a parameter ``names``; of a literal ``dtype``, ``shape`` and, if there are
-        few, ``values``.
+        Plain data. Of a parameter ``names``, of a weight ``name``; of a literal ``dtype``,
+        ``shape`` and, if there are few, ``values``.
     """
 
     op: str
-    inputs: tuple[int, ...]
+    inputs: tuple[int | None, ...]
     attrs: Mapping[str, Any]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The inputs that are there."""
+        return tuple([place for place in self.inputs if place is not None])
 
 
 def parse_recipes(metadata: Mapping[str, Any]) -> dict[str, tuple[Step, ...]]:
@@ -54,8 +64,17 @@ def parse_recipes(metadata: Mapping[str, Any]) -> dict[str, tuple[Step, ...]]:
     PlanFormatError
         If they have another form than an export writes.
     """
-    found = metadata.get(KEY, {})
-    field = f"plan.metadata.{KEY}"
+    return parse_steps(metadata.get(KEY, {}), f"plan.metadata.{KEY}")
+
+
+def parse_steps(found: Any, field: str) -> dict[str, tuple[Step, ...]]:
+    """Return recipes by the names of the constants, of which ``field`` of a plan says ``found``.
+
+    Raises
+    ------
+    PlanFormatError
+        If they have another form.
+    """
     if type(found) is not dict:
         fail(field, "expected an object", found)
     return {name: _recipe(steps, f"{field}[{name!r}]") for name, steps in found.items()}
@@ -63,7 +82,12 @@ def parse_recipes(metadata: Mapping[str, Any]) -> dict[str, tuple[Step, ...]]:
 
 def parameter_names(recipe: Sequence[Step]) -> tuple[str, ...]:
     """Return the names of the parameters that a constant was made from, each once."""
-    names = (name for step in recipe if step.op == PARAMETER for name in step.attrs["names"])
+    names: list[str] = []
+    for step in recipe:
+        if step.op == PARAMETER:
+            names += step.attrs["names"]
+        elif step.op == WEIGHT:
+            names.append(step.attrs["name"])
     return tuple(dict.fromkeys(names))
 
 
@@ -74,11 +98,13 @@ def recipe_text(recipe: Sequence[Step]) -> str:
         attrs = step.attrs
         if step.op == PARAMETER:
             text = " = ".join(attrs["names"])
+        elif step.op == WEIGHT:
+            text = attrs["name"]
         elif step.op == LITERAL:
             shape = ", ".join(map(str, attrs["shape"]))
             text = str(attrs.get("values", f"{attrs['dtype']}[{shape}]"))
         else:
-            operands = [texts[place] for place in step.inputs]
+            operands = [texts[place] for place in step.reads]
             operands += [f"{name}={value}" for name, value in attrs.items()]
             text = f"{step.op}({', '.join(operands)})"
         texts.append(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
@@ -99,13 +125,16 @@ def _step(step: Any, place: int, field: str) -> Step:
     if type(inputs) not in (list, tuple):
         fail(f"{field}[1]", "expected an array", inputs)
     for each in inputs:
-        if not is_size(each) or each >= place:
+        if each is not None and (not is_size(each) or each >= place):
             fail(f"{field}[1]", f"expected steps before step {place}", each)
     if type(attrs) is not dict:
         fail(f"{field}[2]", "expected an object", attrs)
     if op == PARAMETER:
         _check_leaf(inputs, attrs, {"names"}, field)
         _check_names(attrs["names"], f"{field}[2].names")
+    elif op == WEIGHT:
+        _check_leaf(inputs, attrs, {"name"}, field)
+        check_text(attrs["name"], f"{field}[2].name")
     elif op == LITERAL:
         _check_leaf(inputs, attrs, {"dtype", "shape"}, field)
         check_text(attrs["dtype"], f"{field}[2].dtype")

@@ -29,9 +29,18 @@ from taper_runtime.plan.checks import (
 )
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
-from taper_runtime.plan.plan import ROLES, STORED
+from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
 from taper_runtime.plan.recipes import parse_recipes
 from taper_runtime.plan.trees import check_arguments, check_tree
+from taper_runtime.plan.weights import (
+    KINDS,
+    MAX_GROWTH,
+    MAX_LITTLE,
+    WEIGHT_PREFIX,
+    check_recipe,
+    direct_weight,
+    weights_needed,
+)
 from taper_runtime.sizes import Size, linear, range_of, variables
 
 if TYPE_CHECKING:
@@ -40,7 +49,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
-    from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Block, Plan, PlanNode
 
 
 class _Shared(NamedTuple):
@@ -64,6 +73,7 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
         plan, comparisons, {name for entry in plan.entries.values() for name in entry.states}
     )
     parse_recipes(plan.metadata)
+    _check_weights(plan)
     for name, entry in plan.entries.items():
         field = f"plan.entries[{name!r}]"
         check_name(name, field)
@@ -276,12 +286,67 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
 
 def _check_constants(plan: Plan) -> None:
     for name, spec in plan.tensors.items():
-        if spec.role == "constant" and name not in plan.constants:
+        if spec.role == "constant" and name not in plan.constants and not _is_computed(plan, name):
             raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
     for name, array in plan.constants.items():
         if name not in plan.tensors or plan.tensors[name].role not in STORED:
             raise PlanFormatError(tensor_field(name), "expected no data, as it is no constant")
         _check_array(array, plan.tensors[name], tensor_field(name))
+
+
+def _is_computed(plan: Plan, name: str) -> bool:
+    """Whether a constant can be computed from weights, so that it needs no data."""
+    return name in plan.derived and direct_weight(plan.derived[name]) is None
+
+
+def _check_weights(plan: Plan) -> None:
+    """Check the weights, the recipes that read them, and that these have what they need."""
+    taken: set[str] = set()
+    for name, spec in plan.weights.items():
+        field = f"plan.weights[{name!r}]"
+        if spec.name != name:
+            fail(field, "expected the name of the weight", spec.name)
+        for each in (name, *spec.aliases):
+            check_text(each, field)
+            if not each or each in taken:
+                fail(field, "expected names that no other weight has", each)
+            taken.add(each)
+        if spec.kind not in KINDS:
+            fail(f"{field}.kind", f"expected one of {', '.join(KINDS)}", spec.kind)
+        check_type(spec.dtype, spec.shape, field)
+        if any(type(size) is Size for size in spec.shape):
+            fail(f"{field}.shape", "expected sizes that are known", spec.shape)
+        if spec.is_complex and (spec.dtype not in COMPLEX or spec.shape[-1:] != (2,)):
+            fail(f"{field}.complex", "expected floats with a last axis of 2", spec.shape)
+    _check_derived(plan)
+    for name, array in plan.originals.items():
+        spec = plan.weights[name]
+        stored = TensorSpec(name, spec.dtype, spec.shape, "constant")
+        _check_array(array, stored, f"plan.weights[{name!r}]")
+
+
+def _check_derived(plan: Plan) -> None:
+    direct: set[str] = set()
+    data = (*plan.originals.values(), *plan.constants.values())
+    limit = max(MAX_LITTLE, MAX_GROWTH * sum(array.nbytes for array in data))
+    for name, recipe in plan.derived.items():
+        field = f"plan.derived[{name!r}]"
+        if name not in plan.tensors or plan.tensors[name].role != "constant":
+            fail(field, "expected the name of a constant", name)
+        check_recipe(recipe, plan.weights, plan.tensors[name].type, limit, field)
+        weight = direct_weight(recipe)
+        if weight is not None and weight in direct:
+            fail(field, "expected one constant that is this weight", weight)
+        if weight is not None:
+            direct.add(weight)
+    needed = weights_needed(plan.derived) - direct
+    if wrong := needed ^ plan.originals.keys():
+        name = min(wrong)
+        expected = "expected its data" if name in needed else "expected no data"
+        raise PlanFormatError(f"plan.weights[{name!r}]", f"{expected}, as recipes say")
+    for name in plan.tensors if plan.weights else ():
+        if name.startswith(WEIGHT_PREFIX):
+            raise PlanFormatError(tensor_field(name), "the file keeps this name for weights")
 
 
 def _check_samples(plan: Plan) -> None:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from taper_frontend.compiler.graph.evaluate import evaluate_op
 from taper_frontend.errors import ExportError
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, OpError
-from taper_runtime.formats import PLAIN, encode
 from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:
@@ -66,6 +65,11 @@ class Constant(ABC):
         return not any(isinstance(leaf, Parameter) for leaf in steps(self))
 
     @cached_property
+    def is_open(self) -> bool:
+        """Whether the value may be another by the time of a run: nothing may look at it."""
+        return any(isinstance(leaf, Parameter) and leaf.is_replaceable for leaf in steps(self))
+
+    @cached_property
     def digest(self) -> bytes:
         """A digest of the value: equal for constants of one type with the same elements."""
         return hashlib.sha256(self.value().tobytes()).digest()
@@ -96,11 +100,20 @@ class Parameter(Constant):
         In the module's state dict; more than one where parameters are tied.
     read : callable
         Returns the value; every time the same.
+    kind : str
+        What a plan calls it: "parameter", "buffer" or "constant".
+    is_replaceable : bool
+        Whether a session may give it another value.
+    is_complex : bool
+        Whether users see complex numbers, whose parts lie along the last axis.
     """
 
     type: TensorType
     names: tuple[str, ...]
     read: Callable[[], np.ndarray]
+    kind: str = "parameter"
+    is_replaceable: bool = False
+    is_complex: bool = False
 
     @property
     def identity(self) -> bytes:
@@ -251,8 +264,10 @@ def visible(constant: Constant) -> np.ndarray | None:
     """Return the value of a constant that may decide what a graph looks like, else None.
 
     That is a literal, what follows from literals, and a small tensor. Other parameters may be
-    large, and read from a disk.
+    large, and read from a disk. None of what a session may replace, and what follows from it.
     """
+    if constant.is_open:
+        return None
     if constant.nbytes > _VISIBLE and not constant.is_literal:
         return None
     return constant.value()
@@ -289,43 +304,18 @@ def _is_to_compute(constant: Constant) -> TypeGuard[Derived]:
 
 
 def _compute(step: Derived, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
-    """Compute one step; what only moves values is a view where it can be."""
-    array = _moved(step, *arrays[:1])
-    if array is None:
-        array = _evaluated(step, arrays)
-    if array.nbytes <= _KEPT:
-        step._known["value"] = array = np.asarray(array, order="C")
-    return array
-
-
-def _moved(step: Derived, first: np.ndarray | None = None) -> np.ndarray | None:
-    """Return the value of a step that only moves what its first input has, if that is known."""
-    definition, source = REGISTRY[step.op], step.inputs[0] if step.inputs else None
-    if first is None or source is None or source.type.format != PLAIN:
-        return None
-    if step.op == "PACK":
-        return encode(first, step.type)  # its evaluator copies first
-    if definition.view is None or not first.size:
-        return None
-    itemsize = first.itemsize
-    strides = tuple(stride // itemsize for stride in first.strides)
-    view = definition.view(first.shape, strides, definition.complete(step.attrs))
-    if view is None or (view.offset and not first.flags.c_contiguous):
-        return None
-    start = first.reshape(-1)[view.offset :] if view.offset else first
-    moved = [stride * itemsize for stride in view.strides]
-    return np.lib.stride_tricks.as_strided(start, step.shape, moved, writeable=False)
-
-
-def _evaluated(step: Derived, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Compute one step; what is small is kept."""
     types = [None if x is None else x.type for x in step.inputs]
     try:
-        return evaluate_op(step.op, arrays, types, step.attrs)[step.index]
+        array = evaluate_step(step.op, step.index, arrays, types, step.attrs, step.type)
     except InputError as error:
         place = f" at {step.source}" if step.source else ""
         raise ExportError(
             f"what follows from weights and constants alone cannot be computed: {error}{place}"
         ) from error
+    if array.nbytes <= _KEPT:
+        step._known["value"] = array = np.asarray(array, order="C")
+    return array
 
 
 def _digest(*parts: object) -> bytes:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, InternalError
-from taper_runtime.formats import decode, encode
-from taper_runtime.ops import REGISTRY
+from taper_runtime.errors import InputError
+from taper_runtime.ops.evaluate import check_type, evaluate_op
 from taper_runtime.ops.opdef import BlockFunction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-    from taper_runtime.ops.opdef import TensorType
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -46,7 +43,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
         raise InputError(f"expected inputs {graph.reads}, got {sorted(inputs)}")
     values = {name: constant.value() for name, constant in graph.constants.items()}
     for name in graph.reads:
-        _check_type(f"input {name!r}", inputs[name], graph.tensors[name].type, InputError)
+        check_type(f"input {name!r}", inputs[name], graph.tensors[name].type, InputError)
         values[name] = inputs[name]
     for node in graph.order():
         results = evaluate_node(graph, node, [values.get(name) for name in node.inputs])
@@ -59,7 +56,8 @@ def evaluate_node(
 ) -> tuple[np.ndarray, ...]:
     """Compute a node from arrays that store its inputs, None where one is absent."""
     types = graph.input_types(node)
-    return evaluate_op(node.op, arrays, types, node.attrs, node.blocks)
+    functions = [BlockFunction(b.signature, partial(_run_block, b)) for b in node.blocks]
+    return evaluate_op(node.op, arrays, types, node.attrs, functions)
 
 
 def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
@@ -79,48 +77,6 @@ def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
     return results[node.outputs.index(tensor)]
 
 
-def evaluate_op(
-    op: str,
-    arrays: Sequence[np.ndarray | None],
-    types: Sequence[TensorType | None],
-    attrs: Mapping[str, Any],
-    blocks: Sequence[Graph] = (),
-) -> tuple[np.ndarray, ...]:
-    """Compute one op on arrays that store tensors of the given types.
-
-    The results store tensors of the types the op infers.
-
-    Raises
-    ------
-    InternalError
-        If the evaluator gives other types than the op infers.
-    """
-    definition = REGISTRY[op]
-    expected = definition.infer_types(types, attrs, [block.signature for block in blocks])
-    values = [
-        array if array is None or type_ is None else decode(array, type_)
-        for array, type_ in zip(arrays, types, strict=True)
-    ]
-    functions = [BlockFunction(b.signature, partial(_run_block, b)) for b in blocks]
-    with np.errstate(all="ignore"):  # inf and nan are values like others
-        results = definition.evaluate_all(values, definition.complete(attrs), functions)
-    stored = []
-    for result, type_ in zip(results, expected, strict=True):
-        array = np.asarray(result)
-        _check_type(f"the evaluator of {op}", array, type_, InternalError)
-        stored.append(encode(array, type_))
-    return tuple(stored)
-
-
 def _run_block(block: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     values = evaluate(block, dict(zip(block.inputs, arrays, strict=True)))
     return [values[name] for name in block.outputs]
-
-
-def _check_type(what: str, array: np.ndarray, expected: TensorType, error: type[Exception]) -> None:
-    storage = DTYPES[expected.dtype].storage
-    if array.shape != expected.shape or array.dtype != storage:
-        raise error(
-            f"{what}: expected {expected.dtype} {list(expected.shape)}, "
-            f"got {array.dtype} {list(array.shape)}"
-        )

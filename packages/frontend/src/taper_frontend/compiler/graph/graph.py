@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from copy import copy
+from functools import wraps
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from taper_frontend.compiler.graph.constants import Constant, Literal, literal, visible
 from taper_frontend.compiler.graph.listener import Listener
@@ -19,9 +20,26 @@ from taper_runtime.plan.plan import TensorSpec
 from taper_runtime.sizes import Size, bounds, size_at, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+
+def _changes(
+    method: Callable[Concatenate[Graph, _Args], _Result],
+) -> Callable[Concatenate[Graph, _Args], _Result]:
+    """Have a method that changes a graph refuse a frozen one."""
+
+    @wraps(method)
+    def checked(graph: Graph, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        if graph.is_frozen:
+            raise InternalError(f"{method.__name__}: the graph is frozen, as its passes have run")
+        return method(graph, *args, **kwargs)
+
+    return checked
 
 
 class Graph:
@@ -56,6 +74,8 @@ class Graph:
         What lives across runs.
     listener : Listener
         Hears of every change; :class:`taper_frontend.compiler.trace.Recorder` is one.
+    is_frozen : bool
+        Whether changing it raises :class:`InternalError`; see :meth:`freeze`.
     """
 
     def __init__(
@@ -72,6 +92,7 @@ class Graph:
         self.constants: dict[str, Constant] = {}
         self.states: list[State] = []
         self.listener = Listener()
+        self.is_frozen = False
         self._nodes: dict[str, Node] = {}  # by their first output
         self._producers: dict[str, Node] = {}  # by each of their outputs
         # tensor -> first outputs of the nodes that read it (a dict as an ordered set)
@@ -121,6 +142,7 @@ class Graph:
         self.states.append(State(name, stored.array, name))
         return name
 
+    @_changes
     def set_next(self, name: str, tensor: str) -> None:
         """Make ``tensor`` the value of the state ``name`` after a run."""
         self._check_same_type(name, tensor)
@@ -225,6 +247,7 @@ class Graph:
         """
         return self._add_node(op, inputs, attrs, blocks, name, source)
 
+    @_changes
     def add_computed_size(
         self, name: str, limits: tuple[int, int], origin: tuple[str, int], example: int
     ) -> None:
@@ -255,12 +278,14 @@ class Graph:
         self.sizes[name], self.examples[name] = limits, example
         self.origins[name] = origin
 
+    @_changes
     def remove_computed_size(self, name: str) -> None:
         """Remove a size variable that no tensor's shape and no attr mentions."""
         tensor, _ = self.origins.pop(name)
         del self.sizes[name], self.examples[name]
         self.prune([tensor])
 
+    @_changes
     def set_outputs(self, names: Iterable[str]) -> None:
         """Make the named tensors the graph's outputs, in this order."""
         names = list(names)
@@ -437,6 +462,13 @@ class Graph:
 
     # -- changing ---------------------------------------------------------------------------------
 
+    def freeze(self) -> None:
+        """Let nothing change the graph, or those inside its nodes, from now on; a copy may."""
+        self.is_frozen = True
+        for node in self._nodes.values():
+            for block in node.blocks:
+                block.freeze()
+
     def rewire_input(self, node: Node, index: int, new: str) -> None:
         """Make ``node`` read ``new`` at position ``index``; the types of its outputs stay."""
         inputs = list(node.inputs)
@@ -531,6 +563,7 @@ class Graph:
                 self.constants[spec.name] = constant
         self.prune(old)
 
+    @_changes
     def replace_uses(self, old: str, new: str) -> None:
         """Let every reader of ``old``, the graph's outputs and its states use ``new`` instead."""
         self._check_same_type(old, new)
@@ -551,6 +584,7 @@ class Graph:
         for name in node.outputs:
             self.remove_tensor(name)
 
+    @_changes
     def remove_tensor(self, name: str) -> None:
         """Remove an unused input or constant, or what a removed node has left."""
         spec = self.tensors[name]
@@ -562,6 +596,7 @@ class Graph:
         if name in self.inputs:
             self.inputs.remove(name)
 
+    @_changes
     def rename(self, names: Mapping[str, str]) -> None:
         """Give tensors other names, all at once, in place of those that ``names`` maps to them.
 
@@ -702,6 +737,7 @@ class Graph:
         self._insert(Node(op, operands, outputs, attrs, source, list(blocks)))
         return tuple(outputs)
 
+    @_changes
     def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:
         name = self.unique_name(base)
         self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role, type_.format)
@@ -709,6 +745,7 @@ class Graph:
         self.listener.touch(name)
         return name
 
+    @_changes
     def _insert(self, node: Node) -> None:
         """Put a node whose outputs are tensors already into the indices."""
         self._nodes[node.output] = node
@@ -737,6 +774,7 @@ class Graph:
             self._consumers[name].pop(node.output, None)
         self._order = None
 
+    @_changes
     def _drop_node(self, node: Node) -> None:
         self._check_present(node)
         self.listener.touch(*node.outputs)
@@ -749,6 +787,7 @@ class Graph:
         if self._nodes.get(node.output) is not node:
             raise InternalError(f"node {node.output!r} is not in the graph")
 
+    @_changes
     def _set_definition(
         self,
         node: Node,

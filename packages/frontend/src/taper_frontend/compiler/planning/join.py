@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from taper_frontend.compiler.planning.join_weights import WeightJoiner, digest
 from taper_frontend.errors import ExportError
 from taper_runtime.plan.checks import check_name
 from taper_runtime.plan.plan import STORED, Block, Entry, Placement, Plan
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     import numpy as np
 
     from taper_runtime.plan.plan import PlanNode, TensorSpec
+    from taper_runtime.plan.recipes import Step
 
 
 def join_plans(plans: Mapping[str, Plan]) -> Plan:
     """Make one plan of several, with an entry for each.
 
-    Constants of equal type, format and bytes are one, whatever they are called, and so are states
-    of one name: the entries go on from what the others left.
+    Constants of equal type, format and bytes are one, whatever they are called, those that
+    replaceable weights decide if they are computed alike; and so are states of one name: the
+    entries go on from what the others left.
 
     Parameters
     ----------
@@ -37,8 +39,9 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
     Raises
     ------
     ExportError
-        If there is none, one has several entries, states of one name differ, or what is a state in
-        one plan is a constant in another: nothing that it computes from that would change.
+        If there is none, one has several entries, states or replaceable weights of one name
+        differ, or what is a state in one plan is a constant in another: nothing that it computes
+        from that would change.
     PlanFormatError
         If an entry's name is no identifier.
     """
@@ -62,6 +65,7 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
         metadata=plans[default].metadata,
         default=default,
         entries=dict(others),
+        **joiner.weights(),
     )
     validate(plan)
     return plan
@@ -99,7 +103,9 @@ class _Joiner:
         self.constants: dict[str, np.ndarray] = {}
         self.tensors: dict[str, TensorSpec] = {}
         self.placements: dict[str, Placement] = {}
-        self._by_value: dict[tuple[TensorSpec, bytes], str] = {}
+        self._by_key: dict[tuple[TensorSpec, Hashable], str] = {}
+        self._weights = WeightJoiner(plans)
+        self._derived: dict[str, tuple[Step, ...]] = {}
         # No constant may have the name of another tensor of any entry.
         self._taken = {
             name
@@ -137,16 +143,24 @@ class _Joiner:
     def _constant(self, plan: Plan, name: str) -> str:
         """Return the name that a constant has in the joined plan."""
         array, spec = plan.constants[name], plan.tensors[name]
-        key = spec._replace(name=""), blake2b(array.reshape(-1).view("u1").data).digest()
-        if key not in self._by_value:
+        recipe = self._weights.recipe(plan, name)
+        alike = digest(array) if recipe is None else repr(recipe)
+        key = spec._replace(name=""), alike
+        if key not in self._by_key:
             new, count = name, 1
             while new in self._taken:
                 new, count = f"{name}_{count}", count + 1
             self._taken.add(new)
-            self._by_value[key] = new
+            self._by_key[key] = new
+            if recipe is not None:
+                self._derived[new] = recipe
             self.constants[new], self.tensors[new] = array, spec._replace(name=new)
             self.placements[new] = plan.placements[name]._replace(root=new)
-        return self._by_value[key]
+        return self._by_key[key]
+
+    def weights(self) -> dict[str, Any]:
+        """Return what the plan has of weights, when it has all entries."""
+        return self._weights.joined(self._derived) if self._derived else {}
 
 
 def _all_names(block: Block) -> set[str]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.freeze import freeze
-from taper_frontend.compiler.planning.recipes import written_recipes
+from taper_frontend.compiler.planning.recipes import replaceable, written_recipes
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import make_runner
@@ -17,10 +17,11 @@ from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
 
+    from taper_frontend.compiler.graph.constants import Parameter
     from taper_frontend.compiler.graph.graph import Graph
 
 
@@ -32,6 +33,7 @@ def make_plan(
     output_tree: Any = None,
     metadata: Mapping[str, Any] | None = None,
     complex_ends: Collection[str] = (),
+    weights: Sequence[Parameter] = (),
 ) -> Plan:
     """Plan a graph's execution.
 
@@ -45,6 +47,8 @@ def make_plan(
         kernel at the graph's example sizes) and "recipes" (see :mod:`taper_runtime.plan.recipes`).
     complex_ends : collection of str
         The inputs, outputs and states that users see as complex numbers.
+    weights : sequence of Parameter
+        Those that a session may replace, whether the graph reads them or not.
 
     Returns
     -------
@@ -54,8 +58,12 @@ def make_plan(
     frozen = freeze(graph)
     seen = {name: frozen.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
     block = frozen.block._replace(tensors={**frozen.block.tensors, **seen})
+    kept = replaceable(frozen.constants, weights)
     plan = Plan(
         *block,
+        weights=kept.weights,
+        derived=kept.derived,
+        originals=spool(kept.originals),
         constants={
             **spool(frozen.constants),
             **{

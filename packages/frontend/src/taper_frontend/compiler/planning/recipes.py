@@ -1,14 +1,15 @@
-"""The recipes of constants as a plan's metadata has them."""
+"""The recipes of constants as a plan has them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
-from taper_runtime.plan.recipes import KEY, LITERAL, PARAMETER
+from taper_runtime.plan.recipes import KEY, LITERAL, PARAMETER, WEIGHT, Step
+from taper_runtime.plan.weights import WeightSpec, direct_weight, weights_needed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _FEW = 8  # elements of a literal whose values are written
 
@@ -16,13 +17,14 @@ _FEW = 8  # elements of a literal whose values are written
 def written_recipes(constants: Mapping[str, Constant]) -> dict[str, dict[str, list[Any]]]:
     """Return metadata that tells how those constants are made that a parameter has a part in.
 
-    That is plain data in the form of :class:`taper_runtime.plan.recipes.Step`; nothing where there
-    is no such constant.
+    But for those that replaceable weights decide, whose recipes the plan itself has. That is plain
+    data in the form of :class:`taper_runtime.plan.recipes.Step`; nothing where there is no such
+    constant.
     """
     recipes = {
         name: _written(constant)
         for name, constant in sorted(constants.items())
-        if not constant.is_literal
+        if not constant.is_literal and not constant.is_open
     }
     return {KEY: recipes} if recipes else {}
 
@@ -34,8 +36,7 @@ def _written(constant: Constant) -> list[Any]:
     for step in order:
         if isinstance(step, Derived):
             attrs = {name: _plain(value) for name, value in step.attrs.items()}
-            op = f"{step.op}[{step.index}]" if step.index else step.op
-            written.append([op, [places[id(x)] for x in step.reads], attrs])
+            written.append([_op(step), [places[id(x)] for x in step.reads], attrs])
         elif isinstance(step, Parameter):
             written.append([PARAMETER, [], {"names": list(step.names)}])
         else:
@@ -44,6 +45,100 @@ def _written(constant: Constant) -> list[Any]:
                 leaf["values"] = step.value().tolist()
             written.append([LITERAL, [], leaf])
     return written
+
+
+def _op(step: Derived) -> str:
+    return f"{step.op}[{step.index}]" if step.index else step.op
+
+
+class Replaceable(NamedTuple):
+    """What a plan has of weights that a session may replace.
+
+    Attributes
+    ----------
+    weights : dict of str to WeightSpec
+    derived : dict of str to tuple of Step
+    originals : dict of str to Constant
+        The weights whose values the plan needs besides its constants.
+    """
+
+    weights: dict[str, WeightSpec]
+    derived: dict[str, tuple[Step, ...]]
+    originals: dict[str, Constant]
+
+
+def replaceable(constants: Mapping[str, Constant], weights: Sequence[Parameter]) -> Replaceable:
+    """Return the weights, and how the constants are computed that they decide.
+
+    Parameters
+    ----------
+    constants : mapping of str to Constant
+        All of the plan.
+    weights : sequence of Parameter
+        Those that a session may replace, needed or not.
+    """
+    names = _Names(weights)
+    derived = {
+        name: tuple(_complete(constant, names))
+        for name, constant in sorted(constants.items())
+        if constant.is_open
+    }
+    direct = set(map(direct_weight, derived.values()))
+    needed = sorted(weights_needed(derived) - direct)
+    originals = {name: names.leaves[name] for name in needed}
+    return Replaceable(
+        {name: _spec(name, leaf) for name, leaf in sorted(names.leaves.items())}, derived, originals
+    )
+
+
+class _Names:
+    """Names for the leaves of recipes: those of the state dict, else new ones.
+
+    Attributes
+    ----------
+    leaves : dict of str to Constant
+    """
+
+    def __init__(self, weights: Sequence[Parameter]) -> None:
+        self.leaves: dict[str, Constant] = {weight.names[0]: weight for weight in weights}
+        self._names = {id(weight): weight.names[0] for weight in weights}
+        self._taken = {name for weight in weights for name in weight.names}
+
+    def of(self, leaf: Constant) -> str:
+        """Return the name of a leaf."""
+        if id(leaf) not in self._names:
+            base = leaf.names[0] if isinstance(leaf, Parameter) else "constant"
+            name, count = base, 1
+            while name in self._taken:
+                name, count = f"{base}_{count}", count + 1
+            self._names[id(leaf)] = name
+            self._taken.add(name)
+            self.leaves[name] = leaf
+        return self._names[id(leaf)]
+
+
+def _complete(constant: Constant, names: _Names) -> list[Step]:
+    order = list(steps(constant))
+    places: dict[int, int | None] = {id(step): place for place, step in enumerate(order)}
+    return [
+        Step(
+            _op(step),
+            tuple([None if x is None else places[id(x)] for x in step.inputs]),
+            {name: _plain(value) for name, value in step.attrs.items()},
+        )
+        if isinstance(step, Derived)
+        else Step(WEIGHT, (), {"name": names.of(step)})
+        for step in order
+    ]
+
+
+def _spec(name: str, leaf: Constant) -> WeightSpec:
+    dtype, shape, _ = leaf.type
+    if not isinstance(leaf, Parameter):
+        return WeightSpec(name, "constant", dtype, shape)
+    kind = leaf.kind if leaf.is_replaceable else "constant"
+    aliases = leaf.names[1:] if leaf.is_replaceable else ()
+    return WeightSpec(name, kind, dtype, shape, leaf.is_complex, aliases)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_MAX_HASHED = 1 << 20  # bytes; larger constants are equal only if they are computed alike
+_MAX_HASHED = 1 << 20  # bytes; larger and open constants are equal if they are computed alike
 
 
 def eliminate_common_subexpressions(graph: Graph) -> bool:
@@ -69,5 +69,5 @@ def _merge_constants(graph: Graph) -> bool:
 
 def _constant_key(graph: Graph, name: str) -> Hashable:
     constant = graph.constants[name]
-    small = constant.nbytes <= _MAX_HASHED
-    return constant.type, constant.digest if small else constant.identity
+    by_value = constant.nbytes <= _MAX_HASHED and not constant.is_open
+    return constant.type, constant.digest if by_value else constant.identity

@@ -32,7 +32,9 @@ def _inline_scalar(match: Match) -> Replacement:
         if node.op == "WHERE" and index == 0:
             continue
         others = node.inputs[:index] + node.inputs[index + 1 :]
-        with_scalar = {"scalar": graph.constants[name].value().item(), "scalar_index": index}
+        if (value := graph.value(name)) is None:
+            continue
+        with_scalar = {"scalar": value.item(), "scalar_index": index}
         types = [graph.tensors[t].type for t in others]
         try:
             inferred = node.definition.infer_type(types, with_scalar)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.compiler.analysis.views import is_free_reshape
-from taper_frontend.compiler.graph.evaluate import evaluate_op
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_runtime.ops.evaluate import evaluate_op
 from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def _is_move(graph: Graph, node: Node) -> bool:
     if not graph.is_static(node):
         return False
     if node.op == "INDEX_SELECT":
-        return node.inputs[1] in graph.constants
+        places = graph.constants.get(node.inputs[1])
+        return places is not None and not places.is_open
     if node.definition.view is None:
         return False
     before, after = (graph.tensors[name].type.size for name in (node.inputs[0], node.output))

@@ -1,0 +1,164 @@
+"""Passes by name: stages, their steps, and what users register."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_frontend.compiler.pipeline import Group, Pass, Stage, name_of
+from taper_frontend.compiler.stages import STAGES
+from taper_frontend.errors import ExportError
+from taper_runtime.text import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+
+
+class _Named:
+    """A user's pass under its registered name."""
+
+    def __init__(self, name: str, run: Pass) -> None:
+        self.__name__ = name
+        self._run = run
+
+    def __call__(self, graph: Graph) -> bool:
+        return self._run(graph)
+
+
+class _Registered(NamedTuple):
+    """A user's pass, and the stage or pass that it stands before or after; at most one."""
+
+    run: _Named
+    before: str | None
+    after: str | None
+
+
+_REGISTERED: dict[str, _Registered] = {}
+
+
+def register_pass(
+    name: str, fn: Pass, *, before: str | None = None, after: str | None = None
+) -> None:
+    """Register a pass of your own, for all compilations of this process from now on.
+
+    With ``before`` or ``after`` it is a part of the default pipeline. Without, it runs where the
+    argument ``passes`` of an export, or of :func:`.compile.compile_graph`, names it.
+
+    Parameters
+    ----------
+    name : str
+        What ``passes``, logs and reports call it.
+    fn : callable
+        ``(Graph) -> bool``: rewrites the graph in place, says whether it changed anything.
+    before, after : str, optional
+        A stage or pass of the default pipeline, at the first place where it stands; see
+        :func:`pass_names`. A pass in a group runs with the group until nothing changes.
+
+    Raises
+    ------
+    ValueError
+        If there is such a name already, or both places are given.
+    ExportError
+        If there is no such place, listing those that exist.
+    """
+    if name in pass_names():
+        raise ValueError(f"pass {name!r} is registered already")
+    if before is not None and after is not None:
+        raise ValueError(f"pass {name!r}: expected before or after, got both")
+    registered = _Registered(_Named(name, fn), before, after)
+    _placed(default_pipeline(), registered)
+    _REGISTERED[name] = registered
+
+
+def unregister_pass(name: str) -> None:
+    """Forget a pass that :func:`register_pass` has registered.
+
+    Raises
+    ------
+    ExportError
+        If there is none of this name, listing those that exist.
+    """
+    if name not in _REGISTERED:
+        raise _unknown(name, list(_REGISTERED))
+    del _REGISTERED[name]
+
+
+def pass_names() -> list[str]:
+    """Return the names of all stages and passes in the pipeline's order, then a user's own."""
+    return list(dict.fromkeys([*(name for name, _ in _walk(STAGES)), *_REGISTERED]))
+
+
+def default_pipeline() -> tuple[Pass, ...]:
+    """Return the stages, with the registered passes that have a place among them."""
+    passes: tuple[Pass, ...] = STAGES
+    for registered in _REGISTERED.values():
+        passes = _placed(passes, registered)
+    return passes
+
+
+def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
+    """Return passes for names among ``passes``; the default pipeline for None.
+
+    Raises
+    ------
+    ExportError
+        On a name that no stage or pass has, listing those that exist.
+    """
+    if passes is None:
+        return default_pipeline()
+    known = dict(reversed([*_walk(STAGES)]))
+    known |= {name: registered.run for name, registered in _REGISTERED.items()}
+    for pass_ in passes:
+        if isinstance(pass_, str) and pass_ not in known:
+            raise _unknown(pass_, pass_names())
+    return tuple([known[pass_] if isinstance(pass_, str) else pass_ for pass_ in passes])
+
+
+def _walk(passes: Iterable[Pass]) -> Iterator[tuple[str, Pass]]:
+    """Yield names of stages and of the passes in them, in order."""
+    for pass_ in passes:
+        if not isinstance(pass_, Group):
+            yield name_of(pass_), pass_
+        yield from _walk(_inside(pass_))
+
+
+def _inside(pass_: Pass) -> tuple[Pass, ...]:
+    """Return what a stage or a group is made of."""
+    if isinstance(pass_, Stage):
+        return pass_.steps
+    return pass_.passes if isinstance(pass_, Group) else ()
+
+
+def _placed(passes: tuple[Pass, ...], registered: _Registered) -> tuple[Pass, ...]:
+    """Return the passes with a registered one at its place, if it has one."""
+    target = registered.before or registered.after
+    if target is None:
+        return passes
+    found = _insert(passes, target, registered)
+    if found is None:
+        raise _unknown(target, [name for name, _ in _walk(passes)])
+    return found
+
+
+def _insert(
+    passes: tuple[Pass, ...], target: str, registered: _Registered
+) -> tuple[Pass, ...] | None:
+    """Insert it at the first place of ``target`` among passes or inside of them; None: nowhere."""
+    for i, pass_ in enumerate(passes):
+        if not isinstance(pass_, Group) and name_of(pass_) == target:
+            pair = (registered.run, pass_) if registered.before else (pass_, registered.run)
+            return (*passes[:i], *pair, *passes[i + 1 :])
+        inside = _insert(_inside(pass_), target, registered)
+        if inside is not None:
+            made = replace(pass_, steps=inside) if isinstance(pass_, Stage) else Group(*inside)
+            return (*passes[:i], made, *passes[i + 1 :])
+    return None
+
+
+def _unknown(name: str, known: Sequence[str]) -> ExportError:
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}? " if near else ""
+    listed = ", ".join(map(repr, dict.fromkeys(known))) or "none"
+    return ExportError(f"unknown pass {name!r}; {hint}expected one of {listed}")

@@ -1,0 +1,19 @@
+"""Register passes of your own by name; torch is not needed.
+
+>>> from taper_frontend.passes import register_pass
+>>> register_pass("drop_dropouts", drop_dropouts, before="recognition")
+
+The logger ``taper_frontend.passes`` tells of each pass that runs: at level INFO whether it changed
+anything and the difference in nodes, at level DEBUG the graph before all, and after each that did.
+"""
+
+from __future__ import annotations
+
+from taper_frontend.compiler.registry import (
+    default_pipeline,
+    pass_names,
+    register_pass,
+    unregister_pass,
+)
+
+__all__ = ["default_pipeline", "pass_names", "register_pass", "unregister_pass"]

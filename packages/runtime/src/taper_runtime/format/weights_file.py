@@ -1,0 +1,50 @@
+"""Files of weights: what a state dict was saved as."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.format.container import parse_header
+from taper_runtime.format.mapping import mapped
+from taper_runtime.format.reader import map_array
+from taper_runtime.limits import Limits
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from taper_runtime.format.writer import FilePath
+
+
+class StoredWeight(NamedTuple):
+    """One tensor of a file.
+
+    Attributes
+    ----------
+    dtype : str
+    array : numpy.ndarray
+        Read-only: a view of the mapped file where it lies aligned there.
+    """
+
+    dtype: str
+    array: np.ndarray
+
+
+def read_safetensors(path: FilePath) -> dict[str, StoredWeight]:
+    """Map a safetensors file; its tensors by name.
+
+    It is checked as a plan's file is. It may be deleted or replaced meanwhile, but not changed in
+    place.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is no safetensors file, or has a dtype that is unknown here.
+    OSError
+        If it cannot be opened, or is no regular file.
+    """
+    with mapped(path) as buffer:
+        entries = parse_header(buffer, Limits(), "a safetensors file").entries
+        return {
+            name: StoredWeight(entry.dtype, map_array(buffer, entry))
+            for name, entry in entries.items()
+        }

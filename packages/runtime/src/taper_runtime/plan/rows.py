@@ -1,0 +1,128 @@
+"""Tell which outputs of a batch are computed item by item: each from that item of the inputs.
+
+The bits of such an item are the same whatever its neighbours are and however many there are, as no
+kernel adds in another order for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.region import Block, Relation, Same, Window
+from taper_runtime.sizes import UndecidedError, is_static
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_runtime.ops.opdef import Shape
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+
+class _Items(NamedTuple):
+    """How a tensor holds the batch: element i of ``axis`` is of item ``(i + shift) // each``."""
+
+    axis: int
+    each: int
+    shift: int = 0
+
+
+#: Of a tensor whose items depend on one another.
+_MIXED = _Items(-1, 0)
+
+
+class Batch(NamedTuple):
+    """How a plan treats a batch.
+
+    Attributes
+    ----------
+    size : size
+        How many items there are: the first dim of most inputs.
+    apart : tuple of str
+        The outputs whose items depend on that item of the inputs alone, and on weights.
+    mixed : tuple of str
+        Those whose items may depend on others, as far as the ops' rules tell. Outputs that depend
+        on no input are in neither.
+    """
+
+    size: int
+    apart: tuple[str, ...]
+    mixed: tuple[str, ...]
+
+
+def find_batch(plan: Plan) -> Batch | None:
+    """Return how a plan treats a batch; None where no input has a first dim, or only one of 1."""
+    firsts = {
+        name: plan.tensors[name].shape[0]
+        for name in plan.inputs
+        if plan.tensors[name].shape and plan.tensors[name].shape[0] != 1
+    }
+    if not firsts:
+        return None
+    counts = Counter(firsts.values())
+    size = max(counts, key=lambda first: (counts[first], not is_static(first)))
+    held = {name: _Items(0, 1) for name, first in firsts.items() if first == size}
+    held.update((state, _MIXED) for state in plan.states)  # what former runs left
+    for node in plan.nodes:
+        found = _of_node(plan, node, held)
+        if found is not None:
+            held.update(dict.fromkeys(node.outputs, found))
+    outputs = [name for name in dict.fromkeys(plan.outputs) if name in held]
+    mixed = tuple(name for name in outputs if held[name] == _MIXED or held[name].shift != 0)
+    return Batch(size, tuple(name for name in outputs if name not in mixed), mixed)
+
+
+def describe_batch(plan: Plan) -> list[str]:
+    """Tell a line of each output on whether its items depend on one another."""
+    batch = find_batch(plan)
+    if batch is None:
+        return []
+    lines = [f"batch   {name}: each of {batch.size} items by itself" for name in batch.apart]
+    mixed = f"an item may depend on others of the {batch.size}"
+    return [*lines, *(f"batch   {name}: {mixed}" for name in batch.mixed)]
+
+
+def batch_data(plan: Plan) -> dict[str, Any]:
+    """Return what :func:`find_batch` does as plain data."""
+    batch = find_batch(plan) or Batch(1, (), ())
+    size = batch.size if is_static(batch.size) else str(batch.size)
+    return {"size": size, "apart": list(batch.apart), "mixed": list(batch.mixed)}
+
+
+def _of_node(plan: Plan, node: PlanNode, held: Mapping[str, _Items]) -> _Items | None:
+    """Return where the output of a node holds the batch; None where it has nothing of it."""
+    given = [held.get(name) if name is not None else None for name in node.inputs]
+    if all(items is None for items in given):
+        return None
+    if _MIXED in given or node.blocks or len(node.outputs) > 1:
+        return _MIXED
+    types = [None if name is None else plan.tensors[name].type for name in node.inputs]
+    output = plan.tensors[node.output].type
+    found: set[_Items] = set()
+    regions = REGISTRY[node.op].needs(types, output, node.attrs)
+    for type_, items, region in zip(types, given, regions, strict=True):
+        if items is not None and type_ is not None:
+            relation = region[items.axis]
+            found.add(_through(relation, items, type_.shape, output.shape))
+    return found.pop() if len(found) == 1 else _MIXED
+
+
+def _through(relation: Relation, items: _Items, shape: Shape, output: Shape) -> _Items:
+    """Return where an op puts the items of an axis of its input that has this relation."""
+    match relation:
+        case Same(axis):
+            return items._replace(axis=axis)
+        case Window(axis, first, 1, 1):  # some of them, or among those of others
+            return items._replace(axis=axis, shift=items.shift + first)
+        case Block(inputs, outputs) if inputs[0] == items.axis:
+            more = math.prod(shape[axis] for axis in inputs[1:])
+            fewer = math.prod(output[axis] for axis in outputs[1:])
+            try:
+                each, shift = items.each * more // fewer, items.shift * more // fewer
+            except (UndecidedError, ZeroDivisionError):
+                return _MIXED
+            if each * fewer == items.each * more and shift * fewer == items.shift * more:
+                return _Items(outputs[0], each, shift)
+    return _MIXED

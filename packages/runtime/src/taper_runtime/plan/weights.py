@@ -1,0 +1,307 @@
+"""Weights of a plan that can be replaced: their names, values, and what is computed from them.
+
+A constant that a weight decides has a recipe over weights, a straight-line program of registered
+ops: with it the constant is computed from other values of the weights, with the bits that an export
+of these has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from taper_runtime.dtypes import COMPLEX
+from taper_runtime.errors import InputError, OpError, PlanFormatError
+from taper_runtime.format.mapping import aligned_copy, is_aligned
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.evaluate import evaluate_step
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.checks import fail
+from taper_runtime.plan.recipes import WEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from taper_runtime.ops.opdef import Shape
+    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.recipes import Step
+
+#: What a weight may be. A constant is one that recipes need besides: nobody replaces it.
+KINDS = ("parameter", "buffer", "constant")
+
+#: Values of weights stand beside the constants in the file, under this prefix.
+WEIGHT_PREFIX = "weight/"
+
+#: Bytes that the steps of one recipe may compute, as times those of all data, and at least.
+MAX_GROWTH, MAX_LITTLE = 64, 1 << 30
+
+
+class WeightSpec(NamedTuple):
+    """Name, kind and type of one weight.
+
+    Attributes
+    ----------
+    name : str
+        In the module's state dict.
+    kind : str
+        One of :data:`KINDS`.
+    dtype, shape
+        As it is stored.
+    is_complex : bool
+        Whether users see complex numbers, whose parts lie along the last axis, of 2.
+    aliases : tuple of str
+        Its other names, where weights are tied.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: Shape
+    is_complex: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def type(self) -> TensorType:
+        """The dtype and shape of the array that stores it."""
+        return TensorType(self.dtype, self.shape)
+
+    @property
+    def seen(self) -> TensorType:
+        """The type that users see."""
+        return TensorType(COMPLEX[self.dtype], self.shape[:-1]) if self.is_complex else self.type
+
+
+def step_op(text: str) -> tuple[str, int]:
+    """Return the op of a step and which of its outputs: of ``TOPK[1]`` the second."""
+    op, bracket, rest = text.partition("[")
+    digits = rest.removesuffix("]")
+    if bracket and rest.endswith("]") and digits.isascii() and digits.isdigit():
+        return op, int(digits[:9])
+    return text, 0
+
+
+def direct_weight(recipe: Sequence[Step]) -> str | None:
+    """Return the name of the weight that a constant is; None where one is computed."""
+    return recipe[0].attrs["name"] if len(recipe) == 1 else None
+
+
+def weights_needed(derived: Mapping[str, Sequence[Step]]) -> set[str]:
+    """Return the names of the weights that recipes read."""
+    return {
+        step.attrs["name"] for recipe in derived.values() for step in recipe if step.op == WEIGHT
+    }
+
+
+def weight_values(plan: Plan) -> dict[str, np.ndarray]:
+    """Return the value of each weight that a recipe needs: a constant that it is, or its own."""
+    values = dict(plan.originals)
+    for name, recipe in plan.derived.items():
+        weight = direct_weight(recipe)
+        if weight is not None:
+            values[weight] = plan.constants[name]
+    return values
+
+
+def recipe_types(recipe: Sequence[Step], weights: Mapping[str, WeightSpec]) -> list[TensorType]:
+    """Return the type of each step.
+
+    Raises
+    ------
+    OpError
+        If an op does not take its inputs.
+    """
+    types: list[TensorType] = []
+    for step in recipe:
+        if step.op == WEIGHT:
+            types.append(weights[step.attrs["name"]].type)
+            continue
+        op, index = step_op(step.op)
+        inputs = [None if place is None else types[place] for place in step.inputs]
+        types.append(REGISTRY[op].infer_types(inputs, step.attrs)[index])
+    return types
+
+
+def derive(
+    recipe: Sequence[Step], weights: Mapping[str, WeightSpec], values: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Compute a constant from values of the weights.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, on a boundary of 64 bytes, not writable; the weight's own array where it is
+        the constant.
+
+    Raises
+    ------
+    InputError
+        If an op does not allow the values: the inverse of a singular matrix, say.
+    """
+    types = recipe_types(recipe, weights)
+    readers = Counter(place for step in recipe for place in step.reads)
+    arrays: dict[int, np.ndarray] = {}
+    for place, step in enumerate(recipe):
+        if step.op == WEIGHT:
+            arrays[place] = values[step.attrs["name"]]
+            continue
+        op, index = step_op(step.op)
+        arrays[place] = evaluate_step(
+            op,
+            index,
+            [None if x is None else arrays[x] for x in step.inputs],
+            [None if x is None else types[x] for x in step.inputs],
+            step.attrs,
+            types[place],
+        )
+        for x in step.reads:
+            readers[x] -= 1
+            if readers[x] == 0:
+                del arrays[x]
+    return stored_aligned(arrays[len(recipe) - 1])
+
+
+def stored_aligned(array: np.ndarray) -> np.ndarray:
+    """Return an array that is as constants are: C-contiguous, aligned to 64 bytes, not writable.
+
+    It is copied unless it is so already and nobody can write to it.
+    """
+    if array.flags.c_contiguous and is_aligned(array) and _is_frozen(array):
+        return array
+    return aligned_copy(array)
+
+
+def _is_frozen(array: object) -> bool:
+    """Whether neither an array nor one that it is a view of can be written to."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return True
+
+
+def folded(plan: Plan) -> Plan:
+    """Return the plan with all its constants, computed from the weights where a recipe can be.
+
+    Raises
+    ------
+    InputError
+        If an op does not allow the values of the weights; it names the constant.
+    """
+    values = weight_values(plan)
+    constants = dict(plan.constants)
+    for name, recipe in plan.derived.items():
+        if direct_weight(recipe) is None:
+            constants[name] = derive_named(name, recipe, plan.weights, values)
+    return plan._replace(constants=constants)
+
+
+def derive_named(
+    name: str,
+    recipe: Sequence[Step],
+    weights: Mapping[str, WeightSpec],
+    values: Mapping[str, np.ndarray],
+) -> np.ndarray:
+    """Compute a constant as :func:`derive`; the error names it."""
+    try:
+        return derive(recipe, weights, values)
+    except InputError as error:
+        raise InputError(f"constant {name!r} cannot be computed: {error}") from error
+
+
+def unfolded(plan: Plan) -> Plan:
+    """Return the plan without the constants that recipes compute."""
+    computed = {name for name, recipe in plan.derived.items() if direct_weight(recipe) is None}
+    constants = {n: array for n, array in plan.constants.items() if n not in computed}
+    return plan._replace(constants=constants)
+
+
+def is_folded(plan: Plan) -> bool:
+    """Whether the plan has all its constants."""
+    return all(name in plan.constants for name in plan.derived)
+
+
+def completed(plan: Plan) -> Plan:
+    """Return the plan with all its constants; those that it has are as they are."""
+    return plan if is_folded(plan) else folded(plan)
+
+
+def opened(plan: Plan, *, fold: bool) -> Plan:
+    """Return the plan as a session runs it: computed from its weights if ``fold``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be, or has to be.
+    """
+    if fold and not plan.weights:
+        raise InputError(
+            "runtime_const_folding: expected False, as the plan's weights are fixed; export the "
+            "module with weights='replaceable'"
+        )
+    if not fold and not is_folded(plan):
+        raise InputError(
+            "the plan was saved with folded=False, without what is computed from its weights: "
+            "set SessionOptions.runtime_const_folding"
+        )
+    return folded(plan) if fold else plan
+
+
+def check_recipe(
+    recipe: Sequence[Step],
+    weights: Mapping[str, WeightSpec],
+    wanted: TensorType,
+    limit: int,
+    field: str,
+) -> None:
+    """Check that a recipe computes a tensor of a type, in steps of ``limit`` bytes in all.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the step that breaks a rule.
+    """
+    types: list[TensorType] = []
+    total = 0
+    for place, step in enumerate(recipe):
+        where = f"{field}[{place}]"
+        if step.op == WEIGHT:
+            name = step.attrs["name"]
+            if name not in weights or step.attrs.keys() != {"name"}:
+                fail(f"{where}[2].name", "expected the name of a weight", name)
+            types.append(weights[name].type)
+            continue
+        types.append(_step_type(step, types, where))
+        total += types[-1].nbytes
+        if total > limit:
+            fail(where, f"expected at most {limit} bytes that the steps compute", total)
+    if types[-1] != wanted:
+        fail(field, f"expected a recipe of the constant's {wanted}", types[-1])
+
+
+def _step_type(step: Step, types: Sequence[TensorType], field: str) -> TensorType:
+    op, index = step_op(step.op)
+    if op not in REGISTRY or REGISTRY[op].blocks:
+        fail(f"{field}[0]", "expected a registered op without blocks", step.op)
+    if step.op not in (op, f"{op}[{index}]") or step.op == f"{op}[0]":
+        fail(f"{field}[0]", "expected an op, and perhaps [1] or more", step.op)
+    inputs = [None if place is None else types[place] for place in step.inputs]
+    try:
+        inferred = REGISTRY[op].infer_types(inputs, step.attrs)
+    except OpError as error:
+        raise PlanFormatError(field, str(error)) from error
+    if index >= len(inferred):
+        fail(f"{field}[0]", f"expected one of its {len(inferred)} outputs", step.op)
+    if any(type(size) is not int for size in inferred[index].shape):
+        fail(field, "expected sizes that are known", inferred[index].shape)
+    return inferred[index]
+
+
+def weights_of(plan: Plan, constants: Collection[str]) -> dict[str, Any]:
+    """Return ``weights``, ``derived`` and ``originals`` for these constants of a plan alone."""
+    derived = {name: recipe for name, recipe in plan.derived.items() if name in constants}
+    direct = set(map(direct_weight, derived.values()))
+    values = weight_values(plan)
+    originals = {name: values[name] for name in sorted(weights_needed(derived) - direct)}
+    return {"weights": plan.weights, "derived": derived, "originals": originals}

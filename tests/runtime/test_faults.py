@@ -1,0 +1,164 @@
+"""Forks, ends of the interpreter, full disks and memory errors of Python: a defined end of each."""
+
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fault_plans import bits, cases, drawn, layers, opened
+from plan_files import small_plan
+from taper_runtime import InputError
+from taper_runtime.cli import main
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, limits, signals of Linux")
+
+BEGIN = """
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+from fault_plans import bits, drawn, layers, opened
+plan = layers(8)
+feed = drawn(plan)
+session = opened(plan)
+want = bits(session.run(None, feed))
+"""
+
+#: Children of a process whose threads are anywhere in a run, or wait for one.
+FORKS = """
+import os, signal
+session = opened(plan, **({"max_concurrent_runs": 2} if sys.argv[2] == "bounded" else {}))
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        session.run(None, feed)
+threads = [threading.Thread(target=work) for _ in range(6)]
+for thread in threads:
+    thread.start()
+codes = []
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # a child that hangs is ended by it
+        right = all(bits(session.run(None, feed)) == want for _ in range(3))
+        other = bits(opened(plan).run(None, feed)) == want
+        os._exit(0 if right and other else 1)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+for thread in threads:
+    thread.join()
+print(*codes)
+"""
+
+#: Daemon threads run on while the interpreter ends.
+SHUTDOWN = """
+def work():
+    while True:
+        session.run(None, feed)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+import time
+time.sleep(0.05)
+print("end")
+"""
+
+
+def python(program, *arguments):
+    command = [sys.executable, "-W", "ignore", "-c", BEGIN + program, SUPPORT, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+
+
+def test_children_of_a_busy_process_run():
+    done = python(FORKS, "unbounded")
+    assert done.stdout.split() == ["0"] * 20, done.stderr
+
+
+def test_the_interpreter_ends_while_threads_run():
+    for _ in range(5):
+        done = python(SHUTDOWN)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_session_dropped_by_its_last_runner():
+    """Threads hold the only references, and drop them in any order."""
+    plan = layers()
+    feed = drawn(plan)
+    want = bits(opened(plan).run(None, feed))
+    wrong = []
+
+    def work(session):
+        if bits(session.run(None, feed)) != want:
+            wrong.append(1)
+
+    for _ in range(20):
+        session = opened(plan)
+        threads = [threading.Thread(target=work, args=(session,)) for _ in range(4)]
+        del session
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+@pytest.fixture
+def full_disk():
+    """A limit of a few bytes on files, which writing exceeds as it does a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, full_disk):
+    path = tmp_path / "m.taper"
+    path.write_bytes(b"old")
+    with pytest.raises(OSError, match="File too large"):
+        small_plan().save(path)
+    with pytest.raises(OSError, match="File too large"):
+        small_plan().save(tmp_path / "new.taper")
+    assert [item.name for item in tmp_path.iterdir()] == ["m.taper"]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_full_disk_is_one_line_of_the_command(tmp_path, capsys):
+    model = tmp_path / "m.taper"
+    small_plan().save(model)
+    for arguments in (
+        ["run", str(model), "--output", "/dev/full"],
+        ["report", str(model), "-o", "/dev/full", "--runs", "1"],
+    ):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        assert code == 1, arguments
+        assert captured.err.count("\n") == 1, captured.err
+        assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    "name", sorted(cases().keys() - {"while"})
+)  # numpy's node may be a SystemError
+def test_every_memory_error_of_python_in_a_run(name):
+    """CPython's own allocations, one after the other; then the session gives the same bits."""
+    _testcapi = pytest.importorskip("_testcapi")  # CPython's, if it is built with its tests
+    plan, feed = cases()[name]
+    session = opened(plan, threads=1)
+    want = bits(session.run(None, feed))
+    failed = 0
+    for number in range(200):
+        try:
+            _testcapi.set_nomemory(number, number + 1)
+            try:
+                session.run(None, feed)
+            finally:
+                _testcapi.remove_mem_hooks()
+        except (MemoryError, InputError):
+            failed += 1
+        assert bits(session.run(None, feed)) == want
+    assert failed > 3

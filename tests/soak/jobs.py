@@ -1,0 +1,168 @@
+"""What threads do at once, each answer known from a run alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fault_plans import bits, counting, cumulative, drawn, layers, opened
+from random_graphs import random_graph
+from sized_plans import sized_arrays, sized_plan
+from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.planning import make_plan
+from taper_runtime import InferenceSession, InputError, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from taper_runtime import Plan
+
+Feed = dict[str, np.ndarray]
+
+#: Inputs of a job whose answers are known; runs of a state from its first value on.
+_VARIANTS, _STEPS = 16, 8
+
+
+class WrongError(Exception):
+    """A run gave another answer than the one alone."""
+
+
+class Job(NamedTuple):
+    """One kind of work.
+
+    Attributes
+    ----------
+    name : str
+    begin : callable
+        Called once by each thread; returns what it does then, again and again, with a generator.
+    """
+
+    name: str
+    begin: Callable[[], Callable[[np.random.Generator], None]]
+
+
+def jobs(folder: Path) -> list[Job]:
+    """All kinds, over sessions that the threads share; files are in ``folder``."""
+    rng = np.random.default_rng(0)
+    loop = [
+        {"i0": np.array(0), "x0": np.ones(2, np.float32), "top": np.array(top)} for top in range(10)
+    ]
+    row = {"h0": np.ones(6000, np.float32), "t0": np.zeros(1500, np.float32)}
+    rows = [
+        {**row, "xs": rng.standard_normal((count, 6000)).astype(np.float32)} for count in range(12)
+    ]
+    sizes = [sized_arrays(*rng.integers((1, 2), (9, 33))) for _ in range(2 * _VARIANTS)]
+    found = [
+        _shared("layers", layers(), [drawn(layers(), seed) for seed in range(_VARIANTS)]),
+        _shared("sizes", sized_plan(), sizes),
+        _shared("loop", counting(), loop, fails={**loop[0], "top": np.array(99)}),
+        _shared("scan", cumulative(), rows),
+        Job("state", _stateful),
+        _opening(folder / "m.taper"),
+    ]
+    for seed in (1, 4):
+        graph = random_graph(seed)
+        compile_graph(graph)
+        plan = make_plan(graph)
+        found.append(_shared(f"graph {seed}", plan, [drawn(plan, i) for i in range(_VARIANTS)]))
+    return found
+
+
+def _shared(name: str, plan: Plan, feeds: list[Feed], fails: Feed | None = None) -> Job:
+    """One session for all threads, whose inputs are sometimes unfit."""
+    alone = opened(plan, threads=1)
+    wants = [bits(alone.run(None, feed)) for feed in feeds]
+    session = opened(plan)
+    unfit = [_unfit(feeds[0], kind) for kind in range(3)]
+    unfit += [] if fails is None else [fails]
+
+    def work(rng: np.random.Generator) -> None:
+        if rng.random() < 0.1:
+            _refused(session, unfit[rng.integers(len(unfit))])
+            return
+        index = int(rng.integers(len(feeds)))
+        outputs = session.run(None, feeds[index])
+        if bits(outputs) != wants[index]:
+            raise WrongError(f"{name}, inputs {index}")
+        if rng.random() < 0.2:
+            out = dict(zip(plan.outputs, map(np.empty_like, outputs), strict=True))
+            session.run(None, feeds[index], out=out)
+            if bits(out.values()) != wants[index]:
+                raise WrongError(f"{name}, inputs {index}, into arrays of the caller")
+
+    return Job(name, lambda: work)
+
+
+def _unfit(feed: Feed, kind: int) -> Feed:
+    """Inputs that no run takes: one missing, of another dtype, of another rank."""
+    name = next(iter(feed))
+    if kind == 0:
+        return {key: array for key, array in feed.items() if key != name}
+    bad = feed[name].astype(np.complex64) if kind == 1 else feed[name][None]
+    return {**feed, name: bad}
+
+
+def _refused(session: InferenceSession, feed: Feed) -> None:
+    try:
+        session.run(None, feed)
+    except InputError:
+        return
+    raise WrongError("inputs that do not fit were taken")
+
+
+def _accumulating() -> Plan:
+    """Rows written to a cache in place, and a running sum."""
+    graph = Graph()
+    x = graph.add_input("x", "float32", (2, 16))
+    at = graph.add_input("at", "int64", (2,))
+    cache = graph.add_state("cache", np.zeros((8, 16), np.float32))
+    total = graph.add_state("total", np.ones((16,), np.float32))
+    written = graph.add_node("WRITE", [cache, at, graph.add_node("EXP", [x])], {"axis": 0})
+    graph.set_next("cache", written)
+    added = graph.add_node("ADD", [total, graph.add_node("SUM", [written], {"axes": (0,)})])
+    graph.set_next("total", added)
+    graph.set_outputs([graph.add_node("MUL", [added, added])])
+    compile_graph(graph)
+    return make_plan(graph)
+
+
+def _stateful() -> Callable[[np.random.Generator], None]:
+    """A session of the thread's own; its states go through the same values again and again."""
+    plan, rng = _accumulating(), np.random.default_rng(0)
+    feeds = [
+        {"x": rng.standard_normal((2, 16)).astype(np.float32), "at": rng.integers(0, 8, 2)}
+        for _ in range(_STEPS)
+    ]
+    alone, session = opened(plan, threads=1), opened(plan)
+    wants = [bits(alone.run(None, feed)) for feed in feeds]
+    outside = {**feeds[0], "at": np.array([0, 99])}
+
+    def work(rng: np.random.Generator) -> None:
+        session.reset_state()
+        for feed, want in zip(feeds, wants, strict=True):
+            if rng.random() < 0.2:
+                _refused(session, outside)  # which leaves the states as they were
+            if bits(session.run(None, feed)) != want:
+                raise WrongError("state")
+
+    return work
+
+
+def _opening(path: Path) -> Job:
+    """Sessions that are opened from a file, mapped or copied, run once and are dropped."""
+    plan = layers()
+    plan.save(path)
+    feed = drawn(plan)
+    want = bits(opened(plan, threads=1).run(None, feed))
+
+    def work(rng: np.random.Generator) -> None:
+        options = SessionOptions()
+        options.load_mode = str(rng.choice(["map", "copy"]))
+        options.intra_op_num_threads = int(rng.integers(1, 3))
+        if bits(InferenceSession(path, options).run(None, feed)) != want:
+            raise WrongError("a session just opened")
+
+    return Job("open", lambda: work)
