@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as map_
 from torch.export import Dim
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
@@ -233,6 +234,21 @@ def test_what_cannot_be_a_size_is_refused():
 
     with pytest.raises((UnsupportedOpError, ExportError), match=re.compile("torch|item", re.I)):
         taper_frontend.export(Function(shifted), (floats(4, 5), torch.tensor(3)))
+
+
+def positive_of_rows(x):
+    return map_(lambda row: row[row > 0].sum(), x)
+
+
+def positive_in_a_branch(x):
+    return torch.cond(x.sum() > 0, lambda x: x[x[:, 0] > 0].sum(0), lambda x: x.sum(0), (x,))
+
+
+@pytest.mark.parametrize("function", [positive_of_rows, positive_in_a_branch])
+def test_a_size_that_a_body_computes_is_refused(function):
+    words = r"aten.index.Tensor.*depends on values, in a body\n.*test_data_sizes.py"
+    with pytest.raises(UnsupportedOpError, match=words):
+        taper_frontend.export(Function(function), (floats(4, 5),))
 
 
 class Experts(nn.Module):
