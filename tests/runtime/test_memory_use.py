@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from control_plans import N, cumulative
 from plan_files import small_plan
@@ -52,17 +53,17 @@ def planned(enabled):
 @settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-@given(plan=plans())
-def test_without_planning_no_two_roots_share_memory(plan):
+@given(plan=plans(), at_once=st.sampled_from((1, 4)))
+def test_without_planning_no_two_roots_share_memory(plan, at_once):
     nodes = executed_nodes(plan)
-    runner = make_runner(plan, 1, share_memory=False)
+    runner = make_runner(plan, 1, at_once, share_memory=False)
     blocks, offsets, nbytes = runner.arena()
     count = len(arena_blocks(plan, nodes))
     taken = zip(blocks[:count], offsets, strict=False)
     places = sorted((at, at + n) for (_, _, n), at in taken if n)
     for (_, end), (begin, _) in pairwise(places):
         assert end <= begin
-    assert nbytes >= make_runner(plan, 1).arena()[2]
+    assert nbytes >= make_runner(plan, 1, at_once).arena()[2]
 
 
 def test_planning_changes_memory_and_no_bit():

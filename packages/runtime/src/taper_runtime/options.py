@@ -51,7 +51,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether ONNX Runtime runs several nodes at once. A plan's nodes run in its order."""
+    """Whether nodes run in the plan's order, or each as soon as what it needs is there."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -127,6 +127,17 @@ def _member(kind: type[_Enum]) -> Check:
         return value
 
     return check
+
+
+def _mode(name: str, value: object) -> ExecutionMode:
+    modes = {"sequential": ExecutionMode.ORT_SEQUENTIAL, "parallel": ExecutionMode.ORT_PARALLEL}
+    if isinstance(value, str) and value in modes:
+        return modes[value]
+    if not isinstance(value, ExecutionMode):
+        raise InputError(
+            f"{name}: expected a member of ExecutionMode, 'sequential' or 'parallel', got {value!r}"
+        )
+    return value
 
 
 class _Options:
@@ -266,8 +277,15 @@ class SessionOptions(_Options):
     Attributes
     ----------
     intra_op_num_threads : int
-        Threads one run may use, the caller's among them. 0 takes ``TAPER_NUM_THREADS``, or where
-        that is not set the CPUs this process may use. The bits do not depend on it.
+        Threads that may compute one node, the caller's among them. 0 takes ``TAPER_NUM_THREADS``,
+        or where that is not set the CPUs this process may use. The bits do not depend on it.
+    execution_mode : ExecutionMode or str
+        ``"sequential"``, or ``"parallel"``: a node runs as soon as what it needs is there, while
+        others run. A run then needs more memory, and is as fast on several cores as the plan is
+        wide. The bits are the same. Only for the compiled executor.
+    inter_op_num_threads : int
+        Nodes that run at the same time where ``execution_mode`` is parallel; 0 as for
+        ``intra_op_num_threads``. A run uses as many threads as the larger of the two.
     strict_native : bool
         Refuse plans with nodes that only numpy can compute.
     executor : str
@@ -306,10 +324,8 @@ class SessionOptions(_Options):
         is that of :func:`taper_runtime.set_default_logger_severity`.
     logid : str
         What the session's log messages begin with.
-    graph_optimization_level, execution_mode, execution_order
+    graph_optimization_level, execution_order
         No effect: a plan is optimized and ordered at export.
-    inter_op_num_threads : int
-        No effect: nodes run in the plan's order, each on all threads that it keeps busy.
     enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
         No effect: memory is planned at export.
     use_deterministic_compute : bool
@@ -377,7 +393,7 @@ class SessionOptions(_Options):
             GraphOptimizationLevel.ORT_ENABLE_ALL,
             _member(GraphOptimizationLevel),
         ),
-        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, _member(ExecutionMode)),
+        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, _mode),
         "execution_order": (ExecutionOrder.DEFAULT, _member(ExecutionOrder)),
         "inter_op_num_threads": (0, _threads),
         "enable_cpu_mem_arena": (True, _flag),

@@ -59,6 +59,7 @@ class RecordingExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> RecordingExecutor:
@@ -67,6 +68,7 @@ class RecordingExecutor(Executor):
             plan,
             strict_native=strict_native,
             threads=threads,
+            nodes_at_once=nodes_at_once,
             pool=pool,
             share_memory=share_memory,
         )

@@ -14,7 +14,7 @@ from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import RunOptions, SessionOptions
+from taper_runtime.options import ExecutionMode, RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import CPU, check_providers
 from taper_runtime.sizes import Size
@@ -699,11 +699,18 @@ def _pool(options: SessionOptions) -> FramePool:
 
 def _compile(plan: Plan, options: SessionOptions, threads: int, pool: FramePool) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
+    at_once = 1
+    if options.execution_mode == ExecutionMode.ORT_PARALLEL:
+        at_once = thread_count(options.inter_op_num_threads)
     planning = options.memory_planning
-    share = planning.enabled
     if not plan.origins:
         return base.compile(
-            plan, strict_native=strict, threads=threads, pool=pool, share_memory=share
+            plan,
+            strict_native=strict,
+            threads=threads,
+            nodes_at_once=at_once,
+            pool=pool,
+            share_memory=planning.enabled,
         )
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
@@ -711,8 +718,9 @@ def _compile(plan: Plan, options: SessionOptions, threads: int, pool: FramePool)
         plan,
         strict_native=strict,
         threads=threads,
+        nodes_at_once=at_once,
         pool=pool,
-        share_memory=share,
+        share_memory=planning.enabled,
         base=base,
         planning=planning,
     )

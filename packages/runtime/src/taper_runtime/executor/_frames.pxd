@@ -5,7 +5,7 @@ from taper_runtime.executor._instance cimport Instance, Raised
 from taper_runtime.executor._kernels cimport Buffer
 from taper_runtime.executor._pool cimport FramePool, Slot, Stop
 from taper_runtime.executor._program cimport Program, Weights
-from taper_runtime.executor.taper cimport taper_span, taper_status
+from taper_runtime.executor.taper cimport taper_run_args, taper_span, taper_status
 
 
 cdef class Frame(Slot):
@@ -13,14 +13,16 @@ cdef class Frame(Slot):
     cdef int64_t generation  # of the weights that the image leads to, -1: none
     cdef Buffer image
     cdef Buffer bases       # void *: of each base of the program, during a run
+    cdef Buffer schedule    # see taper_schedule_bytes; None without an order
     cdef Raised raised
 
     cdef int adopt(self, Instance instance) except -1
+    cdef int _add_schedule(self, Program program) except -1
     cdef int bind_weights(self, Weights weights) except -1
     cdef void bind(self) noexcept
     cdef void _patch(self, Py_ssize_t first, Py_ssize_t end) noexcept
     cdef int run(self, taper_span *spans, Stop stop) except -1
-    cdef int _restore(self, Py_ssize_t reached) except -1
+    cdef int _restore(self, const taper_run_args *args, Py_ssize_t reached) except -1
     cdef object failure(self, int64_t index, taper_status status, Stop stop)
 
 

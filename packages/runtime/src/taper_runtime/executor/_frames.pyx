@@ -15,7 +15,9 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from taper_runtime.executor._instance cimport External, Instance, NumpyNode, Patch, Raised
-from taper_runtime.executor._kernels cimport Buffer, now, run_steps, status_text
+from taper_runtime.executor._kernels cimport (
+    Buffer, has_begun, now, run_steps, schedule_bytes, status_text
+)
 from taper_runtime.executor._pool cimport FramePool, Slot, Stop
 from taper_runtime.executor._program cimport Body, Program, Step, Weights
 from taper_runtime.executor.taper cimport *
@@ -52,12 +54,13 @@ cdef class Frame(Slot):
         """
         cdef Program program = instance.program
         cdef size_t need = (
-            instance.arena_bytes + (program.workers - 1) * instance.worker_scratch_bytes
+            instance.scratch_at + (program.workers - 1) * instance.worker_scratch_bytes
         )
         if self.instance is None or self.instance.program is not program:
             self.bases = Buffer(program.n_bases * sizeof(void *))
             self.image = Buffer(program.image_bytes)
             self.raised = Raised()
+            self._add_schedule(program)
         self.instance, self.generation = None, -1
         if self.arena is None or self.arena.size < need:
             self.arena = None  # free it first
@@ -73,6 +76,13 @@ cdef class Frame(Slot):
         self.instance = instance
         self._patch(program.arena_base, program.constants_base)
         self.need = need
+        return 0
+
+    cdef int _add_schedule(self, Program program) except -1:
+        """Have what a run needs whose steps may run at the same time."""
+        cdef Py_ssize_t count = (<Body>program.bodies[0]).count
+        if program.order is not None:
+            self.schedule = Buffer(schedule_bytes(count, program.workers, program.order.leaders))
         return 0
 
     cdef int bind_weights(self, Weights weights) except -1:
@@ -110,7 +120,7 @@ cdef class Frame(Slot):
         args.steps = <taper_step *>self.image.data
         args.count = (<Body>program.bodies[0]).count
         args.workers = program.workers
-        args.worker_scratch = self.arena.data + self.instance.arena_bytes
+        args.worker_scratch = self.arena.data + self.instance.scratch_at
         args.worker_scratch_bytes = self.instance.worker_scratch_bytes
         args.spans = spans
         poll.raised, poll.elsewhere = <void *>self.raised, False
@@ -119,21 +129,25 @@ cdef class Frame(Slot):
             args.stop = &stop.flag.value
         args.poll = _poll
         args.poll_context = &poll
+        if program.order is not None:
+            args.order, args.leaders = &program.order.native, program.order.leaders
+            args.schedule = self.schedule.data
         with nogil:
             status = run_steps(&args, &failed)
         if status != TAPER_OK:
             error = self.failure(failed, status, stop)
-            self._restore(program.outermost(failed))
+            self._restore(&args, program.outermost(failed))
             raise error
         return 0
 
-    cdef int _restore(self, Py_ssize_t reached) except -1:
+    cdef int _restore(self, const taper_run_args *args, Py_ssize_t reached) except -1:
         """Put back what a run that came to step ``reached`` has overwritten of states."""
         cdef Program program = self.instance.program
         cdef taper_step *step = <taper_step *>self.image.data
         cdef Py_ssize_t i
         for i in range(len(program.saved_by) - 1, -1, -1):
-            if program.saved_by[i] < reached:
+            overwriting = program.saved_by[i] + 1
+            if overwriting <= reached if args.order == NULL else has_begun(args, overwriting):
                 (<NumpyNode>self.instance.numpy_nodes[program.n_run + i]).compute(
                     &step[program.n_run + i].call
                 )
@@ -144,8 +158,8 @@ cdef class Frame(Slot):
         cdef Step step = self.instance.program.steps[index]
         cdef NumpyNode node
         error, self.raised.error = self.raised.error, None
-        if error is not None:
-            return error
+        if error is not None and status in (TAPER_CALL_FAILED, TAPER_STOPPED):
+            return error  # else another step's, which counts less
         if status == TAPER_STOPPED and stop is not None:
             return stop.reason() or StoppedError("the run was ended")  # by a flag no longer set
         reason = status_text(status)

@@ -500,3 +500,13 @@ cdef str status_text(taper_status status):
 cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil:
     """See taper_run."""
     return taper_run(args, failed)
+
+
+cdef bint has_begun(const taper_run_args *args, int64_t step) noexcept:
+    """See taper_has_begun."""
+    return taper_has_begun(args, step)
+
+
+cdef size_t schedule_bytes(int64_t count, int32_t workers, int32_t leaders) noexcept:
+    """See taper_schedule_bytes."""
+    return taper_schedule_bytes(count, workers, leaders)

@@ -52,12 +52,13 @@ class CompiledExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        runner = make_runner(plan, threads, pool, share_memory=share_memory)
+        runner = make_runner(plan, threads, nodes_at_once, pool, share_memory=share_memory)
         found = sites(plan.without_values())
         if strict_native:
             kernels = runner.kernels()

@@ -30,6 +30,7 @@ class Executor(ABC):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> Executor:
@@ -42,7 +43,9 @@ class Executor(ABC):
         strict_native : bool
             Refuse nodes that no native kernel serves instead of computing them with numpy.
         threads : int
-            Threads a run may use, the caller's among them. The bits do not depend on it.
+            Threads that may compute a node, the caller's among them.
+        nodes_at_once : int
+            Nodes that may run at the same time. The bits depend neither on this nor on ``threads``.
         pool : FramePool, optional
             What bounds runs at the same time, of this and other executors; else one of its own.
         share_memory : bool
@@ -52,6 +55,8 @@ class Executor(ABC):
         ------
         UnsupportedOpError
             With ``strict_native``, listing every node without a native kernel.
+        InputError
+            If the executor cannot run several nodes at the same time, and is asked to.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor._pool import FramePool, Lease, Stop
 from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
@@ -85,6 +86,7 @@ class InterpretedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
         share_memory: bool = True,
     ) -> InterpretedExecutor:
@@ -92,6 +94,11 @@ class InterpretedExecutor(Executor):
 
         Every node runs on the caller's thread, no two roots share memory.
         """
+        if nodes_at_once > 1:
+            raise InputError(
+                "execution_mode: expected sequential, for the interpreted executor runs one node "
+                "after the other; got parallel"
+            )
         steps = []
         fallbacks = []
         for node in () if plan.sizes else filter(plan.is_executed, plan.nodes):

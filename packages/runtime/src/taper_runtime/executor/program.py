@@ -14,6 +14,7 @@ from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
+from taper_runtime.plan.order import memory_before, order_of, users_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -50,7 +51,12 @@ class Variables:
 
 
 def make_runner(
-    plan: Plan, threads: int, pool: FramePool | None = None, *, share_memory: bool = True
+    plan: Plan,
+    threads: int,
+    nodes_at_once: int = 1,
+    pool: FramePool | None = None,
+    *,
+    share_memory: bool = True,
 ) -> Runner:
     """Return what runs a valid plan: its program.
 
@@ -86,6 +92,9 @@ def make_runner(
         threads,
         Variables(plan),
         [counted_bytes(tensor) for tensor in types],
+        _make_order(plan, kept, places, nodes_at_once, share_memory=share_memory)
+        if nodes_at_once > 1
+        else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
     return Runner(program, weights, [*example_sizes(plan).values()], pool)
@@ -94,6 +103,29 @@ def make_runner(
 def constant_names(plan: Plan) -> list[str]:
     """Return the names of the constants in the order of the arrays of a runner's weights."""
     return [name for name in plan.constants if name not in plan.states]
+
+
+def _make_order(
+    plan: Plan,
+    kept: Sequence[str],
+    places: Container[str],
+    nodes_at_once: int,
+    *,
+    share_memory: bool,
+) -> _program.Order | None:
+    """Return which steps may run at the same time; None if no two may."""
+    nodes = executed_nodes(plan)
+    order = order_of(plan, nodes)
+    if order.is_total:
+        return None
+    users = users_of(nodes, _arena_roots(plan, places), kept)
+    every = (1 << len(nodes)) - 1  # what shares no memory is as if all nodes used it
+    in_arena = [
+        users[root] if share_memory else every for root in arena_blocks(plan, nodes, kept, places)
+    ]
+    own = [1 << index for index in range(len(nodes))]
+    before = memory_before(order, [*in_arena, *own])
+    return _program.Order(order.producers, before, min(nodes_at_once, len(nodes)))
 
 
 class Place(NamedTuple):
@@ -284,7 +316,17 @@ def arena_blocks(
     That of the tensors ``kept`` is needed to the end. ``elsewhere`` are the roots that do not lie
     in the arena; without it, all that are no intermediates.
     """
-    roots = {
+    roots = _arena_roots(plan, elsewhere)
+    last = len(nodes) - 1
+    return {
+        root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
+        for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
+    }
+
+
+def _arena_roots(plan: Plan, elsewhere: Container[str] | None) -> dict[str, str]:
+    """Return the root of each tensor that lies in the arena; see :func:`arena_blocks`."""
+    return {
         name: root
         for name, (root, _, _) in plan.placements.items()
         if (
@@ -292,11 +334,6 @@ def arena_blocks(
             if elsewhere is None
             else root not in elsewhere
         )
-    }
-    last = len(nodes) - 1
-    return {
-        root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
-        for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
     }
 
 

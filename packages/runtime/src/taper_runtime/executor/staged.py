@@ -53,6 +53,7 @@ class StagedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
         pool: FramePool | None = None,
         share_memory: bool = True,
         base: type[Executor] = CompiledExecutor,
@@ -65,6 +66,7 @@ class StagedExecutor(Executor):
                 stage.plan,
                 strict_native=strict_native,
                 threads=threads,
+                nodes_at_once=nodes_at_once,
                 pool=pool,
                 share_memory=share_memory,
             )
