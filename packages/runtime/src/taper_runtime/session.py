@@ -729,6 +729,7 @@ def _compile(
         check_delegates(plan, options)
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     dispatch = Dispatch(computing(providers), delegates)
+    planning = options.memory_planning
     if not plan.origins:
         return base.compile(
             plan,
@@ -737,16 +738,17 @@ def _compile(
             nodes_at_once=at_once,
             pool=pool,
             dispatch=dispatch,
+            share_memory=planning.enabled,
         )
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
-    planning = options.memory_planning
     return StagedExecutor.compile(
         plan,
         strict_native=strict,
         threads=threads,
         nodes_at_once=at_once,
         pool=pool,
+        share_memory=planning.enabled,
         base=base,
         planning=planning,
         dispatch=dispatch,
