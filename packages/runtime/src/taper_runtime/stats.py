@@ -112,7 +112,7 @@ def read_stats(log: RunLog, pool: FramePool, executor: Executor) -> Stats:
             pool.waited_s,
             pool.arena_bytes,
         ),
-        executor.fallback_nodes,
+        sum(kind == "numpy" for _, kind in executor.served),
         executor.weights_version,
         executor.memory_planning(),
     )
