@@ -501,8 +501,8 @@ class RunOptions(_Options):
         Draw what the module draws after ``torch.manual_seed(seed)``; the session's own generator
         stays as it is. None draws from the session's.
     terminate : bool
-        Where this is set, by any thread, runs with these options end with a StoppedError within
-        some 100 ms, and none begins. A node that works on one piece of data for longer ends first.
+        Where this is set, by any thread, runs with these options end with a StoppedError, and none
+        begins. The node that a run is at ends first; from then on it takes some milliseconds.
     timeout_s : float or None
         Seconds that a run may take, the wait for its turn among them; then it ends with a
         RunTimeoutError, as soon as with ``terminate``.
