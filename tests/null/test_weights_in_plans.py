@@ -99,6 +99,8 @@ def test_what_cannot_be_computed_is_named():
     validate(plan)
     with pytest.raises(InputError, match=r"constant 'w' cannot be computed: .*INVERSE"):
         folded(plan)
+    assert "INVERSE(q)" in str(unfolded(plan))  # to look at a plan computes nothing
+    assert len(unfolded(plan).fingerprint()) == 64
 
 
 def derived(*steps):
