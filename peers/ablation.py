@@ -21,6 +21,7 @@ from peers.page import command_line, describe_setting, write_section
 from peers.turns import Timed, take_turns
 from taper_frontend.compiler.stages import PIPELINE
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.providers import NUMPY, OURS, Dispatch
 
@@ -76,7 +77,7 @@ def taper_run(
     """The exported plan in one of the executors, computed by these providers."""
     module, args = make()
     plan = taper_frontend.export(module, args, passes=passes, verify=False)
-    compiled = executor.compile(plan, dispatch=Dispatch(providers))
+    compiled = executor.compile(plan, Settings(dispatch=Dispatch(providers)))
     arrays = [plan.samples[name] for name in plan.inputs]
     return lambda: compiled.run(arrays)[0]
 

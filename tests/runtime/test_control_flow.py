@@ -11,13 +11,14 @@ import pytest
 from control_plans import INT, N, branching, counting, cumulative, parts
 from taper_runtime.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.plan.plan import PlanNode
 from taper_runtime.plan.validate import validate
 
 
 def same(plan, arrays, threads=1):
-    got = CompiledExecutor.compile(plan, threads=threads).run(arrays)
+    got = CompiledExecutor.compile(plan, Settings(threads)).run(arrays)
     for a, b in zip(got, InterpretedExecutor.compile(plan).run(arrays), strict=True):
         np.testing.assert_array_equal(a, b)
     return got
@@ -26,7 +27,7 @@ def same(plan, arrays, threads=1):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_scans_in_scans(threads):
     rng = np.random.default_rng(0)
-    executor = CompiledExecutor.compile(cumulative(), threads=threads)
+    executor = CompiledExecutor.compile(cumulative(), Settings(threads))
     for rows in (5, 0, 1, 5):
         xs = rng.standard_normal((rows, N)).astype(np.float32)
         h0, t0 = xs.sum(0, initial=0.5)[:N], np.zeros(N // 4, np.float32)

@@ -12,9 +12,13 @@ from plan_oracle import Machine
 from plan_strategies import plans
 from sized_plans import sized_plan
 from taper_runtime import InferenceSession, SessionOptions
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.program import arena_blocks, make_runner
 from taper_runtime.executor.sites import executed_nodes
+from taper_runtime.options import MemoryPlanning
+
+APART = MemoryPlanning(enabled=False)
 
 
 @settings(
@@ -22,7 +26,7 @@ from taper_runtime.executor.sites import executed_nodes
 )
 @given(plan=plans())
 def test_the_executors_layout_keeps_what_is_read_later(plan):
-    _, offsets, nbytes = make_runner(plan, threads=1).arena()
+    _, offsets, nbytes = make_runner(plan).arena()
     roots = arena_blocks(plan, executed_nodes(plan))
     Machine(plan, (dict(zip(roots, offsets, strict=False)), nbytes)).run()
 
@@ -56,14 +60,14 @@ def planned(enabled):
 @given(plan=plans(), at_once=st.sampled_from((1, 4)))
 def test_without_planning_no_two_roots_share_memory(plan, at_once):
     nodes = executed_nodes(plan)
-    runner = make_runner(plan, 1, at_once, share_memory=False)
+    runner = make_runner(plan, Settings(nodes_at_once=at_once, planning=APART))
     blocks, offsets, nbytes = runner.arena()
     count = len(arena_blocks(plan, nodes))
     taken = zip(blocks[:count], offsets, strict=False)
     places = sorted((at, at + n) for (_, _, n), at in taken if n)
     for (_, end), (begin, _) in pairwise(places):
         assert end <= begin
-    assert nbytes >= make_runner(plan, 1, at_once).arena()[2]
+    assert nbytes >= make_runner(plan, Settings(nodes_at_once=at_once)).arena()[2]
 
 
 def test_planning_changes_memory_and_no_bit():
@@ -76,6 +80,7 @@ def test_planning_changes_memory_and_no_bit():
     for got, want in zip(*results, strict=True):
         np.testing.assert_array_equal(got, want)
     shared, own = (
-        make_runner(cumulative(), 1, share_memory=share).arena()[2] for share in (True, False)
+        make_runner(cumulative(), Settings(planning=planning)).arena()[2]
+        for planning in (MemoryPlanning(), APART)
     )
     assert shared < own

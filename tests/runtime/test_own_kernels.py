@@ -14,6 +14,7 @@ from taper_frontend.compiler.graph.node import Source
 from taper_frontend.compiler.outline import outline
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.providers import Dispatch
 
@@ -257,7 +258,7 @@ def test_sizes_that_vary_reach_the_kernel(register, make):
         relu(inputs, outputs, attrs)
 
     register(RELU, function)
-    executor = make.compile(plan, dispatch=Dispatch(("User", "NativeCPU", "Numpy")))
+    executor = make.compile(plan, Settings(dispatch=Dispatch(("User", "NativeCPU", "Numpy"))))
     for size in (1, 5):
         x = floats(size, 2, seed=size)
         (y,) = executor.run([x])

@@ -13,6 +13,7 @@ from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.sites import sites
 from taper_runtime.machine.cost import traffic_ns
 from taper_runtime.machine.limits import TYPICAL, Limits, Memory
@@ -144,7 +145,7 @@ def test_spans_name_the_workers(monkeypatch):
         constants={},
     )
     monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: 2)
-    executor = CompiledExecutor.compile(plan, threads=2)
+    executor = CompiledExecutor.compile(plan, Settings(threads=2))
     outputs, spans = executor.profile([np.ones(shapes[n], np.float32) for n in "ab"])
     np.testing.assert_array_equal(outputs[0], 512)
     ((first, second),) = spans

@@ -10,6 +10,7 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
 from taper_runtime.ops import REGISTRY
@@ -176,7 +177,7 @@ def shared_too_early(plan, at_once):
     touched = [{root_of[n] for n in (*node.reads, *node.outputs)} for node in nodes]
     roots = list(arena_blocks(plan, nodes))
     users = [[i for i, names in enumerate(touched) if root in names] for root in roots]
-    blocks, offsets, _ = make_runner(plan, 1, at_once).arena()
+    blocks, offsets, _ = make_runner(plan, Settings(nodes_at_once=at_once)).arena()
     found = []
     for b in range(len(roots)):
         for a in range(b):
@@ -225,7 +226,7 @@ def test_memory_of_a_row_is_shared_too_early_for_that():
 
 def test_a_chain_has_the_layout_of_a_row():
     plan = make_plan(branches(1, depth=6))
-    assert make_runner(plan, 1, 4).arena() == make_runner(plan, 1).arena()
+    assert make_runner(plan, Settings(nodes_at_once=4)).arena() == make_runner(plan).arena()
 
 
 def test_both_arenas_are_told():

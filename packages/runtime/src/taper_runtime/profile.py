@@ -10,7 +10,13 @@ import numpy as np
 
 from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import definition, input_types, node_work, output_types
+from taper_runtime.executor.executor import (
+    Settings,
+    definition,
+    input_types,
+    node_work,
+    output_types,
+)
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites, summed
@@ -86,7 +92,7 @@ def profile_plan(
     """
     sizes = _sizes(plan, feed)
     plan = with_saves(specialize(plan, sizes))
-    executor = CompiledExecutor.compile(plan, threads=threads)
+    executor = CompiledExecutor.compile(plan, Settings(threads=threads))
     executor.run(_arrays(plan, feed))
     taken = []
     for _ in range(runs):

@@ -7,16 +7,15 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import Executor
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.profile import node_events, write_trace
-from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
 
-    from taper_runtime.executor._pool import FramePool, Stop
+    from taper_runtime.executor._pool import Stop
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.executor.staged import StagedExecutor
@@ -54,28 +53,9 @@ class RecordingExecutor(Executor):
         self._missed = 0
 
     @classmethod
-    def compile(
-        cls,
-        plan: Plan,
-        *,
-        strict_native: bool = False,
-        threads: int = 1,
-        nodes_at_once: int = 1,
-        pool: FramePool | None = None,
-        dispatch: Dispatch = CPU_ALONE,
-        share_memory: bool = True,
-    ) -> RecordingExecutor:
+    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
-        executor = CompiledExecutor.compile(
-            plan,
-            strict_native=strict_native,
-            threads=threads,
-            nodes_at_once=nodes_at_once,
-            pool=pool,
-            dispatch=dispatch,
-            share_memory=share_memory,
-        )
-        return cls(executor)
+        return cls(CompiledExecutor.compile(plan, settings))
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:

@@ -12,6 +12,7 @@ from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
 from taper_runtime.options import CPU_DEVICE, ExecutionMode, RunOptions, SessionOptions
@@ -719,7 +720,6 @@ def _compile(
     providers: tuple[str, ...],
     pool: FramePool,
 ) -> Executor:
-    base, strict = _EXECUTORS[options.executor], options.strict_native
     at_once = 1
     if options.execution_mode == ExecutionMode.ORT_PARALLEL:
         at_once = thread_count(options.inter_op_num_threads)
@@ -729,30 +729,15 @@ def _compile(
         check_delegates(plan, options)
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     dispatch = Dispatch(computing(providers), delegates)
-    planning = options.memory_planning
+    if options.strict_native:
+        dispatch = dispatch.without_numpy()
+    settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
+    base = _EXECUTORS[options.executor]
     if not plan.origins:
-        return base.compile(
-            plan,
-            strict_native=strict,
-            threads=threads,
-            nodes_at_once=at_once,
-            pool=pool,
-            dispatch=dispatch,
-            share_memory=planning.enabled,
-        )
+        return base.compile(plan, settings)
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
-    return StagedExecutor.compile(
-        plan,
-        strict_native=strict,
-        threads=threads,
-        nodes_at_once=at_once,
-        pool=pool,
-        share_memory=planning.enabled,
-        base=base,
-        planning=planning,
-        dispatch=dispatch,
-    )
+    return StagedExecutor.compile(plan, settings, base)
 
 
 def _record(executor: Any, options: SessionOptions) -> RecordingExecutor:

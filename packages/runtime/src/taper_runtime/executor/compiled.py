@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor._program import Weights
-from taper_runtime.executor.executor import Executor
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.program import constant_names, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import Site, sites
-from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._frames import Runner
-    from taper_runtime.executor._pool import FramePool, Stop
+    from taper_runtime.executor._pool import Stop
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
@@ -49,24 +48,11 @@ class CompiledExecutor(Executor):
             self.run = runner.run  # type: ignore[method-assign]
 
     @classmethod
-    def compile(
-        cls,
-        plan: Plan,
-        *,
-        strict_native: bool = False,
-        threads: int = 1,
-        nodes_at_once: int = 1,
-        pool: FramePool | None = None,
-        dispatch: Dispatch = CPU_ALONE,
-        share_memory: bool = True,
-    ) -> CompiledExecutor:
+    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
-        dispatch = dispatch.without_numpy() if strict_native else dispatch
-        runner = make_runner(
-            plan, threads, nodes_at_once, pool, dispatch, share_memory=share_memory
-        )
-        found = sites(plan.without_values(), dispatch)
+        runner = make_runner(plan, settings)
+        found = sites(plan.without_values(), settings.dispatch)
         outputs = list(dict.fromkeys(plan.writes))
         repeated = None
         if len(outputs) < len(plan.writes):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
+from taper_runtime.options import MemoryPlanning
 from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
 
 if TYPE_CHECKING:
@@ -20,46 +21,51 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
+class Settings(NamedTuple):
+    """How an executor is to run a plan.
+
+    Attributes
+    ----------
+    threads : int
+        Threads that may compute a node, the caller's among them.
+    nodes_at_once : int
+        Nodes that may run at the same time. The bits depend neither on this nor on ``threads``.
+    pool : FramePool or None
+        What bounds runs at the same time, of this and other executors; with None one of its own.
+    dispatch : Dispatch
+        What may compute nodes.
+    planning : MemoryPlanning
+        Whether tensors share memory, and how those are laid out whose sizes a run finds out.
+    """
+
+    threads: int = 1
+    nodes_at_once: int = 1
+    pool: FramePool | None = None
+    dispatch: Dispatch = CPU_ALONE
+    planning: MemoryPlanning = MemoryPlanning()
+
+
+DEFAULT_SETTINGS = Settings()
+
+
 class Executor(ABC):
     """Runs one plan. Made by ``compile``, after which ``run`` may be called from many threads."""
 
     @classmethod
     @abstractmethod
-    def compile(
-        cls,
-        plan: Plan,
-        *,
-        strict_native: bool = False,
-        threads: int = 1,
-        nodes_at_once: int = 1,
-        pool: FramePool | None = None,
-        dispatch: Dispatch = CPU_ALONE,
-        share_memory: bool = True,
-    ) -> Executor:
+    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Executor:
         """Prepare ``plan`` for running.
 
         Parameters
         ----------
         plan : Plan
             Valid: loaded from a file or checked by ``validate``.
-        strict_native : bool
-            Refuse nodes that no native kernel serves instead of computing them with numpy.
-        threads : int
-            Threads that may compute a node, the caller's among them.
-        nodes_at_once : int
-            Nodes that may run at the same time. The bits depend neither on this nor on ``threads``.
-        pool : FramePool, optional
-            What bounds runs at the same time, of this and other executors; else one of its own.
-        dispatch : Dispatch
-            What may compute nodes.
-        share_memory : bool
-            Whether tensors that are not needed at the same time may lie in the same memory.
+        settings : Settings
 
         Raises
         ------
         UnsupportedOpError
-            Listing every node that nothing in ``dispatch``, or with ``strict_native`` nothing but
-            numpy, computes.
+            Listing every node that nothing in ``settings.dispatch`` computes.
         InputError
             If the executor cannot run several nodes at the same time, and is asked to.
         """

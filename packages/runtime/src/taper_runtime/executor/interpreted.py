@@ -10,23 +10,31 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor._pool import FramePool, Lease, Stop
-from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
+from taper_runtime.executor.executor import (
+    DEFAULT_SETTINGS,
+    Executor,
+    Settings,
+    definition,
+    input_types,
+    operand,
+    refuse,
+)
 from taper_runtime.executor.hosts import find_servers
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.ops.opdef import BlockFunction
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from taper_runtime.executor.hosts import Compute
     from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.providers import Dispatch
 
 
 def block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFunction:
     """A block of a plan without size variables as its op's evaluator calls it."""
-    body = InterpretedExecutor.compile(plan.body(block), dispatch=dispatch)
+    body = InterpretedExecutor.compile(plan.body(block), Settings(dispatch=dispatch))
     return BlockFunction(block.signature, body.run)
 
 
@@ -60,40 +68,30 @@ class InterpretedExecutor(Executor):
     with size variables is made static anew for the sizes of each run.
     """
 
-    def __init__(self, plan: Plan, steps: list[_Step], dispatch: Dispatch, pool: FramePool) -> None:
+    def __init__(self, plan: Plan, steps: list[_Step], settings: Settings) -> None:
         self._plan = plan
         self._steps = steps
-        self._dispatch = dispatch
-        self._pool = pool
+        self._settings = settings
+        self._pool = settings.pool or FramePool()
 
     @classmethod
-    def compile(
-        cls,
-        plan: Plan,
-        *,
-        strict_native: bool = False,
-        threads: int = 1,
-        nodes_at_once: int = 1,
-        pool: FramePool | None = None,
-        dispatch: Dispatch = CPU_ALONE,
-        share_memory: bool = True,
-    ) -> InterpretedExecutor:
+    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> InterpretedExecutor:
         """See :meth:`Executor.compile`.
 
         Every node runs on the caller's thread, no two roots share memory.
         """
-        if nodes_at_once > 1:
+        if settings.nodes_at_once > 1:
             raise InputError(
                 "execution_mode: expected sequential, for the interpreted executor runs one node "
                 "after the other; got parallel"
             )
-        dispatch = dispatch.without_numpy() if strict_native else dispatch
+        dispatch = settings.dispatch
         nodes = () if plan.sizes else tuple(filter(plan.is_executed, plan.nodes))
         made = [_make_step(plan, node, dispatch) for node in nodes]
         unserved = [node for node, step in zip(nodes, made, strict=True) if step is None]
         refuse([(plan, node) for node in unserved], dispatch.providers)
         steps = [step for step in made if step is not None]
-        return cls(plan, steps, dispatch, pool or FramePool())
+        return cls(plan, steps, settings)
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
@@ -105,8 +103,7 @@ class InterpretedExecutor(Executor):
     ) -> InterpretedExecutor:
         """See :meth:`Executor.with_constants`."""
         own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
-        plan = self._plan._replace(constants=own)
-        return self.compile(plan, dispatch=self._dispatch)
+        return self.compile(self._plan._replace(constants=own), self._settings)
 
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None
@@ -118,7 +115,7 @@ class InterpretedExecutor(Executor):
             else dict(zip(self._plan.sizes, sizes, strict=True))
         )
         plan = specialize(self._plan, values)
-        return self.compile(plan, dispatch=self._dispatch)
+        return self.compile(plan, self._settings._replace(pool=None))
 
     def run(
         self,

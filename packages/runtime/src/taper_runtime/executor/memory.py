@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.program import example_sizes, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import executed_nodes
@@ -71,7 +72,7 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
     plan = outlined(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
     plan = with_saves(specialize(plan, sizes))
-    blocks, _, arena = make_runner(plan, 1).arena()
+    blocks, _, arena = make_runner(plan).arena()
     nodes = executed_nodes(plan)
     computed = (plan.tensors[name] for node in nodes for name in node.outputs)
     return MemoryUse(
@@ -87,5 +88,5 @@ def parallel_arena(plan: Plan, sizes: Mapping[str, int] | None = None) -> int:
     """Return the bytes of the arena where nodes run at the same time; see :func:`memory_use`."""
     validate(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
-    _, _, arena = make_runner(specialize(plan, sizes), 1, nodes_at_once=2).arena()
+    _, _, arena = make_runner(specialize(plan, sizes), Settings(nodes_at_once=2)).arena()
     return arena

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _program
 from taper_runtime.executor._frames import Runner
-from taper_runtime.executor.executor import definition, node_work, operand, refuse
+from taper_runtime.executor.executor import (
+    DEFAULT_SETTINGS,
+    Settings,
+    definition,
+    node_work,
+    operand,
+    refuse,
+)
 from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
@@ -17,16 +24,15 @@ from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
 from taper_runtime.plan.order import memory_before, order_of, users_of
-from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
     import numpy as np
 
-    from taper_runtime.executor._pool import FramePool
     from taper_runtime.ops.opdef import BlockFunction
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
+    from taper_runtime.providers import Dispatch
 
 
 class Variables:
@@ -53,15 +59,7 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_runner(
-    plan: Plan,
-    threads: int,
-    nodes_at_once: int = 1,
-    pool: FramePool | None = None,
-    dispatch: Dispatch = CPU_ALONE,
-    *,
-    share_memory: bool = True,
-) -> Runner:
+def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
@@ -72,7 +70,7 @@ def make_runner(
     Raises
     ------
     UnsupportedOpError
-        Listing every node that nothing in ``dispatch`` computes.
+        Listing every node that nothing in ``settings.dispatch`` computes.
     InputError
         If the arena would be larger than one may be.
     """
@@ -84,7 +82,7 @@ def make_runner(
     places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
-    builder = _Builder(threads, dispatch, share_memory=share_memory)
+    builder = _Builder(settings)
     _, all_places = builder.add_body(plan, places, kept)
     scope = _Scope(plan, all_places)
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
@@ -95,16 +93,14 @@ def make_runner(
         builder.steps,
         builder.bodies,
         [(saved_by, _restoring(scope, node)) for saved_by, node in restores],
-        threads,
+        settings.threads,
         Variables(plan),
         [counted_bytes(tensor) for tensor in types],
-        partial(_refuse, plan.without_values(), dispatch),
-        _make_order(plan, kept, places, nodes_at_once, share_memory=share_memory)
-        if nodes_at_once > 1
-        else None,
+        partial(_refuse, plan.without_values(), settings.dispatch),
+        _make_order(plan, kept, places, settings) if settings.nodes_at_once > 1 else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
-    return Runner(program, weights, [*example_sizes(plan).values()], pool)
+    return Runner(program, weights, [*example_sizes(plan).values()], settings.pool)
 
 
 def constant_names(plan: Plan) -> list[str]:
@@ -116,9 +112,7 @@ def _make_order(
     plan: Plan,
     kept: Sequence[str],
     places: Container[str],
-    nodes_at_once: int,
-    *,
-    share_memory: bool,
+    settings: Settings,
 ) -> _program.Order | None:
     """Return which steps may run at the same time; None if no two may."""
     nodes = executed_nodes(plan)
@@ -128,11 +122,12 @@ def _make_order(
     users = users_of(nodes, _arena_roots(plan, places), kept)
     every = (1 << len(nodes)) - 1  # what shares no memory is as if all nodes used it
     in_arena = [
-        users[root] if share_memory else every for root in arena_blocks(plan, nodes, kept, places)
+        users[root] if settings.planning.enabled else every
+        for root in arena_blocks(plan, nodes, kept, places)
     ]
     own = [1 << index for index in range(len(nodes))]
     before = memory_before(order, [*in_arena, *own])
-    return _program.Order(order.producers, before, min(nodes_at_once, len(nodes)))
+    return _program.Order(order.producers, before, min(settings.nodes_at_once, len(nodes)))
 
 
 def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:
@@ -172,12 +167,10 @@ class _Builder:
         Each behind the one around it.
     """
 
-    def __init__(self, threads: int, dispatch: Dispatch, *, share_memory: bool) -> None:
-        self._share_memory = share_memory
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self.steps: list[Any] = []
         self.bodies: list[Any] = []
-        self._threads = threads
-        self._dispatch = dispatch
         self._n_roots = 0
 
     def add_body(
@@ -190,7 +183,7 @@ class _Builder:
         """
         nodes = executed_nodes(plan)
         roots = arena_blocks(plan, nodes, kept, places)
-        if not self._share_memory:  # each is needed from the first to the last
+        if not self._settings.planning.enabled:  # each is needed from the first to the last
             last = len(nodes) - 1
             roots = {root: block._replace(birth=0, death=last) for root, block in roots.items()}
         places = {
@@ -211,12 +204,12 @@ class _Builder:
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
         outputs = [scope.operand(name) for name in node.outputs]
         label = f"{node.output} ({node.op})"
-        if runs_blocks(scope.plan, node, self._dispatch):
+        if runs_blocks(scope.plan, node, self._settings.dispatch):
             makers = {"IF": self._branch, "WHILE": self._loop, "SCAN": self._loop}
             control = makers.get(node.op, self._call)(scope, node, index)
             return _program.Step(op, attrs, inputs, outputs, label, 1, control=control)
-        servers = find_servers(scope.plan, node, self._dispatch, _block_function)
-        count = _threads_worth(scope.plan, node) if self._threads > 1 else 1
+        servers = find_servers(scope.plan, node, self._settings.dispatch, _block_function)
+        count = _threads_worth(scope.plan, node) if self._settings.threads > 1 else 1
         return _program.Step(op, attrs, inputs, outputs, label, count, *servers)
 
     def _call(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:

@@ -9,13 +9,11 @@ import numpy as np
 from taper_runtime.errors import InputError
 from taper_runtime.executor._pool import FramePool, Stop
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import Executor
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.inputs import bind_inputs, check_measured
 from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
-from taper_runtime.options import MemoryPlanning
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.stages import cut
-from taper_runtime.providers import CPU_ALONE, Dispatch
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
@@ -51,31 +49,14 @@ class StagedExecutor(Executor):
     def compile(
         cls,
         plan: Plan,
-        *,
-        strict_native: bool = False,
-        threads: int = 1,
-        nodes_at_once: int = 1,
-        pool: FramePool | None = None,
-        share_memory: bool = True,
+        settings: Settings = DEFAULT_SETTINGS,
         base: type[Executor] = CompiledExecutor,
-        planning: MemoryPlanning | None = None,
-        dispatch: Dispatch = CPU_ALONE,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
-        stages, pool = cut(plan), pool or FramePool()
-        executors = [
-            base.compile(
-                stage.plan,
-                strict_native=strict_native,
-                threads=threads,
-                nodes_at_once=nodes_at_once,
-                pool=pool,
-                dispatch=dispatch,
-                share_memory=share_memory,
-            )
-            for stage in stages
-        ]
-        planner = MemoryPlanner(_lives(plan, stages), planning or MemoryPlanning())
+        stages = cut(plan)
+        settings = settings._replace(pool=settings.pool or FramePool())
+        executors = [base.compile(stage.plan, settings) for stage in stages]
+        planner = MemoryPlanner(_lives(plan, stages), settings.planning)
         return cls(plan, stages, executors, planner)
 
     def with_constants(

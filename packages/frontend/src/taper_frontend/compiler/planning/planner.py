@@ -113,7 +113,7 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     """Return the nodes that no native kernel serves at these sizes."""
     plan = with_saves(specialize(plan, sizes))
-    kernels = make_runner(plan, threads=1).kernels()
+    kernels = make_runner(plan).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for _, node, step, *_ in sites(plan)
