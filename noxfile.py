@@ -226,6 +226,31 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def races(session: nox.Session) -> None:
+    """Runs from many threads under ThreadSanitizer: the C tests of the pool, then half a soak."""
+    session.install("numpy")
+    flags = ("-Db_sanitize=thread", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1")
+    editable(session, *flags)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("ninja", "-C", "build/nox-races", silent=True)  # compile before the preload
+    build = "build/kernels-races"
+    if not (ROOT / build).exists():
+        session.run("meson", "setup", build, "-Dpython=false", *flags)
+    session.run("ninja", "-C", build, silent=True)
+    # Without random addresses, which ThreadSanitizer may find its own taken by.
+    plain = ("setarch", "-R")
+    checks = {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}
+    for name in ("run", "control", "pool", "os"):
+        test = f"{build}/packages/kernels/tests/test_{name}"
+        session.run(*plain, test, env=checks, external=True)
+    library = subprocess.check_output(["gcc", "-print-file-name=libtsan.so"], text=True).strip()
+    command = ("python", "-m", "tests.soak", "--minutes", "0.5", "--threads", "8")
+    # A sanitizer's own memory grows: only wrong answers and races count.
+    options = {**checks, "LD_PRELOAD": library, "OPENBLAS_NUM_THREADS": "1"}
+    session.run(*plain, *command, "--growth", "10", env=options, external=True)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Many threads at several models for minutes: each answer right, memory flat.
 

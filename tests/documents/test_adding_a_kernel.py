@@ -18,7 +18,14 @@ BLOCK = re.compile(r"^```c\n(/\* (\S+)\n.*?)^```$", re.MULTILINE | re.DOTALL)
 #: The library without its families, and the harness of its tests.
 LIBRARY = (
     *("src/cpu/cpu.c", "src/dispatch/dispatch.c", "src/machine/measure.c", "src/machine/memory.c"),
-    *("src/run/thread_pool.c", "src/run/run.c", "src/os/posix.c", "src/os/linux.c"),
+    *(
+        "src/run/thread_pool.c",
+        "src/run/region.c",
+        "src/run/run.c",
+        "src/run/ready.c",
+        "src/os/posix.c",
+        "src/os/linux.c",
+    ),
     *("tests/check.c", "tests/host_posix.c"),
 )
 

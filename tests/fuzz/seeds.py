@@ -21,6 +21,7 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Entry, Placement, Plan, PlanNode, TensorSpec
+from weighted_plans import weighted_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +39,16 @@ def seeds() -> Iterator[bytes]:
             blob = path.read_bytes()
             if len(blob) <= _LARGEST:
                 yield blob
+        path.unlink()
+        for name, plan in (("one", small_plan()), ("other", weighted_plan())):
+            plan.save(path, name=name, append=True)
+        yield path.read_bytes()
 
 
 def plans() -> Iterator[Plan]:
     """The plans of the seeds."""
     yield small_plan()
+    yield weighted_plan()
     yield sized_plan()
     yield measured_plan()
     yield counting()

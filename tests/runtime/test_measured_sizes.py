@@ -19,7 +19,10 @@ Planning = taper_runtime.SessionOptions.MemoryPlanning
 
 def session(executor="compiled", planning=None, plan=None):
     options = taper_runtime.SessionOptions()
-    options.executor = executor
+    if executor == "parallel":
+        options.execution_mode, options.inter_op_num_threads = "parallel", 2
+    else:
+        options.executor = executor
     if planning is not None:
         options.memory_planning = planning
     return taper_runtime.InferenceSession(plan or measured_plan(), options)
@@ -30,7 +33,7 @@ def check(opened, arrays):
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+@pytest.mark.parametrize("executor", ["compiled", "parallel", "interpreted"])
 def test_every_share(executor):
     validate(measured_plan())
     opened, rng = session(executor), np.random.default_rng(0)

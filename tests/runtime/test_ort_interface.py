@@ -84,7 +84,7 @@ def test_options_keep_what_they_are_given(name, value):
         ("intra_op_num_threads", "2", "got '2'"),
         ("inter_op_num_threads", -1, "at least 1"),
         ("graph_optimization_level", 99, "expected a member of GraphOptimizationLevel, got 99"),
-        ("execution_mode", "parallel", "expected a member of ExecutionMode"),
+        ("execution_mode", "fast", "expected a member of ExecutionMode, .*, got 'fast'"),
         ("enable_profiling", "yes", "expected True or False, got 'yes'"),
         ("log_severity_level", 5, r"4 \(fatal\).*got 5"),
         ("log_verbosity_level", -1, "at least 0"),
@@ -97,6 +97,22 @@ def test_options_refuse_values(name, value, words):
     with pytest.raises(InputError, match=f"{name}: .*{words}"):
         setattr(options, name, value)
     assert repr(options) == "SessionOptions()"
+
+
+def test_execution_mode_by_name():
+    options = SessionOptions()
+    options.execution_mode = "parallel"
+    assert options.execution_mode is taper_runtime.ExecutionMode.ORT_PARALLEL
+    options.execution_mode = "sequential"
+    assert repr(options) == "SessionOptions()"
+
+
+def test_the_interpreted_executor_runs_no_nodes_at_the_same_time():
+    options = SessionOptions()
+    options.executor, options.execution_mode = "interpreted", "parallel"
+    options.inter_op_num_threads = 2
+    with pytest.raises(InputError, match=r"execution_mode: expected sequential, .* got parallel"):
+        taper_runtime.InferenceSession(small_plan(), options)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, SessionOptions
+from weighted_plans import K, Q, weighted_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,7 @@ def jobs(folder: Path) -> list[Job]:
         _shared("loop", counting(), loop, fails={**loop[0], "top": np.array(99)}),
         _shared("scan", cumulative(), rows),
         Job("state", _stateful),
+        _swapping(),
         _opening(folder / "m.taper"),
     ]
     for seed in (1, 4):
@@ -149,6 +151,32 @@ def _stateful() -> Callable[[np.random.Generator], None]:
                 raise WrongError("state")
 
     return work
+
+
+def _swapping() -> Job:
+    """A session whose weights any thread swaps: no run sees some of one set, some of another."""
+    plan = weighted_plan()
+    versions = [
+        {"q": Q + number, "k": K - number, "b": np.full(8, number, np.float32)}
+        for number in range(4)
+    ]
+    feeds = [drawn(plan, seed) for seed in range(_VARIANTS)]
+    wants = []
+    for weights in versions:
+        alone = opened(plan, threads=1)
+        alone.weights.update_many(weights)
+        wants.append([bits(alone.run(None, feed)) for feed in feeds])
+    session = opened(plan)
+    session.weights.update_many(versions[0])
+
+    def work(rng: np.random.Generator) -> None:
+        if rng.random() < 0.1:
+            session.weights.update_many(versions[rng.integers(len(versions))])
+        index = int(rng.integers(len(feeds)))
+        if bits(session.run(None, feeds[index])) not in [want[index] for want in wants]:
+            raise WrongError("no set of weights gives this")
+
+    return Job("swaps", lambda: work)
 
 
 def _opening(path: Path) -> Job:

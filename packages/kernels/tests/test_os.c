@@ -102,6 +102,22 @@ static void coarse_clock_goes_on(void) {
     CHECK(took > 0.05 && took < 60, "%g s in 0.1 s", took);
 }
 
+/* Zeroed each time; NULL for more than an address space. */
+static void maps_memory(void) {
+    const size_t bytes = (size_t)1 << 20;
+    for (int i = 0; i < 3; i++) {
+        char *memory = taper_os_map(bytes);
+        CHECK(memory, "turn %d", i);
+        for (size_t k = 0; memory && k < bytes; k += 1024) {
+            CHECK(memory[k] == 0, "byte %zu", k);
+            memory[k] = 1;
+        }
+        if (memory)
+            taper_os_unmap(memory, bytes);
+    }
+    CHECK(!taper_os_map(bytes << 40), "of no size");
+}
+
 int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"threads_wait_and_wake", threads_wait_and_wake},
@@ -110,6 +126,7 @@ int main(int argc, char **argv) {
         {"counts_cpus", counts_cpus},
         {"clock_counts_nanoseconds", clock_counts_nanoseconds},
         {"coarse_clock_goes_on", coarse_clock_goes_on},
+        {"maps_memory", maps_memory},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);
 }

@@ -14,6 +14,7 @@ from taper_runtime.plan.validate import validate
 from taper_runtime.profile import profile_plan
 
 ROWS, WIDTH = 6, 3
+EXECUTORS = ["compiled", "parallel", "interpreted"]
 
 
 class Trip:
@@ -76,8 +77,12 @@ def cache_graph(trips=False):
 
 
 def opened(plan, executor="compiled", threads=1):
+    """Open a session; executor "parallel": the compiled one, two nodes at the same time."""
     options = taper_runtime.SessionOptions()
-    options.executor = executor
+    if executor == "parallel":
+        options.execution_mode, options.inter_op_num_threads = "parallel", 2
+    else:
+        options.executor = executor
     options.intra_op_num_threads = threads
     return InferenceSession(plan, options)
 
@@ -124,17 +129,19 @@ def test_the_work_of_a_write_is_what_it_writes():
     assert node_work(copying, write).bytes == 2 * whole + 2 * rows + FEED["places"].nbytes
 
 
-def test_both_executors_agree():
+def test_executors_agree():
     plan = make_plan(cache_graph())
-    sessions = [opened(plan), opened(plan, "interpreted")]
+    sessions = [opened(plan, executor) for executor in EXECUTORS]
     for places in ([0, 3], [3, 3], [5, -6]):
         feed = {**FEED, "places": np.array(places)}
-        for got, want in zip(*(session.run(None, feed) for session in sessions), strict=True):
-            np.testing.assert_array_equal(got, want)
-    check_states(sessions[0], states_of(sessions[1]))
+        for results in zip(*(session.run(None, feed) for session in sessions), strict=True):
+            for got in results[:-1]:
+                np.testing.assert_array_equal(got, results[-1])
+    for session in sessions[:2]:
+        check_states(session, states_of(sessions[2]))
 
 
-@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("feed", [{"places": [9, 0]}, {"places": [0, -7]}, {"looked": [0, 6]}])
 def test_a_run_with_a_bad_place_leaves_the_states(executor, feed):
     session = opened(make_plan(cache_graph()), executor)
@@ -145,7 +152,7 @@ def test_a_run_with_a_bad_place_leaves_the_states(executor, feed):
     check_states(session, before)
 
 
-@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
 def test_a_run_that_fails_at_any_node_leaves_the_states(trip, executor, threads, error):

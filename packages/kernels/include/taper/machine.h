@@ -14,6 +14,12 @@ int64_t taper_cache_bytes(int32_t level);
 /* Bytes of main memory; 0 where the system does not say. */
 int64_t taper_memory_bytes(void);
 
+/* Zeroed memory straight from the system, in whole pages; NULL where there is none. */
+void *taper_map_memory(size_t bytes);
+
+/* Gives it back to the system, at once: free() keeps what large blocks were made of. */
+void taper_unmap_memory(void *memory, size_t bytes);
+
 /*
  * A loop that does one thing as fast as the code of one ISA level can:
  *

@@ -1,4 +1,4 @@
-/* Running prepared nodes one after the other: what an executor calls once per inference. */
+/* Running prepared nodes: what an executor calls once per inference. */
 #ifndef TAPER_RUN_H
 #define TAPER_RUN_H
 
@@ -53,8 +53,8 @@ typedef struct taper_control {
 
 /*
  * A prepared node: prepare() accepted the call and said how much work it is. Code of the caller's
- * own is a kernel of its own, whose run() finds what it needs in call.state; with one task and one
- * worker it runs on the thread that called taper_run.
+ * own is a kernel of its own, whose run() finds what it needs in call.state. It has one task, one
+ * worker and on_caller.
  */
 typedef struct taper_step {
     const taper_kernel *kernel;
@@ -63,8 +63,17 @@ typedef struct taper_step {
     void *scratch;   /* worker 0's work.scratch_bytes, aligned; may be NULL when 0 */
     int32_t workers; /* how many the step keeps busy; 1 for a small one. Of control, the most that a
                         step inside keeps busy */
+    bool on_caller;  /* runs on the thread that called taper_run; so does control with such a step
+                        inside */
     const taper_control *control; /* NULL, or what the step is in place of a kernel's */
 } taper_step;
+
+/* Which steps of a run wait for which: a partial order that the order of the steps extends. */
+typedef struct taper_order {
+    const int32_t *producers;  /* [count]: how many steps each waits for */
+    const int32_t *first_user; /* [count + 1] */
+    const int32_t *users;      /* of step i: first_user[i] up to first_user[i + 1], ascending */
+} taper_order;
 
 /* When one worker was at one step, by taper_now; zeros where it was not. Of a step that runs often,
  * the begin of its first time, and all its times one after the other. */
@@ -88,16 +97,27 @@ typedef struct taper_run_args {
      * between steps and between iterations: false ends the run; or NULL. */
     bool (*poll)(void *poll_context);
     void *poll_context;
+    const taper_order *order; /* NULL: steps run one after the other */
+    int32_t leaders; /* with an order: at most this many steps at a time; others help them */
+    void *schedule;  /* with an order: taper_schedule_bytes, aligned; the run's own */
 } taper_run_args;
 
 /*
- * Runs the steps in order. The whole run is one parallel region of a pool that all callers in the
- * process share: the caller works too, the others spin between steps and sleep between runs. A run
- * that finds the pool busy with another run computes alone. The bits do not depend on the number of
- * threads. On failure returns a failing step's status, its index in *failed; later steps are not
- * run. TAPER_STOPPED where the run was told to end: *failed is the step it came to.
+ * Runs the steps, one after the other or, with an order, each as soon as those that it waits for
+ * have ended, those inside a step of control in turn. The whole run is one parallel region of a
+ * pool that all callers in the process share: the caller works too, the others spin between steps
+ * and sleep between runs. A run that finds the pool busy with another run computes alone. The bits
+ * do not depend on the number of threads, nor on which steps run at the same time. On failure no
+ * further step begins; returns a failing step's status, of several the first's, its index in
+ * *failed. TAPER_STOPPED where the run was told to end: *failed is the step it came to.
  */
 taper_status taper_run(const taper_run_args *args, int64_t *failed);
+
+/* Bytes of taper_run_args.schedule, for so many steps of the run, workers and leaders. */
+size_t taper_schedule_bytes(int64_t count, int32_t workers, int32_t leaders);
+
+/* Whether a run with an order, which has ended, came to that step of its `count`. */
+bool taper_has_begun(const taper_run_args *args, int64_t step);
 
 /* CPUs this process may use: on Linux and Windows its affinity mask, on Linux also the cgroup's
  * quota rounded up; elsewhere those that are online. */

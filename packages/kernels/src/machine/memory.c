@@ -15,3 +15,7 @@ int64_t taper_cache_bytes(int32_t level) {
 }
 
 int64_t taper_memory_bytes(void) { return taper_os_memory_bytes(); }
+
+void *taper_map_memory(size_t bytes) { return taper_os_map(bytes); }
+
+void taper_unmap_memory(void *memory, size_t bytes) { taper_os_unmap(memory, bytes); }

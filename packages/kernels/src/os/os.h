@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Starts body(index) in a thread of its own, which nobody joins and which takes none of the host's
@@ -50,5 +51,11 @@ int64_t taper_os_cache_bytes(int32_t level);
 
 /* Bytes of main memory; 0 where the system does not say. */
 int64_t taper_os_memory_bytes(void);
+
+/* Zeroed memory straight from the system, in whole pages; NULL where there is none. */
+void *taper_os_map(size_t bytes);
+
+/* Gives it back to the system, at once. */
+void taper_os_unmap(void *memory, size_t bytes);
 
 #endif /* TAPER_OS_H */

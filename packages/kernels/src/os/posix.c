@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,3 +58,10 @@ int64_t taper_os_memory_bytes(void) {
     const int64_t pages = sysconf(_SC_PHYS_PAGES), each = sysconf(_SC_PAGESIZE);
     return pages > 0 && each > 0 ? pages * each : 0;
 }
+
+void *taper_os_map(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void taper_os_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }

@@ -87,3 +87,12 @@ int64_t taper_os_memory_bytes(void) {
     MEMORYSTATUSEX memory = {.dwLength = sizeof memory};
     return GlobalMemoryStatusEx(&memory) ? (int64_t)memory.ullTotalPhys : 0;
 }
+
+void *taper_os_map(size_t bytes) {
+    return VirtualAlloc(NULL, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
+}
+
+void taper_os_unmap(void *memory, size_t bytes) {
+    (void)bytes;
+    VirtualFree(memory, 0, MEM_RELEASE);
+}

@@ -9,8 +9,14 @@ enum {
     /* Turns of a waiting loop before it gives its CPU away: a few hundred microseconds, longer than
      * the gaps between the steps of a run, so that idle threads cost nothing worth mentioning. */
     SPINS = 4000,
-    CACHE_LINE = 64
+    CACHE_LINE = 64,
+    WORKERS = 0xff, /* bits of a run's word */
+    INVITED = 0x100,
+    NUMBER = 0x200 /* one more */
 };
+
+/* Of a run's guests. */
+static const uint64_t OPEN = 0x80000000, GUESTS = 0x7fffffff;
 
 /* What waiters read lies apart from what others write. */
 static struct {
@@ -19,9 +25,11 @@ static struct {
     int32_t threads;   /* that exist, the caller not counted */
     taper_pool_fn fn;
     void *arg;
-    /* Number of the run << 8 | its workers: one word, so that a thread that wakes late never pairs
-     * the count of one run with the number of another. */
+    /* The run's number, whether its workers are INVITED, and how many: one word, so that a thread
+     * that wakes late never pairs the count of one run with the number of another. */
     _Alignas(CACHE_LINE) _Atomic uint32_t run;
+    /* Of the latest run of invited workers: its word << 32 | OPEN | how many are at it. */
+    _Alignas(CACHE_LINE) _Atomic uint64_t guests;
     /* That each worker was last seen on, the owner's first; and the owner's thread. */
     _Alignas(CACHE_LINE) _Atomic int32_t cpu[TAPER_POOL_WORKERS];
     _Atomic int32_t caller;
@@ -38,6 +46,15 @@ static inline void relax(void) {
 #endif
 }
 
+void taper_pool_wait(int32_t *turn) {
+    if (*turn < SPINS) {
+        ++*turn;
+        relax();
+    } else {
+        taper_os_yield(); /* more threads than CPUs: let the others come */
+    }
+}
+
 void taper_pool_barrier(int32_t workers) {
     if (workers == 1)
         return;
@@ -47,12 +64,8 @@ void taper_pool_barrier(int32_t workers) {
         atomic_store_explicit(&pool.phase, phase + 1, memory_order_release);
         return;
     }
-    for (int32_t i = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase; i++) {
-        if (i < SPINS)
-            relax();
-        else
-            taper_os_yield(); /* more threads than CPUs: let the others come */
-    }
+    for (int32_t turn = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase;)
+        taper_pool_wait(&turn);
 }
 
 /* The next run's word: spins for a run that follows closely, then sleeps. */
@@ -93,16 +106,31 @@ static void keep_apart(int32_t worker) {
     atomic_store_explicit(&pool.cpu[worker], taper_os_cpu(), memory_order_relaxed);
 }
 
+/* Whether a worker comes in time to a run to which it is invited. */
+static bool enter(uint32_t run) {
+    uint64_t guests = atomic_load_explicit(&pool.guests, memory_order_relaxed);
+    do {
+        if (guests >> 32 != run || !(guests & OPEN))
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&pool.guests, &guests, guests + 1,
+                                                    memory_order_acquire, memory_order_relaxed));
+    return true;
+}
+
 static void work(int32_t worker) {
     uint32_t seen = 0; /* no run has this word: numbers start at 1 */
     for (;;) {
         seen = next_run(seen);
-        const int32_t workers = (int32_t)(seen & 0xff);
-        if (worker < workers) {
-            keep_apart(worker);
-            pool.fn(pool.arg, worker, workers);
+        const int32_t workers = (int32_t)(seen & WORKERS);
+        const bool invited = seen & INVITED;
+        if (worker >= workers || (invited && !enter(seen)))
+            continue;
+        keep_apart(worker);
+        pool.fn(pool.arg, worker, workers);
+        if (invited)
+            atomic_fetch_sub_explicit(&pool.guests, 1, memory_order_release);
+        else
             taper_pool_barrier(workers); /* the owner may start the next run after this */
-        }
     }
 }
 
@@ -111,6 +139,7 @@ static void work(int32_t worker) {
 static void forget(void) {
     pool.threads = 0;
     atomic_store(&pool.run, 0);
+    atomic_store(&pool.guests, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.arrived, 0);
     taper_os_forget_waiters();
@@ -126,29 +155,53 @@ static void grow(int32_t wanted) {
         pool.threads++;
 }
 
-void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
+/* Begins a run for the caller, who then has the pool and is worker 0; returns how many workers
+ * there are, or 0 where another caller has the pool. kind: 0 or INVITED. */
+static int32_t begin(taper_pool_fn fn, void *arg, int32_t workers, uint32_t kind) {
     if (workers > TAPER_POOL_WORKERS)
         workers = TAPER_POOL_WORKERS;
-    if (workers <= 1 || atomic_flag_test_and_set_explicit(&pool.owned, memory_order_acquire)) {
-        fn(arg, 0, 1);
-        return;
-    }
+    if (workers <= 1 || atomic_flag_test_and_set_explicit(&pool.owned, memory_order_acquire))
+        return 0;
     if (pool.threads < workers - 1)
         grow(workers - 1);
     if (workers > pool.threads + 1)
         workers = pool.threads + 1;
-    if (workers > 1) {
-        pool.fn = fn;
-        pool.arg = arg;
-        atomic_store_explicit(&pool.caller, taper_os_thread(), memory_order_relaxed);
-        atomic_store_explicit(&pool.cpu[0], taper_os_cpu(), memory_order_relaxed);
-        const uint32_t number = (atomic_load_explicit(&pool.run, memory_order_relaxed) >> 8) + 1;
-        const uint32_t nonzero = number & 0xffffff ? number & 0xffffff : 1;
-        atomic_store(&pool.run, nonzero << 8 | (uint32_t)workers);
-        if (atomic_load(&pool.sleepers) > 0)
-            taper_os_wake_all(&pool.run);
+    if (workers == 1)
+        return 1;
+    pool.fn = fn;
+    pool.arg = arg;
+    atomic_store_explicit(&pool.caller, taper_os_thread(), memory_order_relaxed);
+    atomic_store_explicit(&pool.cpu[0], taper_os_cpu(), memory_order_relaxed);
+    uint32_t run = atomic_load_explicit(&pool.run, memory_order_relaxed) / NUMBER * NUMBER + NUMBER;
+    if (run == 0)
+        run = NUMBER;
+    run |= kind | (uint32_t)workers;
+    if (kind == INVITED)
+        atomic_store_explicit(&pool.guests, (uint64_t)run << 32 | OPEN, memory_order_release);
+    atomic_store(&pool.run, run);
+    if (atomic_load(&pool.sleepers) > 0)
+        taper_os_wake_all(&pool.run);
+    return workers;
+}
+
+void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
+    const int32_t count = begin(fn, arg, workers, 0);
+    fn(arg, 0, count > 1 ? count : 1);
+    if (count == 0)
+        return;
+    taper_pool_barrier(count);
+    atomic_flag_clear_explicit(&pool.owned, memory_order_release);
+}
+
+void taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers) {
+    const int32_t count = begin(fn, arg, workers, INVITED);
+    fn(arg, 0, count > 1 ? count : 1);
+    if (count == 0)
+        return;
+    uint64_t guests = atomic_fetch_and_explicit(&pool.guests, ~OPEN, memory_order_acquire);
+    for (int32_t turn = 0; guests & GUESTS;) {
+        taper_pool_wait(&turn);
+        guests = atomic_load_explicit(&pool.guests, memory_order_acquire);
     }
-    fn(arg, 0, workers);
-    taper_pool_barrier(workers);
     atomic_flag_clear_explicit(&pool.owned, memory_order_release);
 }

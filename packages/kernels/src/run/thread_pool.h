@@ -15,7 +15,17 @@ typedef void (*taper_pool_fn)(void *arg, int32_t worker, int32_t workers);
  */
 void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers);
 
+/*
+ * As taper_pool_run, of work that any of the workers can do: those that have not come by the time
+ * that the caller's call of fn has returned are not waited for. fn has no meeting points.
+ */
+void taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers);
+
 /* Meeting point of the n workers inside fn: none leaves before all have come. */
 void taper_pool_barrier(int32_t workers);
+
+/* One turn of a loop that waits for another thread, which counts them in *turn, from 0 on: short,
+ * but after some hundred microseconds the CPU is others' for a while. */
+void taper_pool_wait(int32_t *turn);
 
 #endif /* TAPER_THREAD_POOL_H */

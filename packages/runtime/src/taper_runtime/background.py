@@ -29,6 +29,10 @@ class Background:
         """Whether the threads exist: a forked child does not have its parent's."""
         return self._process == os.getpid()
 
+    def close(self) -> None:
+        """Let the threads go once they have run what there is."""
+        self._pool.shutdown(wait=False)
+
     def submit(
         self, run: Callable[[], list[np.ndarray]], callback: Callback, user_data: Any
     ) -> None:

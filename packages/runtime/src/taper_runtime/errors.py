@@ -51,6 +51,14 @@ class InputError(TaperError, ValueError):
     """An array given to ``run`` does not fit the plan, or indexes outside a table."""
 
 
+class StoppedError(TaperError):
+    """A run was ended before its time: :attr:`RunOptions.terminate` was set."""
+
+
+class RunTimeoutError(StoppedError, TimeoutError):
+    """A run did not end within :attr:`RunOptions.timeout_s`, or did not begin."""
+
+
 class OptionError(TaperError, AttributeError):
     """``SessionOptions`` or ``RunOptions`` have no attribute of this name, or refuse it."""
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
 
 from taper_runtime.errors import InputError, OptionError
+from taper_runtime.executor._pool import Stop, StopFlag
 from taper_runtime.generator import check_seed
 from taper_runtime.limits import Limits, check_limits
 from taper_runtime.text import nearest
@@ -39,6 +40,7 @@ LOAD_MODES = ("map", "copy")
 ALGORITHMS = ("bump", "greedy_by_size", "disjoint_groups", "best")
 
 _LONGEST_INTERVAL_S = 86400.0
+_LONGEST_TIMEOUT_S = 1e9
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -52,7 +54,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether ONNX Runtime runs several nodes at once. A plan's nodes run in its order."""
+    """Whether nodes run in the plan's order, or each as soon as what it needs is there."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -128,6 +130,17 @@ def _member(kind: type[_Enum]) -> Check:
         return value
 
     return check
+
+
+def _mode(name: str, value: object) -> ExecutionMode:
+    modes = {"sequential": ExecutionMode.ORT_SEQUENTIAL, "parallel": ExecutionMode.ORT_PARALLEL}
+    if isinstance(value, str) and value in modes:
+        return modes[value]
+    if not isinstance(value, ExecutionMode):
+        raise InputError(
+            f"{name}: expected a member of ExecutionMode, 'sequential' or 'parallel', got {value!r}"
+        )
+    return value
 
 
 class _Options:
@@ -255,6 +268,28 @@ def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
     return MappingProxyType(dict(value))
 
 
+def _runs(name: str, value: object) -> int:
+    return _whole(name, value, 1, MAX_THREADS, "a number of at least 1")
+
+
+def _frames(name: str, value: object) -> int:
+    return _whole(name, value, 0, MAX_THREADS, "a number of at least 0")
+
+
+def _interval(name: str, value: object) -> float:
+    return _seconds(name, value, _LONGEST_INTERVAL_S)
+
+
+def _timeout(name: str, value: object) -> float | None:
+    return None if value is None else _seconds(name, value, _LONGEST_TIMEOUT_S)
+
+
+def _seconds(name: str, value: object, most: float) -> float:
+    if type(value) not in (int, float) or not 0 < value <= most:  # type: ignore[operator]
+        raise InputError(f"{name}: expected seconds, more than 0, at most {most:g}, got {value!r}")
+    return float(value)  # type: ignore[arg-type]
+
+
 class SessionOptions(_Options):
     """Options of a session; a session keeps a copy of those it was opened with.
 
@@ -263,8 +298,15 @@ class SessionOptions(_Options):
     Attributes
     ----------
     intra_op_num_threads : int
-        Threads one run may use, the caller's among them. 0 takes ``TAPER_NUM_THREADS``, or where
-        that is not set the CPUs this process may use. The bits do not depend on it.
+        Threads that may compute one node, the caller's among them. 0 takes ``TAPER_NUM_THREADS``,
+        or where that is not set the CPUs this process may use. The bits do not depend on it.
+    execution_mode : ExecutionMode or str
+        ``"sequential"``, or ``"parallel"``: a node runs as soon as what it needs is there, while
+        others run. A run then needs more memory, and is as fast on several cores as the plan is
+        wide. The bits are the same. Only for the compiled executor.
+    inter_op_num_threads : int
+        Nodes that run at the same time where ``execution_mode`` is parallel; 0 as for
+        ``intra_op_num_threads``. A run uses as many threads as the larger of the two.
     strict_native : bool
         Refuse plans with nodes that only numpy can compute.
     executor : str
@@ -286,6 +328,16 @@ class SessionOptions(_Options):
         Compute the constants that replaceable weights decide when the session is opened, rather
         than take them from the file, which then need not have them (``Plan.save(folded=False)``).
         The bits are the same.
+    max_concurrent_runs : int
+        Runs at the same time, of all entries; others wait, first come first served. Each has a
+        frame, with an arena of its own, which later runs use again.
+    min_frames : int
+        Frames that are kept however long they are idle.
+    frame_cleanup : bool
+        Whether others are freed, and arenas that have become too large, once they have been idle
+        for ``frame_cleanup_interval_s``.
+    frame_cleanup_interval_s : float
+        Seconds between two looks at what is idle.
     seed : int or None
         Where a plan draws random numbers: the runs of the session, one after the other, draw what
         the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
@@ -299,10 +351,8 @@ class SessionOptions(_Options):
         is that of :func:`taper_runtime.set_default_logger_severity`.
     logid : str
         What the session's log messages begin with.
-    graph_optimization_level, execution_mode, execution_order
+    graph_optimization_level, execution_order
         No effect: a plan is optimized and ordered at export.
-    inter_op_num_threads : int
-        No effect: nodes run in the plan's order, each on all threads that it keeps busy.
     enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
         No effect: memory is planned at export.
     use_deterministic_compute : bool
@@ -331,6 +381,10 @@ class SessionOptions(_Options):
     delegates: Mapping[str, type[Delegate] | None]
     allow_native_code: bool
     runtime_const_folding: bool
+    max_concurrent_runs: int
+    min_frames: int
+    frame_cleanup: bool
+    frame_cleanup_interval_s: float
     seed: int | None
     enable_profiling: bool
     profile_file_prefix: str
@@ -357,6 +411,10 @@ class SessionOptions(_Options):
         "delegates": (_NO_DELEGATES, _delegates),
         "allow_native_code": (False, _flag),
         "runtime_const_folding": (False, _flag),
+        "max_concurrent_runs": (8, _runs),
+        "min_frames": (1, _frames),
+        "frame_cleanup": (True, _flag),
+        "frame_cleanup_interval_s": (600.0, _interval),
         "seed": (None, _seed),
         "enable_profiling": (False, _flag),
         "profile_file_prefix": ("taper_profile", _text),
@@ -366,7 +424,7 @@ class SessionOptions(_Options):
             GraphOptimizationLevel.ORT_ENABLE_ALL,
             _member(GraphOptimizationLevel),
         ),
-        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, _member(ExecutionMode)),
+        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, _mode),
         "execution_order": (ExecutionOrder.DEFAULT, _member(ExecutionOrder)),
         "inter_op_num_threads": (0, _threads),
         "enable_cpu_mem_arena": (True, _flag),
@@ -425,7 +483,11 @@ class RunOptions(_Options):
         Draw what the module draws after ``torch.manual_seed(seed)``; the session's own generator
         stays as it is. None draws from the session's.
     terminate : bool
-        A run does not begin where this is set. One that has begun goes on to its end.
+        Where this is set, by any thread, runs with these options end with a StoppedError within
+        some 100 ms, and none begins. A node that works on one piece of data for longer ends first.
+    timeout_s : float or None
+        Seconds that a run may take, the wait for its turn among them; then it ends with a
+        RunTimeoutError, as soon as with ``terminate``.
     log_severity_level : int
         Least severity of what the run logs, as :attr:`SessionOptions.log_severity_level`; -1 is the
         session's.
@@ -444,6 +506,8 @@ class RunOptions(_Options):
 
     seed: int | None
     terminate: bool
+    timeout_s: float | None
+    _end: StopFlag
     log_severity_level: int
     logid: str
     log_verbosity_level: int
@@ -452,6 +516,7 @@ class RunOptions(_Options):
     _fields = {  # noqa: RUF012
         "seed": (None, _seed),
         "terminate": (False, _flag),
+        "timeout_s": (None, _timeout),
         "log_severity_level": (-1, _severity),
         "logid": ("", _text),
         "log_verbosity_level": (0, _verbosity),
@@ -460,6 +525,28 @@ class RunOptions(_Options):
     _refused = {  # noqa: RUF012
         "add_active_adapter": "a plan has no adapters: export the module with its adapter merged",
     }
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "_end", StopFlag())
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set a field; ``terminate`` at once for runs that have begun."""
+            super().__setattr__(name, value)
+            if name == "terminate":
+                self._end.is_set = self.terminate
+
+    def copy(self) -> Self:
+        """Return options that later changes of these do not reach, ``terminate`` included."""
+        made = super().copy()
+        object.__setattr__(made, "_end", StopFlag(self.terminate))
+        return made
+
+    def stop(self) -> Stop:
+        """Return what ends a run with these options that begins now."""
+        return Stop(self._end, self.timeout_s)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Keep an entry of ONNX Runtime's configuration. None has an effect here.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.executor.staged import StagedExecutor
@@ -59,11 +60,18 @@ class RecordingExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
+        pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
         executor = CompiledExecutor.compile(
-            plan, strict_native=strict_native, threads=threads, dispatch=dispatch
+            plan,
+            strict_native=strict_native,
+            threads=threads,
+            nodes_at_once=nodes_at_once,
+            pool=pool,
+            dispatch=dispatch,
         )
         return cls(executor)
 
@@ -79,19 +87,25 @@ class RecordingExecutor(Executor):
         self.executor = self.executor.with_constants(constants, generation)
         return self
 
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return self.executor.fallback_nodes
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._events >= MAX_EVENTS:
             self._missed += 1
-            return self.executor.run(inputs, out, sizes)
+            return self.executor.run(inputs, out, sizes, stop)
         executor = self.executor
         begin = time.monotonic_ns()
-        outputs, spans = executor.profile(inputs, out, sizes)
+        outputs, spans = executor.profile(inputs, out, sizes, stop)
         end = time.monotonic_ns()
         self._events += len(spans)
         steps = executor.steps

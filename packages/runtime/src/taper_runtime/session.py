@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
+from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import RunOptions, SessionOptions
+from taper_runtime.options import ExecutionMode, RunOptions, SessionOptions
 from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import Dispatch, choose_providers, computing
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from taper_runtime.background import Background, Callback
     from taper_runtime.calls import Call
     from taper_runtime.complex_ends import ComplexEnds
+    from taper_runtime.executor._pool import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.modelmeta import ModelMeta
     from taper_runtime.recording import RecordingExecutor
     from taper_runtime.state import State
+    from taper_runtime.stats import Stats
     from taper_runtime.values import OrtValue
     from taper_runtime.weights import SessionWeights
 
@@ -116,8 +119,12 @@ class InferenceSession:
         options: SessionOptions,
         providers: tuple[str, ...],
         model: str | None,
+        whole: InferenceSession | None = None,
     ) -> None:
         self._options, self._providers = options, providers
+        # Of an entry: what it shares with the session of the whole plan.
+        self._pool: FramePool = _pool(options) if whole is None else whole._pool
+        self._log: RunLog = RunLog() if whole is None else whole._log
         self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
         self._model = model
         self.plan = _plan(source, model, options)
@@ -128,7 +135,7 @@ class InferenceSession:
         self._weights: SessionWeights | None = None
         function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _compile(function, options, self._threads, providers)
+        executor = _compile(function, options, self._threads, self._pool, providers)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
             executor = self._recording = _record(executor, options)
@@ -153,6 +160,32 @@ class InferenceSession:
             from taper_runtime.logs import INFO, log
 
             log(INFO, f"opened {self!r}", least=self._severity, tag=options.logid)
+
+    def __enter__(self) -> Self:
+        """Return the session; the end of the ``with`` statement closes it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the session."""
+        self.close()
+
+    def close(self) -> None:
+        """Have no further run begin, and free the memory that runs need.
+
+        Runs that have begun, those that wait for their turn among them, go on to their end, and
+        their memory is freed then; this does not wait for them. Whoever runs the session later gets
+        a TaperError. A session that nobody refers to needs no close.
+        """
+        self._log.closed = True
+        self._pool.close()
+        if self._background is not None:
+            self._background.close()
+
+    def stats(self) -> Stats:
+        """Return what the session has done so far: runs, errors, times, frames, memory."""
+        from taper_runtime.stats import read_stats
+
+        return read_stats(self._log, self._pool, self._executor)
 
     def __repr__(self) -> str:
         """One line: the path, inputs, outputs and threads."""
@@ -231,10 +264,11 @@ class InferenceSession:
         if name not in self._entries:
             options = self._options.copy()
             options.enable_profiling = False
-            session = InferenceSession(self.plan.entry(name), options, self._providers)
+            session = InferenceSession.__new__(InferenceSession)
+            session._open(self.plan.entry(name), options, self._providers, None, whole=self)
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
-            self._entries[name] = session
+            session = self._entries.setdefault(name, session)
             if self._weights is not None:
                 self._weights.again()  # replaced meanwhile, perhaps
         return self._entries[name]
@@ -399,13 +433,33 @@ class InferenceSession:
         InputError
             On a missing, unknown or unfit input or ``out``, an unknown output name or entry, or an
             argument of another type.
+        StoppedError
+            If ``run_options.terminate`` is set, before or during the run, or it takes longer than
+            ``run_options.timeout_s``.
         TaperError
-            If ``run_options.terminate`` is set.
+            If the session is closed.
         """
         if entry is not None and entry != self.plan.default:
             return self._entry(entry).run(output_names, input_feed, run_options, out=out)
+        begin, failed = self._log.begin(), True
+        try:
+            outputs = self._run(output_names, input_feed, run_options, out)
+            failed = False
+        finally:
+            self._log.end(begin, failed)
+        return outputs
+
+    def _run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, np.ndarray],
+        run_options: RunOptions | None,
+        out: Mapping[str, np.ndarray] | None,
+    ) -> list[np.ndarray]:
+        """See :meth:`run`."""
+        stop = None
         if run_options is not None or self._severity < 1:
-            self._begin(run_options)
+            stop = self._begin(run_options)
         if type(input_feed) is not dict:
             _check_mapping("input_feed", input_feed, self._inputs)
         try:
@@ -425,11 +479,10 @@ class InferenceSession:
             mine = None if mine is None else list(mine)
             self._complex.take(arrays, mine)
         if not self.plan.states or self._state is None:
-            outputs = self._executor.run(arrays, mine)
+            outputs = self._executor.run(arrays, mine, None, stop)
         else:
-            outputs = self._state.run(
-                self._executor, arrays, mine, None if run_options is None else run_options.seed
-            )
+            seed = None if run_options is None else run_options.seed
+            outputs = self._state.run(self._executor, arrays, mine, seed, stop)
         if self._complex is not None:
             outputs = self._complex.give(outputs, theirs)
         return outputs if not wanted else [outputs[i] for i in wanted]
@@ -505,20 +558,20 @@ class InferenceSession:
     def _session_of(self, entry: str | None) -> InferenceSession:
         return self if entry in (None, self.plan.default) else self._entry(entry)
 
-    def _begin(self, run_options: object) -> None:
-        """Check a run's options, and log that it begins."""
-        least, tag = self._severity, self._options.logid
+    def _begin(self, run_options: object) -> Stop | None:
+        """Check a run's options, and log that it begins; return what may end it."""
+        least, tag, stop = self._severity, self._options.logid, None
         if run_options is not None:
             if not isinstance(run_options, RunOptions):
                 raise InputError(f"run_options: expected RunOptions or None, got {run_options!r}")
-            if run_options.terminate:
-                raise TaperError("the run did not begin: run_options.terminate is set")
+            stop = run_options.stop()
             least = run_options.log_severity_level if run_options.log_severity_level >= 0 else least
             tag = run_options.logid or tag
         if least < 1:
             from taper_runtime.logs import VERBOSE, log
 
             log(VERBOSE, "a run begins", least=least, tag=tag)
+        return stop
 
     def _wanted(self, names: object) -> list[int]:
         """Return where the named outputs stand."""
@@ -598,6 +651,8 @@ class InferenceSession:
         ------
         InputError
             If an input is missing, or the callback cannot be called.
+        TaperError
+            If the session is closed.
         """
         if not callable(callback):
             raise InputError(f"callback: expected a function, got {type(callback).__name__}")
@@ -607,6 +662,8 @@ class InferenceSession:
                 raise InputError(f"missing inputs {missing}; expected {list(self._inputs)}")
         from taper_runtime.background import Background
 
+        if self._log.closed:
+            raise TaperError("the session is closed")
         if self._background is None or not self._background.usable:
             self._background = Background(self._threads)
         self._background.submit(
@@ -657,10 +714,22 @@ def _absolute(model: object) -> str | None:
     return os.path.abspath(model) if isinstance(model, (str, os.PathLike)) else None
 
 
+def _pool(options: SessionOptions) -> FramePool:
+    interval_s = options.frame_cleanup_interval_s if options.frame_cleanup else 0.0
+    return FramePool(options.max_concurrent_runs, options.min_frames, interval_s)
+
+
 def _compile(
-    plan: Plan, options: SessionOptions, threads: int, providers: tuple[str, ...]
+    plan: Plan,
+    options: SessionOptions,
+    threads: int,
+    pool: FramePool,
+    providers: tuple[str, ...],
 ) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
+    at_once = 1
+    if options.execution_mode == ExecutionMode.ORT_PARALLEL:
+        at_once = thread_count(options.inter_op_num_threads)
     if "delegates" in features(plan):
         from taper_runtime.delegates import check_delegates  # which most plans do not need
 
@@ -668,7 +737,14 @@ def _compile(
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     dispatch = Dispatch(computing(providers), delegates)
     if not plan.origins:
-        return base.compile(plan, strict_native=strict, threads=threads, dispatch=dispatch)
+        return base.compile(
+            plan,
+            strict_native=strict,
+            threads=threads,
+            nodes_at_once=at_once,
+            pool=pool,
+            dispatch=dispatch,
+        )
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
     planning = options.memory_planning
@@ -676,6 +752,8 @@ def _compile(
         plan,
         strict_native=strict,
         threads=threads,
+        nodes_at_once=at_once,
+        pool=pool,
         base=base,
         planning=planning,
         dispatch=dispatch,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from copy import copy
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.errors import InputError
+from taper_runtime.executor._pool import Turn
 from taper_runtime.executor.inputs import check_input
 from taper_runtime.generator import new_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from taper_runtime.executor._pool import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.plan.plan import Plan
 
@@ -38,7 +39,7 @@ class State:
 
     def __init__(self, plan: Plan, seed: int | None = None) -> None:
         self._plan = plan.without_values()
-        self._lock = Lock()
+        self._turn = Turn()
         self._seed = seed
         self._generator = plan.generator
         functions = [plan.entry(name) for name in plan.entry_names]
@@ -67,6 +68,7 @@ class State:
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
         seed: int | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """Run once from the present state to the next; return the plan's outputs."""
         count = len(self._plan.outputs)
@@ -75,12 +77,13 @@ class State:
         if self._generator is not None and (seed is not None or self._seed is None):
             own = {self._generator: new_state(seed)}
         if own and not self.names:
-            return executor.run([*inputs, *own.values()], [*out, None])[:count]
-        with self._lock:
+            return executor.run([*inputs, *own.values()], [*out, None], stop=stop)[:count]
+        with self._turn.take(stop):
             arrays = self._arrays | own
             outputs = executor.run(
                 [*inputs, *(arrays[name] for name in self._plan.states)],
                 [*out, *(self._spare[name] for name in self._doubled)],
+                stop=stop,
             )
             for name in self._doubled:
                 if name not in own:
@@ -91,7 +94,7 @@ class State:
     def get(self, name: str) -> np.ndarray:
         """Return a copy of one tensor's present value."""
         self._check(name)
-        with self._lock:
+        with self._turn.take():
             value = self._arrays[name].copy()
         if not self._plan.tensors[name].is_complex:
             return value
@@ -108,12 +111,12 @@ class State:
 
             array = as_pairs(spec, array, f"state {name!r}")
         checked = check_input(spec, array)
-        with self._lock:
+        with self._turn.take():
             self._arrays[name][...] = checked
 
     def copy(self) -> dict[str, np.ndarray]:
         """Return copies of all tensors, the generator's too, as one run left them."""
-        with self._lock:
+        with self._turn.take():
             return {name: array.copy() for name, array in self._arrays.items()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -129,17 +132,20 @@ class State:
         checked = {
             name: check_input(self._plan.tensors[name], array) for name, array in arrays.items()
         }
-        with self._lock:
+        self._turn.mend()
+        with self._turn.take():
             for name, array in checked.items():
                 self._arrays[name][...] = array
 
     def reset(self, name: str | None = None) -> None:
         """Give one tensor, or all, the value it was exported with; to all belongs the generator."""
+        if name is None:
+            self._turn.mend()
         for each in self.names if name is None else (name,):
             self._check(each)
             self.set(each, self._plan.first_value(each))
         if name is None and self._seed is not None:
-            with self._lock:
+            with self._turn.take():
                 for generator in self._generators:
                     self._arrays[generator][...] = new_state(self._seed)
 

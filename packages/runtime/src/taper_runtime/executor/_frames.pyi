@@ -5,13 +5,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from taper_runtime.executor._kernels import Selection
+from taper_runtime.executor._pool import FramePool, Stop
 from taper_runtime.executor._program import Program, Weights
 
 class Runner:
-    def __init__(self, program: Program, weights: Weights, sizes: Sequence[int]) -> None: ...
+    def __init__(
+        self,
+        program: Program,
+        weights: Weights,
+        sizes: Sequence[int],
+        pool: FramePool | None = None,
+    ) -> None: ...
     @property
     def program(self) -> Program: ...
     def with_weights(self, weights: Weights) -> Runner: ...
+    @property
+    def weights_version(self) -> int: ...
+    @property
+    def pool(self) -> FramePool: ...
     def kernels(self) -> list[str | None]: ...
     def selections(self) -> list[Selection | None]: ...
     def arena(self) -> tuple[list[tuple[int, int, int]], list[int], int]: ...
@@ -20,10 +31,12 @@ class Runner:
         arrays: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]: ...
     def profile(
         self,
         arrays: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], list[list[tuple[int, int, int]]]]: ...

@@ -1,8 +1,8 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False
 """Runs: what one of them needs, and how arrays come in and go out.
 
-- ``Frame``: everything one concurrent run needs, above all its arena and a copy of the instance's
-  image with its own pointers. Frames are pooled.
+- ``Frame``: everything one concurrent run needs: an arena, with the scratch of workers 1 and on
+  behind it, and a copy of the instance's image with its own pointers. A pool has it between runs.
 - :class:`Runner`: runs a program, with an instance for each set of sizes it meets.
 """
 cimport cython
@@ -15,14 +15,16 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from taper_runtime.executor._instance cimport External, HostCall, Instance, Patch, Raised
-from taper_runtime.executor._kernels cimport Buffer, run_steps, status_text
+from taper_runtime.executor._kernels cimport (
+    Buffer, has_begun, now, run_steps, schedule_bytes, status_text
+)
+from taper_runtime.executor._pool cimport FramePool, Slot, Stop
 from taper_runtime.executor._program cimport Body, Program, Step, Weights
 from taper_runtime.executor.taper cimport *
 
 import numpy as np
 
-from taper_runtime.errors import InputError
-from taper_runtime.executor._kernels import cpu_count
+from taper_runtime.errors import InputError, StoppedError
 from taper_runtime.executor.inputs import check_input, check_output
 from taper_runtime.formats import decode
 
@@ -33,12 +35,13 @@ cdef int MAX_INSTANCES = 32
 cdef struct Poll:
     void *raised    # the frame's
     bint elsewhere  # than on the main thread, which alone handles signals
+    int64_t deadline  # by now(); 0: none
 
 
-cdef class Frame:
+cdef class Frame(Slot):
     """What one run at a time needs: an arena, and an instance's image with its own pointers.
 
-    It serves any instance of its program, best the one it served last.
+    It serves any instance of any program, best the one it served last.
     """
 
     cdef int adopt(self, Instance instance) except -1:
@@ -51,13 +54,14 @@ cdef class Frame:
         """
         cdef Program program = instance.program
         cdef size_t need = (
-            instance.arena_bytes + (program.workers - 1) * instance.worker_scratch_bytes
+            instance.scratch_at + (program.workers - 1) * instance.worker_scratch_bytes
         )
-        self.instance, self.generation = None, -1
-        if self.bases is None:
+        if self.instance is None or self.instance.program is not program:
             self.bases = Buffer(program.n_bases * sizeof(void *))
             self.image = Buffer(program.image_bytes)
             self.raised = Raised()
+            self._add_schedule(program)
+        self.instance, self.generation = None, -1
         if self.arena is None or self.arena.size < need:
             self.arena = None  # free it first
             try:
@@ -71,6 +75,14 @@ cdef class Frame:
         bases[program.raised_base] = <void *>self.raised
         self.instance = instance
         self._patch(program.arena_base, program.constants_base)
+        self.need = need
+        return 0
+
+    cdef int _add_schedule(self, Program program) except -1:
+        """Have what a run needs whose steps may run at the same time."""
+        cdef Py_ssize_t count = (<Body>program.bodies[0]).count
+        if program.order is not None:
+            self.schedule = Buffer(schedule_bytes(count, program.workers, program.order.leaders))
         return 0
 
     cdef int bind_weights(self, Weights weights) except -1:
@@ -97,7 +109,7 @@ cdef class Frame:
         for i in range(ends[first - 1] if first else 0, ends[end - 1] if end else 0):
             (<char **>(self.image.data + patch[i].at))[0] = bases[patch[i].base] + patch[i].offset
 
-    cdef int run(self, taper_span *spans) except -1:
+    cdef int run(self, taper_span *spans, Stop stop) except -1:
         """Run all steps; spans may be NULL."""
         cdef Program program = self.instance.program
         cdef taper_run_args args
@@ -108,39 +120,48 @@ cdef class Frame:
         args.steps = <taper_step *>self.image.data
         args.count = (<Body>program.bodies[0]).count
         args.workers = program.workers
-        args.worker_scratch = self.arena.data + self.instance.arena_bytes
+        args.worker_scratch = self.arena.data + self.instance.scratch_at
         args.worker_scratch_bytes = self.instance.worker_scratch_bytes
         args.spans = spans
         poll.raised, poll.elsewhere = <void *>self.raised, False
+        poll.deadline = 0 if stop is None else stop.deadline
+        if stop is not None and stop.flag is not None:
+            args.stop = &stop.flag.value
         args.poll = _poll
         args.poll_context = &poll
+        if program.order is not None:
+            args.order, args.leaders = &program.order.native, program.order.leaders
+            args.schedule = self.schedule.data
         with nogil:
             status = run_steps(&args, &failed)
         if status != TAPER_OK:
-            error = self.failure(failed, status)
-            self._restore(program.outermost(failed))
+            error = self.failure(failed, status, stop)
+            self._restore(&args, program.outermost(failed))
             raise error
         return 0
 
-    cdef int _restore(self, Py_ssize_t reached) except -1:
+    cdef int _restore(self, const taper_run_args *args, Py_ssize_t reached) except -1:
         """Put back what a run that came to step ``reached`` has overwritten of states."""
         cdef Program program = self.instance.program
         cdef taper_step *step = <taper_step *>self.image.data
         cdef Py_ssize_t i
         for i in range(len(program.saved_by) - 1, -1, -1):
-            if program.saved_by[i] < reached:
+            overwriting = program.saved_by[i] + 1
+            if overwriting <= reached if args.order == NULL else has_begun(args, overwriting):
                 (<HostCall>self.instance.host_calls[program.n_run + i]).compute(
                     &step[program.n_run + i].call
                 )
         return 0
 
-    cdef object failure(self, int64_t index, taper_status status):
+    cdef object failure(self, int64_t index, taper_status status, Stop stop):
         """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
         cdef Step step = self.instance.program.steps[index]
         cdef HostCall call
         error, self.raised.error = self.raised.error, None
-        if error is not None:
-            return error
+        if error is not None and status in (TAPER_CALL_FAILED, TAPER_STOPPED):
+            return error  # else another step's, which counts less
+        if status == TAPER_STOPPED and stop is not None:
+            return stop.reason() or StoppedError("the run was ended")  # by a flag no longer set
         reason = status_text(status)
         if status == TAPER_BAD_INDEX and step.op.check is not None:
             call = self.instance.host_call(step)
@@ -159,8 +180,11 @@ cdef class Frame:
 
 
 cdef c_bool _poll(void *context) noexcept nogil:
-    """What a run does now and then: nothing, where it is not Python's main thread."""
-    return (<Poll *>context).elsewhere or _check_signals(<Poll *>context)
+    """What a run does now and then: look at the clock, and on Python's main thread at signals."""
+    cdef Poll *poll = <Poll *>context
+    if poll.deadline and now() >= poll.deadline:
+        return False
+    return poll.elsewhere or _check_signals(poll)
 
 
 cdef c_bool _check_signals(Poll *poll) noexcept with gil:
@@ -221,6 +245,8 @@ cdef class Runner:
     weights : Weights
     sizes : sequence of int
         Values of the size variables: there is an instance for them from the start.
+    pool : FramePool, optional
+        It may serve other programs too.
 
     Raises
     ------
@@ -228,10 +254,10 @@ cdef class Runner:
         If the arena for these sizes would be larger than one may be.
     """
 
-    def __init__(self, Program program, Weights weights, sizes):
+    def __init__(self, Program program, Weights weights, sizes, FramePool pool=None):
         self.program, self.weights = program, weights
-        self.instances, self.frames = {}, []
-        self.max_frames = cpu_count()
+        self.pool = FramePool() if pool is None else pool
+        self.instances = {}
         self.last = Instance(program, sizes)
         if program.dynamic:
             self.instances[self.last.shapes()] = self.last
@@ -251,9 +277,7 @@ cdef class Runner:
         """
         cdef Runner other = Runner.__new__(Runner)
         other.program, other.weights = self.program, weights
-        other.instances, other.frames, other.max_frames = (
-            self.instances, self.frames, self.max_frames
-        )
+        other.instances, other.pool = self.instances, self.pool
         other.last = self._latest()
         return other
 
@@ -267,6 +291,11 @@ cdef class Runner:
         for step, selection in zip(self.program.steps, self.selections()):
             names.append(step.op.name.lower() if selection is None else selection.kernel_name)
         return names
+
+    @property
+    def weights_version(self):
+        """The generation of the weights that the next run reads."""
+        return self.weights.generation
 
     def selections(self):
         """Return the Selection of each step in the instance used last, None for control flow."""
@@ -289,7 +318,7 @@ cdef class Runner:
         blocks = instance.blocks(self.program.bodies[0])
         return blocks, instance.body_offsets[0], instance.arena_bytes
 
-    def run(self, arrays, out=None, sizes=None):
+    def run(self, arrays, out=None, sizes=None, stop=None):
         """One inference.
 
         Parameters
@@ -300,6 +329,7 @@ cdef class Runner:
             Per output the array to write, None for a fresh one.
         sizes : sequence of int, optional
             Values of the size variables, where the inputs' shapes do not give them.
+        stop : Stop, optional
 
         Returns
         -------
@@ -310,17 +340,19 @@ cdef class Runner:
         ------
         InputError
             If an array's type, dtype or shape is not the input's, or an index is out of range.
+        StoppedError
+            If ``stop`` has ended it.
         """
-        return self._run(arrays, out, sizes, None)
+        return self._run(arrays, out, sizes, stop, None)
 
-    def profile(self, arrays, out=None, sizes=None):
+    def profile(self, arrays, out=None, sizes=None, stop=None):
         """One inference as :meth:`run`; returns (outputs, spans).
 
         spans : per step, per worker: (begin, end, times) in nanoseconds of a monotonic clock, zeros
         where that worker had no part in the step; of a step inside a loop, all its times in one.
         """
         cdef list spans = []
-        outputs = self._run(arrays, out, sizes, spans)
+        outputs = self._run(arrays, out, sizes, stop, spans)
         return outputs, spans
 
     cdef Instance _instance(self, arrays, sizes):
@@ -348,70 +380,85 @@ cdef class Runner:
                     del self.instances[next(iter(self.instances))]
         return instance
 
-    cdef Frame _frame(self, Instance instance):
-        """A frame for a run: one that a run before has left, if there is one."""
+    cdef Frame _take(self, Instance instance, Stop stop):
+        """A frame for a run; it is to be given back."""
+        cdef Slot slot = self.pool.take(self.program, stop)
         cdef Frame frame
-        try:
-            frame = self.frames.pop()
-        except IndexError:
+        if type(slot) is Frame:
+            frame = <Frame>slot
+        else:  # it is new
             frame = Frame.__new__(Frame)
-        if frame.instance is not instance:
-            frame.adopt(instance)
-        if frame.generation != <int64_t>self.weights.generation:
-            frame.bind_weights(self.weights)
+        frame.owner = self.program
+        try:
+            self._make_ready(frame, instance)
+        except BaseException:
+            self.pool.give_back(frame)
+            raise
         return frame
 
-    cdef int _keep(self, Frame frame) except -1:
-        """Leave a frame to later runs. Those beyond the limit go: so many at once are rare."""
-        if len(self.frames) < self.max_frames:
-            self.frames.append(frame)
+    cdef int _make_ready(self, Frame frame, Instance instance) except -1:
+        if frame.instance is not instance or frame.arena is None:
+            try:
+                frame.adopt(instance)
+            finally:
+                self.pool.count(frame)
+        if frame.generation != <int64_t>self.weights.generation:
+            frame.bind_weights(self.weights)
+        if frame.need > frame.most:
+            frame.most = frame.need
         return 0
 
-    cdef list _run(self, arrays, out, sizes, list spans):
+    cdef list _run(self, arrays, out, sizes, Stop stop, list spans):
         cdef Program program = self.program
-        cdef Frame frame
-        cdef Py_ssize_t i
-        cdef External external
+        cdef list outputs = []
         if len(arrays) != program.n_inputs:
             raise InputError(f"expected {program.n_inputs} inputs, got {len(arrays)}")
         if out is not None and len(out) != len(program.outputs):
             raise InputError(f"out: expected {len(program.outputs)} arrays, got {len(out)}")
         cdef Instance instance = self._instance(arrays, sizes) if program.dynamic else self.last
-        frame = self._frame(instance)
-        cdef void **bases = <void **>frame.bases.data
-        cdef list outputs = []
-        cdef list held = []  # copies made of inputs that are not contiguous
+        cdef Frame frame = self._take(instance, stop)
         try:
-            for i in range(program.n_inputs):
-                bases[i] = _input_address(instance.inputs[i], arrays[i], held)
-                if i in program.overwritten and not _is_writable(arrays[i], bases[i]):
-                    name = program.inputs[i].name
-                    raise InputError(f"state {name!r}: expected to write its memory")
-            for i in range(program.n_external - program.n_inputs):
-                external = instance.outputs[i]
-                if out is None or out[i] is None:
-                    array = np.empty(external.shape, external.storage)
-                else:
-                    array = check_output(external.spec, out[i], [*arrays, *outputs])
-                bases[program.n_inputs + i] = _address(array)
-                outputs.append(array)
-            frame.bind()
-            if spans is None:
-                frame.run(NULL)
-            else:
-                self._record(frame, spans)
+            self._compute(frame, arrays, out, stop, spans, outputs)
         finally:
-            self._keep(frame)
+            self.pool.give_back(frame)
         return outputs
 
-    cdef int _record(self, Frame frame, list spans) except -1:
+    cdef int _compute(
+        self, Frame frame, arrays, out, Stop stop, list spans, list outputs
+    ) except -1:
+        """Run with arrays of the caller's; ``outputs`` gets the outputs."""
+        cdef Program program = self.program
+        cdef Instance instance = frame.instance
+        cdef Py_ssize_t i
+        cdef External external
+        cdef void **bases = <void **>frame.bases.data
+        cdef list held = []  # copies made of inputs that are not contiguous
+        for i in range(program.n_inputs):
+            bases[i] = _input_address(instance.inputs[i], arrays[i], held)
+            if i in program.overwritten and not _is_writable(arrays[i], bases[i]):
+                name = program.inputs[i].name
+                raise InputError(f"state {name!r}: expected to write its memory")
+        for i in range(program.n_external - program.n_inputs):
+            external = instance.outputs[i]
+            if out is None or out[i] is None:
+                array = np.empty(external.shape, external.storage)
+            else:
+                array = check_output(external.spec, out[i], [*arrays, *outputs])
+            bases[program.n_inputs + i] = _address(array)
+            outputs.append(array)
+        frame.bind()
+        if spans is None:
+            return frame.run(NULL, stop)
+        return self._record(frame, stop, spans)
+
+    cdef int _record(self, Frame frame, Stop stop, list spans) except -1:
         """Run with times, which join ``spans``: per step, per worker, begin and end."""
         cdef Py_ssize_t i
         cdef Py_ssize_t workers = self.program.workers
         cdef Py_ssize_t count = len(self.program.steps)
         cdef Buffer record = Buffer(count * workers * sizeof(taper_span))
         cdef taper_span *span = <taper_span *>record.data
-        frame.run(span)
+        frame.run(span, stop)
         for i in range(0, count * workers, workers):
             spans.append(
                 [(span[w].begin, span[w].end, span[w].times) for w in range(i, i + workers)]

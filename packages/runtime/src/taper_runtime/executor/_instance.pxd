@@ -59,6 +59,7 @@ cdef class Instance:
     cdef list body_bytes
     cdef list body_offsets    # per body: where its roots and each step's own memory lie in it
     cdef int64_t arena_bytes
+    cdef int64_t scratch_at   # bytes into a frame's memory: the scratch of workers 1..
     cdef size_t worker_scratch_bytes
 
     cdef tuple shapes(self)
@@ -73,6 +74,7 @@ cdef class Instance:
     cdef dict _attrs(self, Step step)
     cdef list blocks(self, Body body)
     cdef int _lay_out(self) except -1
+    cdef int _share_scratch(self) except -1
     cdef int _place(self, Py_ssize_t index, int64_t base) except -1
     cdef int _point(self) except -1
     cdef int64_t _at(self, const void *place) noexcept

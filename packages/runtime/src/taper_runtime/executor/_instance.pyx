@@ -1,19 +1,18 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False
 """A program for one set of sizes: the size table evaluated, nodes prepared, memory laid out.
 
-- :func:`assign_offsets`: offsets of blocks that are needed at different steps.
 - ``HostCall``: a step that Python computes, called back from C.
 - ``Instance``: everything that is known once sizes are. A static plan has one.
 """
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.stdlib cimport qsort
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy, memset
 
 from taper_runtime.executor._kernels cimport (
     Buffer, Selection, find_candidates, max_state_bytes, select_kernel
 )
+from taper_runtime.executor._layout cimport Precedence, aligned
 from taper_runtime.executor._program cimport _ARENA, _CONSTANT
 from taper_runtime.executor._program cimport Body, Control, Copy, Operand, Program, Step
 from taper_runtime.executor.taper cimport *
@@ -22,136 +21,12 @@ import numpy as np
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
+from taper_runtime.executor._layout import assign_offsets
 from taper_runtime.plan.checks import MAX_ARENA_BYTES
 from taper_runtime.plan.specialize import substitute
 
 # Bytes the arena may have.
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
-
-
-cdef struct Block:
-    int64_t birth
-    int64_t death
-    int64_t size
-    int64_t offset
-    Py_ssize_t index
-
-
-def assign_offsets(blocks):
-    """Return offsets of blocks that do not overlap where they are needed at the same step.
-
-    First fit in order of birth; where that takes more than is live at some step, first fit largest
-    first too, and the smaller of both is kept: neither is better on every graph.
-
-    Parameters
-    ----------
-    blocks : sequence of (birth, death, nbytes)
-        The first and the last step at which each is needed, and its bytes.
-
-    Returns
-    -------
-    offsets : list of int
-        Multiples of TAPER_ALIGNMENT.
-    total : int
-        Bytes in all.
-    """
-    cdef Py_ssize_t count = 0
-    cdef Buffer memory = Buffer(len(blocks) * sizeof(Block))
-    cdef Buffer placed = Buffer(len(blocks) * sizeof(Block))
-    cdef Buffer first = Buffer(len(blocks) * sizeof(int64_t))
-    cdef Block *block = <Block *>memory.data
-    cdef int64_t *offset = <int64_t *>first.data
-    cdef int64_t live = 0
-    cdef int64_t total, least
-    for i, (birth, death, nbytes) in enumerate(blocks):
-        offset[i] = 0
-        if nbytes:
-            block[count] = Block(birth, death, _aligned(nbytes), 0, i)
-            count += 1
-    qsort(block, count, sizeof(Block), _by_birth)
-    total = _first_fit(block, count, <Block *>placed.data, True, &live)
-    for i in range(count):
-        offset[block[i].index] = block[i].offset
-    if total > live:
-        qsort(block, count, sizeof(Block), _by_size)
-        least = _first_fit(block, count, <Block *>placed.data, False, &live)
-        if least < total:
-            total = least
-            for i in range(count):
-                offset[block[i].index] = block[i].offset
-    return [offset[i] for i in range(len(blocks))], total
-
-
-cdef int64_t _first_fit(
-    Block *blocks, Py_ssize_t count, Block *placed, bint by_birth, int64_t *live
-) noexcept:
-    """Place blocks in this order, each as low as it fits; returns the end of the highest.
-
-    ``placed`` holds those that a later one may meet, by offset: where the order is by birth, none
-    that is dead. ``live`` is then the most bytes that are in it at a time.
-    """
-    cdef int64_t total = 0
-    cdef int64_t held = 0
-    cdef Py_ssize_t n = 0
-    cdef Py_ssize_t i, k, kept
-    cdef Block *block
-    live[0] = 0
-    for i in range(count):
-        block = &blocks[i]
-        if by_birth:
-            kept = 0
-            for k in range(n):
-                if placed[k].death < block.birth:
-                    held -= placed[k].size
-                else:
-                    placed[kept] = placed[k]
-                    kept += 1
-            n = kept
-            held += block.size
-            live[0] = max(live[0], held)
-        at = 0
-        for k in range(n):
-            if placed[k].birth <= block.death and block.birth <= placed[k].death:
-                if at + block.size <= placed[k].offset:
-                    break
-                at = max(at, placed[k].offset + placed[k].size)
-        block.offset = at
-        total = max(total, at + block.size)
-        k = n
-        while k > 0 and placed[k - 1].offset > at:
-            k -= 1
-        memmove(placed + k + 1, placed + k, (n - k) * sizeof(Block))
-        placed[k] = block[0]
-        n += 1
-    return total
-
-
-cdef int _by_birth(const void *a, const void *b) noexcept nogil:
-    """By birth, of one birth the largest first, else as given."""
-    return _order(
-        (<Block *>a).birth - (<Block *>b).birth,
-        (<Block *>b).size - (<Block *>a).size,
-        (<Block *>a).index - (<Block *>b).index,
-    )
-
-
-cdef int _by_size(const void *a, const void *b) noexcept nogil:
-    """Largest first, of one size by birth, else as given."""
-    return _order(
-        (<Block *>b).size - (<Block *>a).size,
-        (<Block *>a).birth - (<Block *>b).birth,
-        (<Block *>a).index - (<Block *>b).index,
-    )
-
-
-cdef int _order(int64_t first, int64_t second, int64_t third) noexcept nogil:
-    """The sign of the first that is not 0."""
-    cdef int64_t key = first if first else second if second else third
-    return (key > 0) - (key < 0)
-
-
-cdef int64_t _aligned(int64_t size) noexcept:
-    return (size + TAPER_ALIGNMENT - 1) // TAPER_ALIGNMENT * TAPER_ALIGNMENT
 
 
 cdef class Raised:
@@ -229,6 +104,7 @@ cdef void _set_host_step(taper_step *step, HostCall call) noexcept:
     step.call.state = <void *>call
     step.work.tasks = step.work.phases = 1
     step.work.scratch_bytes = 0
+    step.on_caller = True
 
 
 cdef bint _is_unserved(Selection selection) noexcept:
@@ -284,7 +160,7 @@ cdef class Instance:
         cdef taper_step *native
         cdef taper_tensor *tensor
         cdef char *state
-        cdef size_t state_bytes = _aligned(max_state_bytes())
+        cdef size_t state_bytes = aligned(max_state_bytes())
         cdef Py_ssize_t i
         self.image = Buffer(program.image_bytes)
         self.state = Buffer(len(program.steps) * state_bytes)
@@ -337,9 +213,10 @@ cdef class Instance:
                 body = self.program.bodies[index]
                 for k in range(body.first, body.first + body.count):
                     workers = max(workers, native[k].workers)
+                    native[i].on_caller |= native[k].on_caller
         else:
             workers = min(
-                self.program.workers,
+                self.program.threads,
                 native[i].work.tasks // max(1, native[i].work.phases),
                 max(1, self.value(step.threads_slot)),
             )
@@ -391,7 +268,10 @@ cdef class Instance:
     # -- memory ------------------------------------------------------------------------------------
 
     cdef list blocks(self, Body body):
-        """First step, last step and bytes: of the body's roots, then of each step's own memory."""
+        """First step, last step and bytes: of the body's roots, then of each step's own memory.
+
+        Where steps run at the same time, scratch is no step's: each worker has its own.
+        """
         cdef taper_step *native = <taper_step *>self.image.data
         cdef Py_ssize_t i
         cdef Step step
@@ -400,8 +280,10 @@ cdef class Instance:
             step = self.program.steps[body.first + i]
             if step.control is not None:  # its bodies follow each other
                 own = max([self.body_bytes[index] for index in step.control.bodies])
-            else:
+            elif self.program.order is None:
                 own = <int64_t>native[body.first + i].work.scratch_bytes
+            else:
+                own = 0
             blocks.append((i, i, own))
         return blocks
 
@@ -410,9 +292,12 @@ cdef class Instance:
         cdef Program program = self.program
         cdef Py_ssize_t count = len(program.bodies)
         cdef Py_ssize_t index
+        cdef Precedence precedence = None
         self.body_bytes, self.body_offsets = [0] * count, [None] * count
         for index in range(count - 1, -1, -1):  # those inside come after those around them
-            offsets, total = assign_offsets(self.blocks(program.bodies[index]))
+            if index == 0 and program.order is not None:
+                precedence = program.order.precedence
+            offsets, total = assign_offsets(self.blocks(program.bodies[index]), precedence)
             self.body_offsets[index], self.body_bytes[index] = offsets, total
         self.arena_bytes = self.body_bytes[0]
         if self.arena_bytes > _MAX_ARENA_BYTES:
@@ -422,6 +307,18 @@ cdef class Instance:
             )
         self.root_offsets = Buffer(program.n_roots * sizeof(int64_t))
         self._place(0, 0)
+        self.scratch_at = self.arena_bytes
+        if program.order is not None:
+            self._share_scratch()
+        return 0
+
+    cdef int _share_scratch(self) except -1:
+        """Have all steps use one scratch on a worker, behind the arena."""
+        cdef taper_step *native = <taper_step *>self.image.data
+        cdef Py_ssize_t i
+        for i in range(len(self.program.steps)):
+            native[i].scratch = <void *><uintptr_t>self.arena_bytes
+        self.scratch_at += self.worker_scratch_bytes
         return 0
 
     cdef int _place(self, Py_ssize_t index, int64_t base) except -1:
@@ -446,7 +343,7 @@ cdef class Instance:
             native[body.first + i].scratch = <void *><uintptr_t>own
             self.worker_scratch_bytes = max(
                 self.worker_scratch_bytes,
-                <size_t>_aligned(native[body.first + i].work.scratch_bytes),
+                <size_t>aligned(native[body.first + i].work.scratch_bytes),
             )
         return 0
 

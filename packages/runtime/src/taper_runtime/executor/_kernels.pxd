@@ -1,5 +1,5 @@
 """What other modules use of the kernel library; see _kernels.pyx."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from taper_runtime.executor.taper cimport (
     taper_kernel, taper_run_args, taper_status, taper_step, taper_tensor
@@ -10,6 +10,7 @@ cdef class Buffer:
     cdef char *data
     cdef readonly size_t size
     cdef void *block
+    cdef size_t mapped  # bytes of the block, where the system itself gave it; else 0
 
 
 cdef class ExternalKernel:
@@ -47,5 +48,8 @@ cdef int set_type(taper_tensor *tensor, type_, list owners) except -1
 cdef list find_candidates(kernels, op, attrs)
 cdef Selection select_kernel(list candidates, taper_step *step, char *state)
 cdef size_t max_state_bytes() noexcept
+cdef int64_t now() noexcept nogil
 cdef str status_text(taper_status status)
 cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil
+cdef bint has_begun(const taper_run_args *args, int64_t step) noexcept
+cdef size_t schedule_bytes(int64_t count, int32_t workers, int32_t leaders) noexcept

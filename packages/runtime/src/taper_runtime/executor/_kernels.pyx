@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False
 """The kernel library: what it tells, which kernels serve a node, one node alone.
 
 The only module that is linked with the library, so that there is one of it, and one pool of
@@ -25,19 +25,29 @@ from taper_runtime.errors import InputError, InternalError, TaperError
 from taper_runtime.formats import PLAIN, decode
 
 
+# From so many bytes on a Buffer is memory of its own from the system.
+cdef size_t MAPPED_BYTES = 1 << 18
+
+
 cdef class Buffer:
     """Owner of zeroed memory aligned to TAPER_ALIGNMENT."""
 
     def __cinit__(self, size_t size):
-        # calloc, as the system gives large blocks zeroed: pages are touched when they are used.
-        self.block = calloc(1, size + TAPER_ALIGNMENT)
+        cdef size_t whole = size + TAPER_ALIGNMENT
+        # Pages are touched when they are used. Large memory goes back to the system when it is
+        # freed: free() would keep it.
+        self.mapped = whole if whole >= MAPPED_BYTES else 0
+        self.block = taper_map_memory(whole) if self.mapped else calloc(1, whole)
         if self.block == NULL:
             raise MemoryError(f"cannot allocate {size} bytes")
         self.size = size
         self.data = <char *>((<uintptr_t>self.block + TAPER_ALIGNMENT - 1) & -TAPER_ALIGNMENT)
 
     def __dealloc__(self):
-        free(self.block)
+        if self.mapped:
+            taper_unmap_memory(self.block, self.mapped)
+        else:
+            free(self.block)
 
 
 cdef dict _dtype_codes():
@@ -604,6 +614,11 @@ cdef size_t max_state_bytes() noexcept:
     return max(taper_max_state_bytes(), _external_state_bytes)
 
 
+cdef int64_t now() noexcept nogil:
+    """Nanoseconds of a clock that never goes back."""
+    return taper_now()
+
+
 cdef str status_text(taper_status status):
     return taper_status_string(status).decode()
 
@@ -611,3 +626,13 @@ cdef str status_text(taper_status status):
 cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil:
     """See taper_run."""
     return taper_run(args, failed)
+
+
+cdef bint has_begun(const taper_run_args *args, int64_t step) noexcept:
+    """See taper_has_begun."""
+    return taper_has_begun(args, step)
+
+
+cdef size_t schedule_bytes(int64_t count, int32_t workers, int32_t leaders) noexcept:
+    """See taper_schedule_bytes."""
+    return taper_schedule_bytes(count, workers, leaders)

@@ -2,7 +2,8 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from taper_runtime.executor._kernels cimport Buffer
-from taper_runtime.executor.taper cimport taper_control_kind
+from taper_runtime.executor._layout cimport Precedence
+from taper_runtime.executor.taper cimport taper_control_kind, taper_order
 
 cdef enum:
     _ARENA = 0     # a root in the arena
@@ -89,6 +90,15 @@ cdef class Weights:
     cdef Buffer addresses  # void *
 
 
+cdef class Order:
+    cdef taper_order native
+    cdef Buffer producers   # int32 [steps]
+    cdef Buffer first_user  # int32 [steps + 1]
+    cdef Buffer users       # int32
+    cdef Precedence precedence
+    cdef int32_t leaders
+
+
 cdef class Program:
     cdef list steps            # Step, behind those of bodies what puts back
     cdef Py_ssize_t n_run      # of them, the bodies'
@@ -102,7 +112,9 @@ cdef class Program:
     cdef bint dynamic
     cdef tuple inputs
     cdef tuple outputs
-    cdef int32_t workers
+    cdef int32_t threads       # that one step may use
+    cdef int32_t workers       # of a run
+    cdef Order order           # of the run's own body; None: its steps run one after the other
     cdef Py_ssize_t n_inputs
     cdef Py_ssize_t n_external
     cdef Py_ssize_t n_constants

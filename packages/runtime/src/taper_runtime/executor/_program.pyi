@@ -66,6 +66,11 @@ class Weights:
     @property
     def generation(self) -> int: ...
 
+class Order:
+    def __init__(
+        self, producers: Sequence[Sequence[int]], before: Sequence[int], leaders: int
+    ) -> None: ...
+
 class Program:
     def __init__(
         self,
@@ -75,8 +80,9 @@ class Program:
         steps: list[Step],
         bodies: list[Body],
         restores: list[tuple[int, Step]],
-        workers: int,
+        threads: int,
         variables: Variables,
         tensor_bytes: Sequence[int],
         refuse: Callable[[list[int]], None],
+        order: Order | None = None,
     ) -> None: ...

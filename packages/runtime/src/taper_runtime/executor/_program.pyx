@@ -1,9 +1,10 @@
-# cython: language_level=3
+# cython: language_level=3, auto_pickle=False
 """A plan's executed nodes and where their operands lie, whatever the sizes are.
 
 - ``SizeCode``: all sizes of a program evaluated at once.
 - :class:`Step`: a node, with its :class:`Operand` list and, of control flow, its :class:`Control`.
 - :class:`Body`: steps that run one after the other: the run's own, or a block's.
+- :class:`Order`: which of the run's own steps may run at the same time.
 - :class:`Program`: all of them, and how an image is made of them: what C runs, for one set of
   sizes, with its pointers to be patched.
 - :class:`Weights`: what constants are, in one version.
@@ -11,6 +12,7 @@
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy
 
+from taper_runtime.executor._layout cimport Precedence
 from taper_runtime.executor._kernels cimport Buffer, find_candidates, is_served, set_type
 from taper_runtime.executor.taper cimport *
 
@@ -309,6 +311,44 @@ cdef class Weights:
             (<uintptr_t *>self.addresses.data)[i] = self.arrays[i].__array_interface__["data"][0]
 
 
+cdef class Order:
+    """Which steps of the run's own body may run at the same time.
+
+    Parameters
+    ----------
+    producers : sequence of sequence of int
+        Per step the steps that it waits for, which are before it.
+    before : sequence of int
+        For the memory of each root of the body, then for each step's own, as bits: the memory that
+        nobody needs any more when it is needed first.
+    leaders : int
+        Steps that may run at the same time.
+    """
+
+    def __init__(self, producers, before, leaders):
+        cdef Py_ssize_t i
+        cdef Py_ssize_t count = len(producers)
+        users = [[] for _ in range(count)]
+        for i, waits_for in enumerate(producers):
+            for step in waits_for:
+                users[step].append(i)
+        self.leaders, self.precedence = leaders, Precedence(before)
+        self.producers = Buffer(count * sizeof(int32_t))
+        self.first_user = Buffer((count + 1) * sizeof(int32_t))
+        self.users = Buffer(sum(map(len, users)) * sizeof(int32_t))
+        self.native.producers = <int32_t *>self.producers.data
+        self.native.first_user = <int32_t *>self.first_user.data
+        self.native.users = <int32_t *>self.users.data
+        cdef int32_t *user = <int32_t *>self.users.data
+        for i in range(count):
+            (<int32_t *>self.producers.data)[i] = len(producers[i])
+            (<int32_t *>self.first_user.data)[i] = <int32_t>(user - <int32_t *>self.users.data)
+            for step in users[i]:
+                user[0] = step
+                user += 1
+        (<int32_t *>self.first_user.data)[count] = <int32_t>(user - <int32_t *>self.users.data)
+
+
 cdef class Program:
     """A plan's executed nodes and where their operands lie.
 
@@ -326,18 +366,20 @@ cdef class Program:
         roots of all.
     restores : list of (int, Step)
         What puts back an input's memory where a run fails, and the step that saves it.
-    workers : int
-        Threads a run may use, the caller's among them.
+    threads : int
+        Threads that one step may use, the caller's among them.
     variables : Variables
     tensor_bytes : sequence of size
         What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
     refuse : callable
         Raises an error about steps, given by index, that nothing serves.
+    order : Order, optional
+        Without it steps run one after the other.
     """
 
     def __init__(
         self, inputs, outputs, n_constants, steps, bodies, restores,
-        workers, variables, tensor_bytes, refuse
+        threads, variables, tensor_bytes, refuse, Order order=None
     ):
         active_isa()
         self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
@@ -351,7 +393,9 @@ cdef class Program:
         self.saved_by = [index for index, _ in restores]
         self.n_run = len(steps)
         self.overwritten = {self._overwritten(step) for _, step in restores}
-        self.workers, self.variables, self.refuse = workers, variables, refuse
+        self.refuse = refuse
+        self.threads, self.variables, self.order = threads, variables, order
+        self.workers = threads if order is None else max(threads, order.leaders)
         self.dynamic = bool(variables.names)
         self.table = SizeTable(variables.names)
         self._bind(tensor_bytes)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._frames import Runner
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
@@ -52,12 +53,14 @@ class CompiledExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
+        pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
         dispatch = dispatch.without_numpy() if strict_native else dispatch
-        runner = make_runner(plan, threads, dispatch)
+        runner = make_runner(plan, threads, nodes_at_once, pool, dispatch)
         found = sites(plan.without_values(), dispatch)
         outputs = list(dict.fromkeys(plan.writes))
         repeated = None
@@ -89,16 +92,27 @@ class CompiledExecutor(Executor):
         kinds = [each.kind or "" if each else "native" for each in self._runner.selections()]
         return [(site.node, kinds[site.step]) for site in self._sites]
 
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return self._runner.kernels().count(None)
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return self._runner.weights_version
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
         if self._repeated is None:
-            return self._runner.run(inputs, out, sizes)
-        outputs = self._runner.run(inputs, self._distinct(out), sizes)
+            return self._runner.run(inputs, out, sizes, stop)
+        outputs = self._runner.run(inputs, self._distinct(out), sizes, stop)
         return [outputs[i] for i in self._repeated]
 
     def _distinct(
@@ -114,9 +128,10 @@ class CompiledExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
         """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`."""
-        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes)
+        outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes, stop)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]
         return outputs, [spans[site.step] for site in self._sites]

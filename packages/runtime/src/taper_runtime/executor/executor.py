@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -30,6 +31,8 @@ class Executor(ABC):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
+        pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
     ) -> Executor:
         """Prepare ``plan`` for running.
@@ -41,7 +44,11 @@ class Executor(ABC):
         strict_native : bool
             Refuse nodes that no native kernel serves instead of computing them with numpy.
         threads : int
-            Threads a run may use, the caller's among them. The bits do not depend on it.
+            Threads that may compute a node, the caller's among them.
+        nodes_at_once : int
+            Nodes that may run at the same time. The bits depend neither on this nor on ``threads``.
+        pool : FramePool, optional
+            What bounds runs at the same time, of this and other executors; else one of its own.
         dispatch : Dispatch
             What may compute nodes.
 
@@ -50,6 +57,8 @@ class Executor(ABC):
         UnsupportedOpError
             Listing every node that nothing in ``dispatch``, or with ``strict_native`` nothing but
             numpy, computes.
+        InputError
+            If the executor cannot run several nodes at the same time, and is asked to.
         """
 
     @property
@@ -79,6 +88,7 @@ class Executor(ABC):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """One inference: arrays in the order of ``plan.reads`` to those of ``plan.writes``.
 
@@ -91,12 +101,33 @@ class Executor(ABC):
             output that the plan names twice.
         sizes : sequence of int, optional
             Values of the plan's size variables, where the inputs' shapes do not give them.
+        stop : Stop, optional
+            What may end the run before its time.
 
         Raises
         ------
         InputError
             If an array does not fit the plan.
+        StoppedError
+            If ``stop`` has ended it.
         """
+
+    @property
+    @abstractmethod
+    def fallback_nodes(self) -> int:
+        """How many nodes numpy computes, of the last run's sizes."""
+
+    @property
+    def weights_version(self) -> int:
+        """The version of the weights that the next run reads."""
+        return 0
+
+    def memory_planning(self) -> dict[str, Any] | None:
+        """Return what the planner of memory for sizes that runs compute has done, if there is one.
+
+        See :meth:`MemoryPlanner.stats`.
+        """
+        return None
 
 
 def operand(plan: Plan, name: str) -> tuple[TensorType, tuple[int, ...]]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
+from taper_runtime.executor._pool import FramePool, Lease, Stop
 from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
 from taper_runtime.executor.hosts import find_servers
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
@@ -58,10 +60,16 @@ class InterpretedExecutor(Executor):
     with size variables is made static anew for the sizes of each run.
     """
 
-    def __init__(self, plan: Plan, steps: list[_Step], dispatch: Dispatch) -> None:
+    def __init__(self, plan: Plan, steps: list[_Step], dispatch: Dispatch, pool: FramePool) -> None:
         self._plan = plan
         self._steps = steps
         self._dispatch = dispatch
+        self._pool = pool
+
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`; 0 where sizes vary, as nothing is kept of a run."""
+        return sum(step.kind == "numpy" for step in self._steps)
 
     @classmethod
     def compile(
@@ -70,15 +78,23 @@ class InterpretedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
+        pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
     ) -> InterpretedExecutor:
         """See :meth:`Executor.compile`; every node runs on the caller's thread."""
+        if nodes_at_once > 1:
+            raise InputError(
+                "execution_mode: expected sequential, for the interpreted executor runs one node "
+                "after the other; got parallel"
+            )
         dispatch = dispatch.without_numpy() if strict_native else dispatch
         nodes = () if plan.sizes else tuple(filter(plan.is_executed, plan.nodes))
         made = [_make_step(plan, node, dispatch) for node in nodes]
         unserved = [node for node, step in zip(nodes, made, strict=True) if step is None]
         refuse([(plan, node) for node in unserved], dispatch.providers)
-        return cls(plan, [step for step in made if step is not None], dispatch)
+        steps = [step for step in made if step is not None]
+        return cls(plan, steps, dispatch, pool or FramePool())
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
@@ -110,10 +126,20 @@ class InterpretedExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        if self._plan.sizes:
-            return self._for_sizes(inputs, sizes).run(inputs, out)
+        with Lease(self._pool, self, stop):
+            if not self._plan.sizes:
+                return self._run(inputs, out, stop)
+            return self._for_sizes(inputs, sizes)._run(inputs, out, stop)
+
+    def _run(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None,
+        stop: Stop | None,
+    ) -> list[np.ndarray]:
         plan = self._plan
         memory = self._bind(inputs)
         given: dict[str, np.ndarray] = {}
@@ -126,7 +152,8 @@ class InterpretedExecutor(Executor):
         }  # in a run that fails, the states stay
         try:
             for _ in self._execute(memory):
-                pass
+                if stop is not None:
+                    stop.check()
         except BaseException:
             for name, before in kept.items():
                 memory[name][...] = before

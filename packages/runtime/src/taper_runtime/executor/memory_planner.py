@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.executor.interval import start
 from taper_runtime.executor.layouts import LAYOUTS, lay_out
+from taper_runtime.forks import watch
 from taper_runtime.plan.checks import ALIGNMENT, aligned
 from taper_runtime.plan.liveness import Block
 
@@ -49,9 +50,8 @@ class MemoryPlanner:
         self._outgrown = 0
         self._slabs: list[np.ndarray] = []
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        weakref.finalize(self, self._stop.set)
+        self._begun = False  # there is a thread
+        watch(self)
 
     def take(self) -> tuple[Layout, np.ndarray]:
         """Return the newest layout and memory for it."""
@@ -78,7 +78,7 @@ class MemoryPlanner:
             if nbytes > self._maxima[name]:
                 self._maxima[name] = nbytes
                 self._grown = True
-        if self._thread is None:
+        if not self._begun:
             self._begin()
 
     def replan(self) -> None:
@@ -114,26 +114,20 @@ class MemoryPlanner:
             "bytes_by_algorithm": {name: lay_out(blocks, name)[1] for name in LAYOUTS},
         }
 
+    def after_fork(self) -> None:
+        """In the child of a fork: the thread is gone, and with it whoever had the lock."""
+        self._lock, self._begun = threading.Lock(), False
+
     def _begin(self) -> None:
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=_replan_on_interval,
-                    args=(weakref.ref(self), self._stop, self.planning.interval_s),
-                    name="taper_runtime memory planner",
-                    daemon=True,
-                )
-                self._thread.start()
+            begin, self._begun = not self._begun, True
+        if begin:
+            name, interval_s = "taper_runtime memory planner", self.planning.interval_s
+            start(self, MemoryPlanner._replan_again, interval_s, name)
 
-
-def _replan_on_interval(
-    planner: weakref.ref[MemoryPlanner], stop: threading.Event, interval_s: float
-) -> None:
-    while not stop.wait(interval_s):
-        if (this := planner()) is None:
-            return
-        this.replan()
-        del this  # or it would live as long as the next wait
+    def _replan_again(self) -> bool:
+        self.replan()
+        return True
 
 
 class Slab:

@@ -16,6 +16,7 @@ from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
+from taper_runtime.plan.order import memory_before, order_of, users_of
 from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.executor._pool import FramePool
     from taper_runtime.ops.opdef import BlockFunction
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
@@ -51,7 +53,13 @@ class Variables:
         return [values[name] for name in self.names]
 
 
-def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Runner:
+def make_runner(
+    plan: Plan,
+    threads: int,
+    nodes_at_once: int = 1,
+    pool: FramePool | None = None,
+    dispatch: Dispatch = CPU_ALONE,
+) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
@@ -89,9 +97,10 @@ def make_runner(plan: Plan, threads: int, dispatch: Dispatch = CPU_ALONE) -> Run
         Variables(plan),
         [counted_bytes(tensor) for tensor in types],
         partial(_refuse, plan.without_values(), dispatch),
+        _make_order(plan, kept, places, nodes_at_once) if nodes_at_once > 1 else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
-    return Runner(program, weights, [*example_sizes(plan).values()])
+    return Runner(program, weights, [*example_sizes(plan).values()], pool)
 
 
 def constant_names(plan: Plan) -> list[str]:
@@ -111,6 +120,21 @@ def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
     inputs = [None if name is None else scope.operand(name) for name in node.inputs]
     outputs = [scope.operand(name) for name in node.outputs]
     return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), numpy_host(op))
+
+
+def _make_order(
+    plan: Plan, kept: Sequence[str], places: Container[str], nodes_at_once: int
+) -> _program.Order | None:
+    """Return which steps may run at the same time; None if no two may."""
+    nodes = executed_nodes(plan)
+    order = order_of(plan, nodes)
+    if order.is_total:
+        return None
+    users = users_of(nodes, _arena_roots(plan, places), kept)
+    in_arena = [users[root] for root in arena_blocks(plan, nodes, kept, places)]
+    own = [1 << index for index in range(len(nodes))]
+    before = memory_before(order, [*in_arena, *own])
+    return _program.Order(order.producers, before, min(nodes_at_once, len(nodes)))
 
 
 class Place(NamedTuple):
@@ -288,7 +312,17 @@ def arena_blocks(
     That of the tensors ``kept`` is needed to the end. ``elsewhere`` are the roots that do not lie
     in the arena; without it, all that are no intermediates.
     """
-    roots = {
+    roots = _arena_roots(plan, elsewhere)
+    last = len(nodes) - 1
+    return {
+        root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
+        for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
+    }
+
+
+def _arena_roots(plan: Plan, elsewhere: Container[str] | None) -> dict[str, str]:
+    """Return the root of each tensor that lies in the arena; see :func:`arena_blocks`."""
+    return {
         name: root
         for name, (root, _, _) in plan.placements.items()
         if (
@@ -296,11 +330,6 @@ def arena_blocks(
             if elsewhere is None
             else root not in elsewhere
         )
-    }
-    last = len(nodes) - 1
-    return {
-        root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
-        for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.errors import InputError
+from taper_runtime.executor._pool import FramePool, Stop
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Executor
 from taper_runtime.executor.inputs import bind_inputs, check_measured
@@ -53,15 +54,22 @@ class StagedExecutor(Executor):
         *,
         strict_native: bool = False,
         threads: int = 1,
+        nodes_at_once: int = 1,
+        pool: FramePool | None = None,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
         dispatch: Dispatch = CPU_ALONE,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
-        stages = cut(plan)
+        stages, pool = cut(plan), pool or FramePool()
         executors = [
             base.compile(
-                stage.plan, strict_native=strict_native, threads=threads, dispatch=dispatch
+                stage.plan,
+                strict_native=strict_native,
+                threads=threads,
+                nodes_at_once=nodes_at_once,
+                pool=pool,
+                dispatch=dispatch,
             )
             for stage in stages
         ]
@@ -85,33 +93,50 @@ class StagedExecutor(Executor):
         """See :attr:`Executor.served`."""
         return [each for executor in self._executors for each in executor.served]
 
+    @property
+    def fallback_nodes(self) -> int:
+        """See :meth:`Executor.fallback_nodes`."""
+        return sum(int(executor.fallback_nodes) for executor in self._executors)
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return max((int(executor.weights_version) for executor in self._executors), default=0)
+
+    def memory_planning(self) -> dict[str, Any]:
+        """See :meth:`Executor.memory_planning`."""
+        return self._planner.stats()
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        return self._run(inputs, out, None)[0]
+        return self._run(inputs, out, stop, None)[0]
 
     def profile(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
         """See :meth:`CompiledExecutor.profile`."""
         spans: Spans = []
-        return self._run(inputs, out, spans)[0], spans
+        return self._run(inputs, out, stop, spans)[0], spans
 
     def sizes(self, inputs: Sequence[np.ndarray]) -> dict[str, int]:
         """Run once; returns the values of all size variables."""
-        return self._run(inputs, None, None)[1]
+        return self._run(inputs, None, None, None)[1]
 
     def _run(
         self,
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
+        stop: Stop | None,
         spans: Spans | None,
     ) -> tuple[list[np.ndarray], dict[str, int]]:
         """Run all stages; returns the outputs and the values of the size variables."""
@@ -132,7 +157,7 @@ class StagedExecutor(Executor):
                     value = int(_at(arrays[root], offset))
                     check_measured(plan, name, value, values)
                     values[name] = value
-                self._run_stage(index, arrays, given, values, slab, spans)
+                self._run_stage(index, arrays, given, values, slab, stop, spans)
         return [arrays[name] for name in plan.writes], values
 
     def _run_stage(
@@ -142,6 +167,7 @@ class StagedExecutor(Executor):
         given: dict[str, np.ndarray],
         values: dict[str, int],
         slab: Slab,
+        stop: Stop | None,
         spans: Spans | None,
     ) -> None:
         plan, executor = self._stages[index].plan, self._executors[index]
@@ -154,9 +180,9 @@ class StagedExecutor(Executor):
         reads = [arrays[name] for name in plan.reads]
         sizes = [values[name] for name in plan.sizes]
         if spans is None:
-            results = executor.run(reads, out, sizes)
+            results = executor.run(reads, out, sizes, stop)
         else:
-            results, more = executor.profile(reads, out, sizes)
+            results, more = executor.profile(reads, out, sizes, stop)
             spans += more
         arrays.update(zip(plan.writes, results, strict=True))
 

@@ -152,7 +152,13 @@ cdef extern from "taper/run.h" nogil:
         taper_work work
         void *scratch
         int32_t workers
+        bint on_caller
         const taper_control *control
+
+    ctypedef struct taper_order:
+        const int32_t *producers
+        const int32_t *first_user
+        const int32_t *users
 
     ctypedef struct taper_span:
         int64_t begin
@@ -169,7 +175,12 @@ cdef extern from "taper/run.h" nogil:
         const int32_t *stop
         c_bool (*poll)(void *poll_context) noexcept nogil
         void *poll_context
+        const taper_order *order
+        int32_t leaders
+        void *schedule
 
+    size_t taper_schedule_bytes(int64_t count, int32_t workers, int32_t leaders)
+    bint taper_has_begun(const taper_run_args *args, int64_t step)
     taper_status taper_run(const taper_run_args *args, int64_t *failed)
     int32_t taper_cpu_count()
     int64_t taper_now()
@@ -185,6 +196,8 @@ cdef extern from "taper/machine.h" nogil:
 
     int64_t taper_cache_bytes(int32_t level)
     int64_t taper_memory_bytes()
+    void *taper_map_memory(size_t bytes)
+    void taper_unmap_memory(void *memory, size_t bytes)
     const taper_probe *taper_probe_find(const char *isa, const char *name)
     taper_status taper_measure(
         const taper_probe *probe, int32_t workers, void *memory, size_t bytes, int64_t passes,

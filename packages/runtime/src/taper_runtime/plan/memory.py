@@ -21,8 +21,9 @@ from taper_runtime.plan.checks import (
     is_size,
     tensor_field,
 )
+from taper_runtime.plan.extents import Extent, extent_of
 from taper_runtime.plan.liveness import NEVER
-from taper_runtime.plan.occupancy import Extent, Occupancy
+from taper_runtime.plan.occupancy import Occupancy
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.sizes import Size, assuming_nonempty
 
@@ -140,8 +141,7 @@ def _check_slice(
     placement = plan.placements[spec.name]
     assume = assuming_nonempty(spec.storage.shape)
     root = plan.tensors[placement.root]
-    dtype, shape, _ = spec.storage
-    itemsize = DTYPES[dtype].size
+    itemsize = DTYPES[spec.storage.dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate" and root.name != replaced:
@@ -153,21 +153,13 @@ def _check_slice(
     if itemsize > DTYPES[root.storage.dtype].size:
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
-    start = stop = assume(placement.offset)
-    if sizes[spec.name] != 0:
-        for size, stride in zip(map(assume, shape), map(assume, placement.strides), strict=True):
-            reach = (size - 1) * stride * itemsize
-            if stride < 0:
-                start += reach
-            else:
-                stop += reach
-        stop += itemsize
+    start, stop = extent = extent_of(spec, placement)
     if not (start >= 0 and stop <= assume(sizes[root.name])):
         raise PlanFormatError(
             f"{field}.offset",
             f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
         )
-    return Extent(start, stop)
+    return extent
 
 
 def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:

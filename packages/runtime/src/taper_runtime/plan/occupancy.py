@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.sizes import Size, UndecidedError
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from taper_runtime.limits import Budget
+    from taper_runtime.plan.extents import Extent
 
 #: From so many tensors on, numpy compares all of them at once sooner than Python each.
 _MANY = 32
-
-
-class Extent(NamedTuple):
-    """Bytes from the first to the last element of a tensor, counted in its root."""
-
-    start: int
-    stop: int
-
-    def overlaps(self, other: Extent) -> bool:
-        """Whether they share bytes, for some sizes at least."""
-        try:
-            return not (self.stop <= other.start or other.stop <= self.start)
-        except UndecidedError:
-            return True
 
 
 class Occupancy:

@@ -1,0 +1,101 @@
+#include "run/region.h"
+
+#include "os/os.h"
+#include "run/thread_pool.h"
+
+enum {
+    GRAINS = 256, /* at most, that a worker's share of a phase is handed out in */
+    POLL_NS = 25000000
+};
+
+void taper_region_begin(region *r, const taper_run_args *args) {
+    r->args = args;
+    r->failed = r->failed_within = 0;
+    r->polled = args->poll ? taper_os_coarse_now() : 0;
+    atomic_flag_clear(&r->failing);
+    atomic_init(&r->status, TAPER_OK);
+}
+
+/* Of several failures the first step's counts, of one step the first failure; an end that was asked
+ * for before all. */
+static void fail(region *r, int64_t within, int64_t step, taper_status status) {
+    for (int32_t turn = 0; atomic_flag_test_and_set_explicit(&r->failing, memory_order_acquire);)
+        taper_pool_wait(&turn);
+    if (!has_failed(r) || within < r->failed_within) {
+        r->failed = step;
+        r->failed_within = within;
+        atomic_store_explicit(&r->status, (int32_t)status, memory_order_relaxed);
+    }
+    atomic_flag_clear_explicit(&r->failing, memory_order_release);
+}
+
+bool taper_goes_on(const worker *me, int64_t i) {
+    region *r = me->r;
+    const taper_run_args *args = r->args;
+    if (has_failed(r))
+        return false;
+    if (args->stop && __atomic_load_n(args->stop, __ATOMIC_RELAXED))
+        fail(r, -1, i, TAPER_STOPPED);
+    if (args->poll && me->index == 0) {
+        const int64_t now = taper_os_coarse_now();
+        if (now - r->polled >= POLL_NS) {
+            r->polled = now;
+            if (!args->poll(args->poll_context))
+                fail(r, -1, i, TAPER_STOPPED);
+        }
+    }
+    return !has_failed(r);
+}
+
+void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
+    const taper_run_args *args = me->r->args;
+    const taper_step *step = &args->steps[i];
+    if (begin == end || has_failed(me->r))
+        return;
+    const size_t before = (size_t)(me->index - 1);
+    void *scratch = me->index == 0
+                        ? step->scratch
+                        : (void *)(args->worker_scratch + before * args->worker_scratch_bytes);
+    const taper_status status = step->kernel->run(&step->call, begin, end, scratch);
+    if (status != TAPER_OK)
+        fail(me->r, me->within, i, status);
+}
+
+/* Half of the grains that are left of a share in that phase; false when there are none. */
+static bool take_grains(cursor *c, uint64_t number, int64_t grains, int64_t *begin, int64_t *end) {
+    uint64_t at = atomic_load_explicit(&c->at, memory_order_relaxed);
+    do {
+        *begin = at >> 32 == number ? (int64_t)(uint32_t)at : 0;
+        *end = *begin + (grains - *begin + 1) / 2;
+        if (*begin == *end)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&c->at, &at, number << 32 | (uint64_t)*end,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+void taper_run_shares(const worker *me, const phase *p, cursor *cursors) {
+    for (int32_t n = 0; n < p->shares; n++) {
+        const int32_t whose = (me->index + n) % p->shares;
+        const int64_t first = p->tasks * whose / p->shares,
+                      share = p->tasks * (whose + 1) / p->shares - first,
+                      grains = share < GRAINS ? share : GRAINS;
+        int64_t begin, end;
+        while (take_grains(&cursors[whose], p->number, grains, &begin, &end))
+            taper_run_tasks(me, p->step, p->from + first + share * begin / grains,
+                            p->from + first + share * end / grains);
+    }
+}
+
+int64_t taper_begin_span(const worker *me) { return me->r->args->spans ? taper_os_now() : 0; }
+
+void taper_end_span(const worker *me, int64_t i, int64_t begin) {
+    const taper_run_args *args = me->r->args;
+    if (!args->spans)
+        return;
+    taper_span *span = &args->spans[i * args->workers + me->index];
+    if (!span->begin)
+        span->begin = span->end = begin;
+    span->end += taper_os_now() - begin;
+    span->times++;
+}

@@ -1,0 +1,55 @@
+"""Tell which bytes of a root a tensor takes, whatever the sizes are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.dtypes import DTYPES
+from taper_runtime.sizes import UndecidedError, assuming_nonempty
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Placement, TensorSpec
+
+
+class Extent(NamedTuple):
+    """Bytes from the first to the last element of a tensor, counted in its root."""
+
+    start: int
+    stop: int
+
+    def overlaps(self, other: Extent) -> bool:
+        """Whether they share bytes, for some sizes at least."""
+        try:
+            return not (self.stop <= other.start or other.stop <= self.start)
+        except UndecidedError:
+            return True
+
+    def covers(self, other: Extent) -> bool:
+        """Whether it has all bytes of the other, for all sizes."""
+        try:
+            return self.start <= other.start and other.stop <= self.stop
+        except UndecidedError:
+            return False
+
+
+def extent_of(spec: TensorSpec, placement: Placement) -> Extent:
+    """Return the bytes of a tensor that is placed so; only one with elements lies anywhere.
+
+    Raises
+    ------
+    OpError
+        If the ranges of the sizes do not tell the sign of a stride.
+    """
+    dtype, shape, _ = spec.storage
+    assume = assuming_nonempty(shape)
+    itemsize = DTYPES[dtype].size
+    start = stop = assume(placement.offset)
+    if spec.nbytes == 0:
+        return Extent(start, stop)
+    for size, stride in zip(map(assume, shape), map(assume, placement.strides), strict=True):
+        reach = (size - 1) * stride * itemsize
+        if stride < 0:
+            start += reach
+        else:
+            stop += reach
+    return Extent(start, stop + itemsize)

@@ -1,0 +1,162 @@
+"""Find which nodes wait for which where they may run at the same time.
+
+A node waits for those that write what it reads, and for those that read or write what it
+overwrites. So values flow as in the plan's own order: random draws, and writes to states, are in
+turn. What else that order says, a run need not keep. Sets of nodes and of pieces of memory are the
+bits of ints.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.plan.extents import Extent, extent_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+
+class _Access(NamedTuple):
+    """Bytes of a root that a node reads or writes."""
+
+    node: int
+    extent: Extent
+
+
+class Order(NamedTuple):
+    """A partial order of nodes that are numbered in the plan's order.
+
+    Attributes
+    ----------
+    producers : list of list of int
+        The nodes that each waits for, ascending. Others follow from these.
+    ancestors : list of int
+        Bits: all nodes that have ended when each begins.
+    """
+
+    producers: list[list[int]]
+    ancestors: list[int]
+
+    @property
+    def is_total(self) -> bool:
+        """Whether no two nodes may run at the same time."""
+        return all(bits == (1 << node) - 1 for node, bits in enumerate(self.ancestors))
+
+
+def order_of(plan: Plan, nodes: Sequence[PlanNode]) -> Order:
+    """Return the order of the executed ``nodes`` of a valid plan."""
+    producers = [sorted(waits_for) for waits_for in _producers(plan, nodes)]
+    ancestors: list[int] = []
+    for waits_for in producers:
+        ancestors.append(_union(ancestors[node] | 1 << node for node in waits_for))
+    return Order(producers, ancestors)
+
+
+def _producers(plan: Plan, nodes: Sequence[PlanNode]) -> Iterator[set[int]]:
+    """Yield for each node those that it waits for.
+
+    Left out are some that one of the others waits for: those whose bytes it has overwritten.
+    """
+    read = defaultdict[str, list[_Access]](list)  # by root
+    written = defaultdict[str, list[_Access]](list)
+    for index, node in enumerate(nodes):
+        reads = list(_places(plan, node.reads))
+        writes = list(_places(plan, node.outputs))
+        found: set[int] = set()
+        for root, extent in reads:
+            found.update(_overlapping(written[root], extent))
+        for root, extent in writes:
+            for accesses in (read[root], written[root]):
+                found.update(_overlapping(accesses, extent))
+                accesses[:] = [each for each in accesses if not extent.covers(each.extent)]
+        for root, extent in reads:
+            read[root].append(_Access(index, extent))
+        for root, extent in writes:
+            written[root].append(_Access(index, extent))
+        yield found
+
+
+def _places(plan: Plan, names: Iterable[str]) -> Iterator[tuple[str, Extent]]:
+    """Yield the root of each tensor that a node may write in, and its bytes."""
+    for name in dict.fromkeys(names):
+        placement = plan.placements[name]
+        if placement.root in plan.states or placement.root not in plan.constants:
+            yield placement.root, extent_of(plan.tensors[name], placement)
+
+
+def _overlapping(accesses: Iterable[_Access], extent: Extent) -> Iterator[int]:
+    return (node for node, other in accesses if other.overlaps(extent))
+
+
+def memory_before(order: Order, users: Sequence[int]) -> list[int]:
+    """Return for each piece of memory those that nobody needs any more when its first user begins.
+
+    Two pieces may share bytes only if one is before the other. In a total order that is: if the one
+    dies before the other is born.
+
+    Parameters
+    ----------
+    order : Order
+    users : sequence of int
+        Bits: the nodes that read or write each piece; a bit that is no node's: it is needed at the
+        end of the run.
+
+    Returns
+    -------
+    list of int
+        Bits: the pieces before each.
+    """
+    used: list[list[int]] = [[] for _ in order.ancestors]
+    for piece, nodes in enumerate(users):
+        for node in _bits(nodes & ((1 << len(used)) - 1)):
+            used[node].append(piece)
+    ended: list[int] = []  # bits per node: the pieces all of whose users are its ancestors
+    open_: list[int] = []  # bits per node: the others that an ancestor or it itself uses
+    for node, waits_for in enumerate(order.producers):
+        over = _union(ended[each] for each in waits_for)
+        candidates = _union(open_[each] for each in waits_for) & ~over
+        for piece in _bits(candidates):
+            if not users[piece] & ~order.ancestors[node]:
+                over |= 1 << piece
+        ended.append(over)
+        open_.append(candidates & ~over | _union(1 << piece for piece in used[node]))
+    before = [-1] * len(users)
+    for node, pieces in enumerate(used):
+        for piece in pieces:
+            before[piece] &= ended[node]
+    return [max(bits, 0) for bits in before]
+
+
+def users_of(
+    nodes: Sequence[PlanNode], roots: Mapping[str, str], kept: Iterable[str] = ()
+) -> dict[str, int]:
+    """Return the nodes that read or write each root, as bits.
+
+    ``roots`` has the root of each tensor that counts. The tensors ``kept`` are needed to the end.
+    """
+    users = dict.fromkeys(roots.values(), 0)
+    for index, node in enumerate(nodes):
+        for name in (*node.reads, *node.outputs):
+            if name in roots:
+                users[roots[name]] |= 1 << index
+    for name in kept:
+        if name in roots:
+            users[roots[name]] |= 1 << len(nodes)
+    return users
+
+
+def _union(sets: Iterable[int]) -> int:
+    union = 0
+    for each in sets:
+        union |= each
+    return union
+
+
+def _bits(number: int) -> Iterator[int]:
+    while number:
+        low = number & -number
+        yield low.bit_length() - 1
+        number ^= low

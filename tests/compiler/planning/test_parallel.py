@@ -1,0 +1,281 @@
+"""Nodes that run at the same time: the bits, the memory, the errors and the states of a row."""
+
+import time
+
+import numpy as np
+import pytest
+
+from random_graphs import random_graph
+from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.planning import make_plan
+from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import Attr, OpDef, Sample
+
+F = "float32"
+
+
+def opened(plan, at_once=1, threads=1, **options):
+    made = SessionOptions()
+    made.intra_op_num_threads = threads
+    if at_once > 1:
+        made.execution_mode, made.inter_op_num_threads = "parallel", at_once
+    for name, value in options.items():
+        setattr(made, name, value)
+    return InferenceSession(plan, made)
+
+
+def random_feed(plan, seed=0):
+    rng = np.random.default_rng(seed)
+    feed = {}
+    for name in plan.inputs:
+        spec = plan.tensors[name]
+        whole = np.zeros(spec.shape, np.int64)
+        feed[name] = rng.standard_normal(spec.shape).astype(F) if spec.dtype == F else whole
+    return feed
+
+
+def assert_same_bits(got, want, message):
+    for a, b in zip(got, want, strict=True):
+        assert a.tobytes() == b.tobytes(), message
+
+
+class Host:
+    """HOST, an op that numpy computes: x, after a while that a test sets; or an error."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+        self.longest_ms = 0.0
+        self.fails = None
+
+    def evaluate(self, inputs, attrs):
+        if attrs["number"] == self.fails:
+            raise ValueError(f"number {self.fails}")
+        if self.longest_ms:
+            time.sleep(self.rng.uniform(0, self.longest_ms / 1000))
+        return inputs[0].copy()
+
+
+@pytest.fixture
+def host(monkeypatch):
+    host = Host()
+    op = OpDef(
+        name="HOST",
+        doc="x.",
+        inputs=(1, 1),
+        infer=lambda inputs, attrs: inputs[0],
+        evaluate=host.evaluate,
+        samples=lambda: [Sample([np.zeros((1, 1))], {"number": 0})],
+        attrs={"number": Attr("int")},
+        native=False,
+    )
+    monkeypatch.setitem(REGISTRY, "HOST", op)
+    return host
+
+
+def wide_graph(seed):
+    """Nodes of all kinds of speed over views, sums in place, parts of one tensor, host calls."""
+    rng = np.random.default_rng(seed)
+    graph = Graph()
+    pool = [graph.add_input(f"x{i}", F, (24, 24)) for i in range(2)]
+    weight = graph.add_constant("w", rng.standard_normal((24, 24)).astype(F) / 5)
+
+    def pick():
+        return pool[rng.integers(max(0, len(pool) - 8), len(pool))]
+
+    for number in range(int(rng.integers(8, 40))):
+        a, kind = pick(), int(rng.integers(0, 8))
+        cut = {"axis": 0, "start": 0, "stop": 12}
+        if kind == 0:
+            pool.append(graph.add_node("TANH", [a]))
+        elif kind == 1:
+            pool.append(graph.add_node("ADD", [a, pick()]))
+        elif kind == 2:
+            turned = graph.add_node("TRANSPOSE", [a], {"axis0": 0, "axis1": 1})
+            pool.append(graph.add_node("SOFTMAX", [turned], {"axis": 1}))
+        elif kind == 3:
+            upper = graph.add_node("SLICE", [a], cut)
+            lower = graph.add_node("SLICE", [pick()], {**cut, "start": 12, "stop": 24})
+            parts = [graph.add_node("NEG", [upper]), graph.add_node("TANH", [lower])]
+            pool.append(graph.add_node("CAT", parts, {"axis": 0}))
+        elif kind == 4:
+            pool.append(graph.add_node("HOST", [a], {"number": number}))
+        elif kind == 5:
+            pool.append(graph.add_node("CUMSUM", [a], {"axis": 0}))
+        else:
+            pool.append(graph.add_node("MATMUL", [a, weight]))
+    made = [name for name in dict.fromkeys(pool) if graph.producer(name) is not None]
+    picked = rng.choice(made, size=min(len(made), 3), replace=False)
+    graph.set_outputs(list(dict.fromkeys([*map(str, picked), made[-1]])))
+    return graph
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_schedule_gives_the_same_bits(seed, host):
+    plan = make_plan(wide_graph(seed))
+    feed = random_feed(plan)
+    want = opened(plan).run(None, feed)
+    for at_once, threads in ((2, 1), (3, 2)):
+        session = opened(plan, at_once, threads)
+        for host.longest_ms in (0, 0, 0, 0.3):
+            assert_same_bits(session.run(None, feed), want, (at_once, threads))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_optimized_plans_give_the_same_bits(seed):
+    graph = random_graph(seed)
+    compile_graph(graph)
+    plan = make_plan(graph)
+    feed = random_feed(plan)
+    want = opened(plan).run(None, feed)
+    for at_once, threads in ((2, 1), (3, 2)):
+        session = opened(plan, at_once, threads)
+        for _ in range(5):
+            assert_same_bits(session.run(None, feed), want, (at_once, threads))
+
+
+# Memory -----------------------------------------------------------------------------------------
+
+
+def bytes_of(plan, name):
+    """Which bytes of its root a tensor takes."""
+    root, offset, strides = plan.placements[name]
+    elements = np.zeros(plan.tensors[name].shape, np.int64)
+    for axis, (count, stride) in enumerate(zip(elements.shape, strides, strict=True)):
+        elements += np.arange(count).reshape(-1, *[1] * (elements.ndim - axis - 1)) * stride
+    return root, {offset + 4 * int(e) for e in elements.flat}
+
+
+def comes_before(plan, nodes):
+    """Per node the nodes before it, by what each reads and writes, byte by byte."""
+    reads = [[bytes_of(plan, n) for n in node.reads] for node in nodes]
+    writes = [[bytes_of(plan, n) for n in node.outputs] for node in nodes]
+
+    def meet(some, others):
+        return any(r == s and a & b for r, a in some for s, b in others)
+
+    before = []
+    for j in range(len(nodes)):
+        direct = {
+            i
+            for i in range(j)
+            if meet(writes[i], reads[j] + writes[j]) or meet(reads[i], writes[j])
+        }
+        before.append(direct.union(*(before[i] for i in direct)))
+    return before
+
+
+def shared_too_early(plan, at_once):
+    """Pairs of roots that share bytes of the arena though neither is over when the other begins."""
+    nodes = executed_nodes(plan)
+    before = comes_before(plan, nodes)
+    root_of = {name: place.root for name, place in plan.placements.items()}
+    touched = [{root_of[n] for n in (*node.reads, *node.outputs)} for node in nodes]
+    roots = list(arena_blocks(plan, nodes))
+    users = [[i for i, names in enumerate(touched) if root in names] for root in roots]
+    blocks, offsets, _ = make_runner(plan, 1, at_once).arena()
+    found = []
+    for b in range(len(roots)):
+        for a in range(b):
+            over = any(
+                all(x in before[y] for x in users[one] for y in users[other])
+                for one, other in ((a, b), (b, a))
+            )
+            apart = (
+                offsets[a] + blocks[a][2] <= offsets[b] or offsets[b] + blocks[b][2] <= offsets[a]
+            )
+            if not (over or apart):
+                found.append((roots[a], roots[b]))
+    return found
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize("seed", range(30))
+def test_memory_is_shared_along_the_partial_order_only(seed):
+    assert shared_too_early(make_plan(wide_graph(seed)), at_once=2) == []
+
+
+def branches(count, width=32, depth=3):
+    """``count`` chains of ``depth`` products over one input, added up."""
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    x = graph.add_input("x", F, (width, width))
+    ends = []
+    for b in range(count):
+        y = x
+        for d in range(depth):
+            w = rng.standard_normal((width, width)).astype(F) / width
+            y = graph.add_node("MATMUL", [y, graph.add_constant(f"w{b}_{d}", w)])
+        ends.append(y)
+    while len(ends) > 1:
+        ends = [*ends[2:], graph.add_node("ADD", ends[:2])]
+    graph.set_outputs(ends)
+    return graph
+
+
+def test_memory_of_a_row_is_shared_too_early_for_that():
+    """What the check above finds where it must: the layout of one node after the other."""
+    plan = make_plan(branches(4))
+    assert shared_too_early(plan, at_once=1)
+    assert shared_too_early(plan, at_once=2) == []
+
+
+def test_a_chain_has_the_layout_of_a_row():
+    plan = make_plan(branches(1, depth=6))
+    assert make_runner(plan, 1, 4).arena() == make_runner(plan, 1).arena()
+
+
+# Errors and states ------------------------------------------------------------------------------
+
+
+def lookups(count):
+    """``count`` branches that look rows up, each by indices of its own."""
+    graph = Graph()
+    table = graph.add_constant("table", np.arange(60, dtype=F).reshape(20, 3))
+    ends = []
+    for b in range(count):
+        ids = graph.add_input(f"ids{b}", "int64", (4,))
+        rows = graph.add_node("INDEX_SELECT", [table, ids], {"axis": 0})
+        ends.append(graph.add_node("TANH", [rows], name=f"end{b}"))
+    graph.set_outputs(ends)
+    return graph
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_bad_index_in_one_branch_is_that_nodes_error(threads):
+    plan = make_plan(lookups(8))
+    session = opened(plan, 2, threads)
+    good = {name: np.arange(4) for name in plan.inputs}
+    want = session.run(None, good)
+    producers = {node.reads[1]: node.output for node in plan.nodes if node.op == "INDEX_SELECT"}
+    for number in range(1000):
+        bad = f"ids{number % 8}"
+        with pytest.raises(InputError, match=rf"node {producers[bad]} .*20"):
+            session.run(None, {**good, bad: np.array([0, 1, 20, 2])})
+    assert_same_bits(session.run(None, good), want, "after the errors")
+
+
+def test_of_several_bad_indices_one_is_told():
+    plan = make_plan(lookups(8))
+    session = opened(plan, 3, 1)
+    bad = {name: np.array([0, 1, 20, 2]) for name in plan.inputs}
+    for _ in range(100):
+        with pytest.raises(InputError, match="20"):
+            session.run(None, bad)
+
+
+def test_an_error_of_a_host_call_is_raised(host):
+    graph = branches(8)
+    ends = [graph.add_node("HOST", [graph.outputs[0]], {"number": n}) for n in range(3)]
+    graph.set_outputs(ends)
+    session = opened(make_plan(graph), 2)
+    feed = random_feed(session.plan)
+    want = session.run(None, feed)
+    for host.fails in (0, 1, 2):
+        for _ in range(20):
+            with pytest.raises(ValueError, match=f"number {host.fails}"):
+                session.run(None, feed)
+    host.fails = None
+    assert_same_bits(session.run(None, feed), want, "after the errors")
