@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
@@ -15,12 +16,12 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition, Regions, find_backend
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.trace import trace_path, tracing
-from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
+from taper_frontend.dims import Axis, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.lowering.trees import tensor_leaves
+from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.names import check_names, input_names, output_names
 from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
@@ -78,16 +79,19 @@ def export(
         ``.pt2`` file.
     args, kwargs
         Example arguments, nested as the module takes them. Values that are not tensors become part
-        of the plan. A program or file carries its own.
+        of the plan, but for ints to which ``dynamic_shapes`` gives a name. A program or file
+        carries its own.
     input_names, output_names : sequence of str, optional
-        One name for each tensor among the arguments, or the results, in order. The default is the
-        path to it: the argument's name, keys, fields and positions, joined by dots; see
-        :mod:`taper_frontend.names`.
+        One name for each tensor among the arguments, or the results, and each int that varies, in
+        order. The default is the path to it: the argument's name, keys, fields and positions,
+        joined by dots; see :mod:`taper_frontend.names`.
     dynamic_shapes
         As ``torch.export.export`` takes them, or with strings in place of ``Dim``: ``({0: "batch",
         1: "length"},)``. Dimensions named here vary from run to run; those of one name are one
         size. A ``Dim`` has to vary over its whole range; a string or ``Dim.AUTO`` as far as the
-        model allows.
+        model allows. An int among the arguments that has a name there, ``(None, "steps")``, or
+        ``Dim.DYNAMIC``, is an input of the plan: a scalar of int64, from 0 on where shapes depend
+        on it.
     dynamic_axes : mapping of str to mapping or sequence, optional
         The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
         {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. Outputs may stand there too;
@@ -194,7 +198,9 @@ def export(
                 plan = verify_plan(plan, Reference(model, program))
         check_axes(dynamic_axes or {}, plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
-    return plan._replace(metadata={**plan.metadata, "user": dict(metadata)}) if metadata else plan
+    if metadata:
+        plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
+    return plan.read_only()
 
 
 class Options(NamedTuple):
@@ -233,6 +239,7 @@ def compile_program(
     program: ExportedProgram,
     axes: Sequence[Axis] = (),
     notes: Sequence[Note] = (),
+    ints: Sequence[Int] = (),
     *,
     options: Options | None = None,
     step: Callable[[str], None] = lambda name: None,
@@ -246,13 +253,15 @@ def compile_program(
         The dimensions that were to vary.
     notes : sequence of Note
         What is known already that a user should know.
+    ints : sequence of Int
+        The ints among the arguments that were to vary, in order.
     options : Options, optional
     step : callable
         Gets the name of each step before it runs.
     """
     options = options or Options()
     inputs = _input_names(program, options.input_names)
-    dims = settle(program, inputs, axes)
+    dims = settle(program, inputs, axes, ints)
     step("lower")
     lowered = lower(
         program,
@@ -318,7 +327,8 @@ def _compile(
 
     def make(options: Options) -> Plan:
         program = tried.program
-        plan = compile_program(program, tried.axes, request.notes, options=options, step=step)
+        ints = [*request.ints.values()]
+        plan = compile_program(program, tried.axes, request.notes, ints, options=options, step=step)
         _check_example(plan)
         if not verify:
             return plan
@@ -350,7 +360,7 @@ def _input_names(program: ExportedProgram, given: Sequence[str] | None) -> dict[
     names = input_names(program)
     if given is None:
         return names
-    tensors = [node.name for node in tensor_inputs(program)]
+    tensors = [node.name for node in plan_inputs(program)]
     check_names("input_names", given, [names[name] for name in tensors])
     return names | dict(zip(tensors, given, strict=True))
 
@@ -377,8 +387,11 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
     """Example inputs by name, from what the program was captured with."""
     if program.example_inputs is None:
         return {}
-    tensors = tensor_leaves(program.example_inputs)
-    return {name: stored(t).copy() for name, t in zip(graph.inputs, tensors, strict=False)}
+    leaves = dict(
+        zip(argument_placeholders(program), tree_leaves(program.example_inputs), strict=True)
+    )
+    given = (torch.as_tensor(leaves[node.name]) for node in plan_inputs(program))
+    return {name: stored(x).copy() for name, x in zip(graph.inputs, given, strict=False)}
 
 
 def _renamed(tree: Any, names: Iterator[str]) -> Any:

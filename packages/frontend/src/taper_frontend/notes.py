@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import ExportWarning
 from taper_frontend.lowering.source import without_module
@@ -77,21 +76,18 @@ def of_mode(module: torch.nn.Module) -> list[Note]:
     ]
 
 
-def of_arguments(names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> list[Note]:
-    """Tell of arguments that are no tensors: the plan is about their values alone."""
-    leaves = tree_leaves((args, dict(kwargs)))
-    baked = [
-        f"{name}={leaf!r}"
-        for name, leaf in zip(names, leaves, strict=True)
-        if not isinstance(leaf, torch.Tensor)
-    ]
+def of_arguments(baked: Mapping[str, Any]) -> list[Note]:
+    """Tell of arguments that are no inputs, by name: the plan is about their values alone."""
     if not baked:
         return []
+    ints = any(type(value) is int for value in baked.values())
     return [
         Note(
             "argument",
             f"{_are(len(baked), 'argument')} not a tensor and became part of the plan, which has "
-            f"no such input: {_list(baked)}; give a tensor for what is to vary from run to run",
+            f"no such input: {_list([f'{name}={value!r}' for name, value in baked.items()])}; "
+            f"give a tensor for what is to vary from run to run"
+            f"{', or a name in dynamic_shapes to an int' * ints}",
         )
     ]
 

@@ -31,7 +31,7 @@ from taper_runtime.providers import get_all_providers, get_available_providers, 
 from taper_runtime.session import InferenceSession, NodeArg
 
 if TYPE_CHECKING:
-    from taper_runtime import capi
+    from taper_runtime import capi, pt2
     from taper_runtime.c_delegate import CDelegate
     from taper_runtime.delegates import Delegate, Region
     from taper_runtime.iobinding import IOBinding
@@ -79,6 +79,7 @@ __all__ = [
     "list_models",
     "load",
     "load_kernels",
+    "pt2",
     "register_kernel",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
@@ -107,8 +108,8 @@ def __getattr__(name: str) -> object:
     """Import what is seldom used."""
     from importlib import import_module
 
-    if name == "capi":
-        return import_module("taper_runtime.capi")
+    if name in ("capi", "pt2"):
+        return import_module(f"taper_runtime.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'taper_runtime' has no attribute {name!r}")
     value = getattr(import_module(f"taper_runtime.{_LATER[name]}"), name)

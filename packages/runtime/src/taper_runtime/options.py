@@ -33,6 +33,9 @@ MAX_THREADS = 2**31 - 1
 #: What runs a plan; the second is for debugging.
 EXECUTORS = ("compiled", "interpreted")
 
+#: The device that is always there.
+CPU_DEVICE = "cpu"
+
 #: How a file may be opened.
 LOAD_MODES = ("map", "copy")
 
@@ -113,6 +116,12 @@ def _one_of(choices: tuple[str, ...]) -> Check:
         return str(value)
 
     return check
+
+
+def _device(name: str, value: object) -> str:
+    from taper_runtime.device import parse_device
+
+    return str(parse_device(value))
 
 
 def _limits(name: str, value: object) -> Limits:
@@ -254,20 +263,6 @@ def _planning(name: str, value: object) -> MemoryPlanning:
 _MemoryPlanning = MemoryPlanning
 
 
-def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
-    from collections.abc import Mapping
-
-    from taper_runtime.delegates import Delegate
-
-    if not isinstance(value, Mapping):
-        raise InputError(f"{name}: expected classes by backend, got {value!r}")
-    for backend, kind in value.items():
-        is_delegate = isinstance(kind, type) and issubclass(kind, Delegate)
-        if not (isinstance(backend, str) and (kind is None or is_delegate)):
-            raise InputError(f"{name}: expected subclasses of Delegate by name, got {kind!r}")
-    return MappingProxyType(dict(value))
-
-
 def _runs(name: str, value: object) -> int:
     return _whole(name, value, 1, MAX_THREADS, "a number of at least 1")
 
@@ -288,6 +283,20 @@ def _seconds(name: str, value: object, most: float) -> float:
     if type(value) not in (int, float) or not 0 < value <= most:  # type: ignore[operator]
         raise InputError(f"{name}: expected seconds, more than 0, at most {most:g}, got {value!r}")
     return float(value)  # type: ignore[arg-type]
+
+
+def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
+    from collections.abc import Mapping
+
+    from taper_runtime.delegates import Delegate
+
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name}: expected classes by backend, got {value!r}")
+    for backend, kind in value.items():
+        is_delegate = isinstance(kind, type) and issubclass(kind, Delegate)
+        if not (isinstance(backend, str) and (kind is None or is_delegate)):
+            raise InputError(f"{name}: expected subclasses of Delegate by name, got {kind!r}")
+    return MappingProxyType(dict(value))
 
 
 class SessionOptions(_Options):
@@ -311,6 +320,9 @@ class SessionOptions(_Options):
         Refuse plans with nodes that only numpy can compute.
     executor : str
         ``"compiled"``, or ``"interpreted"`` for debugging.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. A session whose device is not there is refused; here
+        that is every one but the CPU.
     load_mode : str
         ``"map"``, or ``"copy"`` for files that another process may change or truncate while they
         are in use: see :func:`taper_runtime.load`.
@@ -375,6 +387,7 @@ class SessionOptions(_Options):
     intra_op_num_threads: int
     strict_native: bool
     executor: str
+    device: str
     load_mode: str
     limits: Limits
     memory_planning: _MemoryPlanning
@@ -405,6 +418,7 @@ class SessionOptions(_Options):
         "intra_op_num_threads": (0, _threads),
         "strict_native": (False, _flag),
         "executor": (EXECUTORS[0], _one_of(EXECUTORS)),
+        "device": (CPU_DEVICE, _device),
         "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
         "limits": (Limits(), _limits),
         "memory_planning": (MemoryPlanning(), _planning),

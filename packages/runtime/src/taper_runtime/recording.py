@@ -87,11 +87,6 @@ class RecordingExecutor(Executor):
         self.executor = self.executor.with_constants(constants, generation)
         return self
 
-    @property
-    def fallback_nodes(self) -> int:
-        """See :meth:`Executor.fallback_nodes`."""
-        return self.executor.fallback_nodes
-
     def run(
         self,
         inputs: Sequence[np.ndarray],

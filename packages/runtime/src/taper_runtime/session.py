@@ -14,7 +14,7 @@ from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import ExecutionMode, RunOptions, SessionOptions
+from taper_runtime.options import CPU_DEVICE, ExecutionMode, RunOptions, SessionOptions
 from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import Dispatch, choose_providers, computing
@@ -90,8 +90,8 @@ class InferenceSession:
     UnsupportedOpError
         If a node is one that no provider computes, or with ``strict_native`` none but numpy.
     InputError
-        On an argument of another type, or an unknown provider, or if the plan has a delegate that
-        the options do not allow.
+        On an argument of another type, an unknown provider or model, a device that is not there, or
+        if the plan has a delegate that the options do not allow.
     OSError
         If the file cannot be opened, or is no regular file.
     MemoryError
@@ -121,6 +121,10 @@ class InferenceSession:
         model: str | None,
         whole: InferenceSession | None = None,
     ) -> None:
+        if options.device != CPU_DEVICE:
+            from taper_runtime.device import check_device
+
+            check_device(options.device)
         self._options, self._providers = options, providers
         # Of an entry: what it shares with the session of the whole plan.
         self._pool: FramePool = _pool(options) if whole is None else whole._pool
@@ -132,10 +136,10 @@ class InferenceSession:
             from taper_runtime.plan.weights import opened
 
             self.plan = opened(self.plan, fold=options.runtime_const_folding)
-        self._weights: SessionWeights | None = None
+        self._weights: dict[str, SessionWeights] = {}  # made when first asked for
         function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _compile(function, options, self._threads, self._pool, providers)
+        executor = _compile(function, options, self._threads, providers, self._pool)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
             executor = self._recording = _record(executor, options)
@@ -221,7 +225,7 @@ class InferenceSession:
             "options": self._options,
             "providers": self._providers,
             "state": state,
-            "weights": None if self._weights is None else self._weights.replaced(),
+            "weights": self.weights.replaced() if self._weights else None,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -269,8 +273,8 @@ class InferenceSession:
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
             session = self._entries.setdefault(name, session)
-            if self._weights is not None:
-                self._weights.again()  # replaced meanwhile, perhaps
+            if self._weights:
+                self.weights.again()  # replaced meanwhile, perhaps
         return self._entries[name]
 
     @property
@@ -279,11 +283,12 @@ class InferenceSession:
 
         See :class:`taper_runtime.weights.SessionWeights`.
         """
-        if self._weights is None:
+        if not self._weights:
             from taper_runtime.weights import SessionWeights  # imports threading
 
-            self._weights = SessionWeights(self.plan, self._swap)
-        return self._weights
+            # of threads that come here at once, one gives the session its weights
+            self._weights.setdefault("all", SessionWeights(self.plan, self._swap)).again()
+        return self._weights["all"]
 
     def _swap(self, plan: Plan, generation: int) -> None:
         """Let the runs that begin from now on use the constants of ``plan``."""
@@ -441,51 +446,39 @@ class InferenceSession:
         """
         if entry is not None and entry != self.plan.default:
             return self._entry(entry).run(output_names, input_feed, run_options, out=out)
-        begin, failed = self._log.begin(), True
         try:
-            outputs = self._run(output_names, input_feed, run_options, out)
-            failed = False
-        finally:
-            self._log.end(begin, failed)
-        return outputs
-
-    def _run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, np.ndarray],
-        run_options: RunOptions | None,
-        out: Mapping[str, np.ndarray] | None,
-    ) -> list[np.ndarray]:
-        """See :meth:`run`."""
-        stop = None
-        if run_options is not None or self._severity < 1:
-            stop = self._begin(run_options)
-        if type(input_feed) is not dict:
-            _check_mapping("input_feed", input_feed, self._inputs)
-        try:
-            arrays = [input_feed[name] for name in self._inputs]
-        except KeyError as error:
-            raise InputError(
-                f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
-                f"got {sorted(map(str, input_feed))}"
-            ) from None
-        if len(input_feed) != len(arrays):
-            unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
-            raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
-        wanted = None if output_names is None else self._wanted(output_names)
-        mine = None if out is None else self._given(out)
-        theirs = mine
-        if self._complex is not None:
-            mine = None if mine is None else list(mine)
-            self._complex.take(arrays, mine)
-        if not self.plan.states or self._state is None:
-            outputs = self._executor.run(arrays, mine, None, stop)
-        else:
-            seed = None if run_options is None else run_options.seed
-            outputs = self._state.run(self._executor, arrays, mine, seed, stop)
-        if self._complex is not None:
-            outputs = self._complex.give(outputs, theirs)
-        return outputs if not wanted else [outputs[i] for i in wanted]
+            stop = None
+            if run_options is not None or self._severity < 1:
+                stop = self._begin(run_options)
+            if type(input_feed) is not dict:
+                _check_mapping("input_feed", input_feed, self._inputs)
+            try:
+                arrays = [input_feed[name] for name in self._inputs]
+            except KeyError as error:
+                raise InputError(
+                    f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
+                    f"got {sorted(map(str, input_feed))}"
+                ) from None
+            if len(input_feed) != len(arrays):
+                unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
+                raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
+            wanted = None if output_names is None else self._wanted(output_names)
+            mine = None if out is None else self._given(out)
+            theirs = mine
+            if self._complex is not None:
+                mine = None if mine is None else list(mine)
+                self._complex.take(arrays, mine)
+            if not self.plan.states or self._state is None:
+                outputs = self._log.run(self._executor.run, arrays, mine, None, stop)
+            else:
+                seed = None if run_options is None else run_options.seed
+                outputs = self._log.run(self._state.run, self._executor, arrays, mine, seed, stop)
+            if self._complex is not None:
+                outputs = self._complex.give(outputs, theirs)
+            return outputs if not wanted else [outputs[i] for i in wanted]
+        except BaseException:
+            self._log.count_error()
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan as the module is called: the same arguments, the same structure returned.
@@ -723,8 +716,8 @@ def _compile(
     plan: Plan,
     options: SessionOptions,
     threads: int,
-    pool: FramePool,
     providers: tuple[str, ...],
+    pool: FramePool,
 ) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
     at_once = 1

@@ -10,14 +10,18 @@ from torch.export.graph_signature import (
     CustomObjArgument,
     InputKind,
     OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
     SymIntArgument,
     TensorArgument,
 )
+from torch.utils._pytree import tree_leaves
 
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import stored
+from taper_frontend.lowering.fx_nodes import is_only_computed_with
 from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,
@@ -28,10 +32,17 @@ from taper_frontend.lowering.representation import (
     stored_type,
 )
 from taper_frontend.lowering.symbols import Sizes
-from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
+from taper_frontend.lowering.trees import (
+    Tree,
+    argument_placeholders,
+    describe_tree,
+    value_leaf,
+)
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.trees import TENSORS
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -229,7 +240,7 @@ class _ProgramWalk(Walk):
         """Make a graph of what has been lowered."""
         if self.findings.refused:
             raise UnsupportedOpError(self.findings.refused)
-        outputs = [name for kind, name in results if kind == "tensor"]
+        outputs = [name for kind, name in results if kind in TENSORS]
         if holds_poison([*outputs, *map(self.value, self.written.values())]):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(map(str, outputs))
@@ -302,7 +313,10 @@ class _ProgramWalk(Walk):
         what = f"input {arg.name!r}"
         self.values[arg.name] = POISON
         if isinstance(arg, SymIntArgument):
-            self.refuse(what, "dynamic shape", "it is an int that varies; give it as a constant")
+            return self._bind_int(what, placeholders[arg.name])
+        if isinstance(arg, CustomObjArgument) and spec.kind == InputKind.CUSTOM_OBJ:
+            reason = f"an object of class {arg.class_fqn}, which no op of a plan takes; use tensors"
+            self.refuse(f"constant {spec.target!r}", "op", reason)
         elif isinstance(arg, CustomObjArgument):  # such as a generator of random numbers
             self.refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
         elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
@@ -318,6 +332,25 @@ class _ProgramWalk(Walk):
             except OpError as error:
                 self.refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]
+
+    def _bind_int(self, what: str, node: Node) -> Tree:
+        """Make an input of an int that varies: a size where shapes depend on it, else a number."""
+        name = self.add_input(self.inputs.get(node.name, node.name), TensorType("int64", ()))
+        expr = node.meta["val"].node.expr
+        if is_only_computed_with(node):
+            self.values[node.name] = name
+        elif not expr.is_symbol or expr in self.sizes.symbols:
+            reason = f"it must be {expr}, which other inputs give; compute it from their shapes"
+            self.refuse(what, "dynamic shape", reason)
+        else:
+            try:
+                size = self.sizes.add_int(expr, _example(self.program, node))
+            except OpError as error:
+                self.refuse(what, "dynamic shape", str(error))
+            else:
+                self.values[node.name] = size
+                self.context.measure(size, name)
+        return ["number", name]
 
     def _bind_states(self) -> None:
         """Make states of the buffers that the module writes to."""
@@ -346,13 +379,22 @@ class _ProgramWalk(Walk):
             return None
         if isinstance(arg, ConstantArgument):
             return value_leaf(arg.value)
-        if isinstance(arg, SymIntArgument) and not isinstance(self.value(arg.name), int):
-            return ["tensor", self.value(arg.name)]  # a number that values decide: a scalar
+        if isinstance(arg, SymIntArgument | SymFloatArgument | SymBoolArgument):
+            return self._number_result(arg)
         if spec.kind != OutputKind.USER_OUTPUT or not isinstance(arg, TensorArgument):
             kind = type(arg).__name__
             self.refuse(f"output {arg.name!r}", "op", f"expected a tensor, got a {kind}")
             return None
         return ["tensor", self.value(arg.name)]
+
+    def _number_result(self, arg: Any) -> Tree:
+        """Return the leaf of a number that a user gets: a scalar, or what it always is."""
+        value = self.value(arg.name) if arg.name in self.values else arg.name
+        if isinstance(value, Size):
+            value = self.context.size_value(value, "int64")
+        if isinstance(value, str) or value is POISON:
+            return ["number", value]
+        return value_leaf(value)
 
     def value(self, name: str) -> Any:
         """Return what stands for an FX node; a constant enters the graph when first asked for."""
@@ -406,7 +448,15 @@ class _ProgramWalk(Walk):
 def _plain(leaf: Tree) -> Tree:
     """Return a leaf with the graph's own name of its tensor."""
     kind, value = leaf
-    return [kind, str(value) if kind == "tensor" else value]
+    return [kind, str(value) if kind in TENSORS else value]
+
+
+def _example(program: ExportedProgram, node: Node) -> int | None:
+    """Return the int that the program was captured with."""
+    if program.example_inputs is None:
+        return None
+    leaves = tree_leaves(program.example_inputs)
+    return dict(zip(argument_placeholders(program), leaves, strict=False)).get(node.name)
 
 
 def _type(tensor: torch.Tensor) -> TensorType:

@@ -19,6 +19,7 @@ from taper_runtime.errors import TaperError
 from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import with_ranges
+from taper_runtime.plan.trees import leaves
 from taper_runtime.providers import CPU
 from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import size_at
@@ -106,6 +107,7 @@ class _Trials:
         options.delegates, options.allow_native_code = verifying_delegates(), True
         self.session = InferenceSession(plan, options, [CPU])
         self.given = [plan.samples[name] for name in plan.inputs]
+        self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
         self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())
         self.rng = np.random.default_rng(0)
         self.error = Difference(0.0, 0.0)
@@ -131,6 +133,8 @@ class _Trials:
         refusals = []
         for timid in (False, True):
             arrays = draw(self.given, shapes, self.rng, timid=timid)
+            if not timid:
+                self._draw_ints(arrays)
             if self.plan.sizes and not self.reference.admits(arrays):
                 refusals.append(f"torch captured it for other sizes than {shapes}")
                 break
@@ -140,6 +144,19 @@ class _Trials:
                 refusals.append(str(refused))
         self.refusals.append(refusals[0])
         return None
+
+    def _draw_ints(self, arrays: Arrays) -> None:
+        """Draw ints that vary: those that are sizes in their range, others near the example."""
+        sizes = {tensor: name for name, (tensor, _) in self.plan.origins.items()}
+        for place, name in enumerate(self.plan.inputs):
+            if ["number", name] not in self.numbers:
+                continue
+            example = int(self.given[place])
+            low, high = example - 3, example + 3
+            if name in sizes:
+                least, most = self.plan.sizes[sizes[name]]
+                low, high = max(least, 1), min(most, 2 * example + 2)
+            arrays[place] = np.array(self.rng.integers(low, high, endpoint=True))
 
     def sizes_from_zero(self) -> dict[str, tuple[int, int]]:
         """Return the plan's sizes: from 0 where module and plan agree there, else from 1."""

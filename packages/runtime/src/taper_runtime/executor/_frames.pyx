@@ -312,19 +312,19 @@ cdef class Runner:
         offsets : list of int
             Where each lies.
         nbytes : int
-            Bytes in all.
+            Bytes in all, the scratch of a run's first worker among them.
         """
         cdef Instance instance = self._latest()
         blocks = instance.blocks(self.program.bodies[0])
-        return blocks, instance.body_offsets[0], instance.arena_bytes
+        return blocks, instance.body_offsets[0], instance.scratch_at
 
-    def run(self, arrays, out=None, sizes=None, stop=None):
+    def run(self, inputs, out=None, sizes=None, stop=None):
         """One inference.
 
         Parameters
         ----------
-        arrays : sequence of numpy.ndarray
-            In the order of ``inputs``.
+        inputs : sequence of numpy.ndarray
+            In the order of the program's.
         out : sequence of numpy.ndarray or None, optional
             Per output the array to write, None for a fresh one.
         sizes : sequence of int, optional
@@ -334,7 +334,7 @@ cdef class Runner:
         Returns
         -------
         list of numpy.ndarray
-            In the order of ``outputs``.
+            In the order of the program's.
 
         Raises
         ------
@@ -343,16 +343,16 @@ cdef class Runner:
         StoppedError
             If ``stop`` has ended it.
         """
-        return self._run(arrays, out, sizes, stop, None)
+        return self._run(inputs, out, sizes, stop, None)
 
-    def profile(self, arrays, out=None, sizes=None, stop=None):
+    def profile(self, inputs, out=None, sizes=None, stop=None):
         """One inference as :meth:`run`; returns (outputs, spans).
 
         spans : per step, per worker: (begin, end, times) in nanoseconds of a monotonic clock, zeros
         where that worker had no part in the step; of a step inside a loop, all its times in one.
         """
         cdef list spans = []
-        outputs = self._run(arrays, out, sizes, stop, spans)
+        outputs = self._run(inputs, out, sizes, stop, spans)
         return outputs, spans
 
     cdef Instance _instance(self, arrays, sizes):
@@ -388,7 +388,7 @@ cdef class Runner:
             frame = <Frame>slot
         else:  # it is new
             frame = Frame.__new__(Frame)
-        frame.owner = self.program
+        frame.owner = <void *>self.program
         try:
             self._make_ready(frame, instance)
         except BaseException:

@@ -393,9 +393,9 @@ cdef class Program:
         self.saved_by = [index for index, _ in restores]
         self.n_run = len(steps)
         self.overwritten = {self._overwritten(step) for _, step in restores}
-        self.refuse = refuse
         self.threads, self.variables, self.order = threads, variables, order
         self.workers = threads if order is None else max(threads, order.leaders)
+        self.refuse = refuse
         self.dynamic = bool(variables.names)
         self.table = SizeTable(variables.names)
         self._bind(tensor_bytes)

@@ -113,11 +113,6 @@ class Executor(ABC):
         """
 
     @property
-    @abstractmethod
-    def fallback_nodes(self) -> int:
-        """How many nodes numpy computes, of the last run's sizes."""
-
-    @property
     def weights_version(self) -> int:
         """The version of the weights that the next run reads."""
         return 0

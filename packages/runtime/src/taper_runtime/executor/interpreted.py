@@ -66,11 +66,6 @@ class InterpretedExecutor(Executor):
         self._dispatch = dispatch
         self._pool = pool
 
-    @property
-    def fallback_nodes(self) -> int:
-        """See :meth:`Executor.fallback_nodes`; 0 where sizes vary, as nothing is kept of a run."""
-        return sum(step.kind == "numpy" for step in self._steps)
-
     @classmethod
     def compile(
         cls,

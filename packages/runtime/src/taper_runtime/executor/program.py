@@ -108,20 +108,6 @@ def constant_names(plan: Plan) -> list[str]:
     return [name for name in plan.constants if name not in plan.states]
 
 
-def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:
-    """Raise for steps of a program that nothing serves."""
-    found = {site.step: (site.plan, site.node) for site in sites(plan, dispatch)}
-    refuse([found[index] for index in indices], dispatch.providers)
-
-
-def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
-    """Return the step of a node that puts a state back: numpy computes it, after the run."""
-    op, attrs = definition(node)
-    inputs = [None if name is None else scope.operand(name) for name in node.inputs]
-    outputs = [scope.operand(name) for name in node.outputs]
-    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), numpy_host(op))
-
-
 def _make_order(
     plan: Plan, kept: Sequence[str], places: Container[str], nodes_at_once: int
 ) -> _program.Order | None:
@@ -135,6 +121,20 @@ def _make_order(
     own = [1 << index for index in range(len(nodes))]
     before = memory_before(order, [*in_arena, *own])
     return _program.Order(order.producers, before, min(nodes_at_once, len(nodes)))
+
+
+def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:
+    """Raise for steps of a program that nothing serves."""
+    found = {site.step: (site.plan, site.node) for site in sites(plan, dispatch)}
+    refuse([found[index] for index in indices], dispatch.providers)
+
+
+def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
+    """Return the step of a node that puts a state back: numpy computes it, after the run."""
+    op, attrs = definition(node)
+    inputs = [None if name is None else scope.operand(name) for name in node.inputs]
+    outputs = [scope.operand(name) for name in node.outputs]
+    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), numpy_host(op))
 
 
 class Place(NamedTuple):

@@ -89,16 +89,6 @@ class StagedExecutor(Executor):
         return [step for executor in self._executors for step in executor.steps]
 
     @property
-    def served(self) -> list[tuple[PlanNode, str]]:
-        """See :attr:`Executor.served`."""
-        return [each for executor in self._executors for each in executor.served]
-
-    @property
-    def fallback_nodes(self) -> int:
-        """See :meth:`Executor.fallback_nodes`."""
-        return sum(int(executor.fallback_nodes) for executor in self._executors)
-
-    @property
     def weights_version(self) -> int:
         """See :meth:`Executor.weights_version`."""
         return max((int(executor.weights_version) for executor in self._executors), default=0)
@@ -106,6 +96,11 @@ class StagedExecutor(Executor):
     def memory_planning(self) -> dict[str, Any]:
         """See :meth:`Executor.memory_planning`."""
         return self._planner.stats()
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`."""
+        return [each for executor in self._executors for each in executor.served]
 
     def run(
         self,

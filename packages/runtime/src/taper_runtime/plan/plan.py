@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.format.writer import FilePath
     from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.values import Value
     from taper_runtime.plan.weights import WeightSpec
 
 #: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
@@ -27,6 +28,19 @@ ROLES = ("input", "output", "constant", "state", "intermediate")
 STORED = ("constant", "state")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class ReadOnly(dict[str, Any]):
+    """A dict that cannot be changed: what a plan is, runs rely on."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a plan cannot be changed; plan._replace makes another")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadOnly, (dict(self),)
 
 
 class TensorSpec(NamedTuple):
@@ -406,6 +420,14 @@ class Plan(NamedTuple):
             sizes=self.sizes,
         )
 
+    def read_only(self) -> Plan:
+        """Return the plan with mappings that cannot be changed, as a load and an export give it.
+
+        Those of metadata, trees and entries' trees inside are as they were.
+        """
+        plan: Plan = _read_only(self)
+        return plan
+
     def without_values(self) -> Plan:
         """Return the plan without the values of weights, which a session may replace."""
         first = {name: self.constants[name] for name in self.states if name in self.constants}
@@ -426,6 +448,12 @@ class Plan(NamedTuple):
         from taper_runtime.notebook import plan_html
 
         return plan_html(self)
+
+    def values(self) -> list[Value]:
+        """Return what inputs, constants, states, nodes and sizes hold, each with a number."""
+        from taper_runtime.plan.values import list_values
+
+        return list_values(self)
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, that plans share which compute the same alike.
@@ -481,6 +509,19 @@ class Plan(NamedTuple):
 
         plan = completed(self) if folded else unfolded(self)
         save(plan, path, name=name, append=append)
+
+
+def _read_only(item: Any) -> Any:
+    """Return a named tuple of a plan with mappings that cannot be changed, in those inside too."""
+    changed: dict[str, Any] = {}
+    for name, value in zip(item._fields, item, strict=True):
+        if name in ("nodes", "blocks") and value:
+            changed[name] = tuple(map(_read_only, value))
+        elif name == "entries":
+            changed[name] = ReadOnly({n: _read_only(each) for n, each in value.items()})
+        elif type(value) is dict:
+            changed[name] = ReadOnly(value)
+    return item._replace(**changed)
 
 
 def _names_read(block: Block) -> Iterator[str]:
