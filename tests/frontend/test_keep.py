@@ -177,3 +177,29 @@ def test_plain_exports_are_as_before(net):
         warnings.simplefilter("error")
         plan = taper_frontend.export(net, ARGS)
     assert not any(node.blocks for node in plan.nodes)
+
+
+def test_weights_that_are_replaced_reach_the_delegate():
+    class Doubles(taper_runtime.Delegate):
+        def run(self, inputs, outputs):
+            outputs[0][...] = np.sin(inputs[0] * inputs[1]) + 1
+
+    register_backend("doubles", lambda graph: b"", Doubles)
+    try:
+        plan = taper_frontend.export(
+            Wave(),
+            ARGS,
+            partition=elementwise_regions,
+            delegate="doubles",
+            weights="replaceable",
+        )
+    finally:
+        unregister_backend("doubles")
+    options = taper_runtime.SessionOptions()
+    options.delegates = {"doubles": Doubles}
+    session = taper_runtime.InferenceSession(plan, options)
+    x = ARGS[0].numpy()
+    for factor in (1, 3):
+        session.weights.update_many({"scale": np.full(8, factor, np.float32)})
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, np.sin(factor * x) + 1, rtol=1e-5)
