@@ -1,10 +1,13 @@
 """Plans in which nodes compute sizes: valid, saved, or refused."""
 
+import numpy as np
 import pytest
 
 from measured_plans import POSITIVE, N, measured_plan
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format.reader import load
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.stages import cut
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
@@ -59,6 +62,9 @@ ATTACKS = {
     "an element before the first": (
         changed(origins={"large": ("count_2", -1)}), "plan.origins['large']",
     ),
+    "strides of other dims": (
+        changed(placements={"count_2": Placement("count_2", 0, (1, 1))}), "plan.origins['large']",
+    ),
     "no origin": (changed(origins={"large": None}), "plan.origins['large']"),
     "a node before the origin": (reordered(), "plan.nodes[0]"),
     "an input of a computed size": (with_type("second", shape=(POSITIVE,)), "plan."),
@@ -79,3 +85,56 @@ def test_attack(name):
     with pytest.raises(PlanFormatError) as caught:
         validate(plan)
     assert caught.value.field.startswith(field)
+
+
+def given_plan():
+    """The first n of x, where n is an input."""
+    n = variable("n", 0, 8)
+    specs = [
+        TensorSpec("x", "float32", (8,), "input"),
+        TensorSpec("count", "int64", (), "input"),
+        TensorSpec("cut", "float32", (n,), "intermediate"),
+        TensorSpec("y", "float32", (n,), "output"),
+    ]
+    placements = {s.name: Placement(s.name, 0, contiguous_strides(s.shape)) for s in specs}
+    placements["cut"] = Placement("x", 0, (1,))
+    return Plan(
+        nodes=(
+            PlanNode("SLICE", ("x",), ("cut",), {"axis": 0, "start": 0, "stop": n}),
+            PlanNode("NEG", ("cut",), ("y",)),
+        ),
+        tensors={spec.name: spec for spec in specs},
+        placements=placements,
+        inputs=("x", "count"),
+        outputs=("y",),
+        constants={},
+        sizes={"n": (0, 8)},
+        origins={"n": ("count", 0)},
+    )
+
+
+def test_a_size_may_be_an_input():
+    plan = given_plan()
+    validate(plan)
+    (stage,) = cut(plan)
+    assert stage.measured == {"n": ("count", 0)}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_a_size_is_an_int64(dtype):
+    plan = given_plan()
+    spec = plan.tensors["count"]._replace(dtype=dtype)
+    with pytest.raises(PlanFormatError, match="expected an int64 tensor"):
+        validate(plan._replace(tensors={**plan.tensors, "count": spec}))
+
+
+def test_a_constant_is_no_size():
+    plan = given_plan()
+    spec = plan.tensors["count"]._replace(role="constant")
+    changed = plan._replace(
+        tensors={**plan.tensors, "count": spec},
+        inputs=("x",),
+        constants={"count": np.array(3)},
+    )
+    with pytest.raises(PlanFormatError, match="expected a tensor that a node makes, or an input"):
+        validate(changed)

@@ -16,13 +16,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.numbers import int_oo
 
 from taper_frontend.capture import capture
-from taper_frontend.dims import Axis, tensor_inputs, torch_shapes
+from taper_frontend.dims import Axis, plan_inputs, torch_shapes
 from taper_frontend.errors import CaptureError, ExportError, FixedSizeError, UnsupportedOpError
 from taper_frontend.refusals import is_about_dims, of_dims
 from taper_runtime.sizes import UNBOUNDED, linear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.export import ExportedProgram
 
@@ -108,14 +108,14 @@ def check_range(plan: Plan, axes: Sequence[Axis]) -> None:
 
 
 def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hinted: bool) -> _T:
-    module, args, kwargs, axes, _ = request
+    module, args, kwargs, axes, ints, _ = request
     doubled = [axis for axis in axes if axis.size == 1 and axis.varies]
     while True:
         try:
             program = capture(
                 module,
-                *_doubled(args, kwargs, doubled),
-                dynamic_shapes=torch_shapes(module, args, kwargs, axes),
+                *_doubled(request, doubled),
+                dynamic_shapes=torch_shapes(module, args, kwargs, axes, ints),
             )
             kept = [axis for axis in doubled if _varies(program, axis)]
             if len(kept) < len(doubled):
@@ -132,12 +132,11 @@ def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hin
         doubled = batches if len(batches) < len(doubled) else []
 
 
-def _doubled(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], axes: Sequence[Axis]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _doubled(request: Request, axes: Sequence[Axis]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with the rows along these axes twice."""
-    leaves, spec = tree_flatten((args, dict(kwargs)))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    leaves, spec = tree_flatten((request.args, request.kwargs))
+    ints = request.ints
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) or i in ints]
     for axis in axes:
         place = places[axis.tensor]
         leaves[place] = torch.cat([leaves[place]] * 2, axis.axis)
@@ -146,7 +145,7 @@ def _doubled(
 
 
 def _varies(program: ExportedProgram, axis: Axis) -> bool:
-    size = tensor_inputs(program)[axis.tensor].meta["val"].shape[axis.axis]
+    size = plan_inputs(program)[axis.tensor].meta["val"].shape[axis.axis]
     return isinstance(size, torch.SymInt) and not size.node.expr.is_number
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from itertools import chain, count
+from itertools import chain, count, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.export import AdditionalInputs, Dim, ShapesCollection
 from torch.export.dynamic_shapes import _combine_args, _DimHint, _DimHintType, _tree_map_with_path
-from torch.utils._pytree import keystr
+from torch.utils._pytree import keystr, tree_flatten, tree_leaves, tree_unflatten
 
 from taper_frontend.errors import ExportError, FixedSizeError
 from taper_frontend.guards import (
@@ -19,7 +19,7 @@ from taper_frontend.guards import (
     lines_that_bound,
     shape_env,
 )
-from taper_frontend.lowering.trees import argument_placeholders, tensor_leaves
+from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.notes import Note
 from taper_runtime.sizes import UNBOUNDED, is_name, is_static, linear
 
@@ -38,7 +38,7 @@ class Axis(NamedTuple):
     Attributes
     ----------
     tensor : int
-        Which of the tensors among the arguments.
+        Which of the inputs: tensors among the arguments, and ints that vary.
     axis : int
     input : str
         The name of the input.
@@ -75,6 +75,18 @@ class Axis(NamedTuple):
         return not isinstance(self.dim, int) and hint != _DimHintType.STATIC
 
 
+class Int(NamedTuple):
+    """An int among the arguments that is to vary.
+
+    Attributes
+    ----------
+    name : str
+        The user's for its value, empty if none was given.
+    """
+
+    name: str
+
+
 class Dims(NamedTuple):
     """What became of the dimensions of a program's inputs.
 
@@ -93,57 +105,35 @@ class Dims(NamedTuple):
     notes: list[Note]
 
 
-def requested_axes(
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    names: Sequence[str],
-    dynamic_shapes: Any,
-    dynamic_axes: Mapping[str, Any] | None,
-) -> list[Axis]:
-    """Read ``dynamic_shapes`` or ``dynamic_axes`` of :func:`taper_frontend.export`.
+def requested_shapes(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> dict[int, Any]:
+    """Return what ``dynamic_shapes`` of :func:`taper_frontend.export` says of each leaf.
 
-    Parameters
-    ----------
-    module, args, kwargs
-        Each tensor among the arguments stands there once.
-    names : sequence of str
-        The names of the inputs: of the tensors among the arguments, in order.
-    dynamic_shapes, dynamic_axes
-        At most one of them.
+    Leaves are those of ``(args, kwargs)``, in order.
 
     Raises
     ------
     ExportError
-        If they do not fit the arguments.
+        If it does not fit the arguments, or says something of what is no tensor and no int.
     """
-    if dynamic_shapes is not None and dynamic_axes is not None:
-        raise ExportError("expected dynamic_shapes or dynamic_axes, got both")
-    tensors = tensor_leaves((args, kwargs))
-    index_of = {id(x): index for index, x in enumerate(tensors)}
-    axes: list[Axis] = []
+    if isinstance(dynamic_shapes, ShapesCollection | AdditionalInputs):
+        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))  # type: ignore[no-untyped-call]
+    if not dynamic_shapes:
+        return {}
+    found: dict[int, Any] = {}
 
-    def collect(path: Any, x: Any, wanted: Any) -> None:
+    def collect(path: Any, leaf: _Leaf, wanted: Any) -> None:
         if not wanted:
             return
-        if not isinstance(x, torch.Tensor):
+        if not isinstance(leaf.value, torch.Tensor) and type(leaf.value) is not int:
             raise ExportError(
-                f"dynamic_shapes: {_spell(path)}: expected None for what is no tensor, got {wanted}"
+                f"dynamic_shapes: {_spell(path)}: expected None for what is no tensor and no int, "
+                f"got {wanted}"
             )
-        tensor = index_of[id(x)]
-        places = wanted.items() if isinstance(wanted, dict) else enumerate(wanted)
-        source = f"L{keystr(path)}"
-        for axis, dim in places:
-            if dim is not None:
-                axes.append(_axis(tensor, names[tensor], source, x, axis, dim))
+        found[leaf.place] = wanted
 
-    combined: Any = _combine_args(module, args, dict(kwargs))
-    if dynamic_axes is not None:
-        by_tensor = _by_tensor(dynamic_axes, names)
-        _tree_map_with_path(
-            lambda path, x: collect(path, x, by_tensor.get(index_of.get(id(x), -1))), combined
-        )
-        return axes
+    combined = _combined(module, args, kwargs)
     if isinstance(dynamic_shapes, tuple | list):
         if len(dynamic_shapes) != len(combined):
             raise ExportError(
@@ -151,45 +141,140 @@ def requested_axes(
                 f"({', '.join(combined)}), got {len(dynamic_shapes)}"
             )
         dynamic_shapes = dict(zip(combined, dynamic_shapes, strict=True))
-    if dynamic_shapes:
-        if dynamic_shapes.keys() != combined.keys():
+    if dynamic_shapes.keys() != combined.keys():
+        raise ExportError(
+            f"dynamic_shapes: expected the arguments {', '.join(combined)}, "
+            f"got {', '.join(map(str, dynamic_shapes))}"
+        )
+    try:
+        _tree_map_with_path(collect, combined, dynamic_shapes, tree_name="inputs")
+    except ExportError:
+        raise
+    except Exception as error:  # torch's, of a structure that is not the arguments'
+        raise ExportError(f"dynamic_shapes: {str(error).splitlines()[0]}") from error
+    return found
+
+
+def requested_ints(leaves: Sequence[Any], shapes: Mapping[int, Any]) -> dict[int, Int]:
+    """Return the ints among the leaves that are to vary, by their places.
+
+    Raises
+    ------
+    ExportError
+        If one is to vary in a way that ints cannot.
+    """
+    ints = {}
+    for place, wanted in shapes.items():
+        if isinstance(leaves[place], torch.Tensor):
+            continue
+        if not (is_name(wanted) if isinstance(wanted, str) else isinstance(wanted, _DimHint)):
             raise ExportError(
-                f"dynamic_shapes: expected the arguments {', '.join(combined)}, "
-                f"got {', '.join(map(str, dynamic_shapes))}"
+                "dynamic_shapes: expected a name of letters, digits and _, or Dim.DYNAMIC, for an "
+                f"int that varies, got {wanted!r}"
             )
-        try:
-            _tree_map_with_path(collect, combined, dynamic_shapes, tree_name="inputs")
-        except ExportError:
-            raise
-        except Exception as error:  # torch's, of a structure that is not the arguments'
-            raise ExportError(f"dynamic_shapes: {str(error).splitlines()[0]}") from error
+        if isinstance(wanted, str) or wanted.type != _DimHintType.STATIC:
+            ints[place] = Int(wanted if isinstance(wanted, str) else "")
+    return ints
+
+
+def requested_axes(
+    leaves: Sequence[Any],
+    sources: Sequence[str],
+    inputs: Mapping[int, str],
+    shapes: Mapping[int, Any],
+) -> list[Axis]:
+    """Return the dimensions of the inputs that are to vary.
+
+    Parameters
+    ----------
+    leaves : sequence
+        Those of the arguments.
+    sources : sequence of str
+        What torch calls each.
+    inputs : mapping of int to str
+        The names of those that are inputs of the plan, by their places, in order.
+    shapes : mapping of int to object
+        As :func:`requested_shapes` or :func:`shapes_by_name` gives it.
+
+    Raises
+    ------
+    ExportError
+        If they do not fit the arguments.
+    """
+    axes: list[Axis] = []
+    for number, (place, name) in enumerate(inputs.items()):
+        x, wanted = leaves[place], shapes.get(place)
+        if wanted is None or not isinstance(x, torch.Tensor):
+            continue
+        for axis, dim in wanted.items() if isinstance(wanted, dict) else enumerate(wanted):
+            if dim is not None:
+                axes.append(_axis(number, name, sources[place], x, axis, dim))
     return axes
 
 
-def as_tree(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
-) -> Any:
-    """Return ``dynamic_shapes`` as a tree of the arguments' structure, where it is another form."""
-    if isinstance(dynamic_shapes, ShapesCollection | AdditionalInputs):
-        return dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))  # type: ignore[no-untyped-call]
-    return dynamic_shapes
+def shapes_by_name(dynamic_axes: Mapping[str, Any], inputs: Mapping[int, str]) -> dict[int, Any]:
+    """Return what ``dynamic_axes`` says of each leaf; shapes of outputs follow from the model."""
+    given = {}
+    for place, name in inputs.items():
+        axes = dynamic_axes.get(name)
+        if axes:
+            given[place] = dict(axes) if hasattr(axes, "keys") else dict.fromkeys(axes, Dim.AUTO)
+    return given
+
+
+def leaf_sources(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """Return what torch calls each leaf of ``(args, kwargs)``."""
+    sources: dict[int, str] = {}
+
+    def note(path: Any, leaf: _Leaf) -> None:
+        sources[leaf.place] = f"L{keystr(path)}"
+
+    _tree_map_with_path(note, _combined(module, args, kwargs))
+    return [sources[place] for place in range(len(sources))]
 
 
 def torch_shapes(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], axes: Sequence[Axis]
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    axes: Sequence[Axis],
+    ints: Mapping[int, Int],
 ) -> Any:
-    """Return the axes as torch.export takes them; None if there are none."""
-    if not axes:
+    """Return what varies as torch.export takes it; None if nothing does."""
+    if not axes and not ints:
         return None
-    tensors = tensor_leaves((args, kwargs))
-    dims: dict[int, dict[int, Any]] = {}
+    leaves = tree_leaves((args, dict(kwargs)))
+    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) or i in ints]
+    wanted: dict[int, Any] = dict.fromkeys(ints, Dim.DYNAMIC)
     for axis in axes:
-        dims.setdefault(id(tensors[axis.tensor]), {})[axis.axis] = axis.dim
-    combined: Any = _combine_args(module, args, dict(kwargs))
-    return _tree_map_with_path(lambda path, x: dims.get(id(x)), combined)
+        wanted.setdefault(places[axis.tensor], {})[axis.axis] = axis.dim
+    combined = _combined(module, args, kwargs)
+    return _tree_map_with_path(lambda path, leaf: wanted.get(leaf.place), combined)
 
 
-def settle(program: ExportedProgram, inputs: Mapping[str, str], axes: Sequence[Axis]) -> Dims:
+class _Leaf:
+    """A leaf of the arguments, and which it is."""
+
+    def __init__(self, place: int, value: Any) -> None:
+        self.place = place
+        self.value = value
+
+
+def _combined(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the arguments by name, each leaf with its place."""
+    leaves, spec = tree_flatten((args, dict(kwargs)))
+    marked = tree_unflatten([_Leaf(place, leaf) for place, leaf in enumerate(leaves)], spec)
+    return _combine_args(module, *marked)
+
+
+def settle(
+    program: ExportedProgram,
+    inputs: Mapping[str, str],
+    axes: Sequence[Axis],
+    ints: Sequence[Int] = (),
+) -> Dims:
     """Name the sizes that vary, and tell what became of those that were to.
 
     Parameters
@@ -199,13 +284,15 @@ def settle(program: ExportedProgram, inputs: Mapping[str, str], axes: Sequence[A
         The placeholder of each argument -> the name of the input.
     axes : sequence of Axis
         Those that were to vary.
+    ints : sequence of Int
+        Those that vary, in order.
 
     Raises
     ------
     ExportError
         If one does not that had to, or two of one name are different sizes.
     """
-    tensors = tensor_inputs(program)
+    tensors = plan_inputs(program)
     env = shape_env(program)
     dims = Dims({}, frozenset(), [])
     ranged: set[str] = set()
@@ -223,8 +310,27 @@ def settle(program: ExportedProgram, inputs: Mapping[str, str], axes: Sequence[A
         if isinstance(axis.dim, Dim) or getattr(axis.dim, "min", None) is not None:
             ranged.update(symbols)
     _check_equal(axes, tensors)
+    _name_ints(dims.names, tensors, inputs, ints)
     _name_by_place(dims.names, tensors, inputs)
     return dims._replace(ranged=frozenset(ranged))
+
+
+def _name_ints(
+    names: dict[str, str],
+    nodes: Sequence[torch.fx.Node],
+    inputs: Mapping[str, str],
+    ints: Sequence[Int],
+) -> None:
+    """Name the symbols of ints that vary, after themselves where the user gave no name."""
+    varying = [node for node in nodes if isinstance(node.meta["val"], torch.SymInt)]
+    for node, each in zip_longest(varying, ints, fillvalue=None):
+        assert node is not None
+        value: Any = node.meta["val"]
+        symbol = str(value.node.expr)
+        name = each.name if each is not None and each.name else _identifier(inputs[node.name])
+        while name in names.values():
+            name += "_"
+        names.setdefault(symbol, name)
 
 
 def _name_by_place(
@@ -234,7 +340,7 @@ def _name_by_place(
     places = [
         (size.node.expr, f"{_identifier(inputs[node.name])}_dim{axis}")
         for node in tensors
-        for axis, size in enumerate(node.meta["val"].shape)
+        for axis, size in enumerate(getattr(node.meta["val"], "shape", ()))
         if isinstance(size, torch.SymInt)
     ]
     for expr, place in sorted(places, key=lambda each: not each[0].is_symbol):
@@ -251,11 +357,15 @@ def _identifier(name: str) -> str:
     return text if text.isidentifier() else f"input_{text}"
 
 
-def tensor_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
-    """Return the placeholders of the tensors among a program's arguments, in order."""
+def plan_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+    """Return the placeholders of a program's arguments that a plan has as inputs, in order.
+
+    They are the tensors, and the ints that vary.
+    """
     nodes = {node.name: node for node in program.graph.nodes}
     arguments = [nodes[name] for name in argument_placeholders(program)]
-    return [node for node in arguments if isinstance(node.meta.get("val"), torch.Tensor)]
+    kinds = (torch.Tensor, torch.SymInt)
+    return [node for node in arguments if isinstance(node.meta.get("val"), kinds)]
 
 
 def of_ranges(
@@ -277,7 +387,7 @@ def of_ranges(
     """
     graph = lowered.graph
     env = shape_env(program)
-    placeholders = tensor_inputs(program)
+    placeholders = plan_inputs(program)
     notes: dict[str, Note] = {}
     for axis in axes:
         size = graph.tensors[graph.inputs[axis.tensor]].shape[axis.axis]
@@ -347,16 +457,6 @@ def _axis(tensor: int, name: str, source: str, x: torch.Tensor, axis: Any, dim: 
     return Axis(
         tensor, axis, name, f"{source}.size()[{axis}]", x.shape[axis], called, dim, required
     )
-
-
-def _by_tensor(dynamic_axes: Mapping[str, Any], names: Sequence[str]) -> dict[int, dict[int, Any]]:
-    """Return the axes of each tensor, by their numbers; those of outputs follow from the model."""
-    given = {}
-    for index, name in enumerate(names):
-        axes = dynamic_axes.get(name)
-        if axes is not None:
-            given[index] = dict(axes) if hasattr(axes, "keys") else dict.fromkeys(axes, Dim.AUTO)
-    return given
 
 
 def _note_of_fixed(axis: Axis, line: str) -> Note:

@@ -14,7 +14,7 @@ from taper_frontend.attempts import attempt
 from taper_frontend.capture import Model, capture
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.dims import Axis, of_ranges, settle
+from taper_frontend.dims import Axis, Int, of_ranges, settle
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
 from taper_frontend.lowering.source import without_module
@@ -22,7 +22,7 @@ from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan, stored_bytes
 from taper_frontend.request import make_request
 from taper_runtime.executor.executor import definition, input_types, output_types
-from taper_runtime.executor.sites import CONTROL, sites
+from taper_runtime.executor.sites import sites
 from taper_runtime.machine.cost import Place, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted
@@ -181,8 +181,8 @@ def explain(
     try:
         if request is None:
             return _explain(capture(module, dynamic_shapes=dynamic_shapes))
-        notes = request.notes
-        return attempt(request, lambda tried: _explain(tried.program, tried.axes, notes))
+        notes, ints = request.notes, [*request.ints.values()]
+        return attempt(request, lambda tried: _explain(tried.program, tried.axes, notes, ints))
     except CaptureError as error:
         node = UnsupportedNode("torch.export", error.category, error.reason, error.source)
     except ExportError as error:
@@ -191,11 +191,14 @@ def explain(
 
 
 def _explain(
-    program: ExportedProgram, axes: Sequence[Axis] = (), notes: Sequence[Note] = ()
+    program: ExportedProgram,
+    axes: Sequence[Axis] = (),
+    notes: Sequence[Note] = (),
+    ints: Sequence[Int] = (),
 ) -> Explanation:
     """Explain a captured program."""
     inputs = input_names(program)
-    dims = settle(program, inputs, axes)
+    dims = settle(program, inputs, axes, ints)
     surveyed = survey(program, dims.names, ranged=dims.ranged)
     graph = surveyed.graph
     weights = stored_bytes(graph)
@@ -269,7 +272,7 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
 
 def _estimate(site: Site) -> float:
     """Return nanoseconds, roughly: what a native kernel would take, as often as sizes tell."""
-    if site.node.op in CONTROL:  # its time is that of what is inside
+    if site.runs_blocks:  # its time is that of what is inside
         return 0.0
     op, attrs = definition(site.node)
     inputs, outputs = input_types(site.plan, site.node), output_types(site.plan, site.node)

@@ -7,20 +7,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.partition import Partition, Regions, find_backend
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.trace import trace_path, tracing
-from taper_frontend.dims import Axis, check_axes, of_ranges, settle, tensor_inputs
+from taper_frontend.dims import Axis, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
-from taper_frontend.lowering.trees import tensor_leaves
+from taper_frontend.lowering.keep import Keep
+from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.names import check_names, input_names, output_names
-from taper_frontend.notes import Note, of_plan, stored_bytes, warn
+from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
@@ -57,6 +60,9 @@ def export(
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
     passes: Sequence[Pass | str] | None = None,
+    keep: Sequence[str] = (),
+    partition: Regions | None = None,
+    delegate: str | None = None,
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -73,16 +79,19 @@ def export(
         ``.pt2`` file.
     args, kwargs
         Example arguments, nested as the module takes them. Values that are not tensors become part
-        of the plan. A program or file carries its own.
+        of the plan, but for ints to which ``dynamic_shapes`` gives a name. A program or file
+        carries its own.
     input_names, output_names : sequence of str, optional
-        One name for each tensor among the arguments, or the results, in order. The default is the
-        path to it: the argument's name, keys, fields and positions, joined by dots; see
-        :mod:`taper_frontend.names`.
+        One name for each tensor among the arguments, or the results, and each int that varies, in
+        order. The default is the path to it: the argument's name, keys, fields and positions,
+        joined by dots; see :mod:`taper_frontend.names`.
     dynamic_shapes
         As ``torch.export.export`` takes them, or with strings in place of ``Dim``: ``({0: "batch",
         1: "length"},)``. Dimensions named here vary from run to run; those of one name are one
         size. A ``Dim`` has to vary over its whole range; a string or ``Dim.AUTO`` as far as the
-        model allows.
+        model allows. An int among the arguments that has a name there, ``(None, "steps")``, or
+        ``Dim.DYNAMIC``, is an input of the plan: a scalar of int64, from 0 on where shapes depend
+        on it.
     dynamic_axes : mapping of str to mapping or sequence, optional
         The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
         {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. Outputs may stand there too;
@@ -92,6 +101,17 @@ def export(
         default is :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is
         the list of steps, with the passes that :func:`taper_frontend.passes.register_pass` has
         given a place among them; ``()`` exports the graph as lowered.
+    keep : sequence of str, optional
+        ATen ops, such as ``"aten.relu.default"``, whose calls stay nodes of their own: no pass
+        changes or fuses them, and a kernel of yours (:func:`taper_runtime.register_kernel`) can
+        compute them.
+    partition : callable, optional
+        ``(Graph) -> regions``, each a list of nodes by their first outputs, which become nodes that
+        ``delegate`` computes; ``lambda graph: [list(graph.nodes)]`` is all.
+    delegate : str, optional
+        The backend that makes bytes of each region: ``"c"``, or one of
+        :func:`taper_frontend.delegates.register_backend`. A region that it cannot take stays on the
+        CPU, with a warning that has the reason.
     verify : bool
         Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
@@ -139,6 +159,10 @@ def export(
     """
     if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
         raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
+    if (partition is None) != (delegate is None):
+        raise ExportError("partition, delegate: expected both or none")
+    if delegate is not None:
+        find_backend(delegate)
     if weights not in WEIGHTS:
         raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
     options = Options(
@@ -146,6 +170,9 @@ def export(
         output_names,
         passes,
         trace=trace_path(trace),
+        keep=Keep(keep),
+        regions=partition,
+        delegate=delegate or "",
         replaceable=weights == "replaceable",
     )
     with _steps(progress) as step:
@@ -181,8 +208,11 @@ class Options(NamedTuple):
 
     Attributes
     ----------
-    input_names, output_names, passes
+    input_names, output_names, passes, delegate
         As :func:`export` takes them.
+    keep : Keep
+    regions : callable, optional
+        What it calls ``partition``.
     trusting : bool
         Whether sizes start where torch says, and not below.
     trace : Path, optional
@@ -199,6 +229,9 @@ class Options(NamedTuple):
     trusting: bool = False
     trace: Path | None = None
     title: str = "model"
+    keep: Keep = Keep()
+    regions: Regions | None = None
+    delegate: str = ""
     replaceable: bool = False
 
 
@@ -206,6 +239,7 @@ def compile_program(
     program: ExportedProgram,
     axes: Sequence[Axis] = (),
     notes: Sequence[Note] = (),
+    ints: Sequence[Int] = (),
     *,
     options: Options | None = None,
     step: Callable[[str], None] = lambda name: None,
@@ -219,13 +253,15 @@ def compile_program(
         The dimensions that were to vary.
     notes : sequence of Note
         What is known already that a user should know.
+    ints : sequence of Int
+        The ints among the arguments that were to vary, in order.
     options : Options, optional
     step : callable
         Gets the name of each step before it runs.
     """
     options = options or Options()
     inputs = _input_names(program, options.input_names)
-    dims = settle(program, inputs, axes)
+    dims = settle(program, inputs, axes, ints)
     step("lower")
     lowered = lower(
         program,
@@ -233,15 +269,17 @@ def compile_program(
         ranged=dims.ranged,
         trusting=options.trusting,
         inputs=inputs,
+        keep=options.keep,
         replaceable=options.replaceable,
     )
     graph = lowered.graph
     weights = stored_bytes(graph)
     step("optimize")
     nodes_lowered = len(graph.nodes)
+    partition = Partition(options.regions, options.delegate) if options.regions else None
     with tracing(graph, options.trace, options.title):
         named = _output_names(program, lowered, options.output_names)
-        records = compile_graph(graph, options.passes, output_names=named)
+        records = compile_graph(graph, options.passes, partition=partition, output_names=named)
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
@@ -273,6 +311,7 @@ def compile_program(
         *dims.notes,
         *of_ranges(lowered, program, axes, dims.names),
         *of_plan(plan, weights),
+        *of_partition(options.delegate, [] if partition is None else partition.left),
     ]
     return plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
 
@@ -288,7 +327,8 @@ def _compile(
 
     def make(options: Options) -> Plan:
         program = tried.program
-        plan = compile_program(program, tried.axes, request.notes, options=options, step=step)
+        ints = [*request.ints.values()]
+        plan = compile_program(program, tried.axes, request.notes, ints, options=options, step=step)
         _check_example(plan)
         if not verify:
             return plan
@@ -320,7 +360,7 @@ def _input_names(program: ExportedProgram, given: Sequence[str] | None) -> dict[
     names = input_names(program)
     if given is None:
         return names
-    tensors = [node.name for node in tensor_inputs(program)]
+    tensors = [node.name for node in plan_inputs(program)]
     check_names("input_names", given, [names[name] for name in tensors])
     return names | dict(zip(tensors, given, strict=True))
 
@@ -347,8 +387,11 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
     """Example inputs by name, from what the program was captured with."""
     if program.example_inputs is None:
         return {}
-    tensors = tensor_leaves(program.example_inputs)
-    return {name: stored(t).copy() for name, t in zip(graph.inputs, tensors, strict=False)}
+    leaves = dict(
+        zip(argument_placeholders(program), tree_leaves(program.example_inputs), strict=True)
+    )
+    given = (torch.as_tensor(leaves[node.name]) for node in plan_inputs(program))
+    return {name: stored(x).copy() for name, x in zip(graph.inputs, given, strict=False)}
 
 
 def _renamed(tree: Any, names: Iterator[str]) -> Any:

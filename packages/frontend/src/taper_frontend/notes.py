@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import ExportWarning
 from taper_frontend.lowering.source import without_module
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
 #: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary
 #: as they were to, ways that the module takes for some sizes alone, arguments that became
-#: constants, the size of the file, state.
-KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state")
+#: constants, the size of the file, state, regions that a delegate does not take.
+KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate")
 
 #: A file is much larger than its weights from this factor and this many bytes on.
 LARGE_FACTOR, LARGE_BYTES = 1.5, 10_000_000
@@ -48,6 +47,17 @@ def warn(notes: Sequence[Note]) -> None:
         warnings.warn(ExportWarning(note.text, note.kind), stacklevel=3)
 
 
+def of_partition(backend: str, left: Sequence[str]) -> list[Note]:
+    """Tell of regions that a delegate does not take, and why."""
+    if not left:
+        return []
+    more = f"\n  and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
+    listed = "\n  ".join(left[:_LISTED])
+    count = counted(len(left), "region")
+    text = f"the CPU computes {count} that delegate {backend!r} does not take:\n  {listed}{more}"
+    return [Note("delegate", text)]
+
+
 def of_mode(module: torch.nn.Module) -> list[Note]:
     """Tell of parts in training mode that compute something else in it."""
     parts = [
@@ -66,21 +76,18 @@ def of_mode(module: torch.nn.Module) -> list[Note]:
     ]
 
 
-def of_arguments(names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> list[Note]:
-    """Tell of arguments that are no tensors: the plan is about their values alone."""
-    leaves = tree_leaves((args, dict(kwargs)))
-    baked = [
-        f"{name}={leaf!r}"
-        for name, leaf in zip(names, leaves, strict=True)
-        if not isinstance(leaf, torch.Tensor)
-    ]
+def of_arguments(baked: Mapping[str, Any]) -> list[Note]:
+    """Tell of arguments that are no inputs, by name: the plan is about their values alone."""
     if not baked:
         return []
+    ints = any(type(value) is int for value in baked.values())
     return [
         Note(
             "argument",
             f"{_are(len(baked), 'argument')} not a tensor and became part of the plan, which has "
-            f"no such input: {_list(baked)}; give a tensor for what is to vary from run to run",
+            f"no such input: {_list([f'{name}={value!r}' for name, value in baked.items()])}; "
+            f"give a tensor for what is to vary from run to run"
+            f"{', or a name in dynamic_shapes to an int' * ints}",
         )
     ]
 

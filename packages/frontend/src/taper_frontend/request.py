@@ -8,7 +8,16 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only, tree_structure
 
 from taper_frontend.arguments import check_arguments
-from taper_frontend.dims import Axis, as_tree, requested_axes
+from taper_frontend.dims import (
+    Axis,
+    Int,
+    leaf_sources,
+    requested_axes,
+    requested_ints,
+    requested_shapes,
+    shapes_by_name,
+)
+from taper_frontend.errors import ExportError
 from taper_frontend.names import argument_names, check_names, leaf_names
 from taper_frontend.notes import Note, of_arguments, of_mode
 
@@ -26,6 +35,8 @@ class Request(NamedTuple):
         Copies: a tensor given twice is two inputs.
     axes : list of Axis
         The dimensions that are to vary.
+    ints : dict of int to Int
+        The ints that are to vary, by their places among the leaves of the arguments.
     notes : list of Note
         What a user should know, as far as it can be told.
     """
@@ -34,6 +45,7 @@ class Request(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     axes: list[Axis]
+    ints: dict[int, Int]
     notes: list[Note]
 
 
@@ -53,19 +65,25 @@ def make_request(
         If the arguments do not fit the module, or the names or dimensions the arguments.
     """
     check_arguments(module, args, kwargs)
+    if dynamic_shapes is not None and dynamic_axes is not None:
+        raise ExportError("expected dynamic_shapes or dynamic_axes, got both")
     given = tuple(args), dict(kwargs or {})
-    dynamic_shapes = as_tree(module, *given, dynamic_shapes)
     own: tuple[tuple[Any, ...], dict[str, Any]]
     own = tree_map_only(torch.Tensor, torch.Tensor.clone, given)
-    leaves = leaf_names(argument_names(module, *own), tree_structure(own))
-    inputs = [
-        name
-        for name, leaf in zip(leaves, tree_leaves(own), strict=True)
-        if isinstance(leaf, torch.Tensor)
-    ]
+    leaves = tree_leaves(own)
+    shapes = requested_shapes(module, *given, dynamic_shapes)
+    ints = requested_ints(leaves, shapes)
+    names = leaf_names(argument_names(module, *own), tree_structure(own))
+    inputs = {
+        place: name
+        for place, name in enumerate(names)
+        if isinstance(leaves[place], torch.Tensor) or place in ints
+    }
     if input_names is not None:
-        check_names("input_names", input_names, inputs)
-        inputs = list(input_names)
-    axes = requested_axes(module, *own, inputs, dynamic_shapes, dynamic_axes)
-    notes = [*of_mode(module), *of_arguments(leaves, *own)]
-    return Request(module, *own, axes, notes)
+        check_names("input_names", input_names, [*inputs.values()])
+        inputs = dict(zip(inputs, input_names, strict=True))
+    if dynamic_axes is not None:
+        shapes = shapes_by_name(dynamic_axes, inputs)
+    axes = requested_axes(leaves, leaf_sources(module, *own), inputs, shapes)
+    baked = {names[i]: leaf for i, leaf in enumerate(leaves) if i not in inputs}
+    return Request(module, *own, axes, ints, [*of_mode(module), *of_arguments(baked)])

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -89,6 +89,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "sizes": {name: _size_data(plan, name) for name in plan.sizes},
         "weights_bytes": memory.weights,
         "arena_bytes": memory.arena,
+        "parallel_arena_bytes": parallel_arena(plan),
         "lower_bound_bytes": memory.lower_bound,
         "intermediates_bytes": memory.intermediates,
         "memory_sizes": dict(memory.sizes),
@@ -274,10 +275,12 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
 
 
 def _origin(plan: Plan, size: str) -> str:
-    """Say which node computes a size, if one does."""
+    """Say which node computes a size, or which input holds it, if one does."""
     if size not in plan.origins:
         return ""
     tensor, element = plan.origins[size]
+    if tensor in plan.inputs:
+        return f", held by input {tensor}"
     which = f"element {element} of " if plan.tensors[tensor].type.size != 1 else ""
     return f", computed: {which}{tensor}"
 

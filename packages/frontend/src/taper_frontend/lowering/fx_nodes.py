@@ -11,6 +11,7 @@ from torch.export.graph_signature import CustomObjArgument
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from taper_frontend.lowering.context import Refusal
+from taper_frontend.lowering.numbers import NUMBERS
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.lowering.representation import refused_type
 from taper_frontend.lowering.trees import tensor_leaves
@@ -96,6 +97,51 @@ def find_handler(node: Node) -> Handler | None:
 def is_item(node: Node) -> bool:
     """Whether the node takes a number out of a tensor."""
     return str(node.target) in ("aten.item.default", "aten._local_scalar_dense.default")
+
+
+def is_only_computed_with(node: Node) -> bool:
+    """Whether an int goes into arithmetic alone: no shape, no guard and no other rule needs it.
+
+    Then it may be negative, and a plan need not know it before a run.
+    """
+    symbols = node.meta["val"].node.expr.free_symbols
+    env = node.meta["val"].node.shape_env
+    if any(guard.expr.free_symbols & symbols for guard in env.guards):
+        return False
+    shapes = [value.shape for value in tensors_of(node.graph.nodes)]
+    if any(_symbols(size) & symbols for shape in shapes for size in shape):
+        return False
+    limits = env.var_to_range.get(next(iter(symbols), None))
+    return (limits is None or not limits.lower > 0) and _computes_only(node, set())
+
+
+def _symbols(size: Any) -> set[Any]:
+    """Return torch's symbols in a size."""
+    return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
+
+
+def _computes_only(number: Node, seen: set[Node]) -> bool:
+    """Whether each node that is given a number takes it as a tensor, or computes another of it."""
+    seen.add(number)
+    for user in number.users:
+        if user.op == "output" or user in seen:
+            continue
+        if isinstance(user.meta.get("val"), torch.SymInt):
+            if user.target not in NUMBERS or not _computes_only(user, seen):
+                return False
+        elif not _takes_as_tensors(user, number):
+            return False
+    return True
+
+
+def _takes_as_tensors(node: Node, number: Node) -> bool:
+    """Whether the schema of a node's op has a tensor wherever the node is given this number."""
+    if not isinstance(node.target, OpOverload) or number in node.kwargs.values():
+        return False
+    arguments = node.target._schema.arguments
+    places = [i for i, each in enumerate(node.args) if each is number]
+    nested = any(number in each for each in node.args if isinstance(each, list | tuple))
+    return not nested and all(str(arguments[i].type) == "Tensor" for i in places)
 
 
 def tensors_of(nodes: Iterable[Node]) -> list[torch.Tensor]:

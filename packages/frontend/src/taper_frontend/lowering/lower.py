@@ -10,14 +10,19 @@ from torch.export.graph_signature import (
     CustomObjArgument,
     InputKind,
     OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
     SymIntArgument,
     TensorArgument,
 )
+from torch.utils._pytree import tree_leaves
 
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import stored
+from taper_frontend.lowering.fx_nodes import is_only_computed_with
+from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,
     Pairs,
@@ -27,10 +32,17 @@ from taper_frontend.lowering.representation import (
     stored_type,
 )
 from taper_frontend.lowering.symbols import Sizes
-from taper_frontend.lowering.trees import Tree, describe_tree, value_leaf
+from taper_frontend.lowering.trees import (
+    Tree,
+    argument_placeholders,
+    describe_tree,
+    value_leaf,
+)
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
 from taper_runtime.errors import InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.trees import TENSORS
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -109,6 +121,7 @@ def lower(
     ranged: Collection[str] = (),
     trusting: bool = False,
     inputs: Mapping[str, str] | None = None,
+    keep: Keep | None = None,
     replaceable: bool = False,
 ) -> Lowered:
     """Lower a captured program.
@@ -129,6 +142,8 @@ def lower(
         Whether other ranges start where torch says, and not below where that can be told to hold.
     inputs : mapping of str to str, optional
         Names for the inputs, by those of their FX nodes.
+    keep : Keep, optional
+        Whose calls become CALL nodes.
     replaceable : bool
         Whether a session may replace the values of parameters and persistent buffers, so that
         nothing may look at them.
@@ -141,10 +156,14 @@ def lower(
     ------
     UnsupportedOpError
         Listing everything in the program that cannot be lowered.
+    ExportError
+        If the program has no call of an op that is to be kept.
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {}, replaceable)
+    keep = keep or Keep()
+    keep.check(program.graph_module)
+    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {}, keep, replaceable)
     return walk.finish(*ends)
 
 
@@ -155,7 +174,7 @@ def survey(
     ranged: Collection[str] = (),
 ) -> Survey:
     """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
-    walk, _ = _walk(program, names or {}, ranged, False, {})
+    walk, _ = _walk(program, names or {}, ranged, False, {}, Keep())
     graph = walk.graph
     walk.set_next_values()
     graph.set_outputs(name for name in graph.nodes if not graph.is_used(name))
@@ -168,13 +187,14 @@ def _walk(
     ranged: Collection[str],
     trusting: bool,
     inputs: Mapping[str, str],
+    keep: Keep,
     replaceable: bool = False,
 ) -> tuple[_ProgramWalk, _Ends]:
     """Lower the nodes for as many sizes as they can be lowered for."""
     least: dict[str, int] = {}
     while True:
         sizes = Sizes(program, names, ranged, least, trusting=trusting)
-        walk = _ProgramWalk(program, sizes, inputs, replaceable)
+        walk = _ProgramWalk(program, sizes, inputs, keep, replaceable)
         ends = walk.lower_program()
         more = {name: walk.sizes.raised(name) for name in walk.findings.undecided}
         if not any(more.values()):
@@ -186,10 +206,16 @@ class _ProgramWalk(Walk):
     """One pass over a program: its ends, constants and states beside its nodes."""
 
     def __init__(
-        self, program: ExportedProgram, sizes: Sizes, inputs: Mapping[str, str], replaceable: bool
+        self,
+        program: ExportedProgram,
+        sizes: Sizes,
+        inputs: Mapping[str, str],
+        keep: Keep,
+        replaceable: bool,
     ) -> None:
         training = program.graph_module.meta.get(TRAINING, False)
-        super().__init__(Graph(sizes.ranges, sizes.examples), sizes, Findings([], set()), training)
+        graph = Graph(sizes.ranges, sizes.examples)
+        super().__init__(graph, sizes, Findings([], set()), training, keep)
         self.program = program
         self.inputs = inputs
         self.replaceable = replaceable
@@ -214,7 +240,7 @@ class _ProgramWalk(Walk):
         """Make a graph of what has been lowered."""
         if self.findings.refused:
             raise UnsupportedOpError(self.findings.refused)
-        outputs = [name for kind, name in results if kind == "tensor"]
+        outputs = [name for kind, name in results if kind in TENSORS]
         if holds_poison([*outputs, *map(self.value, self.written.values())]):
             raise InternalError("an output has no value though nothing was refused")
         self.graph.set_outputs(map(str, outputs))
@@ -287,7 +313,10 @@ class _ProgramWalk(Walk):
         what = f"input {arg.name!r}"
         self.values[arg.name] = POISON
         if isinstance(arg, SymIntArgument):
-            self.refuse(what, "dynamic shape", "it is an int that varies; give it as a constant")
+            return self._bind_int(what, placeholders[arg.name])
+        if isinstance(arg, CustomObjArgument) and spec.kind == InputKind.CUSTOM_OBJ:
+            reason = f"an object of class {arg.class_fqn}, which no op of a plan takes; use tensors"
+            self.refuse(f"constant {spec.target!r}", "op", reason)
         elif isinstance(arg, CustomObjArgument):  # such as a generator of random numbers
             self.refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
         elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
@@ -303,6 +332,25 @@ class _ProgramWalk(Walk):
             except OpError as error:
                 self.refuse(what, "dynamic shape", str(error))
         return ["tensor", self.values[arg.name]]
+
+    def _bind_int(self, what: str, node: Node) -> Tree:
+        """Make an input of an int that varies: a size where shapes depend on it, else a number."""
+        name = self.add_input(self.inputs.get(node.name, node.name), TensorType("int64", ()))
+        expr = node.meta["val"].node.expr
+        if is_only_computed_with(node):
+            self.values[node.name] = name
+        elif not expr.is_symbol or expr in self.sizes.symbols:
+            reason = f"it must be {expr}, which other inputs give; compute it from their shapes"
+            self.refuse(what, "dynamic shape", reason)
+        else:
+            try:
+                size = self.sizes.add_int(expr, _example(self.program, node))
+            except OpError as error:
+                self.refuse(what, "dynamic shape", str(error))
+            else:
+                self.values[node.name] = size
+                self.context.measure(size, name)
+        return ["number", name]
 
     def _bind_states(self) -> None:
         """Make states of the buffers that the module writes to."""
@@ -331,13 +379,22 @@ class _ProgramWalk(Walk):
             return None
         if isinstance(arg, ConstantArgument):
             return value_leaf(arg.value)
-        if isinstance(arg, SymIntArgument) and not isinstance(self.value(arg.name), int):
-            return ["tensor", self.value(arg.name)]  # a number that values decide: a scalar
+        if isinstance(arg, SymIntArgument | SymFloatArgument | SymBoolArgument):
+            return self._number_result(arg)
         if spec.kind != OutputKind.USER_OUTPUT or not isinstance(arg, TensorArgument):
             kind = type(arg).__name__
             self.refuse(f"output {arg.name!r}", "op", f"expected a tensor, got a {kind}")
             return None
         return ["tensor", self.value(arg.name)]
+
+    def _number_result(self, arg: Any) -> Tree:
+        """Return the leaf of a number that a user gets: a scalar, or what it always is."""
+        value = self.value(arg.name) if arg.name in self.values else arg.name
+        if isinstance(value, Size):
+            value = self.context.size_value(value, "int64")
+        if isinstance(value, str) or value is POISON:
+            return ["number", value]
+        return value_leaf(value)
 
     def value(self, name: str) -> Any:
         """Return what stands for an FX node; a constant enters the graph when first asked for."""
@@ -391,7 +448,15 @@ class _ProgramWalk(Walk):
 def _plain(leaf: Tree) -> Tree:
     """Return a leaf with the graph's own name of its tensor."""
     kind, value = leaf
-    return [kind, str(value) if kind == "tensor" else value]
+    return [kind, str(value) if kind in TENSORS else value]
+
+
+def _example(program: ExportedProgram, node: Node) -> int | None:
+    """Return the int that the program was captured with."""
+    if program.example_inputs is None:
+        return None
+    leaves = tree_leaves(program.example_inputs)
+    return dict(zip(argument_placeholders(program), leaves, strict=False)).get(node.name)
 
 
 def _type(tensor: torch.Tensor) -> TensorType:

@@ -45,6 +45,10 @@ _LOGIC: dict[Any, str] = {
 }
 
 
+#: What integers may go through where values decide them.
+NUMBERS = frozenset(_ARITHMETIC)
+
+
 def lower_number(ctx: Lowering, node: Node, operands: Sequence[Operand]) -> str:
     """Compute an integer or a truth; return the name of the scalar, int64 or bool.
 

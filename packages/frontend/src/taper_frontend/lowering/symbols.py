@@ -115,6 +115,7 @@ class Sizes:
     ) -> None:
         self.measured: dict[str, Measured] = {}
         self._constraints = program.range_constraints
+        self._names = names
         self._trusting = trusting
         self._least = least or {}
         # where torch says that the variables' ranges start that nobody gave one
@@ -217,6 +218,28 @@ class Sizes:
             example = max(low, typical // 2 if typical < UNBOUNDED else 16)
             self.measured[name] = Measured((low, most), example)
             self.examples[name] = example
+
+    def add_int(self, symbol: sympy.Symbol, example: int | None) -> int:
+        """Make a variable of the symbol of an int among the arguments; return it.
+
+        Raises
+        ------
+        SizeError
+            If it cannot vary as a size.
+        """
+        limits = self._constraints.get(symbol)
+        low = 0 if limits is None else max(int(limits.lower), 0)
+        most = UNBOUNDED if limits is None or limits.upper == int_oo else int(limits.upper)
+        name = self._names.get(str(symbol), str(symbol))
+        while name in self.ranges or name in self.measured:
+            name += "_"
+        low = max(low, self._least.get(name, 0))
+        if low >= most:
+            raise SizeError(f"the int {name} is always {low}; expected one that varies")
+        self.symbols[symbol] = variable(name, low, most)
+        self.measured[name] = Measured((low, most), max(low, example or 1))
+        self.examples[name] = self.measured[name].example
+        return self.symbols[symbol]
 
     def _capacity(self, node: Node) -> int | None:
         """Return a size that what a node finds does not exceed; None if there is none."""

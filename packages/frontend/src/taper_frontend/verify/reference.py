@@ -9,11 +9,18 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import OutputKind, SymIntArgument
+from torch.export.graph_signature import (
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+)
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from taper_frontend.dims import plan_inputs
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
+from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.turns import TORCH
 
 if TYPE_CHECKING:
@@ -21,6 +28,9 @@ if TYPE_CHECKING:
 
     import numpy as np
     from torch.export import ExportedProgram
+
+#: Numbers among the results that a plan gives as scalars.
+_SYMBOLIC = (SymIntArgument, SymFloatArgument, SymBoolArgument)
 
 #: What every run on either side draws its random numbers with.
 SEED = 0
@@ -53,7 +63,12 @@ class Reference:
         specs = program.graph_signature.output_specs
         results = [spec.arg for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
         # integers that values decide, which a plan gives as scalars
-        self._numbers = {i for i, x in enumerate(results) if isinstance(x, SymIntArgument)}
+        self._numbers = {i for i, x in enumerate(results) if isinstance(x, _SYMBOLIC)}
+        # arguments that a plan has as inputs: tensors, and ints that vary
+        varying = {node.name for node in plan_inputs(program)}
+        self._inputs_at = {
+            i for i, name in enumerate(argument_placeholders(program)) if name in varying
+        }
         self._guards: Any = None
         self._state: _State | None = None
 
@@ -151,8 +166,8 @@ class Reference:
             return [x.clone() if isinstance(x, torch.Tensor) else x for x in self._leaves]
         fresh = iter(arrays)
         return [
-            _as_torch(next(fresh), leaf) if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in self._leaves
+            _as_torch(next(fresh), leaf) if place in self._inputs_at else leaf
+            for place, leaf in enumerate(self._leaves)
         ]
 
     def _call(self, leaves: Sequence[Any], tensors: Tensors | None = None) -> list[np.ndarray]:
@@ -222,8 +237,10 @@ def _contents(value: Any) -> Any:
     return value.copy() if isinstance(value, dict | list | set) else None
 
 
-def _as_torch(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """Return an array as a plan has it as a tensor of the dtype of ``like``."""
+def _as_torch(array: np.ndarray, like: torch.Tensor | int) -> torch.Tensor | int:
+    """Return an array as a plan has it as a tensor of the dtype of ``like``, or as an int."""
+    if not isinstance(like, torch.Tensor):
+        return int(array)
     tensor = torch.from_numpy(array.copy())
     return torch.complex(*tensor.unbind(-1)) if like.is_complex() else tensor.view(like.dtype)
 

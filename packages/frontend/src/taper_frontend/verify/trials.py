@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from taper_frontend.compiler.partition import verifying_delegates
 from taper_frontend.errors import ExportError
 from taper_frontend.verify.compare import Difference, difference, readable, tolerance
 from taper_frontend.verify.draw import draw
 from taper_frontend.verify.reference import SEED
 from taper_frontend.verify.ties import Jitter, rests_on_ties
 from taper_runtime.errors import TaperError
-from taper_runtime.options import RunOptions
+from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import with_ranges
+from taper_runtime.plan.trees import leaves
+from taper_runtime.providers import CPU
 from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import size_at
 
@@ -100,8 +103,11 @@ class _Trials:
     def __init__(self, plan: Plan, reference: Reference) -> None:
         self.plan = plan
         self.reference = reference
-        self.session = InferenceSession(plan)
+        options = SessionOptions()
+        options.delegates, options.allow_native_code = verifying_delegates(), True
+        self.session = InferenceSession(plan, options, [CPU])
         self.given = [plan.samples[name] for name in plan.inputs]
+        self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
         self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())
         self.rng = np.random.default_rng(0)
         self.error = Difference(0.0, 0.0)
@@ -127,6 +133,8 @@ class _Trials:
         refusals = []
         for timid in (False, True):
             arrays = draw(self.given, shapes, self.rng, timid=timid)
+            if not timid:
+                self._draw_ints(arrays)
             if self.plan.sizes and not self.reference.admits(arrays):
                 refusals.append(f"torch captured it for other sizes than {shapes}")
                 break
@@ -136,6 +144,19 @@ class _Trials:
                 refusals.append(str(refused))
         self.refusals.append(refusals[0])
         return None
+
+    def _draw_ints(self, arrays: Arrays) -> None:
+        """Draw ints that vary: those that are sizes in their range, others near the example."""
+        sizes = {tensor: name for name, (tensor, _) in self.plan.origins.items()}
+        for place, name in enumerate(self.plan.inputs):
+            if ["number", name] not in self.numbers:
+                continue
+            example = int(self.given[place])
+            low, high = example - 3, example + 3
+            if name in sizes:
+                least, most = self.plan.sizes[sizes[name]]
+                low, high = max(least, 1), min(most, 2 * example + 2)
+            arrays[place] = np.array(self.rng.integers(low, high, endpoint=True))
 
     def sizes_from_zero(self) -> dict[str, tuple[int, int]]:
         """Return the plan's sizes: from 0 where module and plan agree there, else from 1."""

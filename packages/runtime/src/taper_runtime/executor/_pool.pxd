@@ -17,7 +17,7 @@ cdef class Stop:
 
 
 cdef class Slot:
-    cdef object owner    # whose it was last
+    cdef void *owner     # whose it was last: only compared, so that it may be gone
     cdef Buffer arena
     cdef size_t need     # bytes of the arena that the last run needed
     cdef size_t most     # that any run has needed since the last sweep
@@ -57,7 +57,9 @@ cdef class Turn:
 
 
 cdef class RunLog:
-    cdef readonly int64_t runs
+    cdef readonly int64_t timed
     cdef readonly int64_t errors
     cdef public bint closed  # no run begins
     cdef Buffer window      # int64: what the latest runs took, in nanoseconds
+
+    cdef int _note(self, int64_t ns) except -1

@@ -145,14 +145,17 @@ cdef class FramePool:
             stop.check()
         with cython.critical_section(self):
             slot = self._first(owner)
-        return self._wait(owner, stop) if slot is None else slot
+        if slot is None:
+            slot = self._wait(owner, stop)
+        slot.owner = <void *>owner
+        return slot
 
     cdef Slot _first(self, object owner):
         """An idle slot, or a new one, from now on in use; None where there are too many."""
         cdef Slot slot = None
         cdef Py_ssize_t i
         for i in range(len(self.idle) - 1, -1, -1):
-            if (<Slot>self.idle[i]).owner is owner:
+            if (<Slot>self.idle[i]).owner == <void *>owner:
                 slot = self.idle.pop(i)
                 break
         if slot is None:
@@ -359,32 +362,47 @@ cdef class Taken:
 
 
 cdef class RunLog:
-    """Counts runs and remembers how long the latest took."""
+    """Counts runs and remembers how long the latest took.
+
+    Attributes
+    ----------
+    timed : int
+        Runs that have begun and ended.
+    errors : int
+        Runs that raised, those whose arguments were refused before among them.
+    """
 
     def __init__(self):
         self.window = Buffer(WINDOW * sizeof(int64_t))
 
-    def begin(self):
-        """Return when a run begins.
+    def run(self, function, *args):
+        """Return what a function returns, which is to run once, and note how long it took.
 
         Raises
         ------
         TaperError
             If the session is closed.
         """
+        cdef int64_t begin
         if self.closed:
             raise TaperError("the session is closed")
-        return now()
+        begin = now()
+        try:
+            return function(*args)
+        finally:
+            self._note(now() - begin)
 
-    def end(self, int64_t begin, bint failed=False):
-        """Note a run that began then."""
-        cdef int64_t *window = <int64_t *>self.window.data
+    cdef int _note(self, int64_t ns) except -1:
         with cython.critical_section(self):
-            window[self.runs % WINDOW] = now() - begin
-            self.runs += 1
-            self.errors += failed
+            (<int64_t *>self.window.data)[self.timed % WINDOW] = ns
+            self.timed += 1
+
+    def count_error(self):
+        """Count a run that has raised."""
+        with cython.critical_section(self):
+            self.errors += 1
 
     def latest(self):
         """Return what the latest runs took, in seconds, in no order; at most 1024."""
         cdef int64_t *window = <int64_t *>self.window.data
-        return [1e-9 * window[i] for i in range(min(self.runs, WINDOW))]
+        return [1e-9 * window[i] for i in range(min(self.timed, WINDOW))]

@@ -48,7 +48,7 @@ def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
 
 
 def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int]) -> None:
-    """Check the value that a node has given a size variable.
+    """Check the value that a node, or an input, has given a size variable.
 
     Parameters
     ----------
@@ -62,14 +62,17 @@ def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int])
     Raises
     ------
     InputError
-        If it is out of range; it names the node.
+        If it is out of range; it names the node or the input.
     """
     low, high = plan.sizes[name]
     most = size_at(high, values)
     if not low <= value <= most:
-        node = next(node for node in plan.nodes if plan.origins[name][0] in node.outputs)
-        at = f" at {node.source}" if node.source else ""
         limits = f"at least {low}" if most >= UNBOUNDED and value < low else f"{low} to {most}"
+        tensor, _ = plan.origins[name]
+        if tensor in plan.inputs:
+            raise InputError(f"input {tensor!r} ({name}): expected {limits}, got {value}")
+        node = next(node for node in plan.nodes if tensor in node.outputs)
+        at = f" at {node.source}" if node.source else ""
         raise InputError(
             f"node {node.output} ({node.op}){at}: the size {name} that it computes: expected "
             f"{limits}, got {value}"

@@ -81,3 +81,11 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
         stored,
         sizes,
     )
+
+
+def parallel_arena(plan: Plan, sizes: Mapping[str, int] | None = None) -> int:
+    """Return the bytes of the arena where nodes run at the same time; see :func:`memory_use`."""
+    validate(plan)
+    sizes = example_sizes(plan) if sizes is None else sizes
+    _, _, arena = make_runner(specialize(plan, sizes), 1, nodes_at_once=2).arena()
+    return arena

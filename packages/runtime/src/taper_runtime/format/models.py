@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from taper_runtime.errors import InputError, PlanFormatError
@@ -159,4 +158,6 @@ class Joined:
 
 
 def _digest(array: np.ndarray) -> bytes:
+    from hashlib import blake2b  # which a load does not need
+
     return blake2b(array.reshape(-1).view("u1").data).digest()

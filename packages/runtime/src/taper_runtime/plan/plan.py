@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.format.writer import FilePath
     from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.values import Value
     from taper_runtime.plan.weights import WeightSpec
 
 #: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
@@ -447,6 +448,12 @@ class Plan(NamedTuple):
         from taper_runtime.notebook import plan_html
 
         return plan_html(self)
+
+    def values(self) -> list[Value]:
+        """Return what inputs, constants, states, nodes and sizes hold, each with a number."""
+        from taper_runtime.plan.values import list_values
+
+        return list_values(self)
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, that plans share which compute the same alike.

@@ -25,7 +25,7 @@ class Stage(NamedTuple):
         is read off an input.
     measured : mapping of str to tuple of str and int
         The size variables that have their values before it, but not before the stages before: the
-        root that holds the value, and at which byte.
+        root that holds the value, and at which byte. The first has those that inputs hold.
     """
 
     plan: Plan
@@ -60,8 +60,9 @@ def cut(plan: Plan) -> list[Stage]:
 
 def _parts(plan: Plan) -> list[tuple[list[PlanNode], list[str]]]:
     """Return the nodes of each stage, and the size variables that it is the first to know."""
-    parts: list[tuple[list[PlanNode], list[str]]] = [([], [])]
-    known: set[str] = set()
+    given = [name for name, (tensor, _) in plan.origins.items() if tensor in plan.inputs]
+    parts: list[tuple[list[PlanNode], list[str]]] = [([], given)]
+    known = set(given)
     computed: set[str] = set()
     for node in plan.nodes:
         needs = _sizes_of(plan, node) & plan.origins.keys()

@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Block, Plan, PlanNode
 
 
+#: Roles of tensors of which an element may be a size.
+_MEASURED = ("input", "intermediate", "output")
+
+
 class _Shared(NamedTuple):
     """What the checks of an entry and of the blocks in it share."""
 
@@ -152,16 +156,18 @@ def _check_expressions(plan: Plan) -> None:
 
 
 def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
-    """Check that an element of a tensor that a node makes can be a size, and alone is."""
+    """Check that an element of an input, or of what a node makes, can be a size, and alone is."""
     if type(origin) is not tuple or [type(part) for part in origin] != [str, int]:
         fail(field, "expected a tensor and the place of an element", origin)
     tensor, element = origin
-    if tensor not in plan.tensors or plan.tensors[tensor].role not in ("intermediate", "output"):
-        fail(field, "expected a tensor that a node makes", tensor)
+    if tensor not in plan.tensors or plan.tensors[tensor].role not in _MEASURED:
+        fail(field, "expected a tensor that a node makes, or an input", tensor)
     spec, placement = plan.tensors[tensor], plan.placements.get(tensor)
     static = not any(type(size) is Size for size in spec.shape)
     if spec.dtype != "int64" or not static or placement is None or type(placement.offset) is Size:
         fail(field, "expected an int64 tensor whose shape and place are known", tensor)
+    if len(placement.strides) != len(spec.shape):
+        fail(field, "expected a tensor with a stride for each dim", tensor)
     if not 0 <= element < spec.type.size or not placement.is_contiguous(spec.shape):
         fail(field, "expected an element of a contiguous tensor", element)
     if name not in plan.sizes:

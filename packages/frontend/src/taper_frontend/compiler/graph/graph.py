@@ -251,7 +251,7 @@ class Graph:
     def add_computed_size(
         self, name: str, limits: tuple[int, int], origin: tuple[str, int], example: int
     ) -> None:
-        """Add a size variable whose value a node computes.
+        """Add a size variable whose value a node computes, or an input gives.
 
         Parameters
         ----------
@@ -259,7 +259,7 @@ class Graph:
         limits : tuple of int
             The least and the largest value.
         origin : tuple of str and int
-            An int64 tensor that a node makes, and which of its elements.
+            An int64 tensor that a node makes, or an input, and which of its elements.
         example : int
             A typical value.
 
@@ -271,8 +271,8 @@ class Graph:
         tensor, element = origin
         self._check_exists(tensor)
         spec = self.tensors[tensor]
-        if name in self.sizes or self.producer(tensor) is None:
-            raise InternalError(f"size {name!r}: expected a new one that a node makes")
+        if name in self.sizes or (self.producer(tensor) is None and tensor not in self.inputs):
+            raise InternalError(f"size {name!r}: expected a new one, of a node or an input")
         if spec.dtype != "int64" or not 0 <= element < bounds(spec.type.size)[0]:
             raise InternalError(f"size {name!r}: expected an int64, got {element} of {spec.type}")
         self.sizes[name], self.examples[name] = limits, example

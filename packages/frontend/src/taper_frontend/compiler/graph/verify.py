@@ -102,11 +102,11 @@ def _index_problems(graph: Graph) -> Iterable[str]:
 
 
 def _origin_problems(graph: Graph) -> Iterable[str]:
-    """Check that what gives a size variable its value is an integer that a node makes."""
+    """Check that what gives a size variable its value is an integer of a node or an input."""
     for size, (name, element) in graph.origins.items():
         if size not in graph.sizes or size not in graph.examples:
             yield f"size {size!r} has an origin but no limits or no example"
-        if graph.producer(name) is None:
+        if graph.producer(name) is None and name not in graph.inputs:
             yield f"size {size!r} is an element of {name!r}, which no node makes"
         elif graph.tensors[name].dtype != "int64":
             yield f"size {size!r} is an element of {name!r}, which is {graph.tensors[name].type}"

@@ -1,0 +1,50 @@
+"""The values of a plan: what inputs, constants, states, nodes and sizes hold during a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.ops.opdef import TensorType
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan
+
+
+class Value(NamedTuple):
+    """One value of a plan.
+
+    Attributes
+    ----------
+    id : int
+        Its place among :meth:`.Plan.values`: inputs first, then constants and states, what nodes
+        make in their order, and size variables. Names may change; ids are those of this plan.
+    name : str
+    kind : str
+        ``"Tensor"``, or ``"SymInt"`` for a size variable. A list among arguments or results is
+        several values; the trees of the plan say how they nest.
+    type : TensorType
+        Of a size variable that of an int64 scalar.
+    producer : int or None
+        Which of the plan's nodes makes it; None for an input, a constant or a state. Of a size
+        variable, the node that makes its origin; None where an input gives it.
+    """
+
+    id: int
+    name: str
+    kind: str
+    type: TensorType
+    producer: int | None
+
+
+def list_values(plan: Plan) -> list[Value]:
+    """Return the values of a plan's default entry, without those inside of blocks."""
+    makers = {name: step for step, node in enumerate(plan.nodes) for name in node.outputs}
+    given = dict.fromkeys([*plan.inputs, *(n for n in plan.tensors if n not in makers)])
+    values = [
+        Value(number, name, "Tensor", plan.tensors[name].type, makers.get(name))
+        for number, name in enumerate([*given, *makers])
+    ]
+    for number, name in enumerate(plan.sizes, len(values)):
+        tensor, _ = plan.origins.get(name, ("", 0))
+        values.append(Value(number, name, "SymInt", TensorType("int64", ()), makers.get(tensor)))
+    return values
