@@ -55,11 +55,8 @@ def measure(args: argparse.Namespace) -> tuple[Profile, Limits]:
     from taper_runtime.plan.weights import completed
     from taper_runtime.profile import profile_plan
 
-    plan, isa, threads = (
-        completed(load_plan(args)),
-        _kernels.active_isa(),
-        thread_count(args.threads),
-    )
+    plan = completed(load_plan(args))
+    isa, threads = _kernels.active_isa(), thread_count(args.threads)
     feed = make_feed(plan, args.size)
     if args.machine:
         limits = load_limits(args.machine, isa, threads)
