@@ -62,6 +62,9 @@ ATTACKS = {
     "an element before the first": (
         changed(origins={"large": ("count_2", -1)}), "plan.origins['large']",
     ),
+    "a shape of no sizes": (
+        with_type("count_2", shape=([1],)), "plan.tensors['count_2'].shape",
+    ),
     "strides of other dims": (
         changed(placements={"count_2": Placement("count_2", 0, (1, 1))}), "plan.origins['large']",
     ),

@@ -163,6 +163,7 @@ def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
     if tensor not in plan.tensors or plan.tensors[tensor].role not in _MEASURED:
         fail(field, "expected a tensor that a node makes, or an input", tensor)
     spec, placement = plan.tensors[tensor], plan.placements.get(tensor)
+    _check_spec(tensor, spec)
     static = not any(type(size) is Size for size in spec.shape)
     if spec.dtype != "int64" or not static or placement is None or type(placement.offset) is Size:
         fail(field, "expected an int64 tensor whose shape and place are known", tensor)
