@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.ops import (
     attention,
+    call,
     complex_mul,
     control,
     conv,
@@ -91,5 +92,6 @@ for _op in (
     *decompositions.OPS,
     *recurrent.OPS,
     *control.OPS,
+    *call.OPS,
 ):
     register(_op)
