@@ -21,7 +21,8 @@ from peers.page import command_line, describe_setting, write_section
 from peers.turns import Timed, take_turns
 from taper_frontend.compiler.stages import PIPELINE
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.interpreted import InterpretedExecutor, numpy_backend
+from taper_runtime.executor.interpreted import InterpretedExecutor
+from taper_runtime.providers import NUMPY, OURS, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,12 +56,6 @@ FAMILIES: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
-class NumpyExecutor(InterpretedExecutor):
-    """Every node by its op's numpy evaluator."""
-
-    backends = (numpy_backend,)
-
-
 def without(*names: str) -> list[Pass]:
     """The pipeline without the passes whose names begin so."""
     return [p for p in PIPELINE if not getattr(p, "__name__", "").startswith(names)]
@@ -72,11 +67,16 @@ def torch_run(make: Case) -> Run:
     return lambda: module(*args).numpy()
 
 
-def taper_run(make: Case, executor: type[Executor], passes: list[Pass]) -> Run:
-    """The exported plan in one of the executors."""
+def taper_run(
+    make: Case,
+    executor: type[Executor],
+    passes: list[Pass],
+    providers: tuple[str, ...] = OURS,
+) -> Run:
+    """The exported plan in one of the executors, computed by these providers."""
     module, args = make()
     plan = taper_frontend.export(module, args, passes=passes, verify=False)
-    compiled = executor.compile(plan)
+    compiled = executor.compile(plan, dispatch=Dispatch(providers))
     arrays = [plan.samples[name] for name in plan.inputs]
     return lambda: compiled.run(arrays)[0]
 
@@ -88,7 +88,7 @@ def variants(family: str, make: Callable[..., Any]) -> dict[str, Run]:
     if family != "mlp":
         rows["torch SDPA"] = torch_run(make)
     rows |= {
-        "numpy per op": taper_run(make, NumpyExecutor, []),
+        "numpy per op": taper_run(make, InterpretedExecutor, [], (NUMPY,)),
         "native per op, interpreted": taper_run(make, InterpretedExecutor, []),
         "compiled without fusion": taper_run(make, CompiledExecutor, without("fuse_")),
     }

@@ -231,3 +231,16 @@ def test_a_large_weight_is_packed_in_one_copy():
     tracemalloc.stop()
     assert stored.shape == (44, 1000, 16)
     assert peak < 1.2 * stored.nbytes
+
+
+def test_a_plan_cannot_be_changed():
+    """Neither its weights, nor what it says of them."""
+    b = Builder()
+    graph = b.done(b.op("ADD", b.input("x", 4), b.constant(floats(4))))
+    plan = make_plan(graph)
+    for mapping in (plan.tensors, plan.placements, plan.constants, plan.metadata):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            mapping["x"] = None
+    for array in plan.constants.values():
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0

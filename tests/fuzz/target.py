@@ -13,8 +13,10 @@ from taper_runtime import InferenceSession, InputError, Plan, SessionOptions
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.executor.program import example_sizes
 from taper_runtime.format.reader import loads
+from taper_runtime.plan.rows import batch_data, describe_batch
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.report import describe_plan, plan_data
+from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +44,9 @@ def check(blob: bytes) -> str:
         assert text.isprintable() and len(text) < 600, text  # noqa: PT018
         return "refused"
     try:
-        text = describe_plan(plan)
+        text = "\n".join([describe_plan(plan), *map(printable, describe_batch(plan))])
         plan_data(plan)
+        batch_data(plan)
     except InputError:  # a tensor or the arena would be too large
         return "large"
     assert all(line.isprintable() for line in text.splitlines())

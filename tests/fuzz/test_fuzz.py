@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tests.fuzz.mutation import STRANGE, mutate
@@ -31,3 +32,12 @@ def test_changed_files_are_refused_or_run(files):
         results[check(changed)] += 1
     assert results["refused"] > 50
     assert results["ran"] > 50
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_files_that_the_fuzzer_kept():
+    """One for each way in which a file was refused in a long run of the fuzzer."""
+    files = list((Path(__file__).parent / "corpus").iterdir())
+    assert len(files) > 50
+    for path in files:
+        check(path.read_bytes())

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -472,3 +473,15 @@ def test_a_fingerprint_is_about_what_is_computed(tmp_path):
         plan._replace(default="main"),
     ]
     assert len({first, *(other.fingerprint() for other in others)}) == 4
+
+
+def test_a_loaded_plan_cannot_be_changed(tmp_path):
+    small_plan().save(tmp_path / "m.taper")
+    plan = load(tmp_path / "m.taper")
+    mappings = [value for value in plan if isinstance(value, Mapping)]
+    for mapping in (*mappings, *(node.attrs for node in plan.nodes)):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            mapping["x"] = None
+    for array in (*plan.constants.values(), *plan.samples.values()):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0

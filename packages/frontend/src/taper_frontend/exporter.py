@@ -13,15 +13,17 @@ from taper_frontend.attempts import Attempt, attempt, check_range
 from taper_frontend.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.partition import Partition, Regions, find_backend
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
+from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.names import check_names, input_names, output_names
-from taper_frontend.notes import Note, of_plan, stored_bytes, warn
+from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
@@ -58,6 +60,9 @@ def export(
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
     passes: Sequence[Pass | str] | None = None,
+    keep: Sequence[str] = (),
+    partition: Regions | None = None,
+    delegate: str | None = None,
     verify: bool = True,
     progress: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -96,6 +101,17 @@ def export(
         default is :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is
         the list of steps, with the passes that :func:`taper_frontend.passes.register_pass` has
         given a place among them; ``()`` exports the graph as lowered.
+    keep : sequence of str, optional
+        ATen ops, such as ``"aten.relu.default"``, whose calls stay nodes of their own: no pass
+        changes or fuses them, and a kernel of yours (:func:`taper_runtime.register_kernel`) can
+        compute them.
+    partition : callable, optional
+        ``(Graph) -> regions``, each a list of nodes by their first outputs, which become nodes that
+        ``delegate`` computes; ``lambda graph: [list(graph.nodes)]`` is all.
+    delegate : str, optional
+        The backend that makes bytes of each region: ``"c"``, or one of
+        :func:`taper_frontend.delegates.register_backend`. A region that it cannot take stays on the
+        CPU, with a warning that has the reason.
     verify : bool
         Run the plan beside the module, on the example arguments and on random ones like them.
     progress : bool
@@ -143,6 +159,10 @@ def export(
     """
     if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
         raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
+    if (partition is None) != (delegate is None):
+        raise ExportError("partition, delegate: expected both or none")
+    if delegate is not None:
+        find_backend(delegate)
     if weights not in WEIGHTS:
         raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
     options = Options(
@@ -150,6 +170,9 @@ def export(
         output_names,
         passes,
         trace=trace_path(trace),
+        keep=Keep(keep),
+        regions=partition,
+        delegate=delegate or "",
         replaceable=weights == "replaceable",
     )
     with _steps(progress) as step:
@@ -175,7 +198,9 @@ def export(
                 plan = verify_plan(plan, Reference(model, program))
         check_axes(dynamic_axes or {}, plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
-    return plan._replace(metadata={**plan.metadata, "user": dict(metadata)}) if metadata else plan
+    if metadata:
+        plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
+    return plan.read_only()
 
 
 class Options(NamedTuple):
@@ -183,8 +208,11 @@ class Options(NamedTuple):
 
     Attributes
     ----------
-    input_names, output_names, passes
+    input_names, output_names, passes, delegate
         As :func:`export` takes them.
+    keep : Keep
+    regions : callable, optional
+        What it calls ``partition``.
     trusting : bool
         Whether sizes start where torch says, and not below.
     trace : Path, optional
@@ -201,6 +229,9 @@ class Options(NamedTuple):
     trusting: bool = False
     trace: Path | None = None
     title: str = "model"
+    keep: Keep = Keep()
+    regions: Regions | None = None
+    delegate: str = ""
     replaceable: bool = False
 
 
@@ -238,15 +269,17 @@ def compile_program(
         ranged=dims.ranged,
         trusting=options.trusting,
         inputs=inputs,
+        keep=options.keep,
         replaceable=options.replaceable,
     )
     graph = lowered.graph
     weights = stored_bytes(graph)
     step("optimize")
     nodes_lowered = len(graph.nodes)
+    partition = Partition(options.regions, options.delegate) if options.regions else None
     with tracing(graph, options.trace, options.title):
         named = _output_names(program, lowered, options.output_names)
-        records = compile_graph(graph, options.passes, output_names=named)
+        records = compile_graph(graph, options.passes, partition=partition, output_names=named)
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
@@ -278,6 +311,7 @@ def compile_program(
         *dims.notes,
         *of_ranges(lowered, program, axes, dims.names),
         *of_plan(plan, weights),
+        *of_partition(options.delegate, [] if partition is None else partition.left),
     ]
     return plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
 

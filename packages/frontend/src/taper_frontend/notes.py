@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary
 #: as they were to, ways that the module takes for some sizes alone, arguments that became
-#: constants, the size of the file, state.
-KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state")
+#: constants, the size of the file, state, regions that a delegate does not take.
+KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate")
 
 #: A file is much larger than its weights from this factor and this many bytes on.
 LARGE_FACTOR, LARGE_BYTES = 1.5, 10_000_000
@@ -45,6 +45,17 @@ def warn(notes: Sequence[Note]) -> None:
     for note in notes:
         # the line that counts is the one that called export()
         warnings.warn(ExportWarning(note.text, note.kind), stacklevel=3)
+
+
+def of_partition(backend: str, left: Sequence[str]) -> list[Note]:
+    """Tell of regions that a delegate does not take, and why."""
+    if not left:
+        return []
+    more = f"\n  and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
+    listed = "\n  ".join(left[:_LISTED])
+    count = counted(len(left), "region")
+    text = f"the CPU computes {count} that delegate {backend!r} does not take:\n  {listed}{more}"
+    return [Note("delegate", text)]
 
 
 def of_mode(module: torch.nn.Module) -> list[Note]:

@@ -176,6 +176,36 @@ typedef struct taper_kernel {
     taper_status (*run)(const taper_call *call, int64_t begin, int64_t end, void *scratch);
 } taper_kernel;
 
+/* -- kernels of others ------------------------------------------------------------------------- */
+
+/* Grows by one with every change of what is declared above. */
+enum { TAPER_ABI_VERSION = 1 };
+
+/* What a library of kernels tells: it exports
+ *
+ *     const taper_library *taper_kernels(void)
+ *
+ * A kernel's op is the name of an op of Taper's, or of the ATen op ("aten.relu.default") whose kept
+ * calls it computes; those have one attr, `arguments` (TAPER_ATTR_STRING): the JSON of the
+ * arguments that are no tensors. Its attrs are exactly the op's. */
+typedef struct taper_library {
+    int32_t abi_version;                            /* TAPER_ABI_VERSION */
+    int32_t kernel_bytes, tensor_bytes, call_bytes; /* sizeof */
+    int32_t n_kernels;
+    const taper_kernel *kernels; /* in order of preference */
+} taper_library;
+
+/* The initializer of a taper_library over an array. */
+#define TAPER_LIBRARY(array)                                                                       \
+    {TAPER_ABI_VERSION,                                                                            \
+     sizeof(taper_kernel),                                                                         \
+     sizeof(taper_tensor),                                                                         \
+     sizeof(taper_call),                                                                           \
+     sizeof(array) / sizeof *(array),                                                              \
+     array}
+
+/* -- the kernels of this library --------------------------------------------------------------- */
+
 /* Chooses the ISA level: TAPER_ISA if set, else the best this CPU and OS support. Called by the
  * functions below; calling it first lets a caller report TAPER_UNKNOWN_ISA with its own words. */
 taper_status taper_init(void);

@@ -10,6 +10,7 @@ from taper_runtime.config import show_config
 from taper_runtime.errors import (
     InputError,
     InternalError,
+    KernelError,
     OpError,
     OptionError,
     PlanFormatError,
@@ -31,7 +32,15 @@ from taper_runtime.session import InferenceSession, NodeArg
 
 if TYPE_CHECKING:
     from taper_runtime import capi, pt2
+    from taper_runtime.c_delegate import CDelegate
+    from taper_runtime.delegates import Delegate, Region
     from taper_runtime.iobinding import IOBinding
+    from taper_runtime.kernels import (
+        get_include,
+        load_kernels,
+        register_kernel,
+        unregister_kernel,
+    )
     from taper_runtime.logs import set_default_logger_severity, set_default_logger_verbosity
     from taper_runtime.modelmeta import ModelMeta
     from taper_runtime.values import OrtValue
@@ -39,6 +48,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CDelegate",
+    "Delegate",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
@@ -46,6 +57,7 @@ __all__ = [
     "InferenceSession",
     "InputError",
     "InternalError",
+    "KernelError",
     "Limits",
     "ModelMeta",
     "NodeArg",
@@ -54,6 +66,7 @@ __all__ = [
     "OrtValue",
     "Plan",
     "PlanFormatError",
+    "Region",
     "RunOptions",
     "SessionOptions",
     "TaperError",
@@ -62,16 +75,27 @@ __all__ = [
     "get_all_providers",
     "get_available_providers",
     "get_device",
+    "get_include",
     "list_models",
     "load",
+    "load_kernels",
     "pt2",
+    "register_kernel",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "show_config",
+    "unregister_kernel",
 ]
 
 #: Where what is seldom used comes from, when it is first used.
 _LATER = {
+    "CDelegate": "c_delegate",
+    "Delegate": "delegates",
+    "Region": "delegates",
+    "get_include": "kernels",
+    "load_kernels": "kernels",
+    "register_kernel": "kernels",
+    "unregister_kernel": "kernels",
     "IOBinding": "iobinding",
     "ModelMeta": "modelmeta",
     "OrtValue": "values",

@@ -67,6 +67,10 @@ class UnsupportedOpError(TaperError):
     """A node has no implementation where one is required."""
 
 
+class KernelError(TaperError):
+    """A kernel or delegate of the user's has raised, or broken its contract."""
+
+
 class OpError(TaperError, ValueError):
     """A node's inputs or attrs break its op's definition. Loaders and exporters add the place."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from operator import index
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
 
 from taper_runtime.errors import InputError, OptionError
@@ -18,6 +19,8 @@ from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from taper_runtime.delegates import Delegate
 
     #: Takes the field's name and a value; returns the value to keep, or raises InputError.
     Check = Callable[[str, object], object]
@@ -182,6 +185,13 @@ class _Options:
             """Name what is near a name that is none."""
             raise self._unknown(name)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a copy in another process has; views of mappings cannot be sent there."""
+        return {
+            name: dict(value) if isinstance(value, MappingProxyType) else value
+            for name, value in self.__dict__.items()
+        }
+
     @classmethod
     def _unknown(cls, name: str) -> OptionError:
         if name in cls._refused:
@@ -208,8 +218,9 @@ class _Options:
 
 _NO_FREE_DIMS = "sizes are fixed at export: export with dynamic_shapes that leave the dim out"
 _NO_WEIGHTS = "a plan carries its weights: export the module with them"
-_NO_PROVIDERS = "CPUExecutionProvider is the only provider here"
-_NO_LIBRARY = "ops come with taper_runtime; no library of others is loaded"
+_NO_PROVIDERS = "providers are given to the session"
+_NO_LIBRARY = "taper_runtime.load_kernels loads kernels of others"
+_NO_DELEGATES: Mapping[str, type[Delegate] | None] = MappingProxyType({})
 
 
 class MemoryPlanning(NamedTuple):
@@ -274,6 +285,20 @@ def _seconds(name: str, value: object, most: float) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
+    from collections.abc import Mapping
+
+    from taper_runtime.delegates import Delegate
+
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name}: expected classes by backend, got {value!r}")
+    for backend, kind in value.items():
+        is_delegate = isinstance(kind, type) and issubclass(kind, Delegate)
+        if not (isinstance(backend, str) and (kind is None or is_delegate)):
+            raise InputError(f"{name}: expected subclasses of Delegate by name, got {kind!r}")
+    return MappingProxyType(dict(value))
+
+
 class SessionOptions(_Options):
     """Options of a session; a session keeps a copy of those it was opened with.
 
@@ -305,6 +330,12 @@ class SessionOptions(_Options):
         What of a file is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
         How tensors are laid out that cross to where a size is known which the run computes.
+    delegates : mapping of str to type of Delegate or None
+        By backend, what may compute the regions that a plan gives to delegates. With None they are
+        run as the graphs that they are. A plan with a backend that is not here is refused.
+    allow_native_code : bool
+        Let delegates run machine code that stands in the plan's file: with the rights of the
+        process, so set it for files of makers you trust alone.
     runtime_const_folding : bool
         Compute the constants that replaceable weights decide when the session is opened, rather
         than take them from the file, which then need not have them (``Plan.save(folded=False)``).
@@ -360,6 +391,8 @@ class SessionOptions(_Options):
     load_mode: str
     limits: Limits
     memory_planning: _MemoryPlanning
+    delegates: Mapping[str, type[Delegate] | None]
+    allow_native_code: bool
     runtime_const_folding: bool
     max_concurrent_runs: int
     min_frames: int
@@ -389,6 +422,8 @@ class SessionOptions(_Options):
         "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
         "limits": (Limits(), _limits),
         "memory_planning": (MemoryPlanning(), _planning),
+        "delegates": (_NO_DELEGATES, _delegates),
+        "allow_native_code": (False, _flag),
         "runtime_const_folding": (False, _flag),
         "max_concurrent_runs": (8, _runs),
         "min_frames": (1, _frames),

@@ -13,7 +13,7 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import definition, input_types, node_work, output_types
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.rollback import with_saves
-from taper_runtime.executor.sites import CONTROL, sites, summed
+from taper_runtime.executor.sites import sites, summed
 from taper_runtime.machine.cost import Place, cost, traffic_ns
 from taper_runtime.machine.measure import limits_data
 from taper_runtime.plan.binding import bind_sizes
@@ -149,7 +149,7 @@ def least_ns(
 def _least(site: Site, limits: Limits, resident: int) -> float:
     """Return the least time of one node, once; that of control flow is that of what is inside."""
     plan, node = site.plan, site.node
-    if node.op in CONTROL:
+    if site.runs_blocks:
         return 0.0
     op, attrs = definition(node)
     inputs, outputs = input_types(plan, node), output_types(plan, node)
@@ -164,9 +164,7 @@ def _least(site: Site, limits: Limits, resident: int) -> float:
 
 def work_done(found: Sequence[Site], times: Sequence[int]) -> list[tuple[int, int]]:
     """Return flops and bytes of static nodes that run so often; for control flow, of its blocks."""
-    works = [
-        (0, 0) if site.node.op in CONTROL else node_work(site.plan, site.node)[:2] for site in found
-    ]
+    works = [(0, 0) if site.runs_blocks else node_work(site.plan, site.node)[:2] for site in found]
     flops, nbytes = (
         summed(found, [work[i] * n for work, n in zip(works, times, strict=True)]) for i in (0, 1)
     )

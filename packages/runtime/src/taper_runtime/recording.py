@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Executor
 from taper_runtime.profile import node_events, write_trace
+from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.executor.staged import StagedExecutor
-    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Nodes timed before recording stops: some hundred megabytes.
 MAX_EVENTS = 1_000_000
@@ -61,6 +62,7 @@ class RecordingExecutor(Executor):
         threads: int = 1,
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
+        dispatch: Dispatch = CPU_ALONE,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
         executor = CompiledExecutor.compile(
@@ -69,8 +71,14 @@ class RecordingExecutor(Executor):
             threads=threads,
             nodes_at_once=nodes_at_once,
             pool=pool,
+            dispatch=dispatch,
         )
         return cls(executor)
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`."""
+        return self.executor.served
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
@@ -78,11 +86,6 @@ class RecordingExecutor(Executor):
         """See :meth:`Executor.with_constants`; the recording goes on."""
         self.executor = self.executor.with_constants(constants, generation)
         return self
-
-    @property
-    def fallback_nodes(self) -> int:
-        """See :meth:`Executor.fallback_nodes`."""
-        return self.executor.fallback_nodes
 
     def run(
         self,

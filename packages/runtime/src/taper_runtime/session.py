@@ -15,8 +15,9 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
 from taper_runtime.options import CPU_DEVICE, ExecutionMode, RunOptions, SessionOptions
+from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import Plan, TensorSpec
-from taper_runtime.providers import CPU, check_providers
+from taper_runtime.providers import Dispatch, choose_providers, computing
 from taper_runtime.sizes import Size
 from taper_runtime.text import counted
 
@@ -73,8 +74,10 @@ class InferenceSession:
     sess_options : SessionOptions, optional
         They are copied.
     providers : sequence of str or of (str, mapping), optional
-        As ONNX Runtime takes them. ``"CPUExecutionProvider"`` is the only one here; asking for
-        another one of ONNX Runtime's is a UserWarning, and the CPU computes.
+        What computes nodes, in order of preference: ``"NativeCPU"``, our kernels, ``"Numpy"``, or
+        ``"CPUExecutionProvider"``, which is both; and those of
+        :func:`taper_runtime.register_kernel`. The default is these, then the CPU. A node that none
+        of them computes is refused. Asking for another one of ONNX Runtime's is a UserWarning.
     provider_options : sequence of mapping, optional
         One per provider. None has an effect.
     model : str, optional
@@ -85,9 +88,10 @@ class InferenceSession:
     PlanFormatError
         If the file is not a valid plan.
     UnsupportedOpError
-        With ``strict_native``, if a node has no native kernel.
+        If a node is one that no provider computes, or with ``strict_native`` none but numpy.
     InputError
-        On an argument of another type, an unknown provider or model, or a device that is not there.
+        On an argument of another type, an unknown provider or model, a device that is not there, or
+        if the plan has a delegate that the options do not allow.
     OSError
         If the file cannot be opened, or is no regular file.
     MemoryError
@@ -105,13 +109,15 @@ class InferenceSession:
     ) -> None:
         if not isinstance(sess_options, (SessionOptions, type(None))):
             raise InputError(f"sess_options: expected SessionOptions, got {sess_options!r}")
-        check_providers(providers, provider_options)
-        self._open(path_or_bytes, sess_options.copy() if sess_options else SessionOptions(), model)
+        chosen = choose_providers(providers, provider_options)
+        options = sess_options.copy() if sess_options else SessionOptions()
+        self._open(path_or_bytes, options, chosen, model)
 
     def _open(
         self,
         source: str | os.PathLike[str] | bytes | Plan,
         options: SessionOptions,
+        providers: tuple[str, ...],
         model: str | None,
         whole: InferenceSession | None = None,
     ) -> None:
@@ -119,7 +125,7 @@ class InferenceSession:
             from taper_runtime.device import check_device
 
             check_device(options.device)
-        self._options = options
+        self._options, self._providers = options, providers
         # Of an entry: what it shares with the session of the whole plan.
         self._pool: FramePool = _pool(options) if whole is None else whole._pool
         self._log: RunLog = RunLog() if whole is None else whole._log
@@ -133,7 +139,7 @@ class InferenceSession:
         self._weights: SessionWeights | None = None
         function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
-        executor = _compile(function, options, self._threads, self._pool)
+        executor = _compile(function, options, self._threads, providers, self._pool)
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
             executor = self._recording = _record(executor, options)
@@ -217,13 +223,14 @@ class InferenceSession:
             "path": self._path,
             "model": self._model,
             "options": self._options,
+            "providers": self._providers,
             "state": state,
             "weights": None if self._weights is None else self._weights.replaced(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the session anew."""
-        self._open(state["path"], state["options"], state["model"])
+        self._open(state["path"], state["options"], state["providers"], state["model"])
         if state["state"] is not None:
             self._states().restore(state["state"])
         if state["weights"]:
@@ -262,7 +269,7 @@ class InferenceSession:
             options = self._options.copy()
             options.enable_profiling = False
             session = InferenceSession.__new__(InferenceSession)
-            session._open(self.plan.entry(name), options, None, whole=self)
+            session._open(self.plan.entry(name), options, self._providers, None, whole=self)
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
             session = self._entries.setdefault(name, session)
@@ -300,26 +307,41 @@ class InferenceSession:
         return self._options.copy()
 
     def get_providers(self) -> list[str]:
-        """Return what computes: ``["CPUExecutionProvider"]``."""
-        return [CPU]
+        """Return what computes nodes, in order of preference."""
+        return list(self._providers)
+
+    def kernel_kinds(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes, by their first outputs, that each kind of kernel computes.
+
+        The kinds are "native", "user", "numpy", "delegate", and "view" of nodes that are nothing to
+        compute. Of the sizes of the last run, where they vary.
+        """
+        from taper_runtime.kinds import kernel_kinds
+
+        return kernel_kinds(self.plan.entry(), self._executor)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return the providers' options: the CPU has none."""
-        return {CPU: {}}
+        """Return the providers' options: none has any."""
+        return {name: {} for name in self._providers}
 
     def set_providers(
         self,
         providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        """Check providers as the session does; nothing changes.
+        """Check that the session has these providers: it keeps those that it was opened with.
 
         Raises
         ------
         InputError
-            On an unknown provider.
+            On an unknown provider, or others than the session's.
         """
-        check_providers(providers, provider_options)
+        chosen = choose_providers(providers, provider_options)
+        if computing(chosen) != computing(self._providers):
+            raise InputError(
+                f"providers: expected those of the session, {list(self._providers)}, got "
+                f"{list(chosen)}; open another session for them"
+            )
 
     def disable_fallback(self) -> None:
         """Do nothing: no run is ever tried again with another provider."""
@@ -423,51 +445,39 @@ class InferenceSession:
         """
         if entry is not None and entry != self.plan.default:
             return self._entry(entry).run(output_names, input_feed, run_options, out=out)
-        begin, failed = self._log.begin(), True
         try:
-            outputs = self._run(output_names, input_feed, run_options, out)
-            failed = False
-        finally:
-            self._log.end(begin, failed)
-        return outputs
-
-    def _run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, np.ndarray],
-        run_options: RunOptions | None,
-        out: Mapping[str, np.ndarray] | None,
-    ) -> list[np.ndarray]:
-        """See :meth:`run`."""
-        stop = None
-        if run_options is not None or self._severity < 1:
-            stop = self._begin(run_options)
-        if type(input_feed) is not dict:
-            _check_mapping("input_feed", input_feed, self._inputs)
-        try:
-            arrays = [input_feed[name] for name in self._inputs]
-        except KeyError as error:
-            raise InputError(
-                f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
-                f"got {sorted(map(str, input_feed))}"
-            ) from None
-        if len(input_feed) != len(arrays):
-            unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
-            raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
-        wanted = None if output_names is None else self._wanted(output_names)
-        mine = None if out is None else self._given(out)
-        theirs = mine
-        if self._complex is not None:
-            mine = None if mine is None else list(mine)
-            self._complex.take(arrays, mine)
-        if not self.plan.states or self._state is None:
-            outputs = self._executor.run(arrays, mine, None, stop)
-        else:
-            seed = None if run_options is None else run_options.seed
-            outputs = self._state.run(self._executor, arrays, mine, seed, stop)
-        if self._complex is not None:
-            outputs = self._complex.give(outputs, theirs)
-        return outputs if not wanted else [outputs[i] for i in wanted]
+            stop = None
+            if run_options is not None or self._severity < 1:
+                stop = self._begin(run_options)
+            if type(input_feed) is not dict:
+                _check_mapping("input_feed", input_feed, self._inputs)
+            try:
+                arrays = [input_feed[name] for name in self._inputs]
+            except KeyError as error:
+                raise InputError(
+                    f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
+                    f"got {sorted(map(str, input_feed))}"
+                ) from None
+            if len(input_feed) != len(arrays):
+                unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
+                raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
+            wanted = None if output_names is None else self._wanted(output_names)
+            mine = None if out is None else self._given(out)
+            theirs = mine
+            if self._complex is not None:
+                mine = None if mine is None else list(mine)
+                self._complex.take(arrays, mine)
+            if not self.plan.states or self._state is None:
+                outputs = self._log.run(self._executor.run, arrays, mine, None, stop)
+            else:
+                seed = None if run_options is None else run_options.seed
+                outputs = self._log.run(self._state.run, self._executor, arrays, mine, seed, stop)
+            if self._complex is not None:
+                outputs = self._complex.give(outputs, theirs)
+            return outputs if not wanted else [outputs[i] for i in wanted]
+        except BaseException:
+            self._log.count_error()
+            raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan as the module is called: the same arguments, the same structure returned.
@@ -701,14 +711,31 @@ def _pool(options: SessionOptions) -> FramePool:
     return FramePool(options.max_concurrent_runs, options.min_frames, interval_s)
 
 
-def _compile(plan: Plan, options: SessionOptions, threads: int, pool: FramePool) -> Executor:
+def _compile(
+    plan: Plan,
+    options: SessionOptions,
+    threads: int,
+    providers: tuple[str, ...],
+    pool: FramePool,
+) -> Executor:
     base, strict = _EXECUTORS[options.executor], options.strict_native
     at_once = 1
     if options.execution_mode == ExecutionMode.ORT_PARALLEL:
         at_once = thread_count(options.inter_op_num_threads)
+    if "delegates" in features(plan):
+        from taper_runtime.delegates import check_delegates  # which most plans do not need
+
+        check_delegates(plan, options)
+    delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
+    dispatch = Dispatch(computing(providers), delegates)
     if not plan.origins:
         return base.compile(
-            plan, strict_native=strict, threads=threads, nodes_at_once=at_once, pool=pool
+            plan,
+            strict_native=strict,
+            threads=threads,
+            nodes_at_once=at_once,
+            pool=pool,
+            dispatch=dispatch,
         )
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
@@ -721,6 +748,7 @@ def _compile(plan: Plan, options: SessionOptions, threads: int, pool: FramePool)
         pool=pool,
         base=base,
         planning=planning,
+        dispatch=dispatch,
     )
 
 

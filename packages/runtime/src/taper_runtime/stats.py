@@ -65,7 +65,7 @@ class Stats(NamedTuple):
     Attributes
     ----------
     runs, errors : int
-        Runs that have ended, and those of them that raised.
+        Runs that have ended, and runs that raised, those refused before they began among them.
     times : RunTimes
     frames : FrameStats
     fallback_nodes : int
@@ -100,7 +100,7 @@ class Stats(NamedTuple):
 def read_stats(log: RunLog, pool: FramePool, executor: Executor) -> Stats:
     """Return the statistics of a session with these parts."""
     return Stats(
-        log.runs,
+        log.timed,
         log.errors,
         _times(log.latest()),
         FrameStats(
@@ -112,7 +112,7 @@ def read_stats(log: RunLog, pool: FramePool, executor: Executor) -> Stats:
             pool.waited_s,
             pool.arena_bytes,
         ),
-        executor.fallback_nodes,
+        sum(kind == "numpy" for _, kind in executor.served),
         executor.weights_version,
         executor.memory_planning(),
     )
@@ -128,7 +128,7 @@ def _times(seconds: list[float]) -> RunTimes:
 #: Name, type and meaning of each metric.
 _METRICS = {
     "runs_total": ("counter", "Runs that have ended."),
-    "run_errors_total": ("counter", "Runs that raised."),
+    "run_errors_total": ("counter", "Runs that raised, or were refused."),
     "run_seconds": ("gauge", "Seconds that latest runs took, by quantile."),
     "frames_created_total": ("counter", "Frames made."),
     "frames_in_use": ("gauge", "Frames with a run."),

@@ -238,7 +238,8 @@ class SessionWeights:
             if not weights_needed({name: recipe}).isdisjoint(given):
                 constants[name] = derive_named(name, recipe, plan.weights, values)
         originals = {name: values[name] for name in plan.originals}
-        new, version = plan._replace(constants=constants, originals=originals), next(_versions)
+        new = plan._replace(constants=constants, originals=originals).read_only()
+        version = next(_versions)
         self._swap(new, version)
         self._plan, self._version = new, version
         self._replaced |= given.keys()

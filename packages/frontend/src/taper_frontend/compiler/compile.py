@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.pipeline import run_pipeline
+from taper_frontend.compiler.pipeline import name_of, run_pipeline
 from taper_frontend.compiler.registry import find_passes
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.partition import Partition
     from taper_frontend.compiler.pipeline import Pass, PassRecord
 
 
@@ -19,6 +20,7 @@ def compile_graph(
     graph: Graph,
     passes: Sequence[Pass | str] | None = None,
     *,
+    partition: Partition | None = None,
     output_names: Sequence[str] | None = None,
     verify: bool = False,
 ) -> list[PassRecord]:
@@ -34,6 +36,9 @@ def compile_graph(
         Stages, groups and passes, in order, themselves or by name; if not given
         :data:`taper_frontend.compiler.stages.STAGES`, with the registered passes that have a place
         among them (:func:`.registry.register_pass`). With ``()`` the graph stays as lowered.
+    partition : Partition, optional
+        Gives regions to a delegate, before the stage "weights" if that is among the passes, else
+        behind them all. What is inside a region stays as it is then.
     output_names : sequence of str, optional
         What to call the outputs. A tensor that has such a name gets another.
     verify : bool
@@ -52,7 +57,8 @@ def compile_graph(
         If passes undo each other's work forever, or a rule breaks the graph; with ``verify`` also
         if a pass does, or a stage leaves what its form says is gone.
     """
-    records = _compile(graph, find_passes(passes), verify)
+    found = find_passes(passes)
+    records = _compile(graph, found, verify, partition)
     if output_names is not None:
         graph.name_outputs(output_names)
         graph.listener.fired("name_outputs", "")
@@ -60,10 +66,16 @@ def compile_graph(
     return records
 
 
-def _compile(graph: Graph, passes: Sequence[Pass], verify: bool) -> list[PassRecord]:
+def _compile(
+    graph: Graph, passes: Sequence[Pass], verify: bool, partition: Partition | None = None
+) -> list[PassRecord]:
     """Compile a graph, then those inside its nodes."""
-    records = run_pipeline(graph, [*passes, materialize_outputs], verify=verify)
+    runs = list(passes)
+    if partition is not None:
+        names = [name_of(pass_) for pass_ in runs]
+        runs.insert(names.index("weights") if "weights" in names else len(runs), partition)
+    records = run_pipeline(graph, [*runs, materialize_outputs], verify=verify)
     for node in graph.order():
         for block in node.blocks:
-            records += _compile(block, passes, verify)
+            records += _compile(block, () if node.op == "CALL_DELEGATE" else passes, verify)
     return records

@@ -22,6 +22,7 @@ from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.fx_nodes import is_only_computed_with
+from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,
     Pairs,
@@ -120,6 +121,7 @@ def lower(
     ranged: Collection[str] = (),
     trusting: bool = False,
     inputs: Mapping[str, str] | None = None,
+    keep: Keep | None = None,
     replaceable: bool = False,
 ) -> Lowered:
     """Lower a captured program.
@@ -140,6 +142,8 @@ def lower(
         Whether other ranges start where torch says, and not below where that can be told to hold.
     inputs : mapping of str to str, optional
         Names for the inputs, by those of their FX nodes.
+    keep : Keep, optional
+        Whose calls become CALL nodes.
     replaceable : bool
         Whether a session may replace the values of parameters and persistent buffers, so that
         nothing may look at them.
@@ -152,10 +156,14 @@ def lower(
     ------
     UnsupportedOpError
         Listing everything in the program that cannot be lowered.
+    ExportError
+        If the program has no call of an op that is to be kept.
     InternalError
         If a handler gives another dtype or shape than torch.
     """
-    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {}, replaceable)
+    keep = keep or Keep()
+    keep.check(program.graph_module)
+    walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {}, keep, replaceable)
     return walk.finish(*ends)
 
 
@@ -166,7 +174,7 @@ def survey(
     ranged: Collection[str] = (),
 ) -> Survey:
     """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
-    walk, _ = _walk(program, names or {}, ranged, False, {})
+    walk, _ = _walk(program, names or {}, ranged, False, {}, Keep())
     graph = walk.graph
     walk.set_next_values()
     graph.set_outputs(name for name in graph.nodes if not graph.is_used(name))
@@ -179,13 +187,14 @@ def _walk(
     ranged: Collection[str],
     trusting: bool,
     inputs: Mapping[str, str],
+    keep: Keep,
     replaceable: bool = False,
 ) -> tuple[_ProgramWalk, _Ends]:
     """Lower the nodes for as many sizes as they can be lowered for."""
     least: dict[str, int] = {}
     while True:
         sizes = Sizes(program, names, ranged, least, trusting=trusting)
-        walk = _ProgramWalk(program, sizes, inputs, replaceable)
+        walk = _ProgramWalk(program, sizes, inputs, keep, replaceable)
         ends = walk.lower_program()
         more = {name: walk.sizes.raised(name) for name in walk.findings.undecided}
         if not any(more.values()):
@@ -197,10 +206,16 @@ class _ProgramWalk(Walk):
     """One pass over a program: its ends, constants and states beside its nodes."""
 
     def __init__(
-        self, program: ExportedProgram, sizes: Sizes, inputs: Mapping[str, str], replaceable: bool
+        self,
+        program: ExportedProgram,
+        sizes: Sizes,
+        inputs: Mapping[str, str],
+        keep: Keep,
+        replaceable: bool,
     ) -> None:
         training = program.graph_module.meta.get(TRAINING, False)
-        super().__init__(Graph(sizes.ranges, sizes.examples), sizes, Findings([], set()), training)
+        graph = Graph(sizes.ranges, sizes.examples)
+        super().__init__(graph, sizes, Findings([], set()), training, keep)
         self.program = program
         self.inputs = inputs
         self.replaceable = replaceable

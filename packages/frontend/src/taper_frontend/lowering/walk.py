@@ -19,6 +19,7 @@ from taper_frontend.lowering.fx_nodes import (
     tensors_of,
     unbacked_shapes,
 )
+from taper_frontend.lowering.keep import Keep, keep_call
 from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source import source_line
@@ -84,11 +85,18 @@ class Walk:
     """
 
     def __init__(
-        self, graph: Graph, sizes: Sizes, findings: Findings, training: bool, prefix: str = ""
+        self,
+        graph: Graph,
+        sizes: Sizes,
+        findings: Findings,
+        training: bool,
+        keep: Keep,
+        prefix: str = "",
     ) -> None:
         self.graph = graph
         self.sizes = sizes
         self.findings = findings
+        self.keep = keep
         self.context = Lowering(graph, sizes, training, prefix, self.lower_block)
         self.values: dict[str, Any] = {}
         # where a node is that torch says no line of
@@ -123,7 +131,7 @@ class Walk:
             If something in it has been refused.
         """
         graph = self.graph.new_block()
-        walk = Walk(graph, self.sizes, self.findings, self.context.training, prefix)
+        walk = Walk(graph, self.sizes, self.findings, self.context.training, self.keep, prefix)
         walk._around = source
         state, *leading = leading
         walk.context.generator = graph.add_input(f"{prefix}generator", state.dtype, state.shape)
@@ -237,6 +245,7 @@ class Walk:
     def _call(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
         """Call the handler of a node and check what it gives against what torch says."""
         expected = self._types(node)
+        before = set(self.graph.nodes) if node in self.keep else set()
         args, kwargs = arguments
         result: Any
         try:
@@ -258,6 +267,8 @@ class Walk:
             if self.sizes.symbols:  # two forms of one size
                 raise UndecidedError(message)
             raise InternalError(message)
+        if node in self.keep and any(name is not None for name in names):
+            names = keep_call(self.graph, node, self._argument_before, before, names)
         return names if many else names[0]
 
     def _types(self, node: Node) -> list[TensorType | None]:
@@ -282,6 +293,10 @@ class Walk:
         """Return what a node finds in the module that its graph belongs to: a body, a literal."""
         value = getattr(node.graph.owning_module, str(node.target), POISON)
         return self.context.constant(value) if isinstance(value, torch.Tensor) else value
+
+    def _argument_before(self, arg: Any) -> Any:
+        """Return what stands for an argument, as it is before a handler sees it."""
+        return self.value(arg.name) if isinstance(arg, torch.fx.Node) else arg
 
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, torch.fx.Node):

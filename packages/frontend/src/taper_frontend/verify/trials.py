@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from taper_frontend.compiler.partition import verifying_delegates
 from taper_frontend.errors import ExportError
 from taper_frontend.verify.compare import Difference, difference, readable, tolerance
 from taper_frontend.verify.draw import draw
 from taper_frontend.verify.reference import SEED
 from taper_frontend.verify.ties import Jitter, rests_on_ties
 from taper_runtime.errors import TaperError
-from taper_runtime.options import RunOptions
+from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.trees import leaves
+from taper_runtime.providers import CPU
 from taper_runtime.session import InferenceSession
 from taper_runtime.sizes import size_at
 
@@ -101,7 +103,9 @@ class _Trials:
     def __init__(self, plan: Plan, reference: Reference) -> None:
         self.plan = plan
         self.reference = reference
-        self.session = InferenceSession(plan)
+        options = SessionOptions()
+        options.delegates, options.allow_native_code = verifying_delegates(), True
+        self.session = InferenceSession(plan, options, [CPU])
         self.given = [plan.samples[name] for name in plan.inputs]
         self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
         self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())

@@ -28,14 +28,14 @@ class Runner:
     def arena(self) -> tuple[list[tuple[int, int, int]], list[int], int]: ...
     def run(
         self,
-        arrays: Sequence[np.ndarray],
+        inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> list[np.ndarray]: ...
     def profile(
         self,
-        arrays: Sequence[np.ndarray],
+        inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None = None,
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,

@@ -14,7 +14,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from taper_runtime.executor._instance cimport External, Instance, NumpyNode, Patch, Raised
+from taper_runtime.executor._instance cimport External, HostCall, Instance, Patch, Raised
 from taper_runtime.executor._kernels cimport (
     Buffer, has_begun, now, run_steps, schedule_bytes, status_text
 )
@@ -148,7 +148,7 @@ cdef class Frame(Slot):
         for i in range(len(program.saved_by) - 1, -1, -1):
             overwriting = program.saved_by[i] + 1
             if overwriting <= reached if args.order == NULL else has_begun(args, overwriting):
-                (<NumpyNode>self.instance.numpy_nodes[program.n_run + i]).compute(
+                (<HostCall>self.instance.host_calls[program.n_run + i]).compute(
                     &step[program.n_run + i].call
                 )
         return 0
@@ -156,7 +156,7 @@ cdef class Frame(Slot):
     cdef object failure(self, int64_t index, taper_status status, Stop stop):
         """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
         cdef Step step = self.instance.program.steps[index]
-        cdef NumpyNode node
+        cdef HostCall call
         error, self.raised.error = self.raised.error, None
         if error is not None and status in (TAPER_CALL_FAILED, TAPER_STOPPED):
             return error  # else another step's, which counts less
@@ -164,15 +164,15 @@ cdef class Frame(Slot):
             return stop.reason() or StoppedError("the run was ended")  # by a flag no longer set
         reason = status_text(status)
         if status == TAPER_BAD_INDEX and step.op.check is not None:
-            node = self.instance.numpy_node(step)
-            arrays = node.operands(&(<taper_step *>self.image.data)[index].call)
+            call = self.instance.host_call(step)
+            arrays = call.operands(&(<taper_step *>self.image.data)[index].call)
             try:
                 step.op.check(
                     [
                         None if type_ is None else decode(array, type_)
-                        for array, type_ in zip(arrays[:node.n_inputs], node.types)
+                        for array, type_ in zip(arrays[:call.n_inputs], call.types)
                     ],
-                    node.attrs,
+                    call.attrs,
                 )
             except InputError as found:
                 reason = str(found).removeprefix(f"{step.op.name}: ")
@@ -318,13 +318,13 @@ cdef class Runner:
         blocks = instance.blocks(self.program.bodies[0])
         return blocks, instance.body_offsets[0], instance.arena_bytes
 
-    def run(self, arrays, out=None, sizes=None, stop=None):
+    def run(self, inputs, out=None, sizes=None, stop=None):
         """One inference.
 
         Parameters
         ----------
-        arrays : sequence of numpy.ndarray
-            In the order of ``inputs``.
+        inputs : sequence of numpy.ndarray
+            In the order of the program's.
         out : sequence of numpy.ndarray or None, optional
             Per output the array to write, None for a fresh one.
         sizes : sequence of int, optional
@@ -334,7 +334,7 @@ cdef class Runner:
         Returns
         -------
         list of numpy.ndarray
-            In the order of ``outputs``.
+            In the order of the program's.
 
         Raises
         ------
@@ -343,16 +343,16 @@ cdef class Runner:
         StoppedError
             If ``stop`` has ended it.
         """
-        return self._run(arrays, out, sizes, stop, None)
+        return self._run(inputs, out, sizes, stop, None)
 
-    def profile(self, arrays, out=None, sizes=None, stop=None):
+    def profile(self, inputs, out=None, sizes=None, stop=None):
         """One inference as :meth:`run`; returns (outputs, spans).
 
         spans : per step, per worker: (begin, end, times) in nanoseconds of a monotonic clock, zeros
         where that worker had no part in the step; of a step inside a loop, all its times in one.
         """
         cdef list spans = []
-        outputs = self._run(arrays, out, sizes, stop, spans)
+        outputs = self._run(inputs, out, sizes, stop, spans)
         return outputs, spans
 
     cdef Instance _instance(self, arrays, sizes):

@@ -25,8 +25,8 @@ cdef class ArrayView:
     cdef object over(self, void *data)
 
 
-cdef class NumpyNode:
-    cdef object op
+cdef class HostCall:
+    cdef object function  # Compute
     cdef dict attrs
     cdef Py_ssize_t n_inputs
     cdef list arrays  # ArrayView or None: the inputs, then the outputs
@@ -51,7 +51,7 @@ cdef class Instance:
     cdef Py_ssize_t n_patches
     cdef Buffer state         # of kernels
     cdef list selections      # Selection per step; None for control
-    cdef list numpy_nodes     # NumpyNode per step that numpy computes, else None
+    cdef list host_calls      # HostCall per step that Python computes, else None
     cdef Buffer slices_made   # int64 per step: how many of a scan's slices there are already
     cdef Buffer root_offsets  # int64
     cdef list inputs          # External
@@ -70,7 +70,7 @@ cdef class Instance:
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state) except -1
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1
     cdef void _fill(self, Step step, taper_tensor *tensor) noexcept
-    cdef NumpyNode numpy_node(self, Step step)
+    cdef HostCall host_call(self, Step step)
     cdef dict _attrs(self, Step step)
     cdef list blocks(self, Body body)
     cdef int _lay_out(self) except -1

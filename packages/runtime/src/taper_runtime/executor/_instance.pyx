@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False
 """A program for one set of sizes: the size table evaluated, nodes prepared, memory laid out.
 
-- ``NumpyNode``: a step that numpy computes, called back from C.
+- ``HostCall``: a step that Python computes, called back from C.
 - ``Instance``: everything that is known once sizes are. A static plan has one.
 """
 from cpython.buffer cimport PyBUF_WRITE
@@ -61,8 +61,8 @@ cdef ArrayView _array(type_, tuple strides):
     return view
 
 
-cdef class NumpyNode:
-    """A step that numpy computes, for one set of sizes."""
+cdef class HostCall:
+    """A step that Python computes, numpy or what a user has given, for one set of sizes."""
 
     cdef list operands(self, const taper_call *call):
         """What a call's tensors point to."""
@@ -76,37 +76,40 @@ cdef class NumpyNode:
 
     cdef int compute(self, const taper_call *call) except -1:
         arrays = self.operands(call)
-        self.op.compute(
-            arrays[:self.n_inputs], self.attrs, arrays[self.n_inputs:], self.types
-        )
+        self.function(arrays[:self.n_inputs], arrays[self.n_inputs:])
         return 0
 
 
-cdef taper_status _run_numpy(
+cdef taper_status _run_host(
     const taper_call *call, int64_t begin, int64_t end, void *scratch
 ) noexcept with gil:
-    """The kernel of all of them: the node is the call's state, the frame's Raised its attrs."""
+    """The kernel of all of them: the call's state is theirs, its attrs are the frame's Raised."""
     try:
-        (<NumpyNode>call.state).compute(call)
+        (<HostCall>call.state).compute(call)
     except BaseException as error:
         (<Raised><void *>call.attrs).error = error
         return TAPER_CALL_FAILED
     return TAPER_OK
 
 
-cdef taper_kernel _NUMPY
-memset(&_NUMPY, 0, sizeof(_NUMPY))
-_NUMPY.name = b"numpy"
-_NUMPY.run = _run_numpy
+cdef taper_kernel _HOST
+memset(&_HOST, 0, sizeof(_HOST))
+_HOST.name = b"host"
+_HOST.run = _run_host
 
 
-cdef void _set_numpy_step(taper_step *step, NumpyNode node) noexcept:
-    """Make numpy compute a step; the node has to live as long."""
-    step.kernel = &_NUMPY
-    step.call.state = <void *>node
+cdef void _set_host_step(taper_step *step, HostCall call) noexcept:
+    """Make Python compute a step; the call has to live as long."""
+    step.kernel = &_HOST
+    step.call.state = <void *>call
     step.work.tasks = step.work.phases = 1
     step.work.scratch_bytes = 0
     step.on_caller = True
+
+
+cdef bint _is_unserved(Selection selection) noexcept:
+    """Whether nothing computes a step that is none of control flow."""
+    return selection is not None and selection.chosen is None and selection.host is None
 
 
 cdef class External:
@@ -151,7 +154,7 @@ cdef class Instance:
     # -- kernels -----------------------------------------------------------------------------------
 
     cdef int _prepare(self) except -1:
-        """Prepare every step; those without a kernel go to numpy."""
+        """Prepare every step; those without a kernel go to their hosts."""
         cdef Program program = self.program
         cdef Step step
         cdef taper_step *native
@@ -162,7 +165,7 @@ cdef class Instance:
         self.image = Buffer(program.image_bytes)
         self.state = Buffer(len(program.steps) * state_bytes)
         self.selections = [None] * len(program.steps)
-        self.numpy_nodes = [None] * len(program.steps)
+        self.host_calls = [None] * len(program.steps)
         native = <taper_step *>self.image.data
         tensor = <taper_tensor *>(self.image.data + program.tensors_at)
         state = self.state.data
@@ -176,6 +179,9 @@ cdef class Instance:
             if step.control is None:
                 self._choose(i, native + i, tensor, state + i * state_bytes)
             tensor += len(step.operands)
+        unserved = [i for i, each in enumerate(self.selections) if _is_unserved(each)]
+        if unserved:
+            program.refuse(unserved)
         for i in range(len(program.steps) - 1, -1, -1):
             self._set_workers(program.steps[i], native, i)
         return 0
@@ -183,18 +189,19 @@ cdef class Instance:
     cdef int _choose(
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state
     ) except -1:
-        """Have a kernel serve step ``i``, or numpy."""
+        """Have a kernel serve step ``i``, or its host, if it has one."""
         cdef Step step = self.program.steps[i]
         cdef list candidates = step.candidates
         cdef Selection selection
         if candidates:
             self._fill(step, tensor)
             if step.sized:
-                candidates = find_candidates(step.op, self._attrs(step))
+                candidates = find_candidates(step.kernels, step.op, self._attrs(step))
         selection = self.selections[i] = select_kernel(candidates, native, state)
-        if selection.chosen is None:
-            self.numpy_nodes[i] = self.numpy_node(step)
-            _set_numpy_step(native, self.numpy_nodes[i])
+        if selection.chosen is None and step.host is not None:
+            selection.host = step.host
+            self.host_calls[i] = self.host_call(step)
+            _set_host_step(native, self.host_calls[i])
         return 0
 
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1:
@@ -236,21 +243,23 @@ cdef class Instance:
             slot += 2 * TAPER_MAX_RANK
             tensor += 1
 
-    cdef NumpyNode numpy_node(self, Step step):
-        """A step as numpy computes it."""
-        cdef NumpyNode node = NumpyNode.__new__(NumpyNode)
+    cdef HostCall host_call(self, Step step):
+        """A step as its host computes it."""
+        cdef HostCall call = HostCall.__new__(HostCall)
         cdef Operand operand
-        node.op, node.attrs, node.n_inputs = step.op, self._attrs(step), step.n_inputs
-        node.arrays, node.types = [], []
+        call.attrs, call.n_inputs = self._attrs(step), step.n_inputs
+        call.arrays, call.types = [], []
         for operand in step.operands:
             if operand is None:
-                node.arrays.append(None)
-                node.types.append(None)
+                call.arrays.append(None)
+                call.types.append(None)
                 continue
             shape = substitute(operand.type.shape, self.number)
-            node.types.append(operand.type._replace(shape=shape))
-            node.arrays.append(_array(node.types[-1], substitute(operand.strides, self.number)))
-        return node
+            call.types.append(operand.type._replace(shape=shape))
+            call.arrays.append(_array(call.types[-1], substitute(operand.strides, self.number)))
+        if step.host is not None:
+            call.function = step.host.bind(call.attrs, call.types)
+        return call
 
     cdef dict _attrs(self, Step step):
         """The step's attrs, all sizes known."""
@@ -363,7 +372,7 @@ cdef class Instance:
             self._patch(
                 self._at(&native[i].scratch), program.arena_base, <uintptr_t>native[i].scratch
             )
-            if self.numpy_nodes[i] is not None:
+            if self.host_calls[i] is not None:
                 self._patch(self._at(&native[i].call.attrs), program.raised_base, 0)
             for operand in step.operands:
                 if operand is not None:

@@ -13,8 +13,14 @@ cdef class Buffer:
     cdef size_t mapped  # bytes of the block, where the system itself gave it; else 0
 
 
+cdef class ExternalKernel:
+    cdef const taper_kernel *kernel
+    cdef object library  # which has its code
+
+
 cdef class Candidate:
     cdef const taper_kernel *kernel
+    cdef ExternalKernel external  # it is one of a user's; else None
     cdef Buffer attrs
     cdef list owners  # of what attrs point to
 
@@ -23,6 +29,7 @@ cdef class Selection:
     cdef list candidates    # Candidate
     cdef Candidate chosen   # None where none serves the step
     cdef list reasons       # str: why not those before the chosen one
+    cdef object host        # Host: what computes the step where no kernel does
 
 
 cdef class PreparedNode:
@@ -38,7 +45,7 @@ cdef class PreparedNode:
 
 cdef bint is_served(types) except -1
 cdef int set_type(taper_tensor *tensor, type_, list owners) except -1
-cdef list find_candidates(op, attrs)
+cdef list find_candidates(kernels, op, attrs)
 cdef Selection select_kernel(list candidates, taper_step *step, char *state)
 cdef size_t max_state_bytes() noexcept
 cdef int64_t now() noexcept nogil

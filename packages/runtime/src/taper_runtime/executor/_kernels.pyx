@@ -7,6 +7,7 @@ structs are filled from the kernels' own descriptors, and ops meet kernels by na
 
 - :class:`Buffer`: memory that C reads and writes.
 - ISA levels, kernels, the machine's limits.
+- :class:`ExternalKernel`: a kernel of a user's library.
 - :class:`Candidate` and :class:`Selection`: the kernels of an op, and which serves a node.
 - :class:`PreparedNode`: one node that a kernel accepted. Shapes and attrs are fixed; data pointers
   are not part of it.
@@ -307,8 +308,105 @@ cdef bint is_served(types) except -1:
 cdef class Candidate:
     """A kernel that may serve a node, with the node's attrs as it takes them."""
 
-cdef list find_candidates(op, attrs):
-    """The active level's kernels for a node of ``op``, in order of preference.
+cdef class ExternalKernel:
+    """A kernel of a user's library."""
+
+    @property
+    def name(self):
+        return self.kernel.name.decode()
+
+    @property
+    def op(self):
+        return self.kernel.op.decode()
+
+    @property
+    def attrs(self):
+        return _describe(self.kernel)
+
+
+# Bytes that the state of any external kernel needs.
+cdef size_t _external_state_bytes = 0
+
+
+def read_library(uintptr_t table, library, path):
+    """Return the kernels of a user's library that this CPU can run.
+
+    Parameters
+    ----------
+    table : int
+        Address of its ``taper_library``; 0 if it has none.
+    library : object
+        Keeps it loaded.
+    path : str
+        What to call it in an error.
+
+    Returns
+    -------
+    list of ExternalKernel
+
+    Raises
+    ------
+    InputError
+        If it was built for another version of the interface, or a kernel lacks a part.
+    """
+    global _external_state_bytes
+    cdef const taper_library *found = <const taper_library *>table
+    cdef ExternalKernel kernel
+    cdef int32_t i
+    if found == NULL:
+        raise InputError(f"{path}: taper_kernels gives no table")
+    if found.abi_version != TAPER_ABI_VERSION:
+        raise InputError(
+            f"{path}: expected version {TAPER_ABI_VERSION} of the interface of kernels, "
+            f"got {found.abi_version}: build it again with this taper_runtime's headers"
+        )
+    sizes = (found.kernel_bytes, found.tensor_bytes, found.call_bytes)
+    expected = (sizeof(taper_kernel), sizeof(taper_tensor), sizeof(taper_call))
+    if sizes != expected:
+        raise InputError(f"{path}: expected structs of {expected} bytes, got {sizes}")
+    kernels = []
+    for i in range(found.n_kernels):
+        kernel = ExternalKernel.__new__(ExternalKernel)
+        kernel.kernel, kernel.library = &found.kernels[i], library
+        _check_external(kernel.kernel, path, i)
+        if taper_kernel_runs(kernel.kernel):
+            kernels.append(kernel)
+            _external_state_bytes = max(_external_state_bytes, kernel.kernel.state_bytes)
+    return kernels
+
+
+cdef int _check_external(const taper_kernel *kernel, path, int32_t i) except -1:
+    """Check what is read without asking of a kernel that others have written."""
+    if kernel.name == NULL or kernel.op == NULL:
+        raise InputError(f"{path}: kernel {i}: expected a name and an op")
+    what = f"{path}: kernel {kernel.name.decode(errors='replace')!r}"
+    if kernel.prepare == NULL or kernel.run == NULL:
+        raise InputError(f"{what}: expected the functions prepare and run")
+    if not 0 <= kernel.n_operands <= TAPER_KERNEL_OPERANDS:
+        raise InputError(f"{what}: expected 0 to {TAPER_KERNEL_OPERANDS} operands")
+    cdef size_t a
+    for a in range(kernel.n_attrs):
+        if kernel.attrs[a].name == NULL or taper_attr_type_name(kernel.attrs[a].type) == NULL:
+            raise InputError(f"{what}: attr {a}: expected a name and a type")
+        if kernel.attrs[a].offset + _attr_bytes(kernel.attrs[a].type) > kernel.attrs_bytes:
+            name = kernel.attrs[a].name.decode(errors="replace")
+            raise InputError(f"{what}: attr {name!r} lies outside its struct")
+    return 0
+
+
+cdef size_t _attr_bytes(int type) noexcept:
+    """Bytes of an attr's value in a kernel's struct."""
+    if type == TAPER_ATTR_BOOL:
+        return 1
+    if type == TAPER_ATTR_INT or type == TAPER_ATTR_FLOAT or type == TAPER_ATTR_STRING:
+        return 8
+    return 16
+
+
+cdef list find_candidates(kernels, op, attrs):
+    """The kernels for a node of ``op``, in order of preference.
+
+    kernels : ExternalKernels; None stands for those that the active level of our library has
 
     Raises
     ------
@@ -316,32 +414,42 @@ cdef list find_candidates(op, attrs):
         If a kernel's attr descriptors differ from the op's definition.
     """
     cdef list candidates = []
-    cdef Candidate candidate
+    cdef ExternalKernel external
     cdef bytes name = op.name.encode()
     cdef const taper_kernel *kernel
     cdef size_t position = 0
+    for external in kernels:
+        if external is not None:
+            candidates.append(_candidate(external.kernel, external, op, attrs))
+            continue
+        while True:
+            kernel = taper_kernel_next(name, &position)
+            if kernel == NULL:
+                break
+            candidates.append(_candidate(kernel, None, op, attrs))
+    return candidates
+
+
+cdef Candidate _candidate(const taper_kernel *kernel, ExternalKernel external, op, attrs):
+    """A kernel with a node's attrs."""
     cdef size_t a
-    while True:
-        kernel = taper_kernel_next(name, &position)
-        if kernel == NULL:
-            return candidates
-        described = _describe(kernel)
-        defined = {key: attr.type for key, attr in op.attrs.items()}
-        if described != defined:
-            raise InternalError(
-                f"attrs of {op.name}: kernel {kernel.name.decode()} has {described}, "
-                f"the op has {defined}"
-            )
-        candidate = Candidate.__new__(Candidate)
-        candidate.kernel = kernel
-        candidate.attrs = Buffer(kernel.attrs_bytes)
-        candidate.owners = []
-        for a in range(kernel.n_attrs):
-            _set_attr(
-                candidate.attrs.data + kernel.attrs[a].offset, kernel.attrs[a].type,
-                attrs[kernel.attrs[a].name.decode()], candidate.owners,
-            )
-        candidates.append(candidate)
+    described = _describe(kernel)
+    defined = {key: attr.type for key, attr in op.attrs.items()}
+    if described != defined:
+        raise InternalError(
+            f"attrs of {op.name}: kernel {kernel.name.decode()} has {described}, "
+            f"the op has {defined}"
+        )
+    cdef Candidate candidate = Candidate.__new__(Candidate)
+    candidate.kernel, candidate.external = kernel, external
+    candidate.attrs = Buffer(kernel.attrs_bytes)
+    candidate.owners = []
+    for a in range(kernel.n_attrs):
+        _set_attr(
+            candidate.attrs.data + kernel.attrs[a].offset, kernel.attrs[a].type,
+            attrs[kernel.attrs[a].name.decode()], candidate.owners,
+        )
+    return candidate
 
 
 cdef class Selection:
@@ -349,8 +457,17 @@ cdef class Selection:
 
     @property
     def kernel_name(self):
-        """The chosen kernel's name; None where none serves the node."""
-        return None if self.chosen is None else self.chosen.kernel.name.decode()
+        """The name of what serves the node; None where numpy computes it, or nothing."""
+        if self.chosen is not None:
+            return self.chosen.kernel.name.decode()
+        return None if self.host is None or self.host.kind == "numpy" else self.host.name
+
+    @property
+    def kind(self):
+        """What serves the node: "native", "user", "delegate", "numpy"; None where nothing does."""
+        if self.chosen is not None:
+            return "native" if self.chosen.external is None else "user"
+        return None if self.host is None else self.host.kind
 
     @property
     def refused(self):
@@ -386,6 +503,8 @@ cdef class PreparedNode:
     Attributes
     ----------
     kernel_name : str
+    kind : str
+        "native", or "user" where it is a user's.
     tasks : int
         Independent units of work.
     scratch_bytes : int
@@ -395,6 +514,10 @@ cdef class PreparedNode:
     @property
     def kernel_name(self):
         return self.selection.kernel_name
+
+    @property
+    def kind(self):
+        return self.selection.kind
 
     @property
     def tasks(self):
@@ -434,7 +557,7 @@ cdef class PreparedNode:
             raise InputError(f"{what}: {taper_status_string(status).decode()}")
 
 
-def prepare(op, attrs, inputs, outputs):
+def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     """Find the kernel for one node.
 
     Parameters
@@ -445,11 +568,13 @@ def prepare(op, attrs, inputs, outputs):
     inputs : sequence of (TensorType, strides) or None
         Strides in elements of what stores the tensor; None where an optional input is absent.
     outputs : sequence of (TensorType, strides)
+    kernels : sequence of ExternalKernel or None
+        In order of preference; None stands for those of the active level of our library.
 
     Returns
     -------
     PreparedNode or None
-        None where no kernel of the active level serves the node.
+        None where no kernel serves the node.
 
     Raises
     ------
@@ -478,14 +603,15 @@ def prepare(op, attrs, inputs, outputs):
     node.step.call.n_outputs = <int32_t>len(outputs)
     node.step.scratch = NULL
     node.step.workers = 1
-    node.state = Buffer(taper_max_state_bytes())
-    node.selection = select_kernel(find_candidates(op, attrs), &node.step, node.state.data)
+    node.state = Buffer(max_state_bytes())
+    candidates = find_candidates(kernels, op, attrs)
+    node.selection = select_kernel(candidates, &node.step, node.state.data)
     return None if node.selection.chosen is None else node
 
 
 cdef size_t max_state_bytes() noexcept:
     """Bytes that the state of any kernel needs."""
-    return taper_max_state_bytes()
+    return max(taper_max_state_bytes(), _external_state_bytes)
 
 
 cdef int64_t now() noexcept nogil:

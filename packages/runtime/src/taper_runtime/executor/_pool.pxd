@@ -57,7 +57,9 @@ cdef class Turn:
 
 
 cdef class RunLog:
-    cdef readonly int64_t runs
+    cdef readonly int64_t timed
     cdef readonly int64_t errors
     cdef public bint closed  # no run begins
     cdef Buffer window      # int64: what the latest runs took, in nanoseconds
+
+    cdef int _note(self, int64_t ns) except -1

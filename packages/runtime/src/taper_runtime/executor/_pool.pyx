@@ -359,32 +359,47 @@ cdef class Taken:
 
 
 cdef class RunLog:
-    """Counts runs and remembers how long the latest took."""
+    """Counts runs and remembers how long the latest took.
+
+    Attributes
+    ----------
+    timed : int
+        Runs that have begun and ended.
+    errors : int
+        Runs that raised, those whose arguments were refused before among them.
+    """
 
     def __init__(self):
         self.window = Buffer(WINDOW * sizeof(int64_t))
 
-    def begin(self):
-        """Return when a run begins.
+    def run(self, function, *args):
+        """Return what a function returns, which is to run once, and note how long it took.
 
         Raises
         ------
         TaperError
             If the session is closed.
         """
+        cdef int64_t begin
         if self.closed:
             raise TaperError("the session is closed")
-        return now()
+        begin = now()
+        try:
+            return function(*args)
+        finally:
+            self._note(now() - begin)
 
-    def end(self, int64_t begin, bint failed=False):
-        """Note a run that began then."""
-        cdef int64_t *window = <int64_t *>self.window.data
+    cdef int _note(self, int64_t ns) except -1:
         with cython.critical_section(self):
-            window[self.runs % WINDOW] = now() - begin
-            self.runs += 1
-            self.errors += failed
+            (<int64_t *>self.window.data)[self.timed % WINDOW] = ns
+            self.timed += 1
+
+    def count_error(self):
+        """Count a run that has raised."""
+        with cython.critical_section(self):
+            self.errors += 1
 
     def latest(self):
         """Return what the latest runs took, in seconds, in no order; at most 1024."""
         cdef int64_t *window = <int64_t *>self.window.data
-        return [1e-9 * window[i] for i in range(min(self.runs, WINDOW))]
+        return [1e-9 * window[i] for i in range(min(self.timed, WINDOW))]

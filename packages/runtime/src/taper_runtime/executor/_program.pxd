@@ -68,6 +68,8 @@ cdef class Step:
     cdef object label
     cdef dict attrs
     cdef bint sized         # whether some attr is an expression
+    cdef list kernels       # ExternalKernel, None for those of our library
+    cdef object host        # Host
     cdef list candidates    # empty where no kernel can serve it
     cdef list operands      # Operand or None: the inputs, then the outputs
     cdef Py_ssize_t n_inputs
@@ -78,7 +80,7 @@ cdef class Step:
     cdef Buffer tensors     # taper_tensor [n_operands]: rank, dtype and format
     cdef list owners        # of what `tensors` point to
 
-    cdef int bind(self, table, bint native) except -1
+    cdef int bind(self, table) except -1
     cdef int _describe_operands(self, table) except -1
 
 
@@ -106,6 +108,7 @@ cdef class Program:
     cdef object table          # SizeTable
     cdef SizeCode sizes        # what `table` is once it has all
     cdef object variables      # Variables
+    cdef object refuse         # told of the steps that nothing serves
     cdef bint dynamic
     cdef tuple inputs
     cdef tuple outputs

@@ -1,10 +1,12 @@
 """Types of the extension; see _program.pyx."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from taper_runtime.executor._kernels import ExternalKernel
+from taper_runtime.executor.hosts import Host
 from taper_runtime.executor.program import Variables
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.liveness import Block
@@ -54,6 +56,8 @@ class Step:
         outputs: list[Operand],
         label: str,
         threads: int,
+        kernels: Sequence[ExternalKernel | None] = (),
+        host: Host | None = None,
         control: Control | None = None,
     ) -> None: ...
 
@@ -79,5 +83,6 @@ class Program:
         threads: int,
         variables: Variables,
         tensor_bytes: Sequence[int],
+        refuse: Callable[[list[int]], None],
         order: Order | None = None,
     ) -> None: ...

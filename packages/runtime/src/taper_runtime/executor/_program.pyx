@@ -212,16 +212,24 @@ cdef class Step:
         What to call the node in an error.
     threads : size
         How many threads it keeps busy.
+    kernels : list of ExternalKernel or None
+        What may serve it, in order of preference; None stands for the kernels of our library.
+    host : Host, optional
+        What computes it where they do not.
     control : Control, optional
     """
 
-    def __init__(self, op, dict attrs, list inputs, list outputs, label, threads, control=None):
+    def __init__(
+        self, op, dict attrs, list inputs, list outputs, label, threads, kernels=(), host=None,
+        control=None
+    ):
         self.op, self.attrs, self.label = op, attrs, label
         self.threads, self.control = threads, control
+        self.kernels, self.host = list(kernels), host
         self.operands, self.n_inputs = inputs + outputs, len(inputs)
         self.sized = any([_is_sized(value) for value in attrs.values()])
 
-    cdef int bind(self, table, bint native) except -1:
+    cdef int bind(self, table) except -1:
         """Give all sizes a slot of the table, and find the kernels that may serve the step."""
         cdef Operand operand
         self.threads_slot = table.slot(self.threads)
@@ -239,10 +247,9 @@ cdef class Step:
                 if type(size) is Size:
                     table.slot(size)
         types = [(<Operand>each).type for each in self.operands if each is not None]
-        if native and is_served(types):
-            self.candidates = find_candidates(
-                self.op, {name: _stand_in(value) for name, value in self.attrs.items()}
-            )
+        if self.kernels and is_served(types):
+            known = {name: _stand_in(value) for name, value in self.attrs.items()}
+            self.candidates = find_candidates(self.kernels, self.op, known)
         if self.candidates:
             self._describe_operands(table)
         return 0
@@ -364,13 +371,15 @@ cdef class Program:
     variables : Variables
     tensor_bytes : sequence of size
         What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
+    refuse : callable
+        Raises an error about steps, given by index, that nothing serves.
     order : Order, optional
         Without it steps run one after the other.
     """
 
     def __init__(
         self, inputs, outputs, n_constants, steps, bodies, restores,
-        threads, variables, tensor_bytes, Order order=None
+        threads, variables, tensor_bytes, refuse, Order order=None
     ):
         active_isa()
         self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
@@ -386,6 +395,7 @@ cdef class Program:
         self.overwritten = {self._overwritten(step) for _, step in restores}
         self.threads, self.variables, self.order = threads, variables, order
         self.workers = threads if order is None else max(threads, order.leaders)
+        self.refuse = refuse
         self.dynamic = bool(variables.names)
         self.table = SizeTable(variables.names)
         self._bind(tensor_bytes)
@@ -403,7 +413,7 @@ cdef class Program:
             self.n_roots += len(body.roots)
             body.roots = [(birth, death, self.table.slot(n)) for birth, death, n in body.roots]
         for i, step in enumerate(self.steps):
-            step.bind(self.table, i < self.n_run)
+            step.bind(self.table)
             for inner in () if step.control is None else step.control.bodies:
                 body = self.bodies[inner]
                 body.owner = i

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
+from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ class Executor(ABC):
         threads: int = 1,
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
+        dispatch: Dispatch = CPU_ALONE,
     ) -> Executor:
         """Prepare ``plan`` for running.
 
@@ -47,13 +49,25 @@ class Executor(ABC):
             Nodes that may run at the same time. The bits depend neither on this nor on ``threads``.
         pool : FramePool, optional
             What bounds runs at the same time, of this and other executors; else one of its own.
+        dispatch : Dispatch
+            What may compute nodes.
 
         Raises
         ------
         UnsupportedOpError
-            With ``strict_native``, listing every node without a native kernel.
+            Listing every node that nothing in ``dispatch``, or with ``strict_native`` nothing but
+            numpy, computes.
         InputError
             If the executor cannot run several nodes at the same time, and is asked to.
+        """
+
+    @property
+    @abstractmethod
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """Computed nodes, each with what does: "native", "user", "delegate" or "numpy".
+
+        Those of blocks that are run come behind the node that has them. Of the last run's sizes,
+        where they vary.
         """
 
     @abstractmethod
@@ -97,11 +111,6 @@ class Executor(ABC):
         StoppedError
             If ``stop`` has ended it.
         """
-
-    @property
-    @abstractmethod
-    def fallback_nodes(self) -> int:
-        """How many nodes numpy computes, of the last run's sizes."""
 
     @property
     def weights_version(self) -> int:
@@ -149,8 +158,8 @@ def output_types(plan: Plan, node: PlanNode) -> list[TensorType]:
     return [plan.tensors[name].type for name in node.outputs]
 
 
-def refuse(nodes: Sequence[tuple[Plan, PlanNode]]) -> None:
-    """Raise for nodes, each with its plan, without a native kernel; say which kernels there are."""
+def refuse(nodes: Sequence[tuple[Plan, PlanNode]], providers: Sequence[str]) -> None:
+    """Raise for nodes, each with its plan, that none of the providers computes."""
     if not nodes:
         return
     from taper_runtime.report import call_text, type_text
@@ -166,4 +175,9 @@ def refuse(nodes: Sequence[tuple[Plan, PlanNode]]) -> None:
     for op in dict.fromkeys(node.op for _, node in nodes):
         signatures = _kernels.kernel_signatures(op) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
-    raise UnsupportedOpError("strict_native=True, but no native kernel serves\n" + "\n".join(lines))
+    why = (
+        "strict_native=True, but no native kernel serves"
+        if NATIVE in providers
+        else f"no provider of {', '.join(providers)} serves"
+    )
+    raise UnsupportedOpError("\n".join([why, *lines]))

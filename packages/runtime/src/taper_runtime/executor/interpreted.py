@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,73 +11,60 @@ from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor._pool import FramePool, Lease, Stop
 from taper_runtime.executor.executor import Executor, definition, input_types, operand, refuse
+from taper_runtime.executor.hosts import find_servers
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.ops.opdef import BlockFunction
-from taper_runtime.plan.plan import Block, Plan, PlanNode
 from taper_runtime.plan.specialize import specialize
+from taper_runtime.providers import CPU_ALONE, Dispatch
 
-#: Computes a node: fills the output arrays from the inputs, None where one is absent.
-Step = Callable[[Sequence[np.ndarray | None], Sequence[np.ndarray]], None]
-#: Makes the step for a node, or None where this backend does not serve it.
-Backend = Callable[[Plan, PlanNode], Step | None]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
-
-def native_backend(plan: Plan, node: PlanNode) -> Step | None:
-    """The kernels the compiled executor runs too."""
-    if node.blocks:
-        return None
-    op, attrs = definition(node)
-    inputs = [None if name is None else operand(plan, name) for name in node.inputs]
-    prepared = _kernels.prepare(op, attrs, inputs, [operand(plan, name) for name in node.outputs])
-    return None if prepared is None else prepared.run
+    from taper_runtime.executor.hosts import Compute
+    from taper_runtime.plan.plan import Block, Plan, PlanNode
 
 
-def numpy_backend(plan: Plan, node: PlanNode) -> Step:
-    """The op's own evaluator: serves every node."""
-    op, attrs = definition(node)
-    types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
-    blocks = [block_function(plan, block) for block in node.blocks]
-
-    def step(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
-        op.compute(inputs, attrs, outputs, types, blocks)
-
-    return step
-
-
-def block_function(plan: Plan, block: Block) -> BlockFunction:
+def block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFunction:
     """A block of a plan without size variables as its op's evaluator calls it."""
-    return BlockFunction(block.signature, InterpretedExecutor.compile(plan.body(block)).run)
+    body = InterpretedExecutor.compile(plan.body(block), dispatch=dispatch)
+    return BlockFunction(block.signature, body.run)
+
+
+class _Step(NamedTuple):
+    """A node, what computes it, and what kind that is."""
+
+    node: PlanNode
+    compute: Compute
+    kind: str
+
+
+def _make_step(plan: Plan, node: PlanNode, dispatch: Dispatch) -> _Step | None:
+    """Return the step of a node: the first of its servers that takes it; None where none does."""
+    op, attrs = definition(node)
+    kernels, host = find_servers(plan, node, dispatch, block_function)
+    inputs = [None if name is None else operand(plan, name) for name in node.inputs]
+    outputs = [operand(plan, name) for name in node.outputs]
+    prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels)
+    if prepared is not None:
+        return _Step(node, prepared.run, prepared.kind)
+    if host is None:
+        return None
+    types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
+    return _Step(node, host.bind(attrs, types), host.kind)
 
 
 class InterpretedExecutor(Executor):
-    """Node by node over a chain of backends; the first that serves a node computes it.
+    """Node by node; a node of control flow is one, whose blocks are computed likewise.
 
-    Every intermediate stays readable until the run ends (see :meth:`trace`): for debugging, and for
-    ablation with another ``backends`` chain. A plan with size variables is made static anew for
-    the sizes of each run.
+    Every intermediate stays readable until the run ends (see :meth:`trace`): for debugging. A plan
+    with size variables is made static anew for the sizes of each run.
     """
 
-    #: In order of preference.
-    backends: tuple[Backend, ...] = (native_backend, numpy_backend)
-
-    def __init__(
-        self,
-        plan: Plan,
-        steps: list[tuple[PlanNode, Step]],
-        strict_native: bool,
-        pool: FramePool,
-        n_fallbacks: int,
-    ) -> None:
+    def __init__(self, plan: Plan, steps: list[_Step], dispatch: Dispatch, pool: FramePool) -> None:
         self._plan = plan
         self._steps = steps
-        self._strict_native = strict_native
+        self._dispatch = dispatch
         self._pool = pool
-        self._n_fallbacks = n_fallbacks
-
-    @property
-    def fallback_nodes(self) -> int:
-        """See :meth:`Executor.fallback_nodes`; 0 where sizes vary, as nothing is kept of a run."""
-        return self._n_fallbacks
 
     @classmethod
     def compile(
@@ -88,6 +75,7 @@ class InterpretedExecutor(Executor):
         threads: int = 1,
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
+        dispatch: Dispatch = CPU_ALONE,
     ) -> InterpretedExecutor:
         """See :meth:`Executor.compile`; every node runs on the caller's thread."""
         if nodes_at_once > 1:
@@ -95,17 +83,18 @@ class InterpretedExecutor(Executor):
                 "execution_mode: expected sequential, for the interpreted executor runs one node "
                 "after the other; got parallel"
             )
-        steps = []
-        fallbacks = []
-        for node in () if plan.sizes else filter(plan.is_executed, plan.nodes):
-            made = ((backend, backend(plan, node)) for backend in cls.backends)
-            backend, step = next((b, s) for b, s in made if s is not None)
-            steps.append((node, step))
-            if backend is not native_backend:
-                fallbacks.append(node)
-        if strict_native:
-            refuse([(plan, node) for node in fallbacks])
-        return cls(plan, steps, strict_native, pool or FramePool(), len(fallbacks))
+        dispatch = dispatch.without_numpy() if strict_native else dispatch
+        nodes = () if plan.sizes else tuple(filter(plan.is_executed, plan.nodes))
+        made = [_make_step(plan, node, dispatch) for node in nodes]
+        unserved = [node for node, step in zip(nodes, made, strict=True) if step is None]
+        refuse([(plan, node) for node in unserved], dispatch.providers)
+        steps = [step for step in made if step is not None]
+        return cls(plan, steps, dispatch, pool or FramePool())
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`; nodes of blocks and of plans with sizes are left out."""
+        return [(step.node, step.kind) for step in self._steps]
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
@@ -113,7 +102,7 @@ class InterpretedExecutor(Executor):
         """See :meth:`Executor.with_constants`."""
         own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
         plan = self._plan._replace(constants=own)
-        return self.compile(plan, strict_native=self._strict_native)
+        return self.compile(plan, dispatch=self._dispatch)
 
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None
@@ -125,7 +114,7 @@ class InterpretedExecutor(Executor):
             else dict(zip(self._plan.sizes, sizes, strict=True))
         )
         plan = specialize(self._plan, values)
-        return self.compile(plan, strict_native=self._strict_native)
+        return self.compile(plan, dispatch=self._dispatch)
 
     def run(
         self,
@@ -192,9 +181,9 @@ class InterpretedExecutor(Executor):
     def _execute(
         self, memory: dict[str, np.ndarray]
     ) -> Iterator[tuple[PlanNode, list[np.ndarray]]]:
-        for node, step in self._steps:
+        for node, compute, _ in self._steps:
             outputs = [self._array(memory, name) for name in node.outputs]
-            step([None if n is None else self._array(memory, n) for n in node.inputs], outputs)
+            compute([None if n is None else self._array(memory, n) for n in node.inputs], outputs)
             yield node, outputs
 
     def _array(self, memory: dict[str, np.ndarray], name: str) -> np.ndarray:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _program
 from taper_runtime.executor._frames import Runner
-from taper_runtime.executor.executor import definition, node_work, operand
+from taper_runtime.executor.executor import definition, node_work, operand, refuse
+from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.rollback import find_restores, with_saves
-from taper_runtime.executor.sites import CONTROL, executed_nodes
+from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
 from taper_runtime.plan.order import memory_before, order_of, users_of
+from taper_runtime.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._pool import FramePool
-    from taper_runtime.ops.opdef import OpDef
+    from taper_runtime.ops.opdef import BlockFunction
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
 
@@ -51,7 +54,11 @@ class Variables:
 
 
 def make_runner(
-    plan: Plan, threads: int, nodes_at_once: int = 1, pool: FramePool | None = None
+    plan: Plan,
+    threads: int,
+    nodes_at_once: int = 1,
+    pool: FramePool | None = None,
+    dispatch: Dispatch = CPU_ALONE,
 ) -> Runner:
     """Return what runs a valid plan: its program.
 
@@ -62,6 +69,8 @@ def make_runner(
 
     Raises
     ------
+    UnsupportedOpError
+        Listing every node that nothing in ``dispatch`` computes.
     InputError
         If the arena would be larger than one may be.
     """
@@ -73,7 +82,7 @@ def make_runner(
     places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
-    builder = _Builder(threads)
+    builder = _Builder(threads, dispatch)
     _, all_places = builder.add_body(plan, places, kept)
     scope = _Scope(plan, all_places)
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
@@ -83,10 +92,11 @@ def make_runner(
         len(constants),
         builder.steps,
         builder.bodies,
-        [(saved_by, builder.step(scope, node, 0)) for saved_by, node in restores],
+        [(saved_by, _restoring(scope, node)) for saved_by, node in restores],
         threads,
         Variables(plan),
         [counted_bytes(tensor) for tensor in types],
+        partial(_refuse, plan.without_values(), dispatch),
         _make_order(plan, kept, places, nodes_at_once) if nodes_at_once > 1 else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
@@ -113,6 +123,20 @@ def _make_order(
     return _program.Order(order.producers, before, min(nodes_at_once, len(nodes)))
 
 
+def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:
+    """Raise for steps of a program that nothing serves."""
+    found = {site.step: (site.plan, site.node) for site in sites(plan, dispatch)}
+    refuse([found[index] for index in indices], dispatch.providers)
+
+
+def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
+    """Return the step of a node that puts a state back: numpy computes it, after the run."""
+    op, attrs = definition(node)
+    inputs = [None if name is None else scope.operand(name) for name in node.inputs]
+    outputs = [scope.operand(name) for name in node.outputs]
+    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), numpy_host(op))
+
+
 class Place(NamedTuple):
     """Where the memory of a root lies; see ``Operand``."""
 
@@ -136,10 +160,11 @@ class _Builder:
         Each behind the one around it.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, dispatch: Dispatch) -> None:
         self.steps: list[Any] = []
         self.bodies: list[Any] = []
         self._threads = threads
+        self._dispatch = dispatch
         self._n_roots = 0
 
     def add_body(
@@ -166,19 +191,25 @@ class _Builder:
 
     def step(self, scope: _Scope, node: PlanNode, index: int) -> _program.Step:
         """Return the step of a node, the ``index``-th of the program."""
-        op: Any
         op, attrs = definition(node)
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
         outputs = [scope.operand(name) for name in node.outputs]
         label = f"{node.output} ({node.op})"
-        if node.op in CONTROL:
-            make = self._branch if node.op == "IF" else self._loop
-            control = make(scope, node, index)
-            return _program.Step(op, attrs, inputs, outputs, label, 1, control)
-        if node.blocks:
-            op = _WithBlocks(op, scope.plan, node)
+        if runs_blocks(scope.plan, node, self._dispatch):
+            makers = {"IF": self._branch, "WHILE": self._loop, "SCAN": self._loop}
+            control = makers.get(node.op, self._call)(scope, node, index)
+            return _program.Step(op, attrs, inputs, outputs, label, 1, control=control)
+        servers = find_servers(scope.plan, node, self._dispatch, _block_function)
         count = _threads_worth(scope.plan, node) if self._threads > 1 else 1
-        return _program.Step(op, attrs, inputs, outputs, label, count)
+        return _program.Step(op, attrs, inputs, outputs, label, count, *servers)
+
+    def _call(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
+        """A call that nobody else computes: its block once, on the operands where they lie."""
+        (block,) = node.blocks
+        operands = node.reads[len(node.reads) - len(block.inputs) :]
+        ends = zip((*block.inputs, *block.outputs), (*operands, *node.outputs), strict=True)
+        body, _ = self._inside(scope, block, {inner: scope.place(name) for inner, name in ends})
+        return _program.Control(_program.SCAN, [body], trips=1)
 
     def _branch(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
         """An IF: its blocks read the operands where they lie and write the node's outputs."""
@@ -255,27 +286,11 @@ class _Scope(NamedTuple):
         return body, places
 
 
-class _WithBlocks:
-    """An op of blocks that C does not run, with those of a node: numpy computes it."""
+def _block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFunction:
+    """A block that no step is made of, as its op's evaluator calls it."""
+    from taper_runtime.executor.interpreted import block_function
 
-    name = ""  # that of no op: no kernel serves it
-    check = None
-
-    def __init__(self, op: OpDef, plan: Plan, node: PlanNode) -> None:
-        self._op, self._plan, self._node = op, plan, node
-
-    def compute(
-        self,
-        inputs: Sequence[np.ndarray | None],
-        attrs: Mapping[str, object],
-        outputs: Sequence[np.ndarray],
-        types: Sequence[Any],
-    ) -> None:
-        """See :meth:`OpDef.compute`."""
-        from taper_runtime.executor.interpreted import block_function
-
-        blocks = [block_function(self._plan, block) for block in self._node.blocks]
-        self._op.compute(inputs, attrs, outputs, types, blocks)
+    return block_function(plan, block, dispatch)
 
 
 def _tensors(plan: Plan) -> Iterator[TensorSpec]:

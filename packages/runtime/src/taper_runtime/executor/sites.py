@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_runtime.executor.hosts import runs_blocks
+from taper_runtime.ops.control import CONTROL
+from taper_runtime.providers import CPU_ALONE, Dispatch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_runtime.plan.plan import Plan, PlanNode
-
-#: The ops whose blocks are steps of the same run.
-CONTROL = ("IF", "WHILE", "SCAN")
 
 
 class Site(NamedTuple):
@@ -39,25 +40,39 @@ class Site(NamedTuple):
     inside: int
     trips: int
 
+    @property
+    def runs_blocks(self) -> bool:
+        """Whether what it does is what is done inside of it."""
+        return self.inside > 0 or self.node.op in CONTROL
+
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:
     """Return the nodes that a run computes, in order, without those of blocks."""
     return [node for node in plan.nodes if plan.is_executed(node)]
 
 
-def sites(plan: Plan, *, first: int = 0, depth: int = 0, trips: int = 1) -> list[Site]:
+def sites(
+    plan: Plan,
+    dispatch: Dispatch = CPU_ALONE,
+    *,
+    first: int = 0,
+    depth: int = 0,
+    trips: int = 1,
+) -> list[Site]:
     """Return the nodes that a run computes in order, those of blocks behind the node that has them.
 
-    ``first``, ``depth`` and ``trips`` are those of a block's.
+    ``dispatch`` decides which blocks are run; ``first``, ``depth`` and ``trips`` are those of a
+    block's.
     """
     nodes = executed_nodes(plan)
     found: list[Site] = []
     behind = first + len(nodes)
     for index, node in enumerate(nodes, first):
         inside: list[Site] = []
-        for block in node.blocks if node.op in CONTROL else ():
+        for block in node.blocks if runs_blocks(plan, node, dispatch) else ():
             times = trips * _iterations(plan, node)
-            within = sites(plan.body(block), first=behind, depth=depth + 1, trips=times)
+            body = plan.body(block)
+            within = sites(body, dispatch, first=behind, depth=depth + 1, trips=times)
             behind += len(within)
             inside += within
         found += [Site(plan, node, index, depth, len(inside), trips), *inside]
@@ -65,10 +80,10 @@ def sites(plan: Plan, *, first: int = 0, depth: int = 0, trips: int = 1) -> list
 
 
 def summed(found: Sequence[Site], values: Sequence[float]) -> list[float]:
-    """Return ``values`` of sites, with the sum of what is inside for nodes of control flow."""
+    """Return ``values`` of sites, with the sum of what is inside for nodes that run blocks."""
     sums = list(values)
     for at in reversed(range(len(found))):
-        if found[at].node.op in CONTROL:
+        if found[at].runs_blocks:
             inside = range(at + 1, at + 1 + found[at].inside)
             depth = found[at].depth + 1
             sums[at] = sum(sums[i] for i in inside if found[i].depth == depth)

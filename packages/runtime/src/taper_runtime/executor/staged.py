@@ -15,6 +15,7 @@ from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
 from taper_runtime.options import MemoryPlanning
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.stages import cut
+from taper_runtime.providers import CPU_ALONE, Dispatch
 from taper_runtime.sizes import size_at
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
-    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.plan import Plan, PlanNode
     from taper_runtime.plan.stages import Stage
 
 
@@ -57,6 +58,7 @@ class StagedExecutor(Executor):
         pool: FramePool | None = None,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
+        dispatch: Dispatch = CPU_ALONE,
     ) -> StagedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
         stages, pool = cut(plan), pool or FramePool()
@@ -67,6 +69,7 @@ class StagedExecutor(Executor):
                 threads=threads,
                 nodes_at_once=nodes_at_once,
                 pool=pool,
+                dispatch=dispatch,
             )
             for stage in stages
         ]
@@ -86,11 +89,6 @@ class StagedExecutor(Executor):
         return [step for executor in self._executors for step in executor.steps]
 
     @property
-    def fallback_nodes(self) -> int:
-        """See :meth:`Executor.fallback_nodes`."""
-        return sum(int(executor.fallback_nodes) for executor in self._executors)
-
-    @property
     def weights_version(self) -> int:
         """See :meth:`Executor.weights_version`."""
         return max((int(executor.weights_version) for executor in self._executors), default=0)
@@ -98,6 +96,11 @@ class StagedExecutor(Executor):
     def memory_planning(self) -> dict[str, Any]:
         """See :meth:`Executor.memory_planning`."""
         return self._planner.stats()
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`."""
+        return [each for executor in self._executors for each in executor.served]
 
     def run(
         self,

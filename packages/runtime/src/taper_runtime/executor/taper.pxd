@@ -93,6 +93,18 @@ cdef extern from "taper/kernels.h" nogil:
         taper_status (*run)(
             const taper_call *call, int64_t begin, int64_t end, void *scratch) noexcept nogil
 
+    enum: TAPER_KERNEL_OPERANDS
+    enum: TAPER_ABI_VERSION
+
+    ctypedef struct taper_library:
+        int32_t abi_version
+        int32_t kernel_bytes
+        int32_t tensor_bytes
+        int32_t call_bytes
+        int32_t n_kernels
+        const taper_kernel *kernels
+
+    bint taper_kernel_runs(const taper_kernel *kernel)
     taper_status taper_init()
     const char *taper_isa()
     const char *taper_isa_available(size_t i)

@@ -191,7 +191,7 @@ def _read_plan(
     validate(plan, limits)
     if document["features"] != features(plan):
         fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
-    return plan
+    return plan.read_only()
 
 
 def map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.ops import (
     attention,
+    call,
     complex_mul,
     control,
     conv,
@@ -89,5 +90,6 @@ for _op in (
     *decompositions.OPS,
     *recurrent.OPS,
     *control.OPS,
+    *call.OPS,
 ):
     register(_op)

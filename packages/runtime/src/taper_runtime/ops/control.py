@@ -25,13 +25,22 @@ from taper_runtime.ops.rules import MANY, fail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: The ops whose blocks are steps of the same run.
+CONTROL = ("IF", "WHILE", "SCAN")
+
 _PREDICATE = TensorType("bool", ())
 
 
-def _check_types(
+def check_types(
     op: str, what: str, of: str, expected: Sequence[TensorType], got: Sequence[TensorType]
 ) -> None:
-    """Check the types of some of a block's inputs or results, one by one."""
+    """Check the types of some of a block's inputs or results, one by one.
+
+    Raises
+    ------
+    OpError
+        Naming the first that differs.
+    """
     if len(got) != len(expected):
         fail(op, f"{len(expected)} {what}s of {of}", len(got))
     for index, (want, have) in enumerate(zip(expected, got, strict=True)):
@@ -54,11 +63,11 @@ def _infer_if(
     if predicate != _PREDICATE:
         fail("IF", "a predicate of bool []", _text(predicate))
     for name, block in zip(("then", "else"), blocks, strict=True):
-        _check_types("IF", "input", f"its block {name!r}", operands, block.inputs)
+        check_types("IF", "input", f"its block {name!r}", operands, block.inputs)
     then, otherwise = blocks
     if not then.outputs:
         fail("IF", "blocks with outputs", "none")
-    _check_types("IF", "result", "its block 'else', as of 'then'", then.outputs, otherwise.outputs)
+    check_types("IF", "result", "its block 'else', as of 'then'", then.outputs, otherwise.outputs)
     return then.outputs
 
 
@@ -66,7 +75,7 @@ def _evaluate_if(
     inputs: Sequence[np.ndarray], attrs: Attrs, blocks: Sequence[BlockFunction]
 ) -> tuple[np.ndarray, ...]:
     predicate, *operands = inputs
-    return _own(blocks[0 if predicate else 1](operands))
+    return own(blocks[0 if predicate else 1](operands))
 
 
 # -- WHILE -----------------------------------------------------------------------------------------
@@ -77,10 +86,10 @@ def _infer_while(
 ) -> tuple[TensorType, ...]:
     carries = _count("WHILE", "carries", attrs["carries"], 1, len(inputs))
     condition, body = blocks
-    _check_types("WHILE", "input", "its condition", inputs, condition.inputs)
-    _check_types("WHILE", "input", "its body", inputs, body.inputs)
-    _check_types("WHILE", "result", "its condition", [_PREDICATE], condition.outputs)
-    _check_types("WHILE", "result", "its body, as of its carry", inputs[:carries], body.outputs)
+    check_types("WHILE", "input", "its condition", inputs, condition.inputs)
+    check_types("WHILE", "input", "its body", inputs, body.inputs)
+    check_types("WHILE", "result", "its condition", [_PREDICATE], condition.outputs)
+    check_types("WHILE", "result", "its body, as of its carry", inputs[:carries], body.outputs)
     return tuple(inputs[:carries])
 
 
@@ -92,7 +101,7 @@ def _evaluate_while(
     others = inputs[attrs["carries"] :]
     while condition([*carries, *others])[0]:
         carries = list(body([*carries, *others]))
-    return _own(carries)
+    return own(carries)
 
 
 # -- SCAN ------------------------------------------------------------------------------------------
@@ -111,8 +120,8 @@ def _infer_scan(
         fail("SCAN", "xs with one number of steps", [str(x.shape[0]) for x in xs])
     items = [x._replace(shape=x.shape[1:]) for x in xs]
     (body,) = blocks
-    _check_types("SCAN", "input", "its body", [*carries, *items, *others], body.inputs)
-    _check_types("SCAN", "result", "its body, as of its carry", carries, body.outputs[:n])
+    check_types("SCAN", "input", "its body", [*carries, *items, *others], body.inputs)
+    check_types("SCAN", "result", "its body, as of its carry", carries, body.outputs[:n])
     if not body.outputs:
         fail("SCAN", "a body with outputs", "none")
     ys = [TensorType(y.dtype, (steps, *y.shape), y.format) for y in body.outputs[n:]]
@@ -129,11 +138,11 @@ def _evaluate_scan(
     for step in range(len(xs[0])):
         outputs = body([*carries, *(x[step] for x in xs), *others])
         carries = list(outputs[:n])
-        results.append(_own(outputs[n:]))
+        results.append(own(outputs[n:]))
     if results:
-        return (*_own(carries), *map(np.stack, zip(*results, strict=True)))
+        return (*own(carries), *map(np.stack, zip(*results, strict=True)))
     ys = body.types.outputs[n:]
-    return (*_own(carries), *(np.zeros((0, *y.shape), DTYPES[y.dtype].storage) for y in ys))
+    return (*own(carries), *(np.zeros((0, *y.shape), DTYPES[y.dtype].storage) for y in ys))
 
 
 # -- what they share -------------------------------------------------------------------------------
@@ -146,7 +155,7 @@ def _count(op: str, what: str, count: int, least: int, most: int) -> int:
     return count
 
 
-def _own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """Copy: what a block gives may be what it was given."""
     return tuple(np.array(array, order="C") for array in arrays)
 

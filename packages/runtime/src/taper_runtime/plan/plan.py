@@ -407,6 +407,14 @@ class Plan(NamedTuple):
             sizes=self.sizes,
         )
 
+    def read_only(self) -> Plan:
+        """Return the plan with mappings that cannot be changed, as a load and an export give it.
+
+        Those of metadata, trees and entries' trees inside are as they were.
+        """
+        plan: Plan = _read_only(self)
+        return plan
+
     def without_values(self) -> Plan:
         """Return the plan without the values of weights, which a session may replace."""
         first = {name: self.constants[name] for name in self.states if name in self.constants}
@@ -488,6 +496,19 @@ class Plan(NamedTuple):
 
         plan = completed(self) if folded else unfolded(self)
         save(plan, path, name=name, append=append)
+
+
+def _read_only(item: Any) -> Any:
+    """Return a named tuple of a plan with mappings that cannot be changed, in those inside too."""
+    changed: dict[str, Any] = {}
+    for name, value in zip(item._fields, item, strict=True):
+        if name in ("nodes", "blocks") and value:
+            changed[name] = tuple(map(_read_only, value))
+        elif name == "entries":
+            changed[name] = MappingProxyType({n: _read_only(each) for n, each in value.items()})
+        elif type(value) is dict:
+            changed[name] = MappingProxyType(value)
+    return item._replace(**changed)
 
 
 def _names_read(block: Block) -> Iterator[str]:

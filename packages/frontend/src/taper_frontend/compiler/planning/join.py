@@ -68,7 +68,7 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
         **joiner.weights(),
     )
     validate(plan)
-    return plan
+    return plan.read_only()
 
 
 def _check_states(plans: Mapping[str, Plan]) -> None:

@@ -84,7 +84,8 @@ def make_plan(
         origins=dict(graph.origins),
     )
     plan = _prove(plan, graph.sizes)
-    return plan._replace(metadata={**plan.metadata, "fallbacks": _fallbacks(plan, graph.examples)})
+    fallbacks = _fallbacks(plan, graph.examples)
+    return plan._replace(metadata={**plan.metadata, "fallbacks": fallbacks}).read_only()
 
 
 def _prove(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:

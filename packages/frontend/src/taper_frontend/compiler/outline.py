@@ -1,0 +1,154 @@
+"""Make nodes of a graph the block of one node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.compiler.analysis.control_flow import copy_node
+from taper_frontend.compiler.graph.node import Source
+from taper_frontend.errors import ExportError
+from taper_runtime.formats import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+
+
+def outline(
+    graph: Graph,
+    names: Collection[str],
+    op: str,
+    attrs: Mapping[str, Any],
+    *,
+    leading: Callable[[Graph], Sequence[str]] | None = None,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> list[str]:
+    """Put a node in the place of several, which become its block.
+
+    Parameters
+    ----------
+    graph : Graph
+    names : collection of str
+        First outputs of the nodes.
+    op : str
+        Of the node: one that runs its only block once.
+    attrs : mapping
+    leading : callable, optional
+        Gives inputs of the node before those of its block, which it is shown. The graph is as it
+        was until then.
+    inputs : sequence of str, optional
+        What the block is given first; a tensor may stand there twice. What else the nodes read from
+        outside comes behind, but constants, which become the block's own. The default is all that
+        they read from outside, constants too.
+    outputs : sequence of str, optional
+        What the block gives, in order; may be what it is given. The default is what nodes outside
+        read, or a run gives.
+
+    Returns
+    -------
+    list of str
+        What stands for each of ``outputs``; what the nodes have made keeps its name.
+
+    Raises
+    ------
+    ExportError
+        If what the nodes read depends on what they make, by way of nodes outside; or a tensor at
+        the edge has a format; or a size is an element of a tensor inside.
+    """
+    region = [node for node in graph.order() if node.output in names]
+    made = _made(region)
+    _check_convex(graph, region, made)
+    read = dict.fromkeys(name for node in region for name in node.reads if name not in made)
+    if inputs is None:
+        own, given = [], [*read]
+    else:
+        own = [name for name in read if graph.is_constant(name) and name not in inputs]
+        given = [*inputs, *(name for name in read if name not in (*inputs, *own))]
+    if outputs is None:
+        outputs = [name for name in made if _is_seen(graph, name, region)]
+    _check_edge(graph, [*given, *outputs], made)
+    block = _block(graph, region, given, own, outputs)
+    first = [] if leading is None else leading(block)
+    results = graph.add_multi_output(
+        op,
+        [*first, *given],
+        attrs,
+        blocks=[block],
+        name=f"{outputs[0]}.{op.lower()}",
+        source=Source(region[-1].source.line if region else "").joined(n.source for n in region),
+    )
+    replaced = {old: new for old, new in zip(outputs, results, strict=True) if old in made}
+    for old, new in replaced.items():
+        graph.replace_uses(old, new)
+    for node in reversed(region):
+        graph.remove_node(node)
+    graph.prune(own)
+    names_kept = {new: old for old, new in replaced.items()}
+    graph.rename(names_kept)
+    graph.listener.fired("outline", names_kept.get(results[0], results[0]))
+    return [names_kept.get(name, name) for name in results]
+
+
+def _block(
+    graph: Graph,
+    region: Sequence[Node],
+    given: Sequence[str],
+    own: Sequence[str],
+    outputs: Sequence[str],
+) -> Graph:
+    """Return a graph of the nodes, with inputs and constants of its own."""
+    block = graph.new_block()
+    inside: dict[str, str] = {}
+    for name in given:
+        spec = graph.tensors[name]
+        added = block.add_input(name, spec.dtype, spec.shape)
+        inside.setdefault(name, added)
+    for name in own:
+        inside[name] = block.add_constant(name, graph.constants[name])
+    for node in region:
+        inside.update(zip(node.outputs, copy_node(block, node, inside), strict=True))
+    block.set_outputs([inside[name] for name in outputs])
+    return block
+
+
+def _made(region: Sequence[Node]) -> dict[str, None]:
+    """Return what the nodes make, as an ordered set."""
+    return dict.fromkeys(name for node in region for name in node.outputs)
+
+
+def _is_seen(graph: Graph, name: str, region: Sequence[Node]) -> bool:
+    """Whether anything outside of the region uses what it makes."""
+    return graph.is_output(name) or any(user not in region for user in graph.consumers(name))
+
+
+def _check_convex(graph: Graph, region: Sequence[Node], made: Collection[str]) -> None:
+    """Check that the nodes can run one after the other, and nothing else between them."""
+    inside = {node.output for node in region}
+    after: set[str] = set()
+    for node in graph.order():
+        needs = graph.needs(node)
+        behind = after.intersection(needs)
+        if node.output in inside and behind:
+            raise ExportError(
+                f"region of {region[0].output!r}: node {node.output!r} reads {min(behind)!r}, "
+                "which a node outside makes of what is inside; expected no such node"
+            )
+        if node.output not in inside and (
+            behind or any(name in made for name in graph.needs(node))
+        ):
+            after.update(node.outputs)
+
+
+def _check_edge(graph: Graph, edge: Sequence[str], made: Collection[str]) -> None:
+    for name in edge:
+        if graph.tensors[name].format != PLAIN:
+            raise ExportError(
+                f"region: expected plain tensors at its edge, got {name!r} in format "
+                f"{graph.tensors[name].format}"
+            )
+    for size, (name, _) in graph.origins.items():
+        if name in made:
+            raise ExportError(f"region: the size {size!r} is an element of {name!r}, made inside")

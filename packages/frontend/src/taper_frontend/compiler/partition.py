@@ -1,0 +1,151 @@
+"""Give regions of a graph to a delegate: what its backend makes of each becomes a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from taper_frontend.compiler.c_delegate import compile_region
+from taper_frontend.compiler.outline import outline
+from taper_frontend.errors import CannotDelegate, ExportError
+from taper_runtime.c_delegate import CDelegate
+from taper_runtime.text import nearest
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_runtime.delegates import Delegate
+
+#: Says which nodes, by their first outputs, are a region; each region may be in any order.
+Regions = Callable[["Graph"], Iterable[Iterable[str]]]
+
+#: Makes bytes of a region for its delegate; raises :class:`CannotDelegate` with the reason.
+Compile = Callable[["Graph"], bytes]
+
+
+class Backend(NamedTuple):
+    """What makes bytes of a region, and what computes it from them; None: its graph is run."""
+
+    compile: Compile
+    delegate: type[Delegate] | None
+
+
+_BACKENDS: dict[str, Backend] = {"c": Backend(compile_region, CDelegate)}
+
+
+def register_backend(name: str, compile: Compile, delegate: type[Delegate] | None = None) -> None:
+    """Register what makes bytes of a region: what ``delegate`` of an export may name.
+
+    Parameters
+    ----------
+    name : str
+        What the delegate is called in ``SessionOptions.delegates`` where the plan is run.
+    compile : callable
+        ``(Graph) -> bytes``. The graph is a region as a graph of its own: what the region reads,
+        weights too, are its inputs. It is not to be changed.
+    delegate : type of Delegate, optional
+        With what an export verifies the plan; without it the regions are run as graphs.
+
+    Raises
+    ------
+    ValueError
+        If there is such a backend already.
+    """
+    if name in _BACKENDS:
+        raise ValueError(f"backend {name!r} is registered already")
+    _BACKENDS[name] = Backend(compile, delegate)
+
+
+def unregister_backend(name: str) -> None:
+    """Forget a backend."""
+    del _BACKENDS[name]
+
+
+def verifying_delegates() -> dict[str, type[Delegate] | None]:
+    """Return what a session that verifies a plan runs regions with, by backend."""
+    return {name: backend.delegate for name, backend in _BACKENDS.items()}
+
+
+def find_backend(name: str) -> Backend:
+    """Return the backend of this name.
+
+    Raises
+    ------
+    ExportError
+        If there is none, listing those that exist.
+    """
+    if name not in _BACKENDS:
+        known = sorted(_BACKENDS)
+        near = nearest(name, known)
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ExportError(f"unknown delegate {name!r}; {hint}expected one of {known}")
+    return _BACKENDS[name]
+
+
+class Partition:
+    """A pass that gives regions to a delegate.
+
+    Parameters
+    ----------
+    regions : callable
+    backend : str
+
+    Attributes
+    ----------
+    left : list of str
+        Why regions stayed on the CPU: the nodes and the backend's reason.
+    """
+
+    __name__ = "partition"
+
+    def __init__(self, regions: Regions, backend: str) -> None:
+        self._regions = regions
+        self._backend = backend
+        self._compile = find_backend(backend).compile
+        self.left: list[str] = []
+
+    def __call__(self, graph: Graph) -> bool:
+        """Run the pass on ``graph``.
+
+        Raises
+        ------
+        ExportError
+            If a region has no nodes, or a name that is none, or is not convex; or the backend
+            gives something else than bytes.
+        """
+        changed = [self._delegate(graph, region) for region in self._checked(graph)]
+        return any(changed)
+
+    def _checked(self, graph: Graph) -> list[frozenset[str]]:
+        """Return the regions, all of nodes that exist, no node in two of them."""
+        regions = [frozenset(region) for region in self._regions(graph)]
+        seen: set[str] = set()
+        for region in regions:
+            unknown = region - graph.nodes.keys()
+            if not region or unknown:
+                got = f"{min(unknown)!r}" if unknown else "none"
+                raise ExportError(f"partition: expected first outputs of nodes, got {got}")
+            if twice := seen & region:
+                raise ExportError(f"partition: node {min(twice)!r} is in two regions")
+            seen |= region
+        return regions
+
+    def _delegate(self, graph: Graph, region: frozenset[str]) -> bool:
+        """Make a node of a region if the backend takes it."""
+
+        def blob(block: Graph) -> list[str]:
+            made = self._compile(block)
+            if not isinstance(made, bytes):
+                raise ExportError(
+                    f"delegate {self._backend!r}: expected bytes, got {type(made).__name__}"
+                )
+            return [graph.add_constant(f"delegate.{self._backend}", np.frombuffer(made, np.uint8))]
+
+        try:
+            outline(graph, region, "CALL_DELEGATE", {"backend": self._backend}, leading=blob)
+        except CannotDelegate as reason:
+            nodes = ", ".join(sorted(region)[:3]) + (", ..." if len(region) > 3 else "")
+            self.left.append(f"{nodes}: {reason}")
+            return False
+        return True

@@ -1,0 +1,60 @@
+"""The delegate "c": a region as a shared library, which the exporting machine's compiler has made.
+
+The library is machine code: it runs on the kind of machine and system that exported the plan, with
+the rights of the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from typing import TYPE_CHECKING, ClassVar
+
+from taper_runtime.delegates import Delegate
+from taper_runtime.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from taper_runtime.delegates import Region
+
+
+class CDelegate(Delegate):
+    """Runs a region that ``export(..., delegate="c")`` has compiled.
+
+    Raises
+    ------
+    InputError
+        If the library cannot be loaded here, or has not the function.
+    """
+
+    runs_machine_code: ClassVar[bool] = True
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region)
+        handle, path = tempfile.mkstemp(prefix="taper-", suffix=".so")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(region.blob.tobytes())
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise InputError(f"node {region.name!r}: its library does not load: {error}") from error
+        finally:
+            os.unlink(path)  # what is loaded stays
+        try:
+            self._function = self._library.taper_region
+        except AttributeError:
+            raise InputError(f"node {region.name!r}: its library has no taper_region") from None
+        self._function.restype = None
+
+    def run(self, inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...]) -> None:
+        """See :meth:`Delegate.run`."""
+        sizes: list[int] = []
+        for array in (*inputs, outputs[0]):
+            sizes += [array.ndim, *array.shape]
+        self._function(
+            (ctypes.c_void_p * len(inputs))(*(array.ctypes.data for array in inputs)),
+            (ctypes.c_void_p * len(outputs))(*(array.ctypes.data for array in outputs)),
+            (ctypes.c_int64 * len(sizes))(*sizes),
+        )

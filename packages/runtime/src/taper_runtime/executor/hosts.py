@@ -1,0 +1,182 @@
+"""What computes a step that no kernel in C does: numpy, a user's function or a delegate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taper_runtime.errors import KernelError
+from taper_runtime.executor.executor import definition, input_types
+from taper_runtime.ops.call import arguments
+from taper_runtime.ops.control import CONTROL
+from taper_runtime.providers import NATIVE, NUMPY, OURS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from taper_runtime.delegates import Delegate
+    from taper_runtime.executor._kernels import ExternalKernel
+    from taper_runtime.kernels import UserKernel
+    from taper_runtime.ops.opdef import BlockFunction, OpDef, TensorType
+    from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.providers import Dispatch
+
+#: Fills the outputs from the inputs, None where one is absent.
+Compute = Callable[[Sequence["np.ndarray | None"], Sequence["np.ndarray"]], None]
+
+
+class Host(NamedTuple):
+    """What computes a step in Python, whatever the sizes are.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        "numpy", "user" or "delegate".
+    bind : callable
+        ``(attrs, types) -> Compute``, for one set of sizes: complete attrs, and the types of inputs
+        and outputs.
+    """
+
+    name: str
+    kind: str
+    bind: Callable[[Mapping[str, Any], Sequence[TensorType | None]], Compute]
+
+
+class Servers(NamedTuple):
+    """What may compute a node, in order of preference.
+
+    Attributes
+    ----------
+    kernels : list of ExternalKernel or None
+        In C; None stands for those of our library.
+    host : Host or None
+        What computes the node where none of them does.
+    """
+
+    kernels: list[ExternalKernel | None]
+    host: Host | None
+
+
+def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
+    """Whether a node is run by way of the nodes in its blocks."""
+    if node.op == "CALL":
+        return not any(_users(plan, node, each) for each in dispatch.providers)
+    if node.op == "CALL_DELEGATE":
+        return node.attrs["backend"] not in dispatch.delegates
+    return node.op in CONTROL
+
+
+def find_servers(
+    plan: Plan,
+    node: PlanNode,
+    dispatch: Dispatch,
+    block_function: Callable[[Plan, Block, Dispatch], BlockFunction],
+) -> Servers:
+    """Return what may compute a node that is not run by way of its blocks.
+
+    Parameters
+    ----------
+    plan : Plan
+    node : PlanNode
+    dispatch : Dispatch
+    block_function : callable
+        Gives a block of the node as an evaluator calls it.
+    """
+    op, _ = definition(node)
+    label = f"{node.output} ({node.op})"
+    if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
+        from taper_runtime.delegates import make_delegate
+
+        delegate = make_delegate(plan, node, dispatch.delegates[backend])
+        return Servers([], delegate_host(delegate, backend, label))
+    kernels: list[ExternalKernel | None] = []
+    for provider in dispatch.providers:
+        if provider == NATIVE:
+            kernels.append(None)
+        elif provider == NUMPY:
+            blocks = [partial(block_function, plan, block, dispatch) for block in node.blocks]
+            return Servers(kernels, numpy_host(op, blocks))
+        for kernel in _users(plan, node, provider):
+            if callable(kernel.code):
+                return Servers(kernels, user_host(kernel, op, label))
+            kernels.append(kernel.code)
+    return Servers(kernels, None)
+
+
+def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:
+    """Return a provider's kernels for a node; ours are none of a user's."""
+    if provider in OURS:
+        return []
+    from taper_runtime.kernels import find_kernels
+
+    outputs = [plan.tensors[name].type for name in node.outputs]
+    return find_kernels(provider, node, [*input_types(plan, node), *outputs])
+
+
+def numpy_host(op: OpDef, blocks: Sequence[Callable[[], BlockFunction]] = ()) -> Host:
+    """Return the op's own evaluator as a host; ``blocks`` give those of a node."""
+
+    def bind(attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
+        def compute(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
+            op.compute(inputs, attrs, outputs, types, [block() for block in blocks])
+
+        return compute
+
+    return Host("numpy", "numpy", bind)
+
+
+def user_host(kernel: UserKernel, op: OpDef, label: str) -> Host:
+    """Return a user's Python function as a host of a node, which ``label`` names."""
+    function: Any = kernel.code
+    what = f"node {label}: kernel {kernel.name!r}"
+
+    def bind(attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
+        given = arguments(attrs) if op.name == "CALL" else dict(attrs)
+        return _checked(what, lambda inputs, outputs: function(inputs, outputs, given))
+
+    return Host(kernel.name, "user", bind)
+
+
+def delegate_host(delegate: Delegate, backend: str, label: str) -> Host:
+    """Return a delegate as a host of its node."""
+    what = f"node {label}: delegate {backend!r}"
+
+    def bind(attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
+        return _checked(what, lambda inputs, outputs: delegate.run(inputs[1:], outputs))
+
+    return Host(backend, "delegate", bind)
+
+
+def _checked(what: str, function: Callable[[Any, Any], object]) -> Compute:
+    """Return a function of somebody else's with the checks that its contract allows.
+
+    Raises
+    ------
+    KernelError
+        If it raises, returns something, or changes the shape of an output.
+    """
+
+    def compute(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
+        for array in inputs:
+            if array is not None:
+                array.flags.writeable = False
+        shapes = [(array.shape, array.dtype, array.strides) for array in outputs]
+        try:
+            result = function(tuple(inputs), tuple(outputs))
+        except Exception as error:
+            raise KernelError(f"{what} raised {type(error).__name__}: {error}") from error
+        if result is not None:
+            raise KernelError(
+                f"{what}: expected it to write its outputs and return nothing, got "
+                f"{type(result).__name__}"
+            )
+        for array, before in zip(outputs, shapes, strict=True):
+            after = (array.shape, array.dtype, array.strides)
+            if after != before:
+                raise KernelError(
+                    f"{what}: expected an output of shape {before[0]}, got {after[0]}"
+                )
+
+    return compute

@@ -1,0 +1,116 @@
+"""Calls: ops whose one block says what they compute, and that something else may compute instead.
+
+Passes see such a node from outside alone: nothing is fused with what is inside. Where nothing else
+computes it the block is run.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.ops.control import check_types, own
+from taper_runtime.ops.opdef import (
+    Attr,
+    Attrs,
+    BlockFunction,
+    OpDef,
+    Sample,
+    Signature,
+    TensorType,
+)
+from taper_runtime.ops.rules import MANY, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+
+
+def arguments(attrs: Attrs) -> dict[str, Any]:
+    """Return the arguments of a CALL that are no tensors, by name.
+
+    Raises
+    ------
+    OpError
+        If the attr is not the JSON of an object.
+    """
+    try:
+        found = json.loads(attrs["arguments"])
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        fail("CALL", "arguments: the JSON of an object", attrs["arguments"])
+    return found
+
+
+def _infer_call(
+    inputs: Sequence[TensorType], attrs: Attrs, blocks: Sequence[Signature]
+) -> tuple[TensorType, ...]:
+    arguments(attrs)
+    return _results("CALL", inputs, blocks)
+
+
+def _infer_delegate(
+    inputs: Sequence[TensorType], attrs: Attrs, blocks: Sequence[Signature]
+) -> tuple[TensorType, ...]:
+    blob, *operands = inputs
+    if blob.dtype != "uint8" or len(blob.shape) != 1:
+        fail("CALL_DELEGATE", "a blob of uint8 [n]", f"{blob.dtype} {list(blob.shape)}")
+    return _results("CALL_DELEGATE", operands, blocks)
+
+
+def _results(
+    op: str, operands: Sequence[TensorType], blocks: Sequence[Signature]
+) -> tuple[TensorType, ...]:
+    (body,) = blocks
+    check_types(op, "input", "its block", operands, body.inputs)
+    if not body.outputs:
+        fail(op, "a block with outputs", "none")
+    return body.outputs
+
+
+def _evaluate_call(
+    inputs: Sequence[np.ndarray], attrs: Attrs, blocks: Sequence[BlockFunction]
+) -> tuple[np.ndarray, ...]:
+    return own(blocks[0](inputs))
+
+
+def _evaluate_delegate(
+    inputs: Sequence[np.ndarray], attrs: Attrs, blocks: Sequence[BlockFunction]
+) -> tuple[np.ndarray, ...]:
+    return own(blocks[0](inputs[1:]))
+
+
+def _no_samples() -> Iterator[Sample]:
+    """A sample has no blocks; tests run graphs and plans."""
+    yield from ()
+
+
+OPS = (
+    OpDef(
+        name="CALL",
+        doc="One call of the ATen op that the node's target names, which no pass has changed: its "
+        "inputs are the call's tensors in order, its block is what the call computes.",
+        inputs=(0, MANY),
+        blocks=1,
+        infer=_infer_call,
+        evaluate=_evaluate_call,
+        samples=_no_samples,
+        native=False,
+        attrs={"arguments": Attr("string", "{}")},
+    ),
+    OpDef(
+        name="CALL_DELEGATE",
+        doc="A region that a delegate computes: its first input is what the backend has made of "
+        "the region at export, bytes; the others are the region's, the weights among them. Its "
+        "block is the region as a graph.",
+        inputs=(1, MANY),
+        blocks=1,
+        infer=_infer_delegate,
+        evaluate=_evaluate_delegate,
+        samples=_no_samples,
+        native=False,
+        attrs={"backend": Attr("string")},
+    ),
+)
