@@ -23,8 +23,9 @@ def _declare_torchvision_ops() -> None:
     Its Python part refers to them when timm, vit-pytorch or transformers import it.
     """
     for name in ("nms", "qnms"):
-        schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        torch.library.define(f"torchvision::{name}", schema)
+        if not hasattr(torch.ops.torchvision, name):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", schema)
 
 
 _declare_torchvision_ops()

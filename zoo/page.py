@@ -30,7 +30,6 @@ def page(verdicts: Verdicts) -> str:
         f"is right. {versions.replace('+cpu', '')}."
     )
     share = (
-        "Taper leaves out complex numbers, shapes that depend on values and random numbers. "
         "*Refused*: `torch.export` itself does not take the model; the share is that of the others "
         "which are right. *All native*: without a node that numpy computes."
     )

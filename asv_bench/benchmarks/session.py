@@ -5,7 +5,7 @@ from pathlib import Path
 
 import taper_frontend
 import taper_runtime
-from models import BLOCK_SIZES, MINILM_SIZES, MLP_SIZES, block, encoder, mlp
+from models import BLOCK_SIZES, MINILM_SIZES, MLP_SIZES, block, encoder, mlp, towers
 from taper_runtime.executor.memory import memory_use
 
 
@@ -63,4 +63,29 @@ class Overhead:
         self.feed = dict(plan.samples)
 
     def time_run(self):
+        self.session.run(None, self.feed)
+
+
+class NodesAtOnce:
+    """Nodes in order and at the same time, on two threads: branches, and a chain."""
+
+    cases = {"8 branches": (8, 256, 3), "2 branches": (2, 256, 12), "chain": (1, 256, 24)}
+    params = [list(cases), ["sequential", "parallel"]]
+    param_names = ["model", "mode"]
+
+    def setup_cache(self):
+        directory = Path(tempfile.mkdtemp())
+        for name, sizes in self.cases.items():
+            taper_frontend.export(*towers(*sizes), verify=False).save(directory / f"{name}.taper")
+        return directory
+
+    def setup(self, directory, name, mode):
+        options = taper_runtime.SessionOptions()
+        options.execution_mode = mode
+        options.intra_op_num_threads = options.inter_op_num_threads = 2
+        self.session = taper_runtime.InferenceSession(directory / f"{name}.taper", options)
+        self.feed = dict(self.session.plan.samples)
+        self.session.run(None, self.feed)
+
+    def time_run(self, directory, name, mode):
         self.session.run(None, self.feed)

@@ -239,7 +239,7 @@ def test_a_plan_cannot_be_changed():
     graph = b.done(b.op("ADD", b.input("x", 4), b.constant(floats(4))))
     plan = make_plan(graph)
     for mapping in (plan.tensors, plan.placements, plan.constants, plan.metadata):
-        with pytest.raises(TypeError, match="does not support item assignment"):
+        with pytest.raises(TypeError, match="a plan cannot be changed"):
             mapping["x"] = None
     for array in plan.constants.values():
         with pytest.raises(ValueError, match="read-only"):

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as map_
 from torch.export import Dim
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 import taper_frontend
 import taper_runtime
+import vision_ops
 from taper_frontend.errors import ExportError, UnsupportedOpError
 from taper_runtime.errors import InputError
 
@@ -234,6 +236,21 @@ def test_what_cannot_be_a_size_is_refused():
         taper_frontend.export(Function(shifted), (floats(4, 5), torch.tensor(3)))
 
 
+def positive_of_rows(x):
+    return map_(lambda row: row[row > 0].sum(), x)
+
+
+def positive_in_a_branch(x):
+    return torch.cond(x.sum() > 0, lambda x: x[x[:, 0] > 0].sum(0), lambda x: x.sum(0), (x,))
+
+
+@pytest.mark.parametrize("function", [positive_of_rows, positive_in_a_branch])
+def test_a_size_that_a_body_computes_is_refused(function):
+    words = r"aten.index.Tensor.*depends on values, in a body\n.*test_data_sizes.py"
+    with pytest.raises(UnsupportedOpError, match=words):
+        taper_frontend.export(Function(function), (floats(4, 5),))
+
+
 class Experts(nn.Module):
     """A mixture of experts that computes each expert for its tokens alone."""
 
@@ -252,6 +269,35 @@ class Experts(nn.Module):
             token, place = torch.where(chosen == index)
             out.index_add_(0, token, expert(x[token]) * weight[token, place, None])
         return out
+
+
+class Boxes(nn.Module):
+    """What a detector does last: boxes of each class by themselves, the best few of all."""
+
+    def forward(self, boxes, scores, classes):
+        apart = boxes + classes[:, None] * 10
+        kept = vision_ops.nms(apart, scores, 0.4)[:5]
+        return boxes[kept], scores[kept], kept
+
+
+@pytest.mark.filterwarnings("ignore:1 node is without a native kernel")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_torchvision_s_nms(dtype):
+    def arguments(count):
+        corner = torch.rand(count, 2, dtype=dtype)
+        boxes = torch.cat([corner, corner + torch.rand(count, 2, dtype=dtype)], 1)
+        scores = torch.randint(0, 20, (count,)).to(dtype) / 20  # some are equal
+        return boxes, scores, torch.randint(0, 3, (count,))
+
+    torch.manual_seed(0)
+    dims = {"boxes": {0: "n"}, "scores": {0: "n"}, "classes": {0: "n"}}
+    plan = taper_frontend.export(Boxes(), arguments(30), dynamic_shapes=dims)
+    assert "NMS" in [node.op for node in plan.nodes]
+    fallbacks = [each["op"] for each in plan.metadata["fallbacks"]]
+    assert fallbacks == ([] if dtype == torch.float32 else ["NMS"])
+    session = taper_runtime.InferenceSession(plan)
+    for count in (1, 2, 30, 100, 7):
+        compare(session, Boxes(), arguments(count))
 
 
 class Detector(nn.Module):

@@ -55,7 +55,7 @@ def check_equal(got, want):
     for index, (mine, torchs) in enumerate(zip(got, want, strict=True)):
         torchs = torchs.numpy()
         assert mine.dtype == torchs.dtype
-        if mine.dtype.kind == "f":
+        if mine.dtype.kind in "fc":
             eps = np.finfo(mine.dtype).eps
             np.testing.assert_allclose(mine, torchs, 8 * eps, 4 * eps, err_msg=str(index))
         else:
@@ -266,6 +266,25 @@ def test_a_copied_session_goes_on_with_the_same_numbers(tmp_path):
     second = run(session, torch.zeros(3))
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(run(again, torch.zeros(3)), second)
+
+
+def test_complex_numbers():
+    """Real and imaginary parts are drawn in turns; normal ones have half the variance."""
+
+    def draw(x):
+        drawn = [
+            make(size, dtype=torch.complex64)
+            for make in (torch.rand, torch.randn)
+            for size in SIZES
+        ]
+        return [
+            *drawn,
+            torch.rand_like(x),
+            torch.randn_like(x),
+            torch.randn_like(x, dtype=torch.float32),
+        ]
+
+    check_function(draw, X.to(torch.complex64), seeds=(0, 7))
 
 
 @STATE

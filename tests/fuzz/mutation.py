@@ -47,9 +47,15 @@ def mutate(blob: bytes, rng: random.Random, others: list[bytes]) -> bytes:
     steps = rng.randint(1, _STEPS)
     for _ in range(steps):
         rng.choice(_MUTATIONS)(file, donor, rng)
-    if rng.random() < 0.8:
+    static = all(
+        type(size) is int
+        for block in _blocks(file.plan)
+        for tensor in block["tensors"].values()
+        for size in tensor["shape"]
+    )
+    if static and rng.random() < 0.8:
         _repair(file.plan)
-    if rng.random() < 0.9:
+    if static and rng.random() < 0.9:
         _refill(file, rng)
     return file.pack()
 

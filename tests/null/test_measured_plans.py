@@ -62,6 +62,9 @@ ATTACKS = {
     "an element before the first": (
         changed(origins={"large": ("count_2", -1)}), "plan.origins['large']",
     ),
+    "strides of other dims": (
+        changed(placements={"count_2": Placement("count_2", 0, (1, 1))}), "plan.origins['large']",
+    ),
     "no origin": (changed(origins={"large": None}), "plan.origins['large']"),
     "a node before the origin": (reordered(), "plan.nodes[0]"),
     "an input of a computed size": (with_type("second", shape=(POSITIVE,)), "plan."),

@@ -9,6 +9,7 @@ import pytest
 
 from plan_files import PlanFile, assert_same_plan, small_plan
 from taper_runtime import InputError, PlanFormatError, load
+from taper_runtime.executor.memory import memory_use
 from taper_runtime.format.reader import loads
 from taper_runtime.format.writer import to_document
 from taper_runtime.limits import Limits
@@ -57,7 +58,9 @@ def test_a_file_without_what_is_computed_is_folded_with_the_same_bits(tmp_path):
     assert len(blob) < whole
     again = load(tmp_path / "m.taper")
     assert "w" not in again.constants
-    assert again.fingerprint() == plan.fingerprint()
+    assert folded(again).fingerprint() == plan.fingerprint() != again.fingerprint()
+    assert memory_use(again).arena == memory_use(plan).arena
+    assert "w: float32[4, 8]" in str(again)
     assert folded(again).constants["w"].tobytes() == plan.constants["w"].tobytes()
     again.save(tmp_path / "whole.taper")  # folds
     assert len((tmp_path / "whole.taper").read_bytes()) == whole
@@ -96,6 +99,8 @@ def test_what_cannot_be_computed_is_named():
     validate(plan)
     with pytest.raises(InputError, match=r"constant 'w' cannot be computed: .*INVERSE"):
         folded(plan)
+    assert "INVERSE(q)" in str(unfolded(plan))  # to look at a plan computes nothing
+    assert len(unfolded(plan).fingerprint()) == 64
 
 
 def derived(*steps):

@@ -27,9 +27,10 @@ WHOSE = os.path.dirname(_kernels.__file__).encode()
 #: Runs after the first, of all threads, allocate nothing.
 COUNTED = """
 hook.allocations_of(WHOSE)
-for name, (plan, feed) in cases().items():
+modes = ("sequential", "parallel")
+for name, (plan, feed), mode in [(*case, mode) for case in cases().items() for mode in modes]:
     hook.allocations_fail_at(0)
-    session = opened(plan)
+    session = opened(plan, execution_mode=mode, inter_op_num_threads=2)
     outputs = session.run(None, feed)
     made = hook.allocations_made()
     out = {name: np.empty_like(a) for name, a in zip(plan.outputs, outputs)}
@@ -95,7 +96,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD, and
 
 def test_runs_allocate_nothing(hook):
     lines = run(COUNTED, hook)
-    assert len(lines) == 6
+    assert len(lines) == 12
     for name, prepared, count in lines:
         assert prepared == "True", name  # the hook sees what a session allocates
         assert count == "0", name

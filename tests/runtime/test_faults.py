@@ -7,11 +7,12 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fault_plans import bits, cases, drawn, layers, opened
 from plan_files import small_plan
-from taper_runtime import InputError
+from taper_runtime import InputError, RunOptions, TaperError
 from taper_runtime.cli import main
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -31,7 +32,7 @@ want = bits(session.run(None, feed))
 #: Children of a process whose threads are anywhere in a run, or wait for one.
 FORKS = """
 import os, signal
-session = opened(plan, **({"max_concurrent_runs": 2} if sys.argv[2] == "bounded" else {}))
+session = opened(plan, max_concurrent_runs=int(sys.argv[2]))
 stop = threading.Event()
 def work():
     while not stop.is_set():
@@ -72,8 +73,9 @@ def python(program, *arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
-def test_children_of_a_busy_process_run():
-    done = python(FORKS, "unbounded")
+@pytest.mark.parametrize("runs", ["8", "2"])  # of 6 threads; with 2 most of them wait
+def test_children_of_a_busy_process_run(runs):
+    done = python(FORKS, runs)
     assert done.stdout.split() == ["0"] * 20, done.stderr
 
 
@@ -103,6 +105,75 @@ def test_a_session_dropped_by_its_last_runner():
         for thread in threads:
             thread.join()
     assert not wrong
+
+
+def test_runs_that_end_early_lose_nothing():
+    """Threads whose runs time out, are ended or refused anywhere, also while they wait."""
+    plan = layers(8)
+    feeds = [drawn(plan, seed) for seed in range(4)]
+    wants = [bits(opened(plan).run(None, feed)) for feed in feeds]
+    session = opened(plan, max_concurrent_runs=2, frame_cleanup_interval_s=0.01)
+    problems, ended = [], []
+
+    def work(number):
+        rng = np.random.default_rng(number)
+        for _ in range(150):
+            index = int(rng.integers(4))
+            options = RunOptions()
+            if rng.random() < 0.5:
+                options.timeout_s = float(10 ** rng.uniform(-7, -3))
+            if rng.random() < 0.1:
+                options.terminate = True
+            try:
+                if bits(session.run(None, feeds[index], options)) != wants[index]:
+                    problems.append("wrong bits")
+            except TaperError as error:
+                ended.append(type(error).__name__)
+            except BaseException as error:
+                problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert len({*ended}) == 2  # those that timed out, and those that were ended
+    frames = session.stats().frames
+    assert frames.in_use == 0
+    assert frames.idle <= frames.peak <= 2
+    assert bits(session.run(None, feeds[0])) == wants[0]
+
+
+def test_a_session_closed_while_others_run():
+    plan = layers(8)
+    feed = drawn(plan)
+    want = bits(opened(plan).run(None, feed))
+    session = opened(plan, max_concurrent_runs=2)
+    begun, problems, refused = threading.Barrier(7), [], []
+
+    def work():
+        begun.wait()
+        try:
+            while True:
+                if bits(session.run(None, feed)) != want:
+                    problems.append("wrong bits")
+        except TaperError as error:
+            refused.append(str(error))
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    session.close()
+    for thread in threads:
+        thread.join(30)
+    assert not problems
+    assert refused == ["the session is closed"] * 6
+    frames = session.stats().frames
+    assert (frames.in_use, frames.idle, frames.arena_bytes) == (0, 0, 0)
 
 
 @pytest.fixture
@@ -160,5 +231,6 @@ def test_every_memory_error_of_python_in_a_run(name):
                 _testcapi.remove_mem_hooks()
         except (MemoryError, InputError):
             failed += 1
+        assert session.stats().frames.in_use == 0
         assert bits(session.run(None, feed)) == want
     assert failed > 3

@@ -63,7 +63,7 @@ class Held:
     """Slots of a pool, all in use, until they are given back one by one."""
 
     def __init__(self, pool, count):
-        self.leases = [Lease(pool, object(), None) for _ in range(count)]
+        self.leases = [Lease(pool, None, None) for _ in range(count)]
         for lease in self.leases:
             lease.__enter__()
 
@@ -207,6 +207,18 @@ def test_what_was_used_between_two_sweeps_stays():
     assert pool.n_idle == 0
 
 
+def test_a_session_that_nobody_refers_to_is_freed_at_once():
+    session = InferenceSession(small_plan(), options())
+    session.run(None, {"x": np.zeros((2, 4), np.float32)})
+    pool = weakref.ref(session._pool)
+    gc.disable()
+    try:
+        del session
+        assert pool() is None
+    finally:
+        gc.enable()
+
+
 def test_one_caller_has_no_thread_that_sweeps():
     before = threading.enumerate()
     session = InferenceSession(small_plan(), options(frame_cleanup_interval_s=3600))
@@ -264,7 +276,7 @@ def wait_until(condition):
 size, options, run = 1 << 18, SessionOptions(), RunOptions()
 options.intra_op_num_threads = 1
 options.max_concurrent_runs, options.frame_cleanup_interval_s = 32, 0.3
-session = InferenceSession(chain(["SIN"] * 10_000, size), options)
+session = InferenceSession(chain(["SIN"] * 5000, size), options)
 x, outs = np.zeros(size, np.float32), [np.zeros(size, np.float32) for _ in range(32)]
 
 def work(i):

@@ -11,6 +11,8 @@ import taper_runtime
 from measured_plans import measured_arrays, measured_plan, measured_result
 from taper_runtime.errors import InputError
 from taper_runtime.executor.layouts import LAYOUTS, lay_out
+from taper_runtime.executor.memory_planner import Slab
+from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.validate import validate
 
@@ -61,6 +63,59 @@ def test_the_planner_learns_how_large_tensors_become(algorithm):
     needed = planner.stats()["bytes_by_algorithm"]
     assert planner.stats()["slab_bytes"] == needed[algorithm]
     assert needed["best"] == min(needed.values())
+
+
+def test_the_slab_is_what_runs_have_needed(monkeypatch):
+    """At most 1.05 times the most bytes that were needed at one time, however sizes vary."""
+    opened = session(planning=Planning(algorithm="greedy_by_size", interval_s=1000))
+    planner, rng = opened._executor._planner, np.random.default_rng(7)
+    sizes, needed = {}, 0
+    take = Slab.array
+
+    def noted(slab, name, shape, dtype):
+        array = take(slab, name, shape, dtype)
+        sizes[name] = aligned(array.nbytes)
+        return array
+
+    monkeypatch.setattr(Slab, "array", noted)
+    runs = [(int(rng.integers(0, 65)), rng.random()) for _ in range(300)]
+    for n, share in [*runs, (64, 1)]:
+        sizes.clear()
+        check(opened, measured_arrays(rng, n, share))
+        lives = planner._lives
+        last = max(death for _, death in lives.values())
+        for step in range(last + 1):
+            live = [name for name in sizes if lives[name][0] <= step <= lives[name][1]]
+            needed = max(needed, sum(sizes[name] for name in live))
+        planner.replan()
+    assert 0 < planner.stats()["slab_bytes"] <= 1.05 * needed
+    before = planner.stats()["outgrown"]
+    for n, share in runs:
+        check(opened, measured_arrays(rng, n, share))
+    assert planner.stats()["outgrown"] == before
+
+
+def test_runs_go_on_while_a_layout_is_made(monkeypatch):
+    opened = session(planning=Planning(interval_s=1000))
+    planner, rng = opened._executor._planner, np.random.default_rng(8)
+    check(opened, measured_arrays(rng, 20))
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(blocks, algorithm):
+        begun.set()
+        assert end.wait(60)
+        return lay_out(blocks, algorithm)
+
+    monkeypatch.setattr("taper_runtime.executor.memory_planner.lay_out", slow)
+    thread = threading.Thread(target=planner.replan)
+    thread.start()
+    assert begun.wait(60)
+    for n in (64, 20, 7):  # the first needs more than ever
+        check(opened, measured_arrays(rng, n, 1))
+    assert planner.layout.version == 0, "no layout so far"
+    end.set()
+    thread.join()
+    assert planner.layout.version == 1
 
 
 def test_without_planning_every_tensor_has_memory_of_its_own():

@@ -1,11 +1,17 @@
 """What memory a run needs: the executor's layout of the arena on marked memory, and its figures."""
 
-from hypothesis import HealthCheck, given, settings
+from itertools import pairwise
 
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from control_plans import N, cumulative
 from plan_files import small_plan
 from plan_oracle import Machine
 from plan_strategies import plans
 from sized_plans import sized_plan
+from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.program import arena_blocks, make_runner
 from taper_runtime.executor.sites import executed_nodes
@@ -36,3 +42,40 @@ def test_sizes_are_the_samples_unless_given():
     assert memory_use(plan).sizes == {"B": 2, "S": 3}
     assert memory_use(plan, {"B": 4, "S": 3}).intermediates == 2 * memory_use(plan).intermediates
     assert memory_use(plan._replace(samples={})).sizes == {"B": 1, "S": 2}
+
+
+def planned(enabled):
+    options = SessionOptions()
+    options.memory_planning = SessionOptions.MemoryPlanning(enabled=enabled)
+    return options
+
+
+@settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(plan=plans(), at_once=st.sampled_from((1, 4)))
+def test_without_planning_no_two_roots_share_memory(plan, at_once):
+    nodes = executed_nodes(plan)
+    runner = make_runner(plan, 1, at_once, share_memory=False)
+    blocks, offsets, nbytes = runner.arena()
+    count = len(arena_blocks(plan, nodes))
+    taken = zip(blocks[:count], offsets, strict=False)
+    places = sorted((at, at + n) for (_, _, n), at in taken if n)
+    for (_, end), (begin, _) in pairwise(places):
+        assert end <= begin
+    assert nbytes >= make_runner(plan, 1, at_once).arena()[2]
+
+
+def test_planning_changes_memory_and_no_bit():
+    feed = {"h0": np.ones(N, np.float32), "t0": np.ones(N // 4, np.float32)}
+    feed["xs"] = np.random.default_rng(0).random((5, N), np.float32)
+    results = []
+    for enabled in (True, False):
+        session = InferenceSession(cumulative(), planned(enabled))
+        results.append(session.run(None, feed))
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, want)
+    shared, own = (
+        make_runner(cumulative(), 1, share_memory=share).arena()[2] for share in (True, False)
+    )
+    assert shared < own

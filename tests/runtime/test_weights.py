@@ -293,6 +293,28 @@ def test_a_plan_with_fixed_weights_says_how_to_export_another():
         opened(small_plan(), runtime_const_folding=True)
 
 
+def test_statistics_tell_the_version():
+    session = opened()
+    for _ in range(2):
+        version = session.weights.version
+        assert session.stats().weights_version == version
+        session.weights.update("q", Q)
+
+
+def test_threads_that_ask_at_once_have_the_same_weights():
+    for _ in range(20):
+        session, found = opened(), []
+        threads = [
+            threading.Thread(target=lambda s=session, f=found: f.append(s.weights))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(map(id, found))) == 1
+
+
 def test_versions_rise_over_all_sessions():
     a, b = opened(), opened()
     versions = [a.weights.version, b.weights.version]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,7 +13,8 @@ from sized_plans import sized_arrays, sized_plan
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
-from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime import InferenceSession, InputError, RunOptions, SessionOptions
+from taper_runtime.errors import RunTimeoutError
 from weighted_plans import K, Q, weighted_plan
 
 if TYPE_CHECKING:
@@ -69,15 +71,20 @@ def jobs(folder: Path) -> list[Job]:
         graph = random_graph(seed)
         compile_graph(graph)
         plan = make_plan(graph)
-        found.append(_shared(f"graph {seed}", plan, [drawn(plan, i) for i in range(_VARIANTS)]))
+        feeds = [drawn(plan, number) for number in range(_VARIANTS)]
+        found.append(_shared(f"graph {seed}", plan, feeds))
+        together = {"execution_mode": "parallel", "inter_op_num_threads": 2}
+        found.append(_shared(f"graph {seed}, parallel", plan, feeds, **together))
     return found
 
 
-def _shared(name: str, plan: Plan, feeds: list[Feed], fails: Feed | None = None) -> Job:
+def _shared(
+    name: str, plan: Plan, feeds: list[Feed], fails: Feed | None = None, **options: object
+) -> Job:
     """One session for all threads, whose inputs are sometimes unfit."""
     alone = opened(plan, threads=1)
     wants = [bits(alone.run(None, feed)) for feed in feeds]
-    session = opened(plan)
+    session = opened(plan, max_concurrent_runs=4, frame_cleanup_interval_s=0.05, **options)
     unfit = [_unfit(feeds[0], kind) for kind in range(3)]
     unfit += [] if fails is None else [fails]
 
@@ -86,6 +93,8 @@ def _shared(name: str, plan: Plan, feeds: list[Feed], fails: Feed | None = None)
             _refused(session, unfit[rng.integers(len(unfit))])
             return
         index = int(rng.integers(len(feeds)))
+        if rng.random() < 0.1:
+            _hurried(session, feeds[index], float(10 ** rng.uniform(-7, -3)))
         outputs = session.run(None, feeds[index])
         if bits(outputs) != wants[index]:
             raise WrongError(f"{name}, inputs {index}")
@@ -113,6 +122,14 @@ def _refused(session: InferenceSession, feed: Feed) -> None:
     except InputError:
         return
     raise WrongError("inputs that do not fit were taken")
+
+
+def _hurried(session: InferenceSession, feed: Feed, timeout_s: float) -> None:
+    """Run with so little time that many such runs end early."""
+    options = RunOptions()
+    options.timeout_s = timeout_s
+    with suppress(RunTimeoutError):
+        session.run(None, feed, options)
 
 
 def _accumulating() -> Plan:

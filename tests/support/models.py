@@ -129,6 +129,26 @@ def mlp(batch, width):
     return seeded(lambda: MLP(width)), (torch.randn(batch, width),)
 
 
+class Towers(torch.nn.Module):
+    """Branches over one input, which are added: linear layers of one width each."""
+
+    def __init__(self, count, width, depth):
+        super().__init__()
+        self.towers = torch.nn.ModuleList(
+            torch.nn.Sequential(
+                *(m for _ in range(depth) for m in (torch.nn.Linear(width, width), torch.nn.Tanh()))
+            )
+            for _ in range(count)
+        )
+
+    def forward(self, x):
+        return sum(tower(x) for tower in self.towers)
+
+
+def towers(count, width, depth):
+    return seeded(lambda: Towers(count, width, depth)), (torch.randn(width, width),)
+
+
 def block(batch, length, width, form="sdpa"):
     return seeded(lambda: Block(width, form)), (torch.randn(batch, length, width),)
 

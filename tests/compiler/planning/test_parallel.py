@@ -10,6 +10,7 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef, Sample
@@ -225,6 +226,15 @@ def test_memory_of_a_row_is_shared_too_early_for_that():
 def test_a_chain_has_the_layout_of_a_row():
     plan = make_plan(branches(1, depth=6))
     assert make_runner(plan, 1, 4).arena() == make_runner(plan, 1).arena()
+
+
+def test_both_arenas_are_told():
+    wide, chain = make_plan(branches(4)), make_plan(branches(1, depth=6))
+    assert parallel_arena(wide) > memory_use(wide).arena
+    assert parallel_arena(chain) == memory_use(chain).arena
+    session = opened(wide, 2)
+    session.run(None, random_feed(wide))
+    assert session.stats().frames.arena_bytes >= parallel_arena(wide)
 
 
 # Errors and states ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 typedef struct march {
     region r;
     _Atomic uint8_t decision[2]; /* of worker 0, which way control goes: the latest two */
+    _Atomic uint8_t over[2];     /* whether the run had failed as worker 0 came to meet: as well */
     cursor cursors[TAPER_POOL_WORKERS];
 } march;
 
@@ -28,12 +29,21 @@ typedef struct walk {
     bool first;      /* of those that go this way */
     int32_t workers; /* that do */
     since_meeting since;
-    uint32_t phases, decisions; /* counted: shared ones */
+    bool over;                            /* the run has failed, as all know: no further meeting */
+    uint32_t phases, decisions, meetings; /* counted: shared ones */
 } walk;
 
+/* A run that has failed has one more meeting, at which all hear of it: on a busy machine each takes
+ * as long as the system takes to give the last worker a CPU. */
 static void meet(walk *on) {
-    taper_pool_barrier(on->workers);
     on->since = NOTHING;
+    if (on->over || on->workers == 1)
+        return;
+    _Atomic uint8_t *place = &on->with->over[on->meetings++ % 2];
+    if (on->first)
+        atomic_store_explicit(place, has_failed(&on->with->r), memory_order_relaxed);
+    taper_pool_barrier(on->workers);
+    on->over = atomic_load_explicit(place, memory_order_relaxed);
 }
 
 /* Before the first worker goes on alone: what others compute is there. */
@@ -55,7 +65,7 @@ static bool decide(walk *on, bool decision) {
     if (on->first)
         atomic_store_explicit(place, decision, memory_order_relaxed);
     meet(on);
-    return atomic_load_explicit(place, memory_order_relaxed);
+    return !on->over && atomic_load_explicit(place, memory_order_relaxed);
 }
 
 static void copy_all(const taper_copy *copies, int64_t count) {
@@ -159,7 +169,7 @@ static void run_kernel(walk *on, int64_t i) {
 }
 
 static void run_block(walk *on, taper_block block) {
-    for (int64_t i = block.first; i < block.first + block.count; i++) {
+    for (int64_t i = block.first; i < block.first + block.count && !on->over; i++) {
         const bool goes_on = goes_first(on, i);
         if (on->me.r->args->steps[i].control)
             run_control(on, i);

@@ -224,12 +224,16 @@ _NO_DELEGATES: Mapping[str, type[Delegate] | None] = MappingProxyType({})
 
 
 class MemoryPlanning(NamedTuple):
-    """How the memory of tensors is laid out whose sizes a run finds out.
+    """How the memory of tensors is laid out.
+
+    The algorithm, the interval and what follows are about tensors whose sizes a run finds out, that
+    cross to where those sizes are known; ``enabled`` is about all.
 
     Attributes
     ----------
     enabled : bool
-        Whether places are reserved at all; else each such tensor has memory of its own.
+        Whether tensors that are not needed at the same time share memory. Else each has memory of
+        its own: results are the same, a run takes more of it.
     algorithm : str
         ``"bump"``, where nothing shares memory, ``"greedy_by_size"``, ``"disjoint_groups"``, or
         ``"best"``, the smallest that is known.
@@ -329,7 +333,7 @@ class SessionOptions(_Options):
     limits : Limits
         What of a file is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
-        How tensors are laid out that cross to where a size is known which the run computes.
+        Whether tensors share memory, and how those are laid out whose sizes a run finds out.
     delegates : mapping of str to type of Delegate or None
         By backend, what may compute the regions that a plan gives to delegates. With None they are
         run as the graphs that they are. A plan with a backend that is not here is refused.
@@ -497,8 +501,8 @@ class RunOptions(_Options):
         Draw what the module draws after ``torch.manual_seed(seed)``; the session's own generator
         stays as it is. None draws from the session's.
     terminate : bool
-        Where this is set, by any thread, runs with these options end with a StoppedError within
-        some 100 ms, and none begins. A node that works on one piece of data for longer ends first.
+        Where this is set, by any thread, runs with these options end with a StoppedError, and none
+        begins. The node that a run is at ends first; from then on it takes some milliseconds.
     timeout_s : float or None
         Seconds that a run may take, the wait for its turn among them; then it ends with a
         RunTimeoutError, as soon as with ``terminate``.

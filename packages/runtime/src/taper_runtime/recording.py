@@ -63,6 +63,7 @@ class RecordingExecutor(Executor):
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
+        share_memory: bool = True,
     ) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
         executor = CompiledExecutor.compile(
@@ -72,6 +73,7 @@ class RecordingExecutor(Executor):
             nodes_at_once=nodes_at_once,
             pool=pool,
             dispatch=dispatch,
+            share_memory=share_memory,
         )
         return cls(executor)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -89,6 +89,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "sizes": {name: _size_data(plan, name) for name in plan.sizes},
         "weights_bytes": memory.weights,
         "arena_bytes": memory.arena,
+        "parallel_arena_bytes": parallel_arena(plan),
         "lower_bound_bytes": memory.lower_bound,
         "intermediates_bytes": memory.intermediates,
         "memory_sizes": dict(memory.sizes),
@@ -360,7 +361,7 @@ def _needs(plan: Plan, name: str, readers: Mapping[str, list[int]]) -> Iterable[
 
 
 def _recipes(plan: Plan) -> Iterable[tuple[str, Sequence[Step]]]:
-    return ((name, recipe) for name, recipe in plan.recipes.items() if name in plan.constants)
+    return ((name, recipe) for name, recipe in plan.recipes.items() if name in plan.tensors)
 
 
 def _describe_constants(plan: Plan) -> list[str]:

@@ -136,7 +136,7 @@ class InferenceSession:
             from taper_runtime.plan.weights import opened
 
             self.plan = opened(self.plan, fold=options.runtime_const_folding)
-        self._weights: SessionWeights | None = None
+        self._weights: dict[str, SessionWeights] = {}  # made when first asked for
         function = self.plan.entry()
         self._threads = thread_count(options.intra_op_num_threads)
         executor = _compile(function, options, self._threads, providers, self._pool)
@@ -225,7 +225,7 @@ class InferenceSession:
             "options": self._options,
             "providers": self._providers,
             "state": state,
-            "weights": None if self._weights is None else self._weights.replaced(),
+            "weights": self.weights.replaced() if self._weights else None,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -273,8 +273,8 @@ class InferenceSession:
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
             session = self._entries.setdefault(name, session)
-            if self._weights is not None:
-                self._weights.again()  # replaced meanwhile, perhaps
+            if self._weights:
+                self.weights.again()  # replaced meanwhile, perhaps
         return self._entries[name]
 
     @property
@@ -283,11 +283,12 @@ class InferenceSession:
 
         See :class:`taper_runtime.weights.SessionWeights`.
         """
-        if self._weights is None:
+        if not self._weights:
             from taper_runtime.weights import SessionWeights  # imports threading
 
-            self._weights = SessionWeights(self.plan, self._swap)
-        return self._weights
+            # of threads that come here at once, one gives the session its weights
+            self._weights.setdefault("all", SessionWeights(self.plan, self._swap)).again()
+        return self._weights["all"]
 
     def _swap(self, plan: Plan, generation: int) -> None:
         """Let the runs that begin from now on use the constants of ``plan``."""
@@ -728,6 +729,7 @@ def _compile(
         check_delegates(plan, options)
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     dispatch = Dispatch(computing(providers), delegates)
+    planning = options.memory_planning
     if not plan.origins:
         return base.compile(
             plan,
@@ -736,16 +738,17 @@ def _compile(
             nodes_at_once=at_once,
             pool=pool,
             dispatch=dispatch,
+            share_memory=planning.enabled,
         )
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
 
-    planning = options.memory_planning
     return StagedExecutor.compile(
         plan,
         strict_native=strict,
         threads=threads,
         nodes_at_once=at_once,
         pool=pool,
+        share_memory=planning.enabled,
         base=base,
         planning=planning,
         dispatch=dispatch,

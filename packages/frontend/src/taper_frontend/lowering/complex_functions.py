@@ -208,7 +208,13 @@ def _rsqrt(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> st
 
 
 def _pow(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``exp(b log a)``; 0 to a power with a positive real part is 0, to 0 it is 1."""
+    """Compute ``exp(b log a)``; 0 to a power with a positive real part is 0, to 0 it is 1.
+
+    In float64: the exponential makes a small error of the logarithm, times b, a relative one.
+    """
+    if ctx.dtype(inputs[0]) == "complex64":
+        wide = [ctx.cast(x, "complex128") for x in inputs]
+        return ctx.cast(_pow(ctx, wide, attrs), "complex64")
     a, b = inputs
     dtype = ctx.dtype(a)
     is_zero = ctx.apply("EQ", a, 0, dtype=dtype)

@@ -230,6 +230,15 @@ def bincount(ctx: Lowering, x: str, weights: str | None = None, minlength: int =
     return ctx.emit("SCATTER", [zeros, x, ones], axis=0, reduce="sum")
 
 
+@lowers("torchvision.nms.default")
+def nms(ctx: Lowering, boxes: str, scores: str, iou_threshold: float) -> str:
+    """List the boxes that are kept, best first, of those that overlap more than the threshold."""
+    order = ctx.emit("ARGSORT", [scores], axis=0, descending=True)
+    ordered = ctx.emit("INDEX_SELECT", [boxes, order], axis=0)
+    kept = ctx.emit("NMS", [ordered], iou_threshold=iou_threshold)
+    return ctx.emit("INDEX_SELECT", [order, places_of(ctx, kept, ctx.output.shape[0])], axis=0)
+
+
 def places_of(ctx: Lowering, mask: str, count: int) -> str:
     """Return the row-major places of the elements that are not zero, ``count`` of them.
 

@@ -9,6 +9,7 @@ import torch
 
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.representation import Pairs
 from taper_runtime.ops.convert import FLOATS_16_BIT
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _WHOLE = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53
 )
 def rand(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
     """Draw from [0, 1)."""
+    if ctx.output.dtype == "complex64":
+        return _pairs(ctx, "uniform")
     return ctx.cast(_draw(ctx, "uniform", _real(ctx)), ctx.output.dtype)
 
 
@@ -41,7 +44,9 @@ def uniform(ctx: Lowering, x: str, low: float = 0, high: float = 1, **kwargs: An
     "aten.randn_like.generator",
 )
 def randn(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
-    """Draw standard normals."""
+    """Draw standard normals; of complex numbers, the parts have half the variance."""
+    if ctx.output.dtype == "complex64":
+        return Pairs(ctx.apply("MUL", str(_pairs(ctx, "normal")), 0.5**0.5, dtype="float32"))
     return _normal(ctx, 0, 1)
 
 
@@ -208,6 +213,13 @@ def multinomial(
     order = ctx.apply("DIV", p, times, dtype=dtype)  # the first to come, negated and inverted
     order = ctx.emit("ARGSORT", [order], axis=axis, descending=True)
     return ctx.slice(order, axis, 0, num_samples)
+
+
+def _pairs(ctx: Lowering, law: str) -> Pairs:
+    """Draw real and imaginary parts one after the other, as torch does."""
+    if not _is_row_major(ctx):
+        ctx.unsupported("expected complex numbers in row-major order", "dtype")
+    return Pairs(ctx.random(law, [*ctx.output.shape, 2], "float32", 0))
 
 
 def _draw(

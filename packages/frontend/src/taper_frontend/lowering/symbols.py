@@ -253,6 +253,8 @@ class Sizes:
                 masks = [each for each in args[1] if each is not None]
                 shapes = [self._shape(e) for e in masks if e.meta["val"].dtype == torch.bool]
                 return math.prod(shapes[0]) if len(shapes) == 1 else None
+            case "torchvision.nms.default":
+                return shapes[0][0]
             case "aten.unique_dim.default":
                 axis = args[1]
                 return shapes[0][axis]

@@ -55,7 +55,7 @@ def load_plan(args: argparse.Namespace) -> Plan:
     """Load the plan that the options of :func:`add_plan` name."""
     from taper_runtime.format.reader import load
 
-    plan = completed(load(args.plan, args.model))
+    plan = load(args.plan, args.model)
     return plan if args.entry is None else plan.entry(args.entry)
 
 
@@ -114,7 +114,7 @@ def open_session(args: argparse.Namespace) -> InferenceSession:
     options.strict_native = args.strict_native
     options.executor = args.executor
     options.seed = args.seed
-    return InferenceSession(load_plan(args), options)
+    return InferenceSession(completed(load_plan(args)), options)
 
 
 def make_feed(

@@ -52,9 +52,14 @@ def measure(args: argparse.Namespace) -> tuple[Profile, Limits]:
     """Profile a plan; return also the limits of this machine."""
     from taper_runtime.executor import _kernels
     from taper_runtime.machine.measure import load_limits, measure_limits
+    from taper_runtime.plan.weights import completed
     from taper_runtime.profile import profile_plan
 
-    plan, isa, threads = load_plan(args), _kernels.active_isa(), thread_count(args.threads)
+    plan, isa, threads = (
+        completed(load_plan(args)),
+        _kernels.active_isa(),
+        thread_count(args.threads),
+    )
     feed = make_feed(plan, args.size)
     if args.machine:
         limits = load_limits(args.machine, isa, threads)

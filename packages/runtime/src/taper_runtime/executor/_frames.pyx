@@ -312,11 +312,11 @@ cdef class Runner:
         offsets : list of int
             Where each lies.
         nbytes : int
-            Bytes in all.
+            Bytes in all, the scratch of a run's first worker among them.
         """
         cdef Instance instance = self._latest()
         blocks = instance.blocks(self.program.bodies[0])
-        return blocks, instance.body_offsets[0], instance.arena_bytes
+        return blocks, instance.body_offsets[0], instance.scratch_at
 
     def run(self, inputs, out=None, sizes=None, stop=None):
         """One inference.
@@ -388,7 +388,7 @@ cdef class Runner:
             frame = <Frame>slot
         else:  # it is new
             frame = Frame.__new__(Frame)
-        frame.owner = self.program
+        frame.owner = <void *>self.program
         try:
             self._make_ready(frame, instance)
         except BaseException:

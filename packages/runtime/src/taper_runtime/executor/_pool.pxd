@@ -17,7 +17,7 @@ cdef class Stop:
 
 
 cdef class Slot:
-    cdef object owner    # whose it was last
+    cdef void *owner     # whose it was last: only compared, so that it may be gone
     cdef Buffer arena
     cdef size_t need     # bytes of the arena that the last run needed
     cdef size_t most     # that any run has needed since the last sweep

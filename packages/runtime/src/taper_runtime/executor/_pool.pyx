@@ -145,14 +145,17 @@ cdef class FramePool:
             stop.check()
         with cython.critical_section(self):
             slot = self._first(owner)
-        return self._wait(owner, stop) if slot is None else slot
+        if slot is None:
+            slot = self._wait(owner, stop)
+        slot.owner = <void *>owner
+        return slot
 
     cdef Slot _first(self, object owner):
         """An idle slot, or a new one, from now on in use; None where there are too many."""
         cdef Slot slot = None
         cdef Py_ssize_t i
         for i in range(len(self.idle) - 1, -1, -1):
-            if (<Slot>self.idle[i]).owner is owner:
+            if (<Slot>self.idle[i]).owner == <void *>owner:
                 slot = self.idle.pop(i)
                 break
         if slot is None:

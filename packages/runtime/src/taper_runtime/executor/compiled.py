@@ -58,11 +58,14 @@ class CompiledExecutor(Executor):
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
+        share_memory: bool = True,
     ) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
         dispatch = dispatch.without_numpy() if strict_native else dispatch
-        runner = make_runner(plan, threads, nodes_at_once, pool, dispatch)
+        runner = make_runner(
+            plan, threads, nodes_at_once, pool, dispatch, share_memory=share_memory
+        )
         found = sites(plan.without_values(), dispatch)
         outputs = list(dict.fromkeys(plan.writes))
         repeated = None

@@ -34,6 +34,7 @@ class Executor(ABC):
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
+        share_memory: bool = True,
     ) -> Executor:
         """Prepare ``plan`` for running.
 
@@ -51,6 +52,8 @@ class Executor(ABC):
             What bounds runs at the same time, of this and other executors; else one of its own.
         dispatch : Dispatch
             What may compute nodes.
+        share_memory : bool
+            Whether tensors that are not needed at the same time may lie in the same memory.
 
         Raises
         ------

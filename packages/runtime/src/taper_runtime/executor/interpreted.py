@@ -76,8 +76,12 @@ class InterpretedExecutor(Executor):
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
         dispatch: Dispatch = CPU_ALONE,
+        share_memory: bool = True,
     ) -> InterpretedExecutor:
-        """See :meth:`Executor.compile`; every node runs on the caller's thread."""
+        """See :meth:`Executor.compile`.
+
+        Every node runs on the caller's thread, no two roots share memory.
+        """
         if nodes_at_once > 1:
             raise InputError(
                 "execution_mode: expected sequential, for the interpreted executor runs one node "

@@ -11,7 +11,7 @@ from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block, live_bytes
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
-from taper_runtime.plan.weights import completed
+from taper_runtime.plan.weights import outlined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,8 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
         If a tensor or the arena would be larger than it may be.
     """
     validate(plan)
-    plan = completed(plan)
+    stored = sum(a.nbytes for a in (*plan.constants.values(), *plan.originals.values()))
+    plan = outlined(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
     plan = with_saves(specialize(plan, sizes))
     blocks, _, arena = make_runner(plan, 1).arena()
@@ -77,6 +78,14 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
         arena,
         live_bytes((Block(birth, death, aligned(n)) for birth, death, n in blocks), len(nodes)),
         sum(spec.nbytes for spec in computed if spec.role != "output"),
-        sum(a.nbytes for a in (*plan.constants.values(), *plan.originals.values())),
+        stored,
         sizes,
     )
+
+
+def parallel_arena(plan: Plan, sizes: Mapping[str, int] | None = None) -> int:
+    """Return the bytes of the arena where nodes run at the same time; see :func:`memory_use`."""
+    validate(plan)
+    sizes = example_sizes(plan) if sizes is None else sizes
+    _, _, arena = make_runner(specialize(plan, sizes), 1, nodes_at_once=2).arena()
+    return arena

@@ -59,6 +59,8 @@ def make_runner(
     nodes_at_once: int = 1,
     pool: FramePool | None = None,
     dispatch: Dispatch = CPU_ALONE,
+    *,
+    share_memory: bool = True,
 ) -> Runner:
     """Return what runs a valid plan: its program.
 
@@ -82,7 +84,7 @@ def make_runner(
     places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
-    builder = _Builder(threads, dispatch)
+    builder = _Builder(threads, dispatch, share_memory=share_memory)
     _, all_places = builder.add_body(plan, places, kept)
     scope = _Scope(plan, all_places)
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
@@ -97,7 +99,9 @@ def make_runner(
         Variables(plan),
         [counted_bytes(tensor) for tensor in types],
         partial(_refuse, plan.without_values(), dispatch),
-        _make_order(plan, kept, places, nodes_at_once) if nodes_at_once > 1 else None,
+        _make_order(plan, kept, places, nodes_at_once, share_memory=share_memory)
+        if nodes_at_once > 1
+        else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
     return Runner(program, weights, [*example_sizes(plan).values()], pool)
@@ -109,7 +113,12 @@ def constant_names(plan: Plan) -> list[str]:
 
 
 def _make_order(
-    plan: Plan, kept: Sequence[str], places: Container[str], nodes_at_once: int
+    plan: Plan,
+    kept: Sequence[str],
+    places: Container[str],
+    nodes_at_once: int,
+    *,
+    share_memory: bool,
 ) -> _program.Order | None:
     """Return which steps may run at the same time; None if no two may."""
     nodes = executed_nodes(plan)
@@ -117,7 +126,10 @@ def _make_order(
     if order.is_total:
         return None
     users = users_of(nodes, _arena_roots(plan, places), kept)
-    in_arena = [users[root] for root in arena_blocks(plan, nodes, kept, places)]
+    every = (1 << len(nodes)) - 1  # what shares no memory is as if all nodes used it
+    in_arena = [
+        users[root] if share_memory else every for root in arena_blocks(plan, nodes, kept, places)
+    ]
     own = [1 << index for index in range(len(nodes))]
     before = memory_before(order, [*in_arena, *own])
     return _program.Order(order.producers, before, min(nodes_at_once, len(nodes)))
@@ -160,7 +172,8 @@ class _Builder:
         Each behind the one around it.
     """
 
-    def __init__(self, threads: int, dispatch: Dispatch) -> None:
+    def __init__(self, threads: int, dispatch: Dispatch, *, share_memory: bool) -> None:
+        self._share_memory = share_memory
         self.steps: list[Any] = []
         self.bodies: list[Any] = []
         self._threads = threads
@@ -177,6 +190,9 @@ class _Builder:
         """
         nodes = executed_nodes(plan)
         roots = arena_blocks(plan, nodes, kept, places)
+        if not self._share_memory:  # each is needed from the first to the last
+            last = len(nodes) - 1
+            roots = {root: block._replace(birth=0, death=last) for root, block in roots.items()}
         places = {
             **places,
             **{r: Place(_program.ARENA, self._n_roots + i) for i, r in enumerate(roots)},

@@ -56,6 +56,7 @@ class StagedExecutor(Executor):
         threads: int = 1,
         nodes_at_once: int = 1,
         pool: FramePool | None = None,
+        share_memory: bool = True,
         base: type[Executor] = CompiledExecutor,
         planning: MemoryPlanning | None = None,
         dispatch: Dispatch = CPU_ALONE,
@@ -70,6 +71,7 @@ class StagedExecutor(Executor):
                 nodes_at_once=nodes_at_once,
                 pool=pool,
                 dispatch=dispatch,
+                share_memory=share_memory,
             )
             for stage in stages
         ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.container import dump_json
 from taper_runtime.format.writer import to_document
-from taper_runtime.plan.weights import WEIGHT_PREFIX, completed
+from taper_runtime.plan.weights import WEIGHT_PREFIX
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
@@ -19,15 +19,14 @@ _SAID = ("metadata", "source", "targets")
 def fingerprint(plan: Plan) -> str:
     """Return the SHA-256 of what a plan computes, and where: nodes, attrs, placements, weights.
 
-    Metadata, samples and source lines have no part in it. It reads all weights.
+    Metadata, samples and source lines have no part in it. It reads all weights, and computes
+    nothing: a plan without what its weights decide has another.
 
     Raises
     ------
     PlanFormatError
         If attrs or trees are not plain data.
     """
-    if plan.weights:
-        plan = completed(plan)
     digest = sha256(dump_json(_computed(to_document(plan))).encode())
     arrays = {**plan.constants, **{f"{WEIGHT_PREFIX}{n}": a for n, a in plan.originals.items()}}
     for name in sorted(arrays):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -28,6 +28,19 @@ ROLES = ("input", "output", "constant", "state", "intermediate")
 STORED = ("constant", "state")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class ReadOnly(dict[str, Any]):
+    """A dict that cannot be changed: what a plan is, runs rely on."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a plan cannot be changed; plan._replace makes another")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadOnly, (dict(self),)
 
 
 class TensorSpec(NamedTuple):
@@ -505,9 +518,9 @@ def _read_only(item: Any) -> Any:
         if name in ("nodes", "blocks") and value:
             changed[name] = tuple(map(_read_only, value))
         elif name == "entries":
-            changed[name] = MappingProxyType({n: _read_only(each) for n, each in value.items()})
+            changed[name] = ReadOnly({n: _read_only(each) for n, each in value.items()})
         elif type(value) is dict:
-            changed[name] = MappingProxyType(value)
+            changed[name] = ReadOnly(value)
     return item._replace(**changed)
 
 

@@ -166,6 +166,8 @@ def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
     static = not any(type(size) is Size for size in spec.shape)
     if spec.dtype != "int64" or not static or placement is None or type(placement.offset) is Size:
         fail(field, "expected an int64 tensor whose shape and place are known", tensor)
+    if len(placement.strides) != len(spec.shape):
+        fail(field, "expected a tensor with a stride for each dim", tensor)
     if not 0 <= element < spec.type.size or not placement.is_contiguous(spec.shape):
         fail(field, "expected an element of a contiguous tensor", element)
     if name not in plan.sizes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from taper_runtime.dtypes import COMPLEX
+from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.format.mapping import aligned_copy, is_aligned
 from taper_runtime.ops import REGISTRY
@@ -220,6 +220,21 @@ def unfolded(plan: Plan) -> Plan:
 def is_folded(plan: Plan) -> bool:
     """Whether the plan has all its constants."""
     return all(name in plan.constants for name in plan.derived)
+
+
+def outlined(plan: Plan) -> Plan:
+    """Return the plan with all its constants, those that are to be computed without their values.
+
+    It tells what a run would need, and must not run.
+    """
+    missing = [name for name in plan.derived if name not in plan.constants]
+    stand_ins = {name: _stand_in(plan.tensors[name].storage) for name in missing}
+    return plan._replace(constants={**plan.constants, **stand_ins})
+
+
+def _stand_in(type_: TensorType) -> np.ndarray:
+    """Return an array of a type that has no memory to speak of."""
+    return np.broadcast_to(np.zeros((), DTYPES[type_.dtype].storage), type_.shape)
 
 
 def completed(plan: Plan) -> Plan:
