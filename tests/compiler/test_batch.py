@@ -18,6 +18,7 @@ WHOLE = {
     "GROUPED_MATMUL",  # whose rows belong to matrices by their positions
     *("GRU", "LSTM", "RNN"),  # whose first axis is time
     "MATRIX_EXP",
+    "NMS",  # which compares its boxes
     *("EIGH", "LU", "NONZERO", "QR", "SLOGDET", "SVD"),  # of several outputs
     *("PACK", "UNPACK"),
 }

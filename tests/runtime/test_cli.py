@@ -322,9 +322,9 @@ def test_threads_reach_the_executor(command, taper, monkeypatch, model):
     seen = []
     compile_plan = CompiledExecutor.compile
 
-    def compiled(plan, **options):
-        seen.append(options["threads"])
-        return compile_plan(plan, **options)
+    def compiled(plan, settings):
+        seen.append(settings.threads)
+        return compile_plan(plan, settings)
 
     monkeypatch.setattr(CompiledExecutor, "compile", compiled)
     assert taper(command, model, "--threads", 3)[0] == 0
