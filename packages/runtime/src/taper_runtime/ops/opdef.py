@@ -460,8 +460,7 @@ class OpDef(NamedTuple):
     ) -> Cost:
         """Return the work of a node: what ``cost`` says, which knows the first output alone."""
         work = self.cost(inputs, outputs[0], attrs)
-        others = sum(output.nbytes for output in outputs[1:])
-        return work._replace(bytes=work.bytes + others) if others else work
+        return work._replace(bytes=sum((output.nbytes for output in outputs[1:]), work.bytes))
 
     def compute(
         self,
