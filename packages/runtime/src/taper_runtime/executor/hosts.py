@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.errors import KernelError
-from taper_runtime.executor.executor import definition, input_types
+from taper_runtime.executor.executor import input_types
+from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.call import arguments
 from taper_runtime.ops.control import CONTROL
 from taper_runtime.providers import NATIVE, NUMPY, OURS
@@ -84,7 +85,7 @@ def find_servers(
     block_function : callable
         Gives a block of the node as an evaluator calls it.
     """
-    op, _ = definition(node)
+    op = REGISTRY[node.op]
     label = f"{node.output} ({node.op})"
     if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
         from taper_runtime.delegates import make_delegate

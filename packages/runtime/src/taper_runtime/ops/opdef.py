@@ -348,20 +348,21 @@ class OpDef(NamedTuple):
         OpError
             On an unknown, missing or wrongly typed attr.
         """
-        if not attrs.keys() <= self.attrs.keys():
-            unknown = min(attrs.keys() - self.attrs.keys())
-            raise OpError(f"{self.name} has no attr {unknown!r}; it has {sorted(self.attrs)}")
-        full = {}
+        full, given = {}, 0
         for name, attr in self.attrs.items():
             if name not in attrs:
                 if attr.default is REQUIRED:
                     raise OpError(f"{self.name} needs attr {name!r} ({attr.type})")
                 full[name] = attr.default
                 continue
+            given += 1
             value = attrs[name]
             if not attr.accepts(value):
                 raise OpError(f"{self.name}.{name}: expected {attr.type}, got {value!r}")
             full[name] = tuple(value) if type(value) is list else value
+        if given < len(attrs):
+            unknown = min(attrs.keys() - self.attrs.keys())
+            raise OpError(f"{self.name} has no attr {unknown!r}; it has {sorted(self.attrs)}")
         return full
 
     def infer_types(
