@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -199,24 +200,28 @@ def test_a_session_closed_while_others_run():
     assert (frames.in_use, frames.idle, frames.arena_bytes) == (0, 0, 0)
 
 
-@pytest.fixture
+@contextmanager
 def full_disk():
-    """A limit of a few bytes on files, which writing exceeds as it does a full disk."""
+    """Limit files to a few bytes, which writing exceeds as it does a full disk.
+
+    It holds for what pytest prints to a file too, so nothing may be printed meanwhile.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path, full_disk):
+def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "m.taper"
     path.write_bytes(b"old")
-    with pytest.raises(OSError, match="File too large"):
-        small_plan().save(path)
-    with pytest.raises(OSError, match="File too large"):
-        small_plan().save(tmp_path / "new.taper")
+    for each in (path, tmp_path / "new.taper"):
+        with pytest.raises(OSError, match="File too large"), full_disk():
+            small_plan().save(each)
     assert [item.name for item in tmp_path.iterdir()] == ["m.taper"]
     assert path.read_bytes() == b"old"
 
