@@ -49,7 +49,9 @@ def describe(value: object) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return "an array"
-    if type(value) is int and not _LEAST <= value <= _LARGEST:  # may have more digits than Python would print
+    if (
+        type(value) is int and not _LEAST <= value <= _LARGEST
+    ):  # may have more digits than Python would print
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
