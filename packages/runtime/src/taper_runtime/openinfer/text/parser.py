@@ -116,6 +116,10 @@ class _Parser:
     def _is(self, text: str) -> bool:
         return self._next.kind in ("mark", "name") and self._next.text == text
 
+    def _following(self, text: str) -> bool:
+        """Whether this text stands behind the next token, which is not the last one."""
+        return self._tokens[self._at + 1].text == text
+
     def _accept(self, text: str) -> bool:
         """Take a mark or a word if it is next."""
         found = self._is(text)
@@ -229,7 +233,7 @@ class _Parser:
         for text, value in (("true", True), ("false", False)):
             if self._accept(text):
                 return value
-        return self._signed("a number, true or false")
+        return self._signed_number("a number, true or false")
 
     def _auto_dim_argument(self) -> list[str]:
         return self._list(lambda: self._word("the name of an index"))
@@ -255,10 +259,8 @@ class _Parser:
             return self._pattern_argument()
         return self._word("a string or a name")
 
-    def _signed(self, expected: str) -> int | float:
+    def _signed_number(self, expected: str) -> int | float:
         sign = -1 if self._accept("-") else 1
-        if sign == -1 and self._accept("inf"):
-            return float("-inf")
         return number(self._take("number", expected), sign, self._name)
 
     # Blocks
@@ -344,8 +346,7 @@ class _Parser:
 
     def _argument(self, inputs: list[Access], settings: dict[str, Setting]) -> None:
         token = self._next
-        following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
-        if token.kind == "name" and following == ("mark", "=", following.place):
+        if token.kind == "name" and self._following("="):
             self._at += 2
             value = self._setting()
             if token.text in settings:
@@ -369,11 +370,14 @@ class _Parser:
             numbers = [] if self._is("]") else self._list(self._signed_integer)
             self._expect("]")
             return tuple(numbers)
-        return self._signed("a value: a number, true, false, inf, a string, [...] or a name")
+        if self._is("-") and self._following("inf"):
+            self._at += 2
+            return float("-inf")
+        return self._signed_number("a value: a number, true, false, inf, a string, [...] or a name")
 
-    def _signed_integer(self) -> int:
+    def _signed_integer(self, expected: str = "a whole number") -> int:
         sign = -1 if self._accept("-") else 1
-        return sign * self._integer("a whole number")
+        return sign * self._integer(expected)
 
     def _return_node(self) -> Return:
         return Return()
@@ -452,11 +456,8 @@ class _Parser:
             return None
         if self._next.kind == "name":
             return self._word("a name")
-        return self._signed_integer_or_name()
+        return self._signed_integer("an index: a whole number, a name or a range of them")
 
-    def _signed_integer_or_name(self) -> int:
-        sign = -1 if self._accept("-") else 1
-        return sign * self._integer("an index: a whole number, a name or a range of them")
 
 
 _WORDS = {node.partition(".")[0] for node in _NODES}
