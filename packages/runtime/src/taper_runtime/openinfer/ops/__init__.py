@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from taper_runtime.openinfer.ops.evaluate import evaluate, prepare
+from taper_runtime.openinfer.ops.native import native_node
 from taper_runtime.openinfer.ops.rules import combinations, complete, existing, output_type
 from taper_runtime.openinfer.ops.table import OPS, OpSpec, Setting
 
@@ -14,6 +15,7 @@ __all__ = [
     "complete",
     "evaluate",
     "existing",
+    "native_node",
     "output_type",
     "prepare",
 ]
