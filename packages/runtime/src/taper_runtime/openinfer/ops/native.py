@@ -96,10 +96,10 @@ class Program:
         self._scalars.append(value)
         return -len(self._scalars)
 
-    def node(self, inputs: int, result: int) -> Node | None:
-        """Return the op whose value is ``result``, the last one; None if that is an input."""
+    def node(self, inputs: int, result: int) -> Node:
+        """Return the op whose value is ``result``, the last one; a copy if that is an input."""
         if result < inputs:
-            return None
+            return "COPY", {}
         if len(self._code) == 1 and self._args == list(range(inputs)):
             name, _, dtype = self._code[0].partition(":")
             return name, {"dtype": dtype} if dtype else {}

@@ -6,8 +6,8 @@ only those that Taper knows can be used. An op of several outputs gives the firs
 number the setting ``output`` says.
 
 A list of strings, as a tile program is, is one string with commas between; so is a list of numbers
-that are no integers. The integers of an attr that may be sizes can be given by sizevars' names:
-:func:`sized_settings` says which attrs are such, and the linker puts numbers in their place.
+that are no integers. Lists of integers, and single ones that may be sizes, can have sizes by name:
+:func:`taper_runtime.openinfer.ops.names.resolve` puts numbers in their place.
 """
 
 from __future__ import annotations
@@ -58,11 +58,6 @@ def definition(op: str) -> OpDef:
     if found.blocks:
         fail(op, "an op without blocks; programs branch and loop by nodes", "one with blocks")
     return found
-
-
-def sized_settings(op: str) -> frozenset[str]:
-    """Name the settings whose integers sizevars may give."""
-    return frozenset(name for name, attr in definition(op).attrs.items() if attr.sized)
 
 
 def attrs_of(op: str, settings: Mapping[str, Any]) -> dict[str, Any]:
