@@ -81,13 +81,23 @@ def acc_rows():
     ]
 
 
+COLUMNS = (
+    "op",
+    "result",
+    "settings",
+    "element types",
+    "broadcast",
+    "in place",
+    "`acc`",
+    "gives",
+    "native",
+)
 TABLES = {
     "groups": ["| name | element types |", "| --- | --- |", *group_rows()],
     "acc": ["| inputs | `acc` |", "| --- | --- |", *acc_rows()],
     "ops": [
-        "| op | result | settings | element types | broadcast | in place | `acc` | gives "
-        "| native |",
-        f"|{' --- |' * 9}",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{' --- |' * len(COLUMNS)}",
         *map(op_row, OPS),
     ],
 }
