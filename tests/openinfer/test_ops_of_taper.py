@@ -45,6 +45,13 @@ def test_every_op_gives_what_it_gives_elsewhere(op):
     assert called or op.name in ("PACK", "UNPACK")
 
 
+def test_results_are_new_arrays():
+    x = np.arange(6, dtype=np.float32)
+    got = evaluate("taper.RESHAPE", [x], ["f32"], {"shape": [2, 3]}, "f32")
+    assert got.shape == (2, 3)
+    assert not np.shares_memory(got, x)
+
+
 def test_the_native_node_is_the_op_itself():
     node = native_node("taper.SOFTMAX", ["f32"], [(2, 3)], {"axis": 1}, ("f32", (2, 3)))
     assert node == ("SOFTMAX", {"axis": 1, "log": False})

@@ -155,7 +155,8 @@ def prepare(op: str, settings: Mapping[str, Any]) -> Callable[[Sequence[np.ndarr
 
     def run(inputs: Sequence[np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
-            results = found.evaluate_all(inputs, attrs)
-        return np.asarray(results[index], order="C")
+            result = np.asarray(found.evaluate_all(inputs, attrs)[index], order="C")
+        is_view = any(np.may_share_memory(result, array) for array in inputs)
+        return result.copy() if is_view else result
 
     return run
