@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taper_runtime.openinfer.errors import StepError
-from taper_runtime.openinfer.simulator.caches import Cache, make_axes, show_access
+from taper_runtime.openinfer.simulator.caches import make_cache, show_access
 
 
 def make(shape=(), indices=(), auto_dim=(), fixed=None, fill=0.0):
-    axes = make_axes(shape, indices, auto_dim, fixed)
-    return Cache("A", axes, indices, np.array(fill, np.float32))
+    return make_cache("A", shape, np.array(fill, np.float32), indices, auto_dim, fixed)
 
 
 def row(value, n=2):

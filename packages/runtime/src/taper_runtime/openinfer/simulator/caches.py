@@ -1,15 +1,16 @@
-"""Persistent variables: scalars, tensors, tables of entries, tensors that grow, and tables of these.
+"""Persistent variables: scalars and tensors, tables of entries, tensors that grow, tables of these.
 
-A cache has one array, its *box*, whose axes are those of the table (one for each index that selects
-entries) and then those of an entry. Each axis has an extent, what a program sees, and a capacity,
-which doubles as the extent grows. Cells that nobody has written hold the initial value. An access
-is checked whole before anything changes, so that one that fails has changed nothing.
+What has indices lies in one array, the *box*, whose axes are those of the table (one for each index
+that selects entries) and then those of an entry. Each axis has an extent, what a program sees, and
+a capacity, which doubles as the extent grows. Cells that nobody has written hold the initial value.
+An access is checked whole before anything changes, so that one that fails has changed nothing.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -71,19 +72,142 @@ def make_axes(
     )
 
 
-class Cache:
+#: Is given the cells that are about to change, so that what has views of them copies these.
+Keep = Callable[[np.ndarray], None]
+
+
+class Cache(Protocol):
     """One persistent variable of one executor.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    indices : tuple of str
+        What an access may give, in order.
+    """
+
+    name: str
+    indices: tuple[str, ...]
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether an access has needed its memory."""
+
+    def read(self, access: Sequence[Index] = ()) -> np.ndarray:
+        """Return what an access selects, growing what it makes grow.
+
+        Returns
+        -------
+        numpy.ndarray
+            C-contiguous and read-only. It may be a view of this cache, which a later write or reset
+            changes: :meth:`holds` tells.
+        """
+
+    def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:
+        """Write one entry, or the whole of what is no table; every index is a position."""
+
+    def reset(self, access: Sequence[Index] = (), keep: Keep | None = None) -> None:
+        """Go back to the initial state, or drop the entries whose first indices are these."""
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether ``array`` is a view of memory that this cache writes to."""
+
+    def count(self, index: str) -> int:
+        """Return how much the axis of an index of ``@auto_dim`` has grown."""
+
+
+def make_cache(
+    name: str,
+    shape: Sequence[int],
+    fill: np.ndarray,
+    indices: Sequence[str] = (),
+    auto_dim: Sequence[str] = (),
+    fixed: Mapping[str, int] | None = None,
+) -> Cache:
+    """Return an empty cache, as its declaration has it.
 
     Parameters
     ----------
     name : str
-        For messages.
+    shape : sequence of int
+        Of an entry, as declared.
+    fill : numpy.ndarray
+        The initial value of every element: an array without dims, of the variable's storage dtype.
+    indices, auto_dim, fixed
+        See :func:`make_axes`.
+    """
+    if not indices:
+        return Whole(name, tuple(shape), fill)
+    return Box(name, make_axes(shape, indices, auto_dim, fixed), indices, fill)
+
+
+class Whole:
+    """A scalar or a tensor, which is read and written whole: an array that takes another's place.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+    fill : numpy.ndarray
+    """
+
+    indices: tuple[str, ...] = ()
+
+    def __init__(self, name: str, shape: tuple[int, ...], fill: np.ndarray) -> None:
+        self.name = name
+        self._shape, self._fill = shape, fill
+        self._value: np.ndarray | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """See :class:`Cache`."""
+        return self._value is not None
+
+    def read(self, access: Sequence[Index] = ()) -> np.ndarray:
+        """See :class:`Cache`."""
+        if access:
+            raise self._no_indices(access)
+        if self._value is None:
+            self._value = _filled(self.name, self._shape, self._fill)
+        return self._value
+
+    def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:
+        """See :class:`Cache`."""
+        if access:
+            raise self._no_indices(access)
+        if value.shape != self._shape:
+            raise _wrong_shape(self.name, self._shape, value)
+        self._value = value if value.base is None else value.copy()  # of a cache's memory
+
+    def reset(self, access: Sequence[Index] = (), keep: Keep | None = None) -> None:
+        """See :class:`Cache`."""
+        if access:
+            raise self._no_indices(access)
+        self._value = None
+
+    def holds(self, array: np.ndarray) -> bool:
+        """See :class:`Cache`."""
+        return False
+
+    def count(self, index: str) -> int:
+        """See :class:`Cache`."""
+        raise KeyError(index)
+
+    def _no_indices(self, access: Sequence[Index]) -> StepError:
+        return StepError(f"{self.name}: expected no indices, got {show_access(access)}")
+
+
+class Box:
+    """A table, a tensor that grows, or both.
+
+    Parameters
+    ----------
+    name : str
     axes : sequence of Axis
         Those of the table first.
     indices : sequence of str
-        What an access may give, in order.
     fill : numpy.ndarray
-        The initial value of every element: an array without dims, of the variable's storage dtype.
     """
 
     def __init__(
@@ -93,12 +217,9 @@ class Cache:
         self.indices = tuple(indices)
         self._axes = tuple(axes)
         self._fill = fill
-        self._is_zero = not fill.tobytes().strip(b"\0")
         self._table_rank = sum(axis.is_table for axis in axes)
         places = {axis.index: place for place, axis in enumerate(axes)}
-        #: The axis of each index, and the indices of the axes that a table has.
         self._places = tuple(places[index] for index in indices)
-        self._is_plain = not self.indices
         self._extents = tuple(axis.base for axis in axes)
         self._box: np.ndarray | None = None
         self._written: np.ndarray | None = None  # which entries of a table were
@@ -107,7 +228,7 @@ class Cache:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether an access has needed its memory."""
+        """See :class:`Cache`."""
         return self._box is not None
 
     @property
@@ -121,19 +242,12 @@ class Cache:
         return self._extents[self._table_rank :]
 
     def count(self, index: str) -> int:
-        """Return how much the axis of an index of ``@auto_dim`` has grown."""
+        """See :class:`Cache`."""
         place = self._place(index)
         return self._extents[place] - self._axes[place].base
 
     def read(self, access: Sequence[Index] = ()) -> np.ndarray:
-        """Return what an access selects, growing what it makes grow.
-
-        Returns
-        -------
-        numpy.ndarray
-            C-contiguous and read-only. It may be a view of this cache, which a later write or reset
-            changes: :meth:`holds` tells.
-        """
+        """See :class:`Cache`."""
         extents, cut = self._resolve(access)
         self._grow(extents)
         assert self._box is not None
@@ -143,8 +257,8 @@ class Cache:
         array.flags.writeable = False
         return array
 
-    def write(self, access: Sequence[Index], value: np.ndarray) -> None:
-        """Write one entry, or the whole of what is no table; every index is a position."""
+    def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:
+        """See :class:`Cache`."""
         if len(access) != len(self.indices) or any(type(index) is not int for index in access):
             raise StepError(
                 f"{self.name}: a write takes one position for each of its indices "
@@ -153,15 +267,18 @@ class Cache:
         extents, cut = self._resolve(access)
         shape = extents[self._table_rank :]
         if value.shape != shape:
-            raise StepError(f"{self.name}: expected a value of shape {shape}, got {value.shape}")
+            raise _wrong_shape(self.name, shape, value)
         self._grow(extents)
         assert self._box is not None
-        self._box[cut] = value
+        cells = self._box[(*cut, ...)]
+        if keep is not None:
+            keep(cells)
+        cells[...] = value
         if self._written is not None:
             self._written[cut[: self._table_rank]] = True
 
-    def reset(self, access: Sequence[Index] = ()) -> None:
-        """Go back to the initial state, or drop the entries whose first indices are these."""
+    def reset(self, access: Sequence[Index] = (), keep: Keep | None = None) -> None:
+        """See :class:`Cache`."""
         if not access:
             self._box = self._written = None
             self._extents = tuple(axis.base for axis in self._axes)
@@ -179,10 +296,10 @@ class Cache:
                 )
             self._check_position(place, index)
             prefix[place] = index
-        self._drop(tuple(prefix))
+        self._drop(tuple(prefix), keep)
 
     def holds(self, array: np.ndarray) -> bool:
-        """Whether ``array`` is a view of this cache's memory."""
+        """See :class:`Cache`."""
         return self._box is not None and array.base is self._box
 
     # -- selecting --------------------------------------------------------------------------------
@@ -191,10 +308,6 @@ class Cache:
         self, access: Sequence[Index]
     ) -> tuple[tuple[int, ...], tuple[int | slice, ...]]:
         """Return the extents that an access asks for and what it cuts out of a box of those."""
-        if self._is_plain:
-            if access:
-                raise StepError(f"{self.name}: expected no indices, got {show_access(access)}")
-            return self._extents, tuple(slice(0, extent) for extent in self._extents)
         if len(access) > len(self.indices):
             raise StepError(f"{self.name}: {self._too_many(access)}")
         extents = list(self._extents)
@@ -290,16 +403,7 @@ class Cache:
     def _allocate(self, extents: tuple[int, ...]) -> np.ndarray:
         held = self._box.shape if self._box is not None else (0,) * len(extents)
         shape = tuple(map(self._capacity, self._axes, held, extents))
-        dtype = self._fill.dtype
-        try:
-            if math.prod(shape) * dtype.itemsize > np.iinfo(np.intp).max:
-                raise MemoryError
-            return np.zeros(shape, dtype) if self._is_zero else np.full(shape, self._fill)
-        except MemoryError:
-            size = math.prod(extents) * dtype.itemsize
-            raise StepError(
-                f"{self.name}: {size} bytes for a shape of {extents} are more than there is memory"
-            ) from None
+        return _filled(self.name, shape, self._fill)
 
     @staticmethod
     def _capacity(axis: Axis, held: int, extent: int) -> int:
@@ -313,7 +417,7 @@ class Cache:
             most = axis.limit if axis.is_table else axis.base + axis.limit
         return max(extent, min(held * 2, most))
 
-    def _drop(self, prefix: tuple[int | slice, ...]) -> None:
+    def _drop(self, prefix: tuple[int | slice, ...], keep: Keep | None) -> None:
         """Set entries back, and the table's sizes to what is left of it."""
         if self._box is None or self._written is None:
             return
@@ -322,7 +426,10 @@ class Cache:
             for index, extent in zip(prefix, self._box.shape, strict=False)
         )
         if inside:
-            self._box[prefix] = self._fill
+            cells = self._box[(*prefix, ...)]
+            if keep is not None:
+                keep(cells)
+            cells[...] = self._fill
             self._written[prefix] = False
         left = np.nonzero(self._written)
         sizes = (
@@ -330,6 +437,24 @@ class Cache:
             for axis, places in zip(self._axes, left, strict=False)
         )
         self._extents = (*sizes, *self.entry_shape)
+
+
+def _filled(name: str, shape: tuple[int, ...], fill: np.ndarray) -> np.ndarray:
+    """Return an array of one value; memory of zeros costs nothing until it is written."""
+    size = math.prod(shape) * fill.dtype.itemsize
+    try:
+        if size > np.iinfo(np.intp).max:
+            raise MemoryError
+        is_zero = not fill.tobytes().strip(b"\0")
+        return np.zeros(shape, fill.dtype) if is_zero else np.full(shape, fill)
+    except MemoryError:
+        raise StepError(
+            f"{name}: {size} bytes for a shape of {shape} are more than there is memory"
+        ) from None
+
+
+def _wrong_shape(name: str, expected: tuple[int, ...], value: np.ndarray) -> StepError:
+    return StepError(f"{name}: expected a value of shape {expected}, got {value.shape}")
 
 
 def show_access(access: Sequence[Index]) -> str:
