@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.simulator import instructions as i
 from taper_runtime.openinfer.simulator.frame import Slot
 from taper_runtime.openinfer.simulator.indices import Names, bounds_of, entry_of, indices_of
-from taper_runtime.openinfer.simulator.stretch import Call, Source, Stretch
+from taper_runtime.openinfer.simulator.stretch import Constants, Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from taper_runtime.openinfer.graph import Node
     from taper_runtime.openinfer.link import Program
+    from taper_runtime.openinfer.native import Stretches
     from taper_runtime.openinfer.simulator.instructions import Instruction
-    from taper_runtime.openinfer.simulator.stretch import Runner
 
     Blocks = dict[str, list[Instruction]]
 
@@ -55,8 +55,8 @@ class Compiler:
     ----------
     program : Program
     slots : sequence of Slot
-    make_runner : callable
-        See :class:`.stretch.Stretch`.
+    stretches : Stretches
+        Makes what computes ops.
     is_split : bool
         Whether each op is a stretch of its own: for whoever looks at every node.
     """
@@ -65,7 +65,7 @@ class Compiler:
         self,
         program: Program,
         slots: Sequence[Slot],
-        make_runner: Callable[..., Runner],
+        stretches: Stretches,
         is_split: bool,
     ) -> None:
         self._program = program
@@ -75,7 +75,7 @@ class Compiler:
         self._typed_slots = {
             slot.name: (number, slot.dtype) for number, slot in enumerate(slots)
         }
-        self._make_runner, self._is_split = make_runner, is_split
+        self._stretches, self._is_split = stretches, is_split
         nodes = list(program.graph.nodes())
         self._has_threads = any(isinstance(node.kind, g.Yield) for node in nodes)
         self._written = {name for node in nodes for name in _writes(node.kind)}
@@ -120,81 +120,54 @@ class Compiler:
 
     def _stretch(self, nodes: Sequence[Node], block: str) -> Iterator[Instruction]:
         """Compile a run of ops and assignments, each of whose values gets a number."""
-        sources: list[Source] = []
-        dtypes: list[str] = []
-        external: dict[Any, int] = {}
-        current: dict[str, tuple[str, int]] = {}  # by variable: the call that wrote it
-        calls: list[tuple[Node, list[tuple[str, int]]]] = []
-        for node in nodes:
+        calls = [node for node in nodes if isinstance(node.kind, g.Op)]
+        inputs: dict[str, tuple[int, str]] = {}
+        constants = Constants({}, {}, {})
+        written: dict[str, str] = {}
+        for node in calls:
             kind = node.kind
-            if not isinstance(kind, g.Op):
-                continue
-            inputs: list[tuple[str, int]] = []
+            assert isinstance(kind, g.Op)
             for access in kind.inputs:
-                if access.base in current:
-                    inputs.append(current[access.base])
-                    continue
-                key = access if access.bracketed else access.base
-                if key not in external:
-                    external[key] = len(sources)
-                    sources.append(self._source(access))
-                    dtypes.append(self._dtype(access.base))
-                inputs.append(("source", external[key]))
-            current[kind.output.base] = ("call", len(calls))
-            calls.append((node, inputs))
+                if access.base not in written:
+                    self._add_source(access, inputs, constants)
+            written[kind.output.base] = self._dtype(kind.output.base)
         for node in nodes:  # a temporary that the run writes before it reads needs no zeros
             if isinstance(node.kind, g.Assign):
                 name = node.kind.name
-                if name in external or name not in current:
+                if name in inputs or name not in written:
                     yield i.Restart(node, block, self._slots[name])
         if calls:
-            wanted = [name for name in current if name in external or self._outlives(name, calls)]
-            results = {name: current[name] for name in wanted}
-            yield self._make_stretch(block, calls, sources, dtypes, results)
+            inside = {node.index for node in calls}
+            outputs = {
+                name: self._slots[name]
+                for name in written
+                if name in inputs or self._outlives(name, inside)
+            }
+            yield Stretch(calls, block, inputs, constants, outputs, written, self._stretches)
 
-    def _make_stretch(
-        self,
-        block: str,
-        calls: Sequence[tuple[Node, list[tuple[str, Any]]]],
-        sources: Sequence[Source],
-        dtypes: Sequence[str],
-        results: dict[str, tuple[str, int]],
-    ) -> Instruction:
-        # Entries of tables of weights come behind variables.
-        order = sorted(range(len(sources)), key=lambda at: sources[at].slot < 0)
-        number = {("source", at): place for place, at in enumerate(order)}
-        number |= {("call", at): len(sources) + at for at in range(len(calls))}
-        made = []
-        for node, inputs in calls:
-            kind = node.kind
-            assert isinstance(kind, g.Op)
-            places = tuple(number[value] for value in inputs)
-            types = tuple(self._dtype(access.base) for access in kind.inputs)
-            output = self._dtype(kind.output.base)
-            made.append(Call(node, kind.op, kind.settings, places, types, output))
-        return Stretch(
-            block,
-            made,
-            [sources[at] for at in order],
-            [dtypes[at] for at in order],
-            [(self._slots[name], number[value]) for name, value in results.items()],
-            self._make_runner,
-        )
-
-    def _outlives(self, name: str, calls: Sequence[tuple[Node, object]]) -> bool:
-        """Whether anybody beside these calls can see what they leave in a variable."""
-        if self._is_split or self._variables[self._slots[name]].kind != "temporary":
-            return True
-        return bool(self._wanted.get(name, set()) - {node.index for node, _ in calls})
-
-    def _source(self, access: g.Access) -> Source:
+    def _add_source(
+        self, access: g.Access, inputs: dict[str, tuple[int, str]], constants: Constants
+    ) -> None:
+        """Note what an op reads from before its run."""
+        name, dtype = str(access), self._dtype(access.base)
         variable = self._program.variables.get(access.base)
         if variable is not None and variable.declaration.is_prefix_table:
-            return Source(-1, entry_of(access, self._program, self._names), is_constant=True)
-        slot = self._slots[access.base]
-        kind = self._variables[slot].kind
-        is_constant = kind in (g.CONSTANT, g.VOLATILE) and access.base not in self._written
-        return Source(slot, None, is_constant)
+            constants.entries[name] = entry_of(access, self._program, self._names)
+            constants.dtypes[name] = dtype
+            return
+        slot = self._slots[name]
+        is_given = self._variables[slot].kind in (g.CONSTANT, g.VOLATILE)
+        if is_given and name not in self._written:
+            constants.slots[name] = slot
+            constants.dtypes[name] = dtype
+        else:
+            inputs[name] = slot, dtype
+
+    def _outlives(self, name: str, inside: set[int]) -> bool:
+        """Whether anybody beside these nodes can see what they leave in a variable."""
+        if self._is_split or self._variables[self._slots[name]].kind != "temporary":
+            return True
+        return bool(self._wanted.get(name, set()) - inside)
 
     def _dtype(self, name: str) -> str:
         if name in self._slots:
