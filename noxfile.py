@@ -329,6 +329,13 @@ def memory(session: nox.Session) -> None:
 
 
 @nox.session
+def weights(session: nox.Session) -> None:
+    """What replaceable weights cost, into docs/results; `-- --quick` only prints."""
+    measuring(session)
+    session.run("python", "-m", "peers.weights", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def ablation(session: nox.Session) -> None:
     """What each part of Taper is worth, into docs/results; `-- --quick` only prints."""
     measuring(session)

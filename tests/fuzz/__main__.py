@@ -1,7 +1,8 @@
 """Fuzz a reader and what it lets through, guided by coverage of the Python and of the C.
 
-``python -m tests.fuzz TARGET FOLDER [options of libFuzzer]``, under AddressSanitizer: `nox -s fuzz`.
-FOLDER holds the corpus, and gets what covers more.
+``python -m tests.fuzz TARGET FOLDER [options of libFuzzer]``, under AddressSanitizer, is what
+`nox -s fuzz` runs. TARGET is one of ``tests.fuzz.targets``; FOLDER holds the corpus, and gets what
+covers more.
 """
 
 from __future__ import annotations

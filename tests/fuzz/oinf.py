@@ -92,6 +92,13 @@ def _graft(data: bytearray, rng: random.Random, others: list[bytes]) -> None:
     data[at : at + len(part)] = part
 
 
+def _check_message(error: OinfError) -> None:
+    message = str(error)
+    assert message.isprintable()
+    assert len(message) < 600
+    assert message.startswith(error.field[:100])
+
+
 def check(blob: bytes) -> str:
     """Read a file, show it, write it again; return what became of it.
 
@@ -106,9 +113,7 @@ def check(blob: bytes) -> str:
         data, text = describe_model(model)
         found = list(read_all(model))
     except OinfError as error:
-        message = str(error)
-        assert message.isprintable() and len(message) < 600, message  # noqa: PT018
-        assert message.startswith(error.field[:100])
+        _check_message(error)
         return "refused"
     json.dumps(data, allow_nan=False)
     assert all(line.isprintable() for line in text.splitlines())
