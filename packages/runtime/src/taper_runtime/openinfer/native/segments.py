@@ -17,7 +17,7 @@ from taper_runtime.ops.opdef import TensorType, contiguous_strides, is_contiguou
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from taper_runtime.ops.opdef import OpDef
 
@@ -79,6 +79,10 @@ class Segment(NamedTuple):
 
     calls: list[NumberedCall]
     nodes: list[tuple[str, Mapping[str, Any]]] | None
+
+    def pairs(self) -> Iterator[tuple[NumberedCall, tuple[str, Mapping[str, Any]]]]:
+        """Go through the calls of a plan, each with its node."""
+        return zip(self.calls, self.nodes or (), strict=True)
 
 
 class Packed(NamedTuple):
@@ -170,8 +174,10 @@ def _tensor_type(typed: Typed) -> TensorType:
 class _Builder:
     """Makes the plan of a segment."""
 
-    def __init__(self, types: Mapping[int, Typed], constants: Container[int]) -> None:
-        self._types, self._is_constant = types, constants
+    def __init__(
+        self, types: Mapping[int, Typed], constants: Container[int], row_major: Container[int]
+    ) -> None:
+        self._types, self._is_constant, self._row_major = types, constants, row_major
         self.tensors: dict[str, TensorSpec] = {}
         self.placements: dict[str, Placement] = {}
         self.nodes: list[PlanNode] = []
@@ -187,7 +193,7 @@ class _Builder:
         name = f"v{call.value}"
         role = "output" if call.value in written else "intermediate"
         self._add(name, _tensor_type(self._types[call.value]), role)
-        view = self._view(inputs[0], name, op, full) if role == "intermediate" else None
+        view = self._view(inputs[0], call.value, op, full) if role == "intermediate" else None
         if view is not None:
             self.placements[name] = view
         self.nodes.append(PlanNode(op.name, tuple(inputs), (name,), attrs))
@@ -214,14 +220,17 @@ class _Builder:
         self.placements[name] = Placement(name, 0, contiguous_strides(spec.storage.shape))
 
     def _view(
-        self, source: str, name: str, op: OpDef, attrs: Mapping[str, Any]
+        self, source: str, value: int, op: OpDef, attrs: Mapping[str, Any]
     ) -> Placement | None:
-        """Return where a result lies row-major in its first input's memory, if it does."""
+        """Return where a result lies in its first input's memory, if it does."""
         if op.view is None:
             return None
         spec, root = self.tensors[source], self.placements[source]
         view = op.view(spec.shape, root.strides, attrs)
-        if view is None or not is_contiguous(self.tensors[name].shape, view.strides):
+        if view is None:
+            return None
+        shape = self._types[value][1]
+        if value in self._row_major and not is_contiguous(shape, view.strides):
             return None
         offset = view.offset * DTYPES[spec.dtype].size
         return Placement(root.root, root.offset + offset, view.strides)
@@ -254,9 +263,16 @@ def make_plan(
     reads : list of int
         What its inputs are, in order.
     """
-    builder = _Builder(types, constants)
-    for call, (op, attrs) in zip(segment.calls, segment.nodes or (), strict=True):
-        builder.add(call, REGISTRY[op], attrs, writes)
+    nodes = [(call, REGISTRY[op], attrs) for call, (op, attrs) in segment.pairs()]
+    row_major = {
+        read
+        for call, op, _ in nodes
+        for index, read in enumerate(call.reads)
+        if not op.takes_strided(index)
+    }
+    builder = _Builder(types, constants, row_major)
+    for call, op, attrs in nodes:
+        builder.add(call, op, attrs, writes)
     reads = sorted(builder.reads)
     plan = Plan(
         nodes=tuple(builder.nodes),
