@@ -157,7 +157,7 @@ def _node(call: NumberedCall, types: Mapping[int, Typed]) -> tuple[str, Mapping[
     if node is None:
         return None
     op, attrs = node
-    *given, result = [_tensor_type(each) for each in ends]
+    *given, result = [tensor_type(each) for each in ends]
     try:
         inferred = REGISTRY[op].infer_types(given, attrs)
     except OpError:  # sizes that Taper's op does not take: the largest of no elements
@@ -165,17 +165,35 @@ def _node(call: NumberedCall, types: Mapping[int, Typed]) -> tuple[str, Mapping[
     return (op, attrs) if inferred == (result,) else None
 
 
-def _tensor_type(typed: Typed) -> TensorType:
+def tensor_type(typed: Typed) -> TensorType:
     """Return Taper's type for one of OpenInfer's, whose elements Taper has."""
     dtype, shape = typed
     return TensorType(taper_name(dtype) or dtype, shape)
+
+
+def infer_segment(segment: Segment, given: Mapping[int, TensorType]) -> dict[int, TensorType]:
+    """Return Taper's types of what a plan's calls read and give; sizes may be expressions.
+
+    Raises
+    ------
+    OpError
+        Where an op does not take its inputs for all the sizes.
+    """
+    types = dict(given)
+    for call, (op, attrs) in segment.pairs():
+        inputs = [types[read] for read in call.reads]
+        types[call.value] = REGISTRY[op].infer_type(inputs, attrs)
+    return types
 
 
 class _Builder:
     """Makes the plan of a segment."""
 
     def __init__(
-        self, types: Mapping[int, Typed], constants: Container[int], row_major: Container[int]
+        self,
+        types: Mapping[int, TensorType],
+        constants: Container[int],
+        row_major: Container[int],
     ) -> None:
         self._types, self._is_constant, self._row_major = types, constants, row_major
         self.tensors: dict[str, TensorSpec] = {}
@@ -192,7 +210,7 @@ class _Builder:
         inputs = [self._input(read, i, op, full) for i, read in enumerate(call.reads)]
         name = f"v{call.value}"
         role = "output" if call.value in written else "intermediate"
-        self._add(name, _tensor_type(self._types[call.value]), role)
+        self._add(name, self._types[call.value], role)
         view = self._view(inputs[0], call.value, op, full) if role == "intermediate" else None
         if view is not None:
             self.placements[name] = view
@@ -200,7 +218,7 @@ class _Builder:
 
     def _input(self, value: int, index: int, op: OpDef, attrs: Mapping[str, Any]) -> str:
         name = f"v{value}"
-        type_ = _tensor_type(self._types[value])
+        type_ = self._types[value]
         if value in self._is_constant:
             format_ = None
             if op.packing is not None and op.weights[:1] == (index,):
@@ -229,7 +247,7 @@ class _Builder:
         view = op.view(spec.shape, root.strides, attrs)
         if view is None:
             return None
-        shape = self._types[value][1]
+        shape = self._types[value].shape
         if value in self._row_major and not is_contiguous(shape, view.strides):
             return None
         offset = view.offset * DTYPES[spec.dtype].size
@@ -238,21 +256,24 @@ class _Builder:
 
 def make_plan(
     segment: Segment,
-    types: Mapping[int, Typed],
+    types: Mapping[int, TensorType],
     constants: Container[int],
     writes: Sequence[int],
+    sizes: Mapping[str, tuple[int, int]],
 ) -> tuple[Plan, dict[str, Packed], list[int]]:
     """Return the plan of a segment that numpy does not compute.
 
     Parameters
     ----------
     segment : Segment
-    types : mapping of int to Typed
-        Of all values.
+    types : mapping of int to TensorType
+        Of what the segment reads and gives.
     constants : container of int
         Values that do not change.
     writes : sequence of int
         What the plan is to give, in order.
+    sizes : mapping of str to (int, int)
+        Variables in the types, with what they may be.
 
     Returns
     -------
@@ -281,5 +302,6 @@ def make_plan(
         inputs=tuple([f"v{value}" for value in reads]),
         outputs=tuple([f"v{value}" for value in writes]),
         constants={},
+        sizes=sizes,
     )
     return plan, builder.packed, reads
