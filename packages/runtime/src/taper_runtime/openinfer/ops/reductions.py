@@ -93,7 +93,7 @@ def _is_exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
     if max(a.size, b.size) < _MANY or not min(a.size, b.size):
         return False
     largest = [max(int(x.max()), -int(x.min())) for x in (a, b)]
-    return math.prod(largest) * a.shape[-1] <= 2**53
+    return bool(math.prod(largest) * a.shape[-1] <= 2**53)
 
 
 _ROUNDINGS: dict[str, Callable[..., Any]] = {
