@@ -58,19 +58,24 @@ class Context:
     model : Model
     strict : bool
         Whether every volatile and constant variable has to be in the file.
+    device : str
+        What is to run the program.
 
     Attributes
     ----------
     problems : list of Problem
     variables : dict of str to LinkedVariable
+    unsound : set of str
+        Variables whose declarations are wrong.
     unsure : set of str
         Variables whose shapes are not known before the program runs, or cannot be.
     """
 
-    def __init__(self, graph: Graph, model: Model, strict: bool) -> None:
-        self.graph, self.model, self.strict = graph, model, strict
+    def __init__(self, graph: Graph, model: Model, strict: bool, device: str) -> None:
+        self.graph, self.model, self.strict, self.device = graph, model, strict, device
         self.problems: list[Problem] = []
         self.variables: dict[str, LinkedVariable] = {}
+        self.unsound: set[str] = set()
         self.unsure: set[str] = set()
 
     def report(self, message: str, place: Place | None = None, variable: str | None = None) -> None:

@@ -123,7 +123,7 @@ def _result(
     declared = output.dtype if output is not None else None
     if not named & context.unsure:
         types = [(linked.dtype, linked.shape) for linked in inputs]
-        return output_type(kind.op, types, settings, declared)
+        return output_type(kind.op, types, settings, declared, context.device)
     if is_taper(kind.op):
         taper.attrs_of(kind.op, settings)
         return None
@@ -134,7 +134,7 @@ def _result(
     result = rules.result_dtype(kind.op, dtypes, rules.complete(kind.op, dtypes, settings))
     if result is None or declared not in (None, result):
         known = rules.existing(kind.op)
-        raise NoKernelError(kind.op, [*dtypes, declared or "any"], "any device", known)
+        raise NoKernelError(kind.op, [*dtypes, declared or "any"], context.device, known)
     return None
 
 
@@ -145,7 +145,8 @@ def _declare(
     name, place = kind.output.base, step.node.place
     if kind.output.bracketed:
         context.report(f"expected a variable, got {kind.output}", place)
-    elif name not in _read(steps):
+        return
+    if name not in _read(steps):
         known = [name for name in context.variables if name != kind.output.base]
         context.report(
             f"expected a variable, or a new name that a later node reads, got {shown(name)}"
@@ -158,10 +159,9 @@ def _declare(
             place,
             name,
         )
-    else:
-        dtype, shape = result
-        declaration = Variable(name, TEMPORARY, dtype, tuple(map(str, shape)), place=place)
-        context.variables[name] = LinkedVariable(declaration, dtype, shape)
+    dtype, shape = result or ("f32", ())
+    declaration = Variable(name, TEMPORARY, dtype, tuple(map(str, shape)), place=place)
+    context.variables[name] = LinkedVariable(declaration, dtype, shape)
 
 
 def _read(steps: Sequence[Step]) -> set[str]:
