@@ -260,7 +260,7 @@ def _number(op: str, name: str, dtype: str, value: Any, *, bound: bool) -> Any:
         if not fits and (type(value) is int or math.isfinite(value)):
             fail(op, f"{name} from {row.low} to {row.high}, as {dtype} holds", shown(value))
         return float(value)
-    if bound and math.isinf(value):
+    if bound and value in (math.inf, -math.inf):
         return value
     if not fits or value != int(value):
         fail(op, f"{name}, an integer from {row.low} to {row.high}, as {dtype} holds", shown(value))
