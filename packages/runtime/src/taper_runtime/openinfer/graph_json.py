@@ -65,7 +65,10 @@ def _variable(variable: g.Variable, era: Era) -> dict[str, Any]:
         "auto_dim": list(variable.auto_dim),
         "fixed": [list(limit) for limit in variable.fixed.items()],
     }
-    return written | {key: value for key, value in others.items() if era == "later" or value}
+    unsaid: tuple[Any, ...] = (None, [], False)
+    return written | {
+        key: value for key, value in others.items() if era == "later" or value not in unsaid
+    }
 
 
 def _json_dtype(name: str) -> str:
