@@ -337,6 +337,13 @@ def scaling(session: nox.Session) -> None:
     session.run("python", "-m", "peers.scaling", *session.posargs, env=ONE_THREAD)
 
 
+@nox.session
+def serving(session: nox.Session) -> None:
+    """Throughput and latency under many callers, into docs/results; `-- --quick` only prints."""
+    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
+    session.run("python", "-m", "peers.serving", *session.posargs, env=ONE_THREAD)
+
+
 def measuring(session: nox.Session, *more: str) -> None:
     """What the scripts in peers/ need."""
     session.install(*TORCH, *TRANSFORMERS, "rich", *more)

@@ -12,6 +12,7 @@ import os
 import re
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ def _start(
     family: str, model: str, plan: Path, threads: int
 ) -> tuple[dict[str, Here | Apart], list[str]]:
     """The engines that are right, and a line for each of the others."""
-    runner = Here if threads == 1 else Apart
+    runner = Here if threads == 1 else partial(Apart, Here)
     runners: dict[str, Here | Apart] = {}
     notes = []
     want = Here(REFERENCE, family, model, plan, threads).output.astype(np.float64)

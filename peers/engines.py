@@ -99,18 +99,22 @@ def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, thre
 
 def openvino(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
     """OpenVINO over torch.export, in float32 (it would take bfloat16 where the CPU has it)."""
+    compiled = compile_openvino(module, args, {"INFERENCE_NUM_THREADS": threads})
+    request = compiled.create_infer_request()
+    feed = [a.numpy() for a in args]
+    return lambda: request.infer(feed, share_inputs=True, share_outputs=True)[0]
+
+
+def compile_openvino(
+    module: torch.nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """OpenVINO's compiled model, with these options and those that all have."""
     import openvino as ov
 
     with at_most(CONVERSION_SECONDS, "openvino.convert_model"):
         model = ov.convert_model(torch.export.export(module, args))
-    options = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
-    feed = [a.numpy() for a in args]
-    return lambda: request.infer(feed, share_inputs=True, share_outputs=True)[0]
+    common = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    return ov.Core().compile_model(model, "CPU", common | options)
 
 
 #: In the order of the tables' columns. Taper comes first; the others are its peers.

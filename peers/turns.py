@@ -16,7 +16,7 @@ from peers.cases import SETS
 from peers.engines import ENGINES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -61,21 +61,32 @@ class Here(Timed):
         except Exception as error:  # whatever an engine raises is its refusal
             raise Refused(f"{type(error).__name__}: {error}") from error
 
+    def woken_seconds(self) -> float:
+        """Run once to wake the threads, then as :meth:`seconds`."""
+        self.seconds()
+        return self.seconds()
+
     def close(self) -> None:
         """Nothing to end."""
 
 
 class Apart:
-    """An engine in a process of its own, stopped between its turns.
+    """What takes turns, in a process of its own that is stopped between its turns.
 
-    Stopped, because its threads may spin for a while after a run, on the CPUs of the others. A turn
-    is one run to wake them and one that is timed.
+    Stopped, because an engine's threads may spin for a while after a run, on others' CPUs.
+
+    Parameters
+    ----------
+    make : callable
+        Of a module, called there; it may raise :class:`Refused`. What it makes has an ``output``.
+    *what
+        Its arguments.
     """
 
-    def __init__(self, *what: Any) -> None:
+    def __init__(self, make: Callable[..., Any], *what: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, what), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, make, what), daemon=True)
         self._process.start()
         theirs.close()
         try:
@@ -89,12 +100,21 @@ class Apart:
         self._signal(signal.SIGSTOP)
 
     def seconds(self) -> float:
-        """See :class:`Runner`."""
-        self._signal(signal.SIGCONT)
-        self._pipe.send(True)
-        seconds: float = self._pipe.recv()
-        self._signal(signal.SIGSTOP)
+        """See :class:`Runner`: one run to wake its threads and one that is timed."""
+        self.begin("woken_seconds")
+        seconds: float = self.end()
         return seconds
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Have the process go on, and call a method there."""
+        self._signal(signal.SIGCONT)
+        self._pipe.send((method, arguments))
+
+    def end(self) -> Any:
+        """Wait for what the method returns, and stop the process."""
+        result = self._pipe.recv()
+        self._signal(signal.SIGSTOP)
+        return result
 
     def close(self) -> None:
         """End the process."""
@@ -106,16 +126,16 @@ class Apart:
         os.kill(self._process.pid, number)
 
 
-def _serve(pipe: Connection, what: tuple[Any, ...]) -> None:
+def _serve(pipe: Connection, make: Callable[..., Any], what: tuple[Any, ...]) -> None:
     try:
-        runner = Here(*what)
+        runner = make(*what)
     except Refused as refusal:
         pipe.send(str(refusal))
         return
     pipe.send(runner.output)
-    while pipe.recv():
-        runner.seconds()
-        pipe.send(runner.seconds())
+    while True:
+        method, arguments = pipe.recv()
+        pipe.send(getattr(runner, method)(*arguments))
 
 
 def take_turns(

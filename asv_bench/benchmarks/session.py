@@ -1,10 +1,12 @@
 """Opening and running plans."""
 
+import statistics
 import tempfile
 from pathlib import Path
 
 import taper_frontend
 import taper_runtime
+from callers import call_from
 from models import BLOCK_SIZES, MINILM_SIZES, MLP_SIZES, block, encoder, mlp, towers
 from taper_runtime.executor.memory import memory_use
 
@@ -89,3 +91,31 @@ class NodesAtOnce:
 
     def time_run(self, directory, name, mode):
         self.session.run(None, self.feed)
+
+
+class Callers:
+    """Requests from threads, each run on one thread: 64 of them."""
+
+    params = [1, 2, 8, 32]
+    param_names = ["callers"]
+
+    def setup_cache(self):
+        path = Path(tempfile.mkdtemp()) / "encoder.taper"
+        taper_frontend.export(*encoder(1, 16), verify=False).save(path)
+        return path
+
+    def setup(self, path, callers):
+        options = taper_runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = taper_runtime.InferenceSession(path, options)
+        feed = dict(session.plan.samples)
+        self.run = lambda: session.run(None, feed)
+        call_from(callers, self.run, callers)
+
+    def time_requests(self, path, callers):
+        call_from(callers, self.run, 64)
+
+    def track_p95(self, path, callers):
+        return statistics.quantiles(call_from(callers, self.run, 256).latencies, n=20)[-1]
+
+    track_p95.unit = "seconds"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from op_samples import array_of
-from taper_runtime import InferenceSession, InputError, Plan, SessionOptions
+from taper_runtime import InferenceSession, InputError, Plan, RunOptions, SessionOptions
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.executor.program import example_sizes
 from taper_runtime.format.reader import loads
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Bytes of all tensors, and nodes, of a plan that is run; CPU seconds of a run, as plans may loop.
 _RUN_BYTES, _RUN_NODES, _RUN_S = 1 << 20, 200, 1.0
+
+#: Callers at the same time, runs of each, frames for them, seconds that a run may wait and take.
+_CALLERS, _RUNS, _FRAMES, _CALLERS_S = 3, 2, 2, 20.0
 
 
 class Endless(Exception):
@@ -64,7 +68,7 @@ def _loaded(blob: bytes) -> Plan:
 
 
 def _run(plan: Plan) -> bool:
-    """Run on one thread and on two; the bits are the same."""
+    """Run on one thread, on two, nodes at the same time, from several callers: the same bits."""
     try:
         specs = specialize(plan, example_sizes(plan)).tensors
     except InputError:
@@ -79,16 +83,29 @@ def _run(plan: Plan) -> bool:
         name: plan.samples[name] if name in plan.samples else array_of(specs[name].type, rng)
         for name in plan.inputs
     }
-    results = [_outputs(plan, feed, threads) for threads in (1, 2)]
+    results = [_outputs(plan, feed, _options(threads)) for threads in (1, 2)]
     assert results[0] == results[1], "the bits depend on the number of threads"
-    return results[0] is not None
+    if results[0] is None:
+        return False
+    at_once = _options(2)
+    at_once.execution_mode = "parallel"
+    at_once.inter_op_num_threads = 2
+    assert results[0] == _outputs(plan, feed, at_once), "the bits depend on the order of nodes"
+    _run_from_callers(plan, feed, at_once, results[0][: len(plan.outputs)])
+    return True
 
 
-def _outputs(plan: Plan, feed: dict[str, np.ndarray], threads: int) -> list[bytes] | None:
-    """The bytes that two runs give, None where a run refuses its inputs."""
+def _options(threads: int) -> SessionOptions:
     options = SessionOptions()
     options.intra_op_num_threads = threads
     options.seed = 0
+    return options
+
+
+def _outputs(
+    plan: Plan, feed: dict[str, np.ndarray], options: SessionOptions
+) -> list[bytes] | None:
+    """The bytes that two runs give, None where a run refuses its inputs."""
     found = []
     try:
         with _limited(_RUN_S):
@@ -98,6 +115,30 @@ def _outputs(plan: Plan, feed: dict[str, np.ndarray], threads: int) -> list[byte
     except (InputError, Endless):
         return None
     return found
+
+
+def _run_from_callers(
+    plan: Plan, feed: dict[str, np.ndarray], options: SessionOptions, expected: list[bytes]
+) -> None:
+    """Run from more callers than there are frames; without state each gives ``expected``."""
+    options = options.copy()
+    options.max_concurrent_runs = _FRAMES
+    session = InferenceSession(plan, options)
+    run_options = RunOptions()
+    run_options.timeout_s = _CALLERS_S
+
+    def call() -> None:
+        for _ in range(_RUNS):
+            outputs = session.run(None, feed, run_options)
+            found = [array.tobytes() for array in outputs]
+            assert plan.states or found == expected, "the bits depend on the callers"
+
+    with ThreadPoolExecutor(_CALLERS) as pool:
+        for done in [pool.submit(call) for _ in range(_CALLERS)]:
+            done.result()
+    stats = session.stats().frames
+    assert stats.in_use == 0, stats
+    assert stats.peak <= _FRAMES, stats
 
 
 @contextmanager
