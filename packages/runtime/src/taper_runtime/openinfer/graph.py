@@ -294,7 +294,7 @@ NodeKind = (
 
 
 def describe(kind: NodeKind) -> str:
-    """Return the fixed text of a node, without its body: ``"cache.read K[l,..step] >> k"``.
+    """Return the fixed text of a node, without body and settings: ``"cache.read K[l] >> k"``.
 
     Traces and errors show it. Names come from strangers: print it with care.
     """
@@ -302,8 +302,7 @@ def describe(kind: NodeKind) -> str:
         case Assign():
             return f"assign {kind.name}"
         case Op():
-            settings = [f"{key}={_spelled(value)}" for key, value in kind.settings.items()]
-            return f"op {kind.op}({','.join([*map(str, kind.inputs), *settings])}) >> {kind.output}"
+            return f"op {kind.op}({','.join(map(str, kind.inputs))}) >> {kind.output}"
         case CacheRead():
             return f"cache.read {kind.src} >> {kind.dst}"
         case CacheWrite():
@@ -324,19 +323,8 @@ def describe(kind: NodeKind) -> str:
         case Transfer():
             return f"transfer {kind.src} >> {kind.dst}"
         case Yield() | Await():
-            return f"{type(kind).__name__.lower()} {','.join(kind.names)}"
+            return f"{type(kind).__name__.lower()} {', '.join(kind.names)}"
     return type(kind).__name__.lower()
-
-
-def _spelled(value: Setting) -> str:
-    """A setting as programs spell it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"
-    if isinstance(value, str) and not isinstance(value, Name):
-        return f'"{value}"'
-    return str(value)
 
 
 def _uuid() -> str:
