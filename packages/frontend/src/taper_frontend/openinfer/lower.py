@@ -26,7 +26,7 @@ from taper_frontend.openinfer.touched import index_names, plain
 from taper_runtime.errors import OpError
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.dtypes import taper_name
-from taper_runtime.openinfer.errors import Problem, ProgramError
+from taper_runtime.openinfer.errors import OpenInferError, Place, Problem, ProgramError
 from taper_runtime.openinfer.simulator.values import filled as filled_array
 from taper_runtime.ops.opdef import TensorType
 
@@ -78,6 +78,7 @@ class Lowering:
         self.problems: list[Problem] = []
         self.caches: dict[str, Cache] = {}
         self._constants: dict[str, Constant] = {}
+        self._temporaries: dict[str, str] = {}
         self._running: list[str] = []
         self._place: Place | None = None
 
@@ -90,6 +91,7 @@ class Lowering:
         self._place = None
         names = list(find_outputs(self.program, outputs))
         found = [self.load(scope, name) for name in names]
+        names = [f"output_{name}" if name in graph.reads else name for name in names]
         if self.problems:
             raise ProgramError(self.problems, self.program.graph.name)
         graph.set_outputs(found)
@@ -124,7 +126,7 @@ class Lowering:
         """Run nodes in order; say whether there was a `return` that ends the block."""
         for node in nodes:
             ended = False
-            line = describe(node.kind)
+            line = g.describe(node.kind)
             place = "" if node.place is None else f":{node.place.line}"
             scope.source = f"{self.program.graph.name}{place} {line}".strip()
             with self._at(node.place):
@@ -167,6 +169,7 @@ class Lowering:
 
     def _assign(self, scope: Scope, assign: g.Assign) -> None:
         scope.values[assign.name] = POISON
+        self._temporaries[assign.name] = assign.dtype
         shape = tuple(self.program.model.resolve_shape(assign.dims))
         zeros = filled(_first(assign.dtype, None), self._dtype(assign.dtype), shape)
         scope.values[assign.name] = scope.graph.add_constant(assign.name, zeros)
@@ -178,7 +181,11 @@ class Lowering:
         if POISON in inputs:
             return
         settings = self.program.settings(op)
-        scope.values[output] = lower_op(scope, op.op, inputs, settings)
+        scope.values[output] = lower_op(scope, op.op, inputs, settings, self._declared(output))
+
+    def _declared(self, name: str) -> str:
+        """Return the dtype that a variable, or a temporary, is declared with."""
+        return self._temporaries.get(name) or self.program.variables[name].dtype
 
     def _increment(self, scope: Scope, name: str, op: str, amount: int) -> str:
         tensor = scope.values[name]

@@ -15,8 +15,9 @@ import numpy as np
 from taper_frontend.compiler.graph.constants import derived, literal
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.openinfer.dtypes import taper_name
-from taper_runtime.openinfer.ops.rules import complete, reduced_axes
+from taper_runtime.errors import InternalError
+from taper_runtime.openinfer.dtypes import from_taper_name, taper_name
+from taper_runtime.openinfer.ops.rules import complete, output_type, reduced_axes
 
 if TYPE_CHECKING:
     from taper_frontend.openinfer.scope import Scope
@@ -62,12 +63,7 @@ class Call(NamedTuple):
 
 
 def lower_op(
-    scope: Scope,
-    op: str,
-    inputs: Sequence[str],
-    dtypes: Sequence[str],
-    settings: Mapping[str, Any],
-    result: str,
+    scope: Scope, op: str, inputs: Sequence[str], settings: Mapping[str, Any], declared: str
 ) -> str:
     """Return the tensor that a call gives.
 
@@ -78,34 +74,43 @@ def lower_op(
         As the program calls it.
     inputs : sequence of str
         Tensors of the scope.
-    dtypes : sequence of str
-        OpenInfer's, of the inputs.
     settings : mapping
         As the program gives them, with the values of variables in place of their names.
-    result : str
-        OpenInfer's dtype of the result.
+    declared : str
+        OpenInfer's dtype of the output.
 
     Raises
     ------
     CannotLower
         If Taper's ops do not compute the same.
-    OpError
+    OpError, NoKernelError
         If the op does not allow these inputs or settings.
     """
     if op.startswith(PREFIX):
-        return scope.emit(op.removeprefix(PREFIX), inputs, **settings)
-    if op not in _FORMULAS:
-        raise CannotLower(f"op {op}: no op of a plan computes it")
+        tensor = scope.emit(op.removeprefix(PREFIX), inputs, **settings)
+        if scope.type(tensor).dtype != taper_name(declared):
+            got = scope.type(tensor).dtype
+            raise CannotLower(f"op {op}: expected an output of {declared}, got {got}")
+        return tensor
+    types = [scope.type(x) for x in inputs]
+    dtypes = [from_taper_name(type_.dtype) for type_ in types]
+    shapes = [type_.shape for type_ in types]
+    dtype, shape = output_type(op, list(zip(dtypes, shapes, strict=True)), settings, declared)
+    result = taper_name(dtype)
+    if op not in _FORMULAS or result is None:
+        raise CannotLower(f"op {op}: no op of a plan computes it of {', '.join(dtypes)}")
     given = complete(op, dtypes, settings)
-    dtype, gives = scope.type(inputs[0]).dtype, taper_name(result)
-    if gives is None:
-        raise CannotLower(f"op {op}: plans have no tensors of {result}")
-    if dtype in _NARROW and op != "cast":
+    if types[0].dtype in _NARROW and op != "cast":
         inputs = [scope.cast(x, "float32") if scope.type(x).dtype in _NARROW else x for x in inputs]
-        inner = "float32" if gives in _NARROW else gives
+        inner = "float32" if result in _NARROW else result
         tensor = _FORMULAS[op](Call(scope, list(inputs), given, "float32", inner))
-        return scope.cast(tensor, gives)
-    return _FORMULAS[op](Call(scope, list(inputs), given, dtype, gives))
+        tensor = scope.cast(tensor, result)
+    else:
+        tensor = _FORMULAS[op](Call(scope, list(inputs), given, types[0].dtype, result))
+    if scope.type(tensor)[:2] != (result, shape):
+        got = scope.type(tensor)
+        raise InternalError(f"op {op}: expected {result} {shape}, its formula gives {got}")
+    return tensor
 
 
 def _direct(op: str, of_bools: str = "") -> Callable[[Call], str]:
@@ -256,7 +261,7 @@ def _reduction(op: str) -> Callable[[Call], str]:
 
 def _mean_of_integers(call: Call, x: str, axes: tuple[int, ...]) -> str:
     """The exact mean rounded toward zero; the sum of integers of 64 bits could pass their range."""
-    if call.result == "int64":
+    if call.dtype == "int64":
         raise CannotLower("op mean_axis: its sum of i64 may be wider than any integer of a plan")
     count = math.prod(call.shape[axis] for axis in axes)
     wide = call.scope.cast(x, "int64")
