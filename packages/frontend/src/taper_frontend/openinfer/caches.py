@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import filled
 from taper_runtime.openinfer.graph import Single, Slice
@@ -22,9 +20,11 @@ from taper_runtime.openinfer.simulator.caches import Axis, make_axes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from taper_runtime.openinfer.link import LinkedVariable
+
     from taper_frontend.openinfer.scope import Scope
     from taper_runtime.openinfer.graph import Access
-    from taper_runtime.openinfer.link import LinkedVariable
 
 #: One index of an access: a position, the tensor that has it, or the ends of a slice.
 Index = int | str | tuple[int | str | None, int | str | None]
@@ -49,6 +49,13 @@ class Extent:
     most: tuple[int, ...]
     written: frozenset[tuple[int, ...]] = frozenset()
     unwritten: frozenset[tuple[int, ...]] = frozenset()
+
+    def with_entry(self, place: tuple[int | str | range, ...]) -> Extent:
+        """Return what is known when an entry has been written, at a run's places or known ones."""
+        known = tuple(index for index in place if isinstance(index, int))
+        if len(known) < len(place):
+            return replace(self, unwritten=frozenset())
+        return replace(self, written=self.written | {known}, unwritten=self.unwritten - {known})
 
     def joined(self, other: Extent) -> Extent:
         """Return what holds where either does."""
@@ -181,16 +188,7 @@ class Cache:
             if shape != whole:
                 value = _paste(scope, self._entry(scope, cut), value)
             self._put(scope, cut.of[: self.rank], value)
-            place = cut.of[: self.rank]
-            if all(isinstance(i, int) for i in place):
-                written = frozenset([place])
-                extent = replace(
-                    extent,
-                    written=extent.written | written,
-                    unwritten=extent.unwritten - written,
-                )
-            else:
-                extent = replace(extent, unwritten=frozenset())
+            extent = extent.with_entry(cut.of[: self.rank])
         scope.extents[self.name] = extent
 
     def _entry(self, scope: Scope, cut: Cut) -> str:
@@ -309,8 +307,10 @@ class Cache:
             begin, stop = self._bounds(place, start, end, least, most)
             least[place], most[place] = max(least[place], stop), max(most[place], stop)
             cut[place] = range(begin, stop)
-        whole = [part if part is not None else range(self._size(axis, least, most))
-                 for axis, part in enumerate(cut)]
+        whole = [
+            part if part is not None else range(self._size(axis, least, most))
+            for axis, part in enumerate(cut)
+        ]
         known = replace(extent, least=tuple(least), most=tuple(most))
         return known, Cut(tuple(whole))
 
@@ -356,7 +356,9 @@ class Cache:
                 "a plan has one shape; read all of a table of @fixed size, and mask"
             )
         if not self.axes[place].is_table and end is not None and end > least[place]:
-            raise CannotLower(f"{self.name}: index {index}: a slice up to {end} may be beyond the size")
+            raise CannotLower(
+                f"{self.name}: index {index}: a slice up to {end} may be beyond the size"
+            )
         begin = start or 0
         stop = end if end is not None and end >= 0 else self._size(place, least, most) + (end or 0)
         limit = self.shape[place]

@@ -32,9 +32,8 @@ def lower_branch(lowering: Lowering, scope: Scope, branch: Branch) -> None:
     condition = lowering.load(scope, branch.condition)
     if scope.type(condition).dtype != "bool":
         condition = scope.binary("NE", condition, 0)
-    names = [branch.then, branch.otherwise]
-    calls = [g.Branch(None, name, None) for name in names]
-    found = touched(lowering.program.graph, [lowering.node_of(call) for call in calls])
+    graph, names = lowering.program.graph, [branch.then, branch.otherwise or branch.then]
+    found = touched(graph, [node for name in names for node in graph.blocks[name].nodes])
     read = lowering.loaded(scope, found.names)
     written = lowering.loaded(scope, found.written)
     operands = [name for name in read if scope.values[name] not in scope.graph.constants]
@@ -85,9 +84,9 @@ def _weight(lowering: Lowering, nodes: Sequence[Node]) -> int:
     for node in nodes:
         total += 1
         if isinstance(node.kind, g.Loop):
-            bounds = [lowering.size(bound) for bound in (node.kind.start, node.kind.end)]
-            trips = bounds[1] - bounds[0] if None not in bounds else 1
-            total += max(trips, 0) * _weight(lowering, node.kind.body)
+            start, end = lowering.size(node.kind.start), lowering.size(node.kind.end)
+            trips = 1 if start is None or end is None else max(end - start, 0)
+            total += trips * _weight(lowering, node.kind.body)
     return total
 
 
@@ -118,7 +117,7 @@ def _reason_to_unroll(lowering: Lowering, loop: Loop, inside: Sequence[Node]) ->
         for access in chain(*accesses(node.kind)):
             if loop.index not in index_names(access):
                 continue
-            if access.base in variables and variables[access.base].is_prefix:
+            if access.base in variables and variables[access.base].declaration.is_prefix_table:
                 return f"its index {loop.index} names entries of {access.base}"
             cache = lowering.caches.get(access.base)
             if cache is not None and not cache.takes_tensors(access, loop.index):
@@ -160,9 +159,7 @@ def _lower_while(
     lowering.join(scope, [scope, body], carried)
     if any(scope.values[name] == POISON for name in carried):
         return
-    body.graph.set_outputs(
-        [body.binary("ADD", index, 1), *(body.values[name] for name in carried)]
-    )
+    body.graph.set_outputs([body.binary("ADD", index, 1), *(body.values[name] for name in carried)])
     scope.values = before
     results = scope.graph.add_multi_output(
         "WHILE",

@@ -15,14 +15,15 @@ import numpy as np
 
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter
+from taper_frontend.openinfer.beside import Beside
 from taper_frontend.openinfer.caches import Cache, Index
 from taper_frontend.openinfer.control import lower_branch, lower_loop
 from taper_frontend.openinfer.operators import lower_op
 from taper_frontend.openinfer.outputs import find_outputs
-from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.reached import find_reached
+from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import POISON, Scope, filled
-from taper_frontend.openinfer.touched import index_names, plain
+from taper_frontend.openinfer.touched import index_names
 from taper_runtime.errors import OpError
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.dtypes import taper_name
@@ -31,10 +32,12 @@ from taper_runtime.openinfer.simulator.values import filled as filled_array
 from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from taper_runtime.openinfer.link import LinkedVariable, Program
 
     from taper_runtime.openinfer.graph import Access, Node
-    from taper_runtime.openinfer.link import LinkedVariable, Program
+    from taper_runtime.openinfer.oinf.reader import Model
 
 
 class Lowered(NamedTuple):
@@ -69,25 +72,31 @@ class Lowering:
     program : Program
     caches : dict of str to Cache
         How persistent variables with indices are kept.
+    graph : Graph
+        Of the plan.
     problems : list of Problem
         What cannot be lowered, each once.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.graph = Graph()
         self.problems: list[Problem] = []
+        self._beside = Beside(program.graph)
         self.caches: dict[str, Cache] = {}
         self._constants: dict[str, Constant] = {}
         self._temporaries: dict[str, str] = {}
+        self._sizes: Mapping[str, int] = program.model.sizevars
         self._running: list[str] = []
         self._place: Place | None = None
 
     def run(self, outputs: Sequence[str] | None) -> Lowered:
         """Lower the whole program."""
-        graph = Graph()
-        scope = Scope(graph)
+        graph, scope = self.graph, Scope(self.graph)
         self._declare(scope)
         self.block(scope, g.ENTRY)
+        if self._beside.is_waiting:
+            self.problems.append(Problem("a yield has no await behind it, whose blocks never end"))
         self._place = None
         names = list(find_outputs(self.program, outputs))
         found = [self.load(scope, name) for name in names]
@@ -111,6 +120,11 @@ class Lowering:
                 self.problems.append(problem)
         finally:
             self._place = before
+
+    @property
+    def _is_beside(self) -> bool:
+        """Whether the block at hand runs beside the entry block, where await and yield give."""
+        return len(self._running) > 1 and self._running[1] in self._beside.blocks
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -160,11 +174,10 @@ class Lowering:
                 scope.values[name] = self._increment(scope, name, "ADD", amount)
             case g.CacheDecrement(target=name, amount=amount):
                 scope.values[name] = self._increment(scope, name, "SUB", amount)
-            case g.Yield() | g.Await():
-                raise CannotLower(
-                    "blocks that run beside the entry block have no place in a plan, which is one "
-                    "sequence of nodes"
-                )
+            case g.Yield() if not self._is_beside:
+                self._beside.start(self, scope)
+            case g.Await() if not self._is_beside:
+                self._beside.join(self, scope)
         return False  # a barrier and a dep keep an order that nodes of a plan have from their data
 
     def _assign(self, scope: Scope, assign: g.Assign) -> None:
@@ -192,31 +205,38 @@ class Lowering:
         return tensor if tensor == POISON else scope.binary(op, tensor, amount)
 
     def _cache_read(self, scope: Scope, src: Access) -> str:
-        if src.base not in self.caches or scope.values[src.base] == POISON:
-            return scope.values[src.base]
+        cache, tensor = self.caches.get(src.base), scope.values[src.base]
+        if cache is None or tensor == POISON:
+            return tensor
         indices = self._indices(scope, src)
-        return POISON if indices is None else self.caches[src.base].read(scope, indices)
+        return POISON if indices is None else cache.read(scope, indices)
 
     def _cache_write(self, scope: Scope, src: Access, dst: Access) -> None:
+        cache, tensor = self.caches.get(dst.base), scope.values[dst.base]
         value = self.access(scope, src)
-        if POISON in (value, scope.values[dst.base]):
+        indices = self._indices(scope, dst) if cache is not None else []
+        if POISON in (value, tensor) or indices is None:
             scope.values[dst.base] = POISON
-        elif dst.base in self.caches:
-            self.caches[dst.base].write(scope, self._indices(scope, dst), value)
-        elif scope.type(value) != scope.type(scope.values[dst.base]):
-            raise CannotLower(f"{dst.base}: expected a value of its own type and shape")
+        elif cache is not None:
+            cache.write(scope, indices, value)
+        elif scope.type(value) != scope.type(tensor):
+            expected, got = scope.type(tensor).shape, scope.type(value).shape
+            raise CannotLower(f"{dst.base}: expected a value of shape {expected}, got {got}")
         else:
             scope.values[dst.base] = value
 
     def _cache_reset(self, scope: Scope, target: Access) -> None:
-        if scope.values[target.base] == POISON:
+        cache, name = self.caches.get(target.base), target.base
+        if scope.values[name] == POISON:
             return
-        if target.base in self.caches:
-            self.caches[target.base].reset(scope, self._indices(scope, target))
-            return
-        variable = self.program.variables[target.base]
-        first = filled(first_value(variable), self._dtype(variable.dtype), variable.shape)
-        scope.values[target.base] = scope.graph.add_constant(f"{target.base}.first", first)
+        if cache is None:
+            variable = self.program.variables[name]
+            first = filled(first_value(variable), self._dtype(variable.dtype), variable.shape)
+            scope.values[name] = scope.graph.add_constant(f"{name}.first", first)
+        elif (indices := self._indices(scope, target)) is None:
+            scope.values[name] = POISON
+        else:
+            cache.reset(scope, indices)
 
     # -- variables -------------------------------------------------------------------------------
 
@@ -236,7 +256,7 @@ class Lowering:
                 first = first_value(variable)
                 shape = variable.shape
                 if declared.table or declared.auto_dim:
-                    cache = self.caches[name] = Cache(variable, dtype, reached.get(name, {}), first)
+                    cache = self.caches[name] = Cache(variable, dtype, reached[name], first)
                     scope.extents[name], shape = cache.at_start, cache.shape
                 array = np.full(shape, first)
                 scope.values[name] = scope.graph.add_state(name, array, dtype)
@@ -302,7 +322,7 @@ class Lowering:
         """Return the value of a bound that the file or the program gives; None of another."""
         if isinstance(bound, int):
             return bound
-        return self.program.model.sizevars.get(bound)
+        return self._sizes.get(bound)
 
     def bound(self, scope: Scope, bound: int | str) -> int | str:
         """Return an end of a loop: its value, or the tensor that has it."""
@@ -317,12 +337,12 @@ class Lowering:
             raise CannotLower(f"the bound {bound} cannot be lowered")
         return scope.reshape(tensor, ())
 
-    def _indices(self, scope: Scope, access: Access) -> list[Index]:
-        """Return the indices of an access to a cache, their names looked up."""
+    def _indices(self, scope: Scope, access: Access) -> list[Index] | None:
+        """Return the indices of an access to a cache, their names looked up; None of a lost one."""
         cache = self.caches[access.base]
 
-        def value(given: int | str | None) -> int | str | None:
-            if given is None or isinstance(given, int):
+        def value(given: int | str) -> int | str:
+            if isinstance(given, int):
                 return given
             if (size := self.size(given)) is not None:
                 return size
@@ -330,20 +350,28 @@ class Lowering:
                 return count
             if given in scope.indices:
                 return scope.indices[given]
-            return scope.reshape(self.load(scope, given), ())
+            tensor = self.load(scope, given)
+            return tensor if tensor == POISON else scope.reshape(tensor, ())
 
-        return [
-            value(index.value)
-            if isinstance(index, g.Single)
-            else (value(index.start), value(index.end))
-            for index in access.indices
-        ]
+        def end(given: int | str | None) -> int | str | None:
+            return None if given is None else value(given)
+
+        found: list[Index] = []
+        for index in access.indices:
+            ends = (
+                (value(index.value),)
+                if isinstance(index, g.Single)
+                else (end(index.start), end(index.end))
+            )
+            if POISON in ends:
+                return None
+            found.append(ends[0] if len(ends) == 1 else ends)
+        return found
 
     def _known_index(self, scope: Scope, name: str, access: Access) -> int:
         """Return the value of a name in an access to a family of the file's tensors."""
-        value = self.size(name)
-        if value is None:
-            value = scope.indices.get(name)
+        size = self.size(name)
+        value = scope.indices.get(name) if size is None else size
         if not isinstance(value, int):
             raise CannotLower(f"{access}: {name} is known only at a run, and names a tensor")
         return value

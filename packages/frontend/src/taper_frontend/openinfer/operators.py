@@ -7,7 +7,6 @@ formula here is refused: nothing is approximated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,8 @@ from taper_runtime.openinfer.dtypes import from_taper_name, taper_name
 from taper_runtime.openinfer.ops.rules import complete, output_type, reduced_axes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from taper_frontend.openinfer.scope import Scope
 
 #: How programs call an op of Taper.
@@ -108,8 +109,7 @@ def lower_op(
     else:
         tensor = _FORMULAS[op](Call(scope, list(inputs), given, types[0].dtype, result))
     if scope.type(tensor)[:2] != (result, shape):
-        got = scope.type(tensor)
-        raise InternalError(f"op {op}: expected {result} {shape}, its formula gives {got}")
+        raise InternalError(f"op {op}: {result} {shape}, its formula gives {scope.type(tensor)}")
     return tensor
 
 
@@ -303,8 +303,9 @@ def _cast(call: Call) -> str:
     limits = np.iinfo(to)
     above = scope.binary("GE", x, float(limits.max + 1))
     below = scope.binary("LT", x, float(limits.min))
-    outside = scope.emit("LOGICAL_OR", [scope.emit("LOGICAL_OR", [above, below]),
-                                        scope.emit("ISNAN", [x])])
+    outside = scope.emit(
+        "LOGICAL_OR", [scope.emit("LOGICAL_OR", [above, below]), scope.emit("ISNAN", [x])]
+    )
     safe = scope.emit("WHERE", [outside, x], scalar=0.0, scalar_index=1)
     inside = scope.cast(safe, to)
     capped = scope.emit("WHERE", [above, inside], scalar=int(limits.max), scalar_index=1)

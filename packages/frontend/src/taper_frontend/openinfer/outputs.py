@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.errors import ExportError
+from taper_frontend.openinfer.beside import Beside
 from taper_frontend.openinfer.touched import accesses, all_nodes
-from taper_runtime.openinfer.graph import ENTRY
+from taper_runtime.openinfer.graph import ENTRY, Yield
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from taper_runtime.openinfer.link import Program
+
+    from taper_runtime.openinfer.graph import Graph, Node
 
 
 def find_outputs(program: Program, wanted: Sequence[str] | None) -> list[str]:
@@ -34,13 +37,23 @@ def find_outputs(program: Program, wanted: Sequence[str] | None) -> list[str]:
         return list(dict.fromkeys(wanted))
     last: dict[str, int] = {}
     read: dict[str, int] = {}
-    for place, node in enumerate(all_nodes(graph, graph.blocks[ENTRY].nodes)):
+    for place, node in enumerate(_in_order(graph)):
         reads, writes = accesses(node.kind)
         read.update((access.base, place) for access in reads)
         last.update((access.base, place) for access in writes)
     kinds = {name: variable.kind for name, variable in graph.vars.items()}
     written = [name for name in graph.vars if name in last and kinds[name] != "persistent"]
     return [name for name in written if read.get(name, -1) <= last[name]] or written
+
+
+def _in_order(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes as a step runs them; blocks beside the entry block follow its `yield`."""
+    beside = Beside(graph).blocks
+    for node in all_nodes(graph, graph.blocks[ENTRY].nodes):
+        yield node
+        if isinstance(node.kind, Yield):
+            for name in beside:
+                yield from all_nodes(graph, graph.blocks[name].nodes)
 
 
 def _check(program: Program, name: str) -> None:

@@ -10,8 +10,9 @@ from taper_runtime.openinfer import graph as g
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_runtime.openinfer.graph import Access, Node
     from taper_runtime.openinfer.link import Program
+
+    from taper_runtime.openinfer.graph import Access, Node
 
 #: The largest size or count of each index of a cache; None where a run decides.
 Reached = dict[str, list[int | None]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +65,9 @@ class Scope:
 
     def cast(self, tensor: str, dtype: str) -> str:
         """Return ``tensor`` in another dtype."""
-        return tensor if self.type(tensor).dtype == dtype else self.emit("CAST", [tensor], dtype=dtype)
+        return (
+            tensor if self.type(tensor).dtype == dtype else self.emit("CAST", [tensor], dtype=dtype)
+        )
 
     def slice(self, tensor: str, axis: int, start: int, stop: int) -> str:
         """Return a range along one axis."""
@@ -76,6 +78,15 @@ class Scope:
     def binary(self, op: str, tensor: str, number: float) -> str:
         """Compute an elementwise op of a tensor and a number."""
         return self.emit(op, [tensor], scalar=number, scalar_index=1)
+
+    def fork(self) -> Scope:
+        """Return a scope of the same graph whose variables go ways of their own from here."""
+        return replace(
+            self,
+            values=dict(self.values),
+            extents=dict(self.extents),
+            indices=dict(self.indices),
+        )
 
     def inner(self, graph: Graph, names: Sequence[str]) -> Scope:
         """Return the scope of a block of a node: what these variables are enters it as inputs.

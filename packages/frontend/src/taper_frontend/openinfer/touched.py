@@ -38,7 +38,9 @@ def touched(graph: Graph, nodes: Iterable[Node]) -> Touched:
     return Touched(tuple(names), tuple(written))
 
 
-def all_nodes(graph: Graph, nodes: Iterable[Node], seen: frozenset[str] = frozenset()) -> Iterator[Node]:
+def all_nodes(
+    graph: Graph, nodes: Iterable[Node], seen: frozenset[str] = frozenset()
+) -> Iterator[Node]:
     """Yield nodes and those inside: of loops' bodies and of the blocks that branches run."""
     for node in nodes:
         yield node
