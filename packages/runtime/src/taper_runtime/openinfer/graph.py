@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 DYNAMIC, VOLATILE, CONSTANT, PERSISTENT = MEMORY = "dynamic", "volatile", "constant", "persistent"
 ENTRY = "entry"
 
+#: How deep loops may stand in one another.
+MAX_DEPTH = 32
+
 #: A bound or an index: a literal, or the name of what gives it when the program runs.
 Value = Union[int, str]  # noqa: UP007, a plain name at run time
 
@@ -43,7 +46,7 @@ class Name(str):
 
 
 #: What a setting of an op can be.
-Setting = Union[bool, int, float, str, tuple[int, ...]]  # noqa: UP007
+Setting = Union[bool, int, float, str, tuple[int | str, ...]]  # noqa: UP007
 
 
 @dataclass(frozen=True, slots=True)

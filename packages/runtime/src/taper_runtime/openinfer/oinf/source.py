@@ -115,7 +115,7 @@ def _add(contents: Contents, name: str, tensor: Tensor) -> None:
 
 
 def _tensor(spec: TensorSpec | UninitializedTensor, field: str) -> Tensor:
-    data = None if isinstance(spec, UninitializedTensor) else np.asarray(spec.data)
+    data = None if isinstance(spec, UninitializedTensor) else _array(spec.data, f"{field}.data")
     dtype = spec.dtype or _dtype_of(np.asarray(data), field)
     if dtype not in DTYPES or dtype == "bitset":
         expected = ", ".join(name for name in DTYPES if name != "bitset")
@@ -143,6 +143,15 @@ def _stored(array: np.ndarray, dtype: str, field: str) -> np.ndarray:
     return array.astype(row.storage)
 
 
+def _array(data: object, field: str) -> np.ndarray:
+    try:
+        return np.asarray(data)
+    except ValueError:  # lists of different lengths
+        raise OinfError(
+            field, "expected an array of numbers, got lists of several lengths"
+        ) from None
+
+
 def _dtype_of(array: np.ndarray, field: str) -> str:
     try:
         return of_array(array)
@@ -168,7 +177,7 @@ def _value(value: object, field: str) -> Value:
     if isinstance(value, (float, np.floating)):
         return ScalarValue(float(value), "f32")
     if isinstance(value, (list, tuple)):
-        return _list(np.asarray(value), field)
+        return _list(_array(value, field), field)
     raise OinfError(field, f"expected a number, text, list or tensor, got {type(value).__name__}")
 
 

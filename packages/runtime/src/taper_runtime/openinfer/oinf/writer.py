@@ -12,7 +12,6 @@ import numpy as np
 
 from taper_runtime.format.replacing import replace_file
 from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.errors import OinfError
 from taper_runtime.openinfer.oinf.layout import (
     CODES,
     HAS_DATA,
@@ -29,7 +28,7 @@ from taper_runtime.openinfer.oinf.layout import (
     fail,
     padded,
 )
-from taper_runtime.openinfer.oinf.payloads import dump_quantization, dump_value, encoded
+from taper_runtime.openinfer.oinf.payloads import dump_quantization, dump_value, encoded, type_code
 from taper_runtime.openinfer.oinf.source import Contents, Tensor, contents_of
 from taper_runtime.plan.checks import MAX_RANK, is_size
 
@@ -92,8 +91,8 @@ def dump_model(source: object, version: int | None = None) -> bytes:
 
 def _chunks(contents: Contents, version: int | None) -> Iterator[bytes]:
     """Give the bytes of a file, one part after the other."""
+    version = _version(contents, version)
     values = {name: dump_value(v, f"metadata[{name!r}]") for name, v in contents.metadata.items()}
-    version = _version(contents, {name: code for name, (code, _) in values.items()}, version)
     tables = [
         [_size(name, value) for name, value in sorted(contents.sizevars.items())],
         [_metadata(name, *value) for name, value in sorted(values.items())],
@@ -151,11 +150,10 @@ def _tensor(name: str, tensor: Tensor, version: int) -> _Entry:
     dtype, shape, source, quantization = tensor
     if len(shape) > MAX_RANK or not all(map(is_size, shape)):
         fail(f"{field}.dims", f"expected at most {MAX_RANK} sizes", shape)
+    nbytes = checked_bytes(dtype, shape, f"{field}.dims")
     data = quant = None
     if source is not None:
-        data = _Blob(
-            checked_bytes(dtype, shape, f"{field}.dims"), partial(_bytes_of, dtype, source, field)
-        )
+        data = _Blob(nbytes, partial(_bytes_of, dtype, source, field))
     if quantization is not None:
         info = dump_quantization(quantization, shape, f"{field}.quantization")
         quant = _Blob(len(info), lambda: info)
@@ -169,23 +167,25 @@ def _bytes_of(dtype: str, source: np.ndarray | TensorInfo, field: str) -> bytes:
     return encoded(dtype, source if isinstance(source, np.ndarray) else source.read(), field)
 
 
-def _version(contents: Contents, codes: dict[str, int], asked: int | None) -> int:
+def _version(contents: Contents, asked: int | None) -> int:
     """Return the version asked for, or the first that holds everything."""
     if asked is not None and asked not in VERSIONS:
         fail("version", "expected 1 or 2", asked)
-    version = asked or 1
-    for name, code in codes.items():
-        if code not in CODES[version]:
-            if asked:
-                fail(f"metadata[{name!r}]", "expected a type of version 1", code)
-            version = 2
+    later = next(_beyond_version_1(contents), None)
+    if later and asked == 1:
+        fail(*later)
+    return asked or (2 if later else 1)
+
+
+def _beyond_version_1(contents: Contents) -> Iterator[tuple[str, str, object]]:
+    """Give what version 1 cannot hold: the field, what it expects there, what there is."""
+    for name, value in contents.metadata.items():
+        field = f"metadata[{name!r}]"
+        if type_code(value, field) not in CODES[1]:
+            yield field, "expected a type of version 1", value
     for name, tensor in contents.tensors.items():
-        if DTYPES[tensor.dtype].code not in CODES[version]:
-            if asked:
-                fail(f"tensors[{name!r}].dtype", "expected a type of version 1", tensor.dtype)
-            version = 2
-        if tensor.quantization is not None and version == 1:
-            if asked:
-                raise OinfError(f"tensors[{name!r}].quantization", "expected none in version 1")
-            version = 2
-    return version
+        field = f"tensors[{name!r}]"
+        if DTYPES[tensor.dtype].code not in CODES[1]:
+            yield f"{field}.dtype", "expected a type of version 1", tensor.dtype
+        if tensor.quantization is not None:
+            yield f"{field}.quantization", "expected none in version 1", tensor.quantization

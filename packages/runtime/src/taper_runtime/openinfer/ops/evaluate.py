@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.openinfer.dtypes import DTYPES, from_float32, to_float32
+from taper_runtime.openinfer.ops import taper
 from taper_runtime.openinfer.ops.functions import ELEMENTWISE
 from taper_runtime.openinfer.ops.reductions import OTHERS
 from taper_runtime.openinfer.ops.rules import complete
@@ -51,6 +52,8 @@ def prepare(
     op: str, dtypes: Sequence[str], settings: Mapping[str, Any], output_dtype: str
 ) -> Evaluator:
     """Return what :func:`evaluate` calls with the inputs, for a call that is computed often."""
+    if taper.is_taper(op):
+        return taper.prepare(op, settings)
     settings = complete(op, dtypes, settings)
     function = ELEMENTWISE.get(op) or OTHERS[op]
     acc = settings.get("acc")

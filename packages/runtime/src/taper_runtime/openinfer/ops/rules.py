@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from taper_runtime.errors import OpError
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import NoKernelError
+from taper_runtime.openinfer.ops import taper
 from taper_runtime.openinfer.ops.table import (
     ACCUMULATORS,
     FLOATS,
@@ -55,7 +56,11 @@ def output_type(
         If there is no such op, or it has other inputs, settings or shapes: what, expected, got.
     NoKernelError
         If the op is not there for these element types, or gives another than ``declared``.
+
+    An op ``taper.NAME`` is one of Taper's: :mod:`taper_runtime.openinfer.ops.taper`.
     """
+    if taper.is_taper(op):
+        return taper.output_type(op, inputs, settings, declared, device)
     spec = find(op)
     if len(inputs) != spec.arity:
         fail(op, f"{counted(spec.arity, 'input')} ({', '.join(spec.operands)})", len(inputs))

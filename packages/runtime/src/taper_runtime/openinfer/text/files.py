@@ -1,23 +1,24 @@
-"""Read a program from a file: a text, or a graph in JSON."""
+"""Read a program from a file."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taper_runtime.openinfer.errors import Problem, ProgramError
-from taper_runtime.openinfer.graph import Graph
 from taper_runtime.openinfer.text.lexer import MAX_TEXT
 from taper_runtime.openinfer.text.parser import parse
+
+if TYPE_CHECKING:
+    from taper_runtime.openinfer.graph import Graph
 
 #: Bytes of a file; JSON needs more of them than a text.
 MAX_FILE = 32 * MAX_TEXT
 
 
 def load_program(path: str | os.PathLike[str]) -> Graph:
-    """Return the graph of a file that holds a text, or a graph in JSON.
-
-    JSON begins with a brace, which no text does.
+    """Return the graph of a file.
 
     Raises
     ------
@@ -36,8 +37,4 @@ def load_program(path: str | os.PathLike[str]) -> Graph:
     except UnicodeDecodeError as error:
         message = f"expected a text in UTF-8, got other bytes at {error.start}"
         raise ProgramError([Problem(message)], name) from None
-    if text.lstrip().startswith("{"):
-        from taper_runtime.openinfer.graph_json import graph_from_json  # rarer than text
-
-        return graph_from_json(text, name)
     return parse(text, name)

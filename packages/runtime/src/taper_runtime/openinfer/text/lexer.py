@@ -10,6 +10,7 @@ from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
 #: Characters of a program, and of a literal number in one.
 MAX_TEXT = 1 << 20
 _MAX_DIGITS = 40
+MAX_INTEGER = (1 << 64) - 1
 
 _NAME, _NUMBER = r"[A-Za-z_][A-Za-z0-9_]*", r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _TOKEN = re.compile(
@@ -91,12 +92,15 @@ def number(token: Token, sign: int, name: str) -> int | float:
     Raises
     ------
     ProgramError
-        If it has very many digits, or is beyond every float.
+        If it has very many digits, or is beyond u64 or f64.
     """
     if len(token.text) > _MAX_DIGITS:
         message = f"expected a number of at most {_MAX_DIGITS} characters, got {len(token.text)}"
         raise ProgramError([Problem(message, token.place)], name)
     if token.text.isdigit():
+        if int(token.text) > MAX_INTEGER:
+            message = f"expected a whole number of at most {MAX_INTEGER}, got {token.text}"
+            raise ProgramError([Problem(message, token.place)], name)
         return sign * int(token.text)
     value = sign * float(token.text)
     if value in (float("inf"), -float("inf")):

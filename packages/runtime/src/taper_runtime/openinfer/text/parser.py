@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
 from taper_runtime.openinfer.graph import (
+    MAX_DEPTH,
     MEMORY,
     Access,
     Assign,
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
-
-#: How deep loops may stand in loops.
-MAX_DEPTH = 32
 
 _CACHE = ("read", "write", "increment", "decrement", "reset")
 _NODES = (
@@ -367,13 +365,20 @@ class _Parser:
         if self._next.kind == "name":
             return Name(self._word("a name"))
         if self._accept("["):
-            numbers = [] if self._is("]") else self._list(self._signed_integer)
+            items = [] if self._is("]") else self._list(self._list_item)
             self._expect("]")
-            return tuple(numbers)
+            return tuple(items)
         if self._is("-") and self._following("inf"):
             self._at += 2
             return float("-inf")
         return self._signed_number("a value: a number, true, false, inf, a string, [...] or a name")
+
+    def _list_item(self) -> int | str:
+        """An integer, or a size as dims write it."""
+        if self._is("-"):
+            return self._signed_integer()
+        item = self._dim()
+        return int(item) if item.isdigit() else Name(item)
 
     def _signed_integer(self, expected: str = "a whole number") -> int:
         sign = -1 if self._accept("-") else 1
@@ -457,7 +462,6 @@ class _Parser:
         if self._next.kind == "name":
             return self._word("a name")
         return self._signed_integer("an index: a whole number, a name or a range of them")
-
 
 
 _WORDS = {node.partition(".")[0] for node in _NODES}
