@@ -34,9 +34,8 @@ from taper_runtime.ops.opdef import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from taper_runtime.openinfer.link import LinkedVariable, Program
-
     from taper_runtime.openinfer.graph import Access, Node
+    from taper_runtime.openinfer.link import LinkedVariable, Program
     from taper_runtime.openinfer.oinf.reader import Model
 
 
@@ -85,7 +84,6 @@ class Lowering:
         self._beside = Beside(program.graph)
         self.caches: dict[str, Cache] = {}
         self._constants: dict[str, Constant] = {}
-        self._temporaries: dict[str, str] = {}
         self._sizes: Mapping[str, int] = program.model.sizevars
         self._running: list[str] = []
         self._place: Place | None = None
@@ -182,10 +180,8 @@ class Lowering:
 
     def _assign(self, scope: Scope, assign: g.Assign) -> None:
         scope.values[assign.name] = POISON
-        self._temporaries[assign.name] = assign.dtype
-        shape = tuple(self.program.model.resolve_shape(assign.dims))
-        zeros = filled(_first(assign.dtype, None), self._dtype(assign.dtype), shape)
-        scope.values[assign.name] = scope.graph.add_constant(assign.name, zeros)
+        constant = self._stored(self.program.variables[assign.name])
+        scope.values[assign.name] = scope.graph.add_constant(assign.name, constant)
 
     def _op(self, scope: Scope, op: g.Op) -> None:
         output = op.output.base
@@ -194,11 +190,9 @@ class Lowering:
         if POISON in inputs:
             return
         settings = self.program.settings(op)
-        scope.values[output] = lower_op(scope, op.op, inputs, settings, self._declared(output))
-
-    def _declared(self, name: str) -> str:
-        """Return the dtype that a variable, or a temporary, is declared with."""
-        return self._temporaries.get(name) or self.program.variables[name].dtype
+        scope.values[output] = lower_op(
+            scope, op.op, inputs, settings, self.program.variables[output].dtype
+        )
 
     def _increment(self, scope: Scope, name: str, op: str, amount: int) -> str:
         tensor = scope.values[name]
@@ -267,7 +261,7 @@ class Lowering:
             variable = self.program.variables[name]
             scope.values[name] = POISON
             with self._at(variable.declaration.place, name):
-                scope.values[name] = self._enter(scope, name, self._stored(name, variable))
+                scope.values[name] = scope.graph.add_constant(name, self._stored(variable))
         return scope.values[name]
 
     def loaded(self, scope: Scope, names: Iterable[str]) -> list[str]:
@@ -279,8 +273,8 @@ class Lowering:
         variable = self.program.variables.get(name)
         return variable is not None and variable.declaration.pattern is None
 
-    def _stored(self, name: str, variable: LinkedVariable) -> Constant:
-        """Return what a volatile or constant variable is where a step begins."""
+    def _stored(self, variable: LinkedVariable) -> Constant:
+        """Return what a variable is where a step begins."""
         dtype = self._dtype(variable.dtype)
         if variable.tensor is not None:
             return self._tensor(variable.tensor)
@@ -294,9 +288,6 @@ class Lowering:
             type_ = TensorType(self._dtype(info.dtype), tuple(info.shape))
             self._constants[name] = Parameter(type_, (name,), partial(_read, model, name))
         return self._constants[name]
-
-    def _enter(self, scope: Scope, name: str, constant: Constant) -> str:
-        return scope.graph.add_constant(name, constant)
 
     def _dtype(self, dtype: str) -> str:
         """Return Taper's name of a dtype."""
@@ -313,7 +304,7 @@ class Lowering:
         values = {name: self._known_index(scope, name, access) for name in index_names(access)}
         tensor = self.program.resolve(access, values)
         if tensor not in scope.values:
-            scope.values[tensor] = self._enter(scope, tensor, self._tensor(tensor))
+            scope.values[tensor] = scope.graph.add_constant(tensor, self._tensor(tensor))
         return scope.values[tensor]
 
     # -- names in indices and bounds -------------------------------------------------------------
@@ -400,11 +391,7 @@ class Lowering:
 
 def first_value(variable: LinkedVariable) -> np.ndarray:
     """Return what each element of a variable is where the file has none, without dims."""
-    return _first(variable.dtype, variable.declaration.init)
-
-
-def _first(dtype: str, init: float | None) -> np.ndarray:
-    return filled_array(dtype, (), init)
+    return filled_array(variable.dtype, (), variable.init)
 
 
 def _read(model: Model, name: str) -> np.ndarray:
