@@ -102,8 +102,8 @@ def lower_op(
     out = output_type(op, list(zip(dtypes, shapes, strict=True)), settings, declared)
     if taper.is_taper(op):
         attrs, name = taper.attrs_of(op, settings), op.removeprefix(taper.PREFIX)
-        results = scope.graph.add_multi_output(name, inputs, attrs, source=scope.source)
-        return results[settings.get(taper.OUTPUT, 0)]
+        index: int = settings.get(taper.OUTPUT, 0)
+        return scope.graph.add_multi_output(name, inputs, attrs, source=scope.source)[index]
     result = taper_name(out[0])
     if result is None:
         raise CannotLower(f"op {op}: plans have no tensors of {out[0]}")

@@ -10,9 +10,8 @@ from taper_runtime.openinfer import graph as g
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_runtime.openinfer.link import Program
-
     from taper_runtime.openinfer.graph import Access, Node
+    from taper_runtime.openinfer.link import Program
 
 #: The largest size or count of each index of a cache; None where a run decides.
 Reached = dict[str, list[int | None]]
@@ -38,10 +37,10 @@ def _walk(
     for node in nodes:
         if isinstance(node.kind, g.Loop):
             loop = node.kind
-            ends = [b if isinstance(b, int) else sizes.get(b) for b in (loop.start, loop.end)]
-            if None not in ends and ends[0] >= ends[1]:
+            start, end = _value(loop.start, sizes), _value(loop.end, sizes)
+            if start is not None and end is not None and start >= end:
                 continue
-            last = None if ends[1] is None else ends[1] - 1
+            last = None if end is None else end - 1
             _walk(program, loop.body, {**loops, loop.index: last}, reached)
             continue
         reads, writes = accesses(node.kind)
