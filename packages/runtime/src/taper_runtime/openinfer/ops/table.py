@@ -242,8 +242,8 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         "prod_axis": _reduce("product", acc=_ACC),
         "max_axis": _reduce("largest element, NaN if there is one"),
         "min_axis": _reduce("smallest element, NaN if there is one"),
-        "argmax_axis": _search("where the largest element is; the first NaN if there is one"),
-        "argmin_axis": _search("where the smallest element is; the first NaN if there is one"),
+        "argmax_axis": _search("where the largest element is; NaN is larger than all"),
+        "argmin_axis": _search("where the smallest element is; NaN is smaller than all"),
         "cast": _unary(
             "x in another type: any to floats, floats to integers, integers to wider ones of the "
             "same sign",
@@ -252,14 +252,14 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
                 "to": Setting("dtype", "the type to convert to"),
                 "rounding_mode": Setting(
                     "word",
-                    "of floats to integers; halves away from zero where nearest",
+                    "how floats become integers; nearest takes halves away from zero",
                     "trunc",
                     words=("trunc", "floor", "ceil", "nearest"),
                 ),
                 "saturate": Setting(
                     "bool",
-                    "give the nearest integer there is where a float is beyond all, 0 of NaN; if "
-                    "not, its lowest bits, and 0 of an infinity",
+                    "of a float beyond all integers of the type give the last one, of NaN 0; if "
+                    "not, its lowest bits, of infinities 0",
                     True,
                 ),
             },

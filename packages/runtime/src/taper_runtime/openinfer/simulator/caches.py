@@ -342,10 +342,7 @@ class Box:
             )
         if axis.limit is not None and index > axis.limit - axis.is_table:
             what = "positions below" if axis.is_table else "a count of at most"
-            raise StepError(
-                f"{self.name}: index {axis.index}: expected {what} {axis.limit}, which is its "
-                f"limit in @fixed, got {index}"
-            )
+            raise self._beyond(axis, index, f"{what} {axis.limit}")
 
     def _bounds(
         self, place: int, start: int | None, end: int | None, extent: int
@@ -368,11 +365,15 @@ class Box:
                 f"of @auto_dim do not grow"
             )
         if axis.limit is not None and axis.is_table and stop > axis.limit:
-            raise StepError(
-                f"{self.name}: index {axis.index}: expected an end of at most {axis.limit}, which "
-                f"is its limit in @fixed, got {stop}"
-            )
+            raise self._beyond(axis, stop, f"an end of at most {axis.limit}")
         return begin, stop
+
+    def _beyond(self, axis: Axis, index: int, expected: str) -> StepError:
+        message = (
+            f"{self.name}: index {axis.index}: expected {expected}, which is its limit in @fixed, "
+            f"got {index}"
+        )
+        return StepError(message, variable=self.name, index=axis.index, limit=axis.limit)
 
     def _place(self, index: str) -> int:
         return next(place for place, axis in enumerate(self._axes) if axis.index == index)

@@ -47,8 +47,8 @@ class Frame:
     executor : Executor
     values : list of numpy.ndarray or None
         By the number of the slot. None is the first value, which nobody has needed yet.
-    loops : list of int
-        By the number of the loops' variable.
+    loops : list of int or None
+        By the number of the loops' variable; None outside of its loop.
     caches : list of Cache
     is_consumer : bool
         Whether it is that of a block which waits for what ``entry`` yields.
@@ -60,7 +60,7 @@ class Frame:
         self,
         executor: Executor,
         values: list[np.ndarray | None],
-        loops: list[int],
+        loops: list[int | None],
         caches: list[Cache],
         is_consumer: bool = False,
     ) -> None:

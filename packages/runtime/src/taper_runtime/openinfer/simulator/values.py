@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,18 @@ from taper_runtime.openinfer.errors import OpenInferError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+class State(StrEnum):
+    """Whether a variable has its data in memory."""
+
+    UNLOADED = "Unloaded"
+    DATA = "Data"
+
+    @classmethod
+    def of(cls, is_loaded: bool) -> State:
+        """Return the state of a variable that has its data, or has not."""
+        return cls.DATA if is_loaded else cls.UNLOADED
+
 
 Scalar = bool | int | float
 
