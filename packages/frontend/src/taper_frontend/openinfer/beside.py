@@ -33,14 +33,9 @@ class Beside:
         self._before: dict[str, str] = {}
         self._scopes: dict[str, Scope] = {}
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a `yield` has had no `await` yet."""
-        return bool(self._scopes)
-
     def start(self, lowering: Lowering, scope: Scope) -> None:
         """Run every block with the variables as they are now."""
-        if self.is_waiting:
+        if self._scopes:
             raise CannotLower("expected an await before the second yield")
         graph = lowering.program.graph
         if scope.graph is not lowering.graph:
@@ -63,7 +58,9 @@ class Beside:
             lowering.block(inner, name)
 
     def join(self, lowering: Lowering, scope: Scope) -> None:
-        """Take on what the blocks wrote: of each variable, one block at most."""
+        """Take on what the blocks wrote since the `yield`: of each variable, one at most."""
+        if not self._scopes:
+            return
         scopes = {g.ENTRY: scope, **self._scopes}
         self._scopes = {}
         for name in lowering.program.graph.vars:
