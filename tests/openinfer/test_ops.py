@@ -5,6 +5,7 @@ import pytest
 
 from taper_runtime.errors import OpError
 from taper_runtime.openinfer.errors import NoKernelError
+from taper_runtime.openinfer.graph import Name
 from taper_runtime.openinfer.ops import OPS, combinations, complete, evaluate, output_type
 
 
@@ -100,6 +101,8 @@ def test_shapes(op, shapes, settings, shape):
         ("relu", [(3,)], {"alpha": True}, "alpha, a number of f32, got True"),
         ("relu", [(3,)], {"alpha": 1e39}, r"alpha from -3.4.* to 3.4.*, as f32 holds, got 1e\+39"),
         ("cast", [(3,)], {}, "cast: expected the setting to, an element type, got none"),
+        ("cast", [(3,)], {"to": [1]}, r"to, an element type, got \[1\]"),
+        ("cast", [(3,)], {"to": "i8", "rounding_mode": (1,)}, "of trunc, floor, ceil, nearest"),
         ("cast", [(3,)], {"to": "f128"}, "to, an element type, got 'f128'"),
         ("cast", [(3,)], {"to": "i8", "rounding_mode": "up"}, "of trunc, floor, ceil, nearest"),
         ("cast", [(3,)], {"to": "i8", "saturate": 1}, "saturate, true or false, got 1"),
@@ -143,6 +146,7 @@ def test_settings_are_completed():
         "clamp_max": float("inf"),
     }
     assert complete("relu", ["i32"], {"alpha": 2.0}) == {"alpha": 2, "clamp_max": float("inf")}
+    assert type(complete("cast", ["f32"], {"to": Name("i8")})["to"]) is str
     assert complete("fill", ["bool"], {"value": 1}) == {"value": True}
     assert complete("clamp", ["u8"], {"max": 3})["min"] == -float("inf")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
+from taper_runtime.cli.objects import named_object
 from taper_runtime.cli.options import is_number
 from taper_runtime.cli.parser import Result
 from taper_runtime.report import describe_plan, plan_data, size_text
@@ -17,7 +16,7 @@ from taper_runtime.text import printable, printable_lines
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from taper_frontend.explainer import Explanation
 
@@ -194,12 +193,4 @@ def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str,
 
 def _call(reference: str) -> Any:
     """Call the function ``MODULE:NAME`` names."""
-    module_name, separator, name = reference.partition(":")
-    if not separator:
-        raise ExportError(f"{reference!r}: expected MODULE:NAME")
-    sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory
-    try:
-        factory: Callable[[], Any] = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ExportError(f"{reference!r}: {error}") from None
-    return factory()
+    return named_object(reference)()

@@ -84,6 +84,7 @@ class Context:
     ) -> LinkedVariable:
         """Resolve a declaration's element type and dims, and know the variable from now on."""
         name, place = declaration.name, place or declaration.place
+        self.check_name(name, place)
         shape: tuple[int, ...] = ()
         if declaration.dtype not in DTYPES:
             self.report(
@@ -102,6 +103,11 @@ class Context:
         linked = LinkedVariable(declaration, declaration.dtype, shape, tensor, declaration.init)
         self.variables[name] = linked
         return linked
+
+    def check_name(self, name: str, place: Place | None) -> None:
+        """Check a name, which a graph may have from elsewhere than a text."""
+        if not (name.isascii() and name.isidentifier()):
+            self.report(f"expected a name of letters, digits and _, got {shown(name)}", place)
 
     def find(
         self, name: str, place: Place | None, what: str = "a variable"

@@ -156,6 +156,7 @@ def _check_reset(context: Context, step: Step, kind: CacheReset) -> None:
 
 
 def _check_loop(context: Context, step: Step, kind: Loop) -> None:
+    context.check_name(kind.index, step.node.place)
     if kind.index in context.model.sizevars:
         context.report(
             f"expected a new name for the loop's variable, got the sizevar {shown(kind.index)}",

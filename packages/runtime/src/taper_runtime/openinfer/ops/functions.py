@@ -82,7 +82,9 @@ def _bound(x: np.ndarray, bound: float) -> Any:
 
 
 def _clamp(arrays: Arrays, settings: Settings, dtype: str) -> Any:
-    return _at_most(_at_least(arrays[0], settings["min"]), settings["max"])
+    x = arrays[0]
+    clamped = _at_most(_at_least(x, settings["min"]), settings["max"])
+    return x.copy() if clamped is x else clamped
 
 
 def round_half_away(x: np.ndarray) -> Any:

@@ -76,7 +76,24 @@ def _is_finite(arrays: Arrays, settings: Settings, dtype: str) -> Any:
 
 
 def _matmul(arrays: Arrays, settings: Settings, dtype: str) -> Any:
-    return np.matmul(*arrays)
+    a, b = arrays
+    if a.dtype.kind in "iu" and _is_exact_in_float64(a, b):  # which numpy multiplies much faster
+        return (
+            np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64).astype(a.dtype)
+        )
+    return np.matmul(a, b)
+
+
+#: Elements from which it pays to look at them all before they are multiplied.
+_MANY = 4096
+
+
+def _is_exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether a product of integers has many elements and no sum beyond 2 ** 53."""
+    if max(a.size, b.size) < _MANY or not min(a.size, b.size):
+        return False
+    largest = [max(int(x.max()), -int(x.min())) for x in (a, b)]
+    return math.prod(largest) * a.shape[-1] <= 2**53
 
 
 _ROUNDINGS: dict[str, Callable[..., Any]] = {

@@ -218,12 +218,14 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     if kind in ("value", "bound"):
         return _number(op, name, dtype, value, bound=kind == "bound")
     if kind == "word":
-        if value not in setting.words:
+        if not isinstance(value, str) or value not in setting.words:
             fail(op, f"{name} of {', '.join(setting.words)}", repr(value))
-    elif kind == "dtype":
-        if value not in DTYPES:
+        return str(value)  # a plain one: programs have names of a class of their own
+    if kind == "dtype":
+        if not isinstance(value, str) or value not in DTYPES:
             fail(op, what, repr(value))
-    elif kind == "bool":
+        return str(value)
+    if kind == "bool":
         if type(value) is not bool:
             fail(op, what, repr(value))
     elif kind == "axes":

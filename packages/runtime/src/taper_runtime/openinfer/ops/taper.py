@@ -6,8 +6,7 @@ only those that Taper knows can be used. An op of several outputs gives the firs
 number the setting ``output`` says.
 
 A list of strings, as a tile program is, is one string with commas between; so is a list of numbers
-that are no integers. Lists of integers, and single ones that may be sizes, can have sizes by name:
-:func:`taper_runtime.openinfer.ops.names.resolve` puts numbers in their place.
+that are no integers.
 """
 
 from __future__ import annotations
@@ -156,7 +155,8 @@ def prepare(op: str, settings: Mapping[str, Any]) -> Callable[[Sequence[np.ndarr
 
     def run(inputs: Sequence[np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
-            results = found.evaluate_all(inputs, attrs)
-        return np.asarray(results[index], order="C")
+            result = np.asarray(found.evaluate_all(inputs, attrs)[index], order="C")
+        is_view = any(np.may_share_memory(result, array) for array in inputs)
+        return result.copy() if is_view else result
 
     return run

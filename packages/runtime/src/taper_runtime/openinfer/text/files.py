@@ -1,4 +1,4 @@
-"""Read a program from a file."""
+"""Read a program from a file: a text, or a graph in JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ MAX_FILE = 32 * MAX_TEXT
 
 
 def load_program(path: str | os.PathLike[str]) -> Graph:
-    """Return the graph of a file.
+    """Return the graph of a file that holds a text, or a graph in JSON.
+
+    JSON begins with a brace, which no text does.
 
     Raises
     ------
@@ -37,4 +39,8 @@ def load_program(path: str | os.PathLike[str]) -> Graph:
     except UnicodeDecodeError as error:
         message = f"expected a text in UTF-8, got other bytes at {error.start}"
         raise ProgramError([Problem(message)], name) from None
+    if text.lstrip().startswith("{"):
+        from taper_runtime.openinfer.graph_json import graph_from_json  # rarer than text
+
+        return graph_from_json(text, name)
     return parse(text, name)
