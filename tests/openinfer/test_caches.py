@@ -170,13 +170,11 @@ def test_any_accesses_do_what_the_model_does(kind, work, fill):
                 positions = [max(i, 0) if isinstance(i, int) else 0 for i in access]
                 arguments = [[*positions, 0, 0, 0][: len(indices)]]
             entry = model.shape_for(arguments[0])
-            arguments.append(
-                np.full((*entry, 1) if wrong == 9 else entry, number + 1, np.float32)
-            )
+            arguments.append(np.full((*entry, 1) if wrong == 9 else entry, number + 1, np.float32))
         try:
             expected = getattr(model, what)(*arguments)
         except ValueError:
-            with pytest.raises(StepError, match="^A: "):
+            with pytest.raises(StepError, match=r"^A: "):
                 getattr(cache, what)(*arguments)
         else:
             np.testing.assert_array_equal(getattr(cache, what)(*arguments), expected)
@@ -230,7 +228,7 @@ def test_a_window_of_a_table_ends_before_the_last():
 @pytest.mark.parametrize(("index", "message"), [(4, "positions below 4"), (9, "got 9")])
 def test_a_table_beyond_its_limit_names_variable_index_and_limit(index, message):
     cache = make((2,), ("i",), fixed={"i": 4})
-    with pytest.raises(StepError, match="A: index i: .*limit in @fixed") as caught:
+    with pytest.raises(StepError, match=r"A: index i: .*limit in @fixed") as caught:
         cache.write([index], row(1))
     assert message in str(caught.value)
     assert cache.sizes == (4,)
@@ -260,7 +258,7 @@ def test_a_growing_tensor_keeps_its_corner_and_never_shrinks():
 def test_a_growing_tensor_beyond_its_limit_names_count_and_limit():
     cache = make((2, 2), ("r", "c"), ("r", "c"), {"r": 4, "c": 4})
     cache.read([4, 4])
-    with pytest.raises(StepError, match="A: index r: expected a count of at most 4, .* got 5"):
+    with pytest.raises(StepError, match=r"A: index r: expected a count of at most 4, .* got 5"):
         cache.read([5, 5])
 
 

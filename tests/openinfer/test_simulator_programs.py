@@ -74,7 +74,11 @@ def test_cache_table():
 
 
 def test_loop():
-    weights = {f"attn__{h}__qkv__{l}": numbers(3 * l + h, 4, 12) for l in range(2) for h in range(3)}
+    weights = {
+        f"attn__{h}__qkv__{layer}": numbers(3 * layer + h, 4, 12)
+        for layer in range(2)
+        for h in range(3)
+    }
     made = executor("loop", {"D": 4, "layers": 2, "heads": 3}, **weights)
     x = numbers(9, 4, 12)
     step(made, x=x)
@@ -83,8 +87,8 @@ def test_loop():
 
 
 def test_residual_stack():
-    weights = {f"layers__{l}__weight": numbers(l, 32, 32) for l in range(3)}
-    biases = {f"layers__{l}__bias": numbers(9 + l, 32) for l in range(3)}
+    weights = {f"layers__{layer}__weight": numbers(layer, 32, 32) for layer in range(3)}
+    biases = {f"layers__{layer}__bias": numbers(9 + layer, 32) for layer in range(3)}
     made = executor("residual_stack", {"B": 4, "D": 32, "layers": 3}, **weights, **biases)
     x = h = numbers(5, 4, 32)
     step(made, x=x)
@@ -116,8 +120,9 @@ def test_stability_guard(bad):
 def test_moe_routing():
     w = [numbers(expert, 3, 2) for expert in range(2)]
     b = [numbers(8 + expert, 2) for expert in range(2)]
-    tensors = {f"experts__{e}__{name}": t[e] for e in range(2) for name, t in
-               (("weight", w), ("bias", b))}
+    tensors = {
+        f"experts__{e}__{name}": t[e] for e in range(2) for name, t in (("weight", w), ("bias", b))
+    }
     made = executor("moe_routing", {"B": 4, "D": 3, "O": 2}, **tensors)
     x = numbers(4, 4, 3)
     for expert, route in ((0, True), (1, False)):
@@ -128,8 +133,11 @@ def test_moe_routing():
 @pytest.mark.parametrize("name", ["minimal", "kv_cache_decode", "streaming", "residual_stack"])
 def test_iterating_gives_what_a_step_gives(name):
     sizes = {"B": 2, "D": 4, "layers": 2}
-    weights = {f"layers__{l}__{n}": numbers(l, *s) for l in range(2)
-               for n, s in (("weight", (4, 4)), ("bias", (4,)))}
+    weights = {
+        f"layers__{layer}__{n}": numbers(layer, *s)
+        for layer in range(2)
+        for n, s in (("weight", (4, 4)), ("bias", (4,)))
+    }
     weights = weights if name == "residual_stack" else {}
     made = simulator(name, sizes, **weights)
     by_step, by_node = made.make_executor(), made.make_executor()

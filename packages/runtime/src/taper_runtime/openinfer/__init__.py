@@ -60,7 +60,28 @@ _LATER = {
     "write_model": "oinf.writer",
 }
 
-__all__ = [*_LATER]
+__all__ = [
+    "Bitset",
+    "Executor",
+    "Graph",
+    "Model",
+    "NoKernelError",
+    "OinfError",
+    "OpenInferError",
+    "ProgramError",
+    "Random",
+    "ScalarValue",
+    "Simulator",
+    "SizeVar",
+    "StepError",
+    "TensorSpec",
+    "UninitializedTensor",
+    "format_truncated",
+    "load_program",
+    "open_model",
+    "parse",
+    "write_model",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -28,8 +28,8 @@ class Axis(NamedTuple):
 
     Attributes
     ----------
-    index : str
-        The name of the index that selects along it; empty where none does.
+    name : str
+        Of the index that selects along it; empty where none does.
     base : int
         Its extent before anything is written; an entry's axis never has less.
     limit : int or None
@@ -38,7 +38,7 @@ class Axis(NamedTuple):
         Whether it selects entries.
     """
 
-    index: str
+    name: str
     base: int
     limit: int | None = None
     is_table: bool = False
@@ -218,7 +218,7 @@ class Box:
         self._axes = tuple(axes)
         self._fill = fill
         self._table_rank = sum(axis.is_table for axis in axes)
-        places = {axis.index: place for place, axis in enumerate(axes)}
+        places = {axis.name: place for place, axis in enumerate(axes)}
         self._places = tuple(places[index] for index in indices)
         self._extents = tuple(axis.base for axis in axes)
         self._box: np.ndarray | None = None
@@ -292,7 +292,7 @@ class Box:
             if place >= self._table_rank:
                 raise StepError(
                     f"{self.name}: a reset takes no index of @auto_dim, got one for "
-                    f"{self._axes[place].index}"
+                    f"{self._axes[place].name}"
                 )
             self._check_position(place, index)
             prefix[place] = index
@@ -304,9 +304,7 @@ class Box:
 
     # -- selecting --------------------------------------------------------------------------------
 
-    def _resolve(
-        self, access: Sequence[Index]
-    ) -> tuple[tuple[int, ...], tuple[int | slice, ...]]:
+    def _resolve(self, access: Sequence[Index]) -> tuple[tuple[int, ...], tuple[int | slice, ...]]:
         """Return the extents that an access asks for and what it cuts out of a box of those."""
         if len(access) > len(self.indices):
             raise StepError(f"{self.name}: {self._too_many(access)}")
@@ -338,7 +336,7 @@ class Box:
         axis = self._axes[place]
         if index < 0:
             raise StepError(
-                f"{self.name}: index {axis.index}: expected a position from 0 on, got {index}"
+                f"{self.name}: index {axis.name}: expected a position from 0 on, got {index}"
             )
         if axis.limit is not None and index > axis.limit - axis.is_table:
             what = "positions below" if axis.is_table else "a count of at most"
@@ -353,15 +351,15 @@ class Box:
         stop = extent if end is None else end if end >= 0 else extent + end
         shown = show_access([(start, end)])
         if begin < 0:
-            raise StepError(f"{self.name}: index {axis.index}: {shown} has a negative start")
+            raise StepError(f"{self.name}: index {axis.name}: {shown} has a negative start")
         if stop < begin:
             raise StepError(
-                f"{self.name}: index {axis.index}: {shown} of {extent} ends at {stop}, before its "
+                f"{self.name}: index {axis.name}: {shown} of {extent} ends at {stop}, before its "
                 f"start {begin}"
             )
         if stop > extent and not axis.is_table:
             raise StepError(
-                f"{self.name}: index {axis.index}: {shown} ends beyond the size {extent}; slices "
+                f"{self.name}: index {axis.name}: {shown} ends beyond the size {extent}; slices "
                 f"of @auto_dim do not grow"
             )
         if axis.limit is not None and axis.is_table and stop > axis.limit:
@@ -370,13 +368,13 @@ class Box:
 
     def _beyond(self, axis: Axis, index: int, expected: str) -> StepError:
         message = (
-            f"{self.name}: index {axis.index}: expected {expected}, which is its limit in @fixed, "
+            f"{self.name}: index {axis.name}: expected {expected}, which is its limit in @fixed, "
             f"got {index}"
         )
-        return StepError(message, variable=self.name, index=axis.index, limit=axis.limit)
+        return StepError(message, variable=self.name, index=axis.name, limit=axis.limit)
 
     def _place(self, index: str) -> int:
-        return next(place for place, axis in enumerate(self._axes) if axis.index == index)
+        return next(place for place, axis in enumerate(self._axes) if axis.name == index)
 
     def _too_many(self, access: Sequence[Index]) -> str:
         return f"expected at most {len(self.indices)} indices, got {show_access(access)}"

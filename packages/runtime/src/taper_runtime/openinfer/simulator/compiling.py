@@ -8,7 +8,7 @@ from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.simulator import instructions as i
 from taper_runtime.openinfer.simulator.frame import Slot
 from taper_runtime.openinfer.simulator.indices import Names, bounds_of, entry_of, indices_of
-from taper_runtime.openinfer.simulator.stretch import Constants, Stretch
+from taper_runtime.openinfer.simulator.stretch import Call, Source, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,20 +23,18 @@ if TYPE_CHECKING:
 
 def find_slots(program: Program) -> list[Slot]:
     """Return the variables that are one array, temporaries behind those that are declared."""
-    slots = []
-    for name, variable in program.variables.items():
-        declaration = variable.declaration
-        if declaration.kind == g.PERSISTENT or declaration.is_prefix_table:
-            continue
-        kind = declaration.kind
-        slots.append(
-            Slot(name, kind, variable.dtype, variable.shape, variable.init, variable.tensor)
+    return [
+        Slot(
+            name,
+            variable.declaration.kind,
+            variable.dtype,
+            variable.shape,
+            variable.init,
+            variable.tensor,
         )
-    for node in program.graph.nodes():
-        if isinstance(node.kind, g.Assign):
-            shape = program.model.resolve_shape(node.kind.dims)
-            slots.append(Slot(node.kind.name, "temporary", node.kind.dtype, shape))
-    return list({slot.name: slot for slot in slots}.values())
+        for name, variable in program.variables.items()
+        if variable.declaration.kind != g.PERSISTENT and not variable.declaration.is_prefix_table
+    ]
 
 
 def consumers_of(graph: g.Graph) -> list[str]:
@@ -72,9 +70,6 @@ class Compiler:
         self._names = Names(program)
         self._slots = {slot.name: number for number, slot in enumerate(slots)}
         self._variables = slots
-        self._typed_slots = {
-            slot.name: (number, slot.dtype) for number, slot in enumerate(slots)
-        }
         self._stretches, self._is_split = stretches, is_split
         nodes = list(program.graph.nodes())
         self._has_threads = any(isinstance(node.kind, g.Yield) for node in nodes)
@@ -120,48 +115,58 @@ class Compiler:
 
     def _stretch(self, nodes: Sequence[Node], block: str) -> Iterator[Instruction]:
         """Compile a run of ops and assignments, each of whose values gets a number."""
-        calls = [node for node in nodes if isinstance(node.kind, g.Op)]
-        inputs: dict[str, tuple[int, str]] = {}
-        constants = Constants({}, {}, {})
-        written: dict[str, str] = {}
-        for node in calls:
+        sources: list[Source] = []
+        places: dict[str, int] = {}
+        current: dict[str, tuple[str, int]] = {}  # by variable: the call that wrote it
+        calls: list[tuple[Node, list[tuple[str, int]]]] = []
+        for node in nodes:
             kind = node.kind
-            assert isinstance(kind, g.Op)
+            if not isinstance(kind, g.Op):
+                continue
+            inputs: list[tuple[str, int]] = []
             for access in kind.inputs:
-                if access.base not in written:
-                    self._add_source(access, inputs, constants)
-            written[kind.output.base] = self._dtype(kind.output.base)
+                name = str(access)
+                if name not in current and name not in places:
+                    places[name] = len(sources)
+                    sources.append(self._source(access))
+                inputs.append(current.get(name) or ("source", places[name]))
+            current[kind.output.base] = ("call", len(calls))
+            calls.append((node, inputs))
         for node in nodes:  # a temporary that the run writes before it reads needs no zeros
             if isinstance(node.kind, g.Assign):
                 name = node.kind.name
-                if name in inputs or name not in written:
+                if name in places or name not in current:
                     yield i.Restart(node, block, self._slots[name])
-        if calls:
-            inside = {node.index for node in calls}
-            outputs = {
-                name: self._slots[name]
-                for name in written
-                if name in inputs or self._outlives(name, inside)
-            }
-            yield Stretch(calls, block, inputs, constants, outputs, written, self._stretches)
-
-    def _add_source(
-        self, access: g.Access, inputs: dict[str, tuple[int, str]], constants: Constants
-    ) -> None:
-        """Note what an op reads from before its run."""
-        name, dtype = str(access), self._dtype(access.base)
-        variable = self._program.variables.get(access.base)
-        if variable is not None and variable.declaration.is_prefix_table:
-            constants.entries[name] = entry_of(access, self._program, self._names)
-            constants.dtypes[name] = dtype
+        if not calls:
             return
+        inside = {node.index for node, _ in calls}
+        kept = [name for name in current if name in places or self._outlives(name, inside)]
+        order = sorted(range(len(sources)), key=lambda at: _rank(sources[at]))
+        number = {("source", at): place for place, at in enumerate(order)}
+        number |= {("call", at): len(sources) + at for at in range(len(calls))}
+        yield Stretch(
+            block,
+            [self._call(node, [number[value] for value in inputs]) for node, inputs in calls],
+            [sources[at] for at in order],
+            [(self._slots[name], number[current[name]]) for name in kept],
+            self._stretches,
+        )
+
+    def _call(self, node: Node, inputs: Sequence[int]) -> Call:
+        kind = node.kind
+        assert isinstance(kind, g.Op)
+        settings = self._program.settings(kind)
+        return Call(node, kind.op, tuple(inputs), settings, self._dtype(kind.output.base))
+
+    def _source(self, access: g.Access) -> Source:
+        """Return what an op reads from before its run."""
+        name = access.base
+        dtype = self._dtype(name)
+        if self._program.variables[name].declaration.is_prefix_table:
+            return Source(-1, dtype, name, entry_of(access, self._program, self._names), True)
         slot = self._slots[name]
         is_given = self._variables[slot].kind in (g.CONSTANT, g.VOLATILE)
-        if is_given and name not in self._written:
-            constants.slots[name] = slot
-            constants.dtypes[name] = dtype
-        else:
-            inputs[name] = slot, dtype
+        return Source(slot, dtype, is_constant=is_given and name not in self._written)
 
     def _outlives(self, name: str, inside: set[int]) -> bool:
         """Whether anybody beside these nodes can see what they leave in a variable."""
@@ -170,8 +175,6 @@ class Compiler:
         return bool(self._wanted.get(name, set()) - inside)
 
     def _dtype(self, name: str) -> str:
-        if name in self._slots:
-            return self._variables[self._slots[name]].dtype
         return self._program.variables[name].dtype
 
     # -- control ----------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ class Compiler:
                 return i.Await(node, block)
             case g.Loop():
                 body = self._sequence(kind.body, block)
-                bounds = bounds_of(kind.start, kind.end, names, self._typed_slots)
+                bounds = bounds_of(kind.start, kind.end, names, slots)
                 return i.Loop(node, block, names.loops[kind.index], bounds, body)
             case g.Branch():
                 condition = None
@@ -224,6 +227,11 @@ class Compiler:
     def _views_of(self, cache: str) -> list[int]:
         """The slots that may hold views of a cache's memory; with threads, all are copies."""
         return [] if self._has_threads else sorted(set(self._readers.get(cache, ())))
+
+
+def _rank(source: Source) -> int:
+    """Order what a stretch reads: what varies, what nobody writes, entries of tables."""
+    return source.is_constant + (source.entry is not None)
 
 
 def _writes(kind: g.NodeKind) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a traced step tells of each node, as objects, JSON, printed lines and a trace for Perfetto."""
+"""What a traced step tells of each node: objects, JSON, printed lines, a trace for Perfetto."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from taper_runtime.openinfer.errors import OpenInferError, StepError
 from taper_runtime.openinfer.simulator import instructions as i
 from taper_runtime.openinfer.simulator.caches import make_cache
 from taper_runtime.openinfer.simulator.compiling import Compiler, consumers_of
-from taper_runtime.openinfer.simulator.events import TraceEvent
 from taper_runtime.openinfer.simulator.frame import Frame
 from taper_runtime.openinfer.simulator.threads import Threads
 from taper_runtime.openinfer.simulator.values import (
@@ -26,13 +25,14 @@ from taper_runtime.openinfer.simulator.walking import walk
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import numpy as np
 
     from taper_runtime.openinfer.graph import Node
     from taper_runtime.openinfer.simulator.caches import Cache
     from taper_runtime.openinfer.simulator.compiling import Blocks
+    from taper_runtime.openinfer.simulator.events import TraceEvent
     from taper_runtime.openinfer.simulator.simulator import Simulator
     from taper_runtime.openinfer.simulator.values import Scalar
 
@@ -236,16 +236,6 @@ class Executor:
         self._read_tables.add(table)
         return self._simulator.tensor(tensor)
 
-    def settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an op's settings with the values of variables in place of their names."""
-        return {key: self._setting(value) for key, value in settings.items()}
-
-    def _setting(self, value: object) -> object:
-        if not isinstance(value, g.Name) or value not in self._numbers:
-            return value
-        number = self._numbers[value]
-        return python_scalar(self._slots[number].dtype, self._frame.get(number))
-
     def single(self, node: Node) -> i.Instruction:
         """Return the instruction of one op by itself."""
         waiting = [made for block in self._blocks(is_split=True).values() for made in block]
@@ -332,7 +322,8 @@ class Executor:
 
     def _unknown(self, name: str) -> OpenInferError:
         known = [*self._numbers, *self._caches]
-        return OpenInferError(f"expected a variable of the program, got {name!r}{_hint(name, known)}")
+        hint = _hint(name, known)
+        return OpenInferError(f"expected a variable of the program, got {name!r}{hint}")
 
 
 def _hint(name: str, known: list[str]) -> str:

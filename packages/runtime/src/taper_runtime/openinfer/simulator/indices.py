@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.errors import StepError
-from taper_runtime.openinfer.simulator.values import python_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
 
     from taper_runtime.openinfer.link import Program
     from taper_runtime.openinfer.simulator.caches import Index
@@ -31,9 +32,7 @@ class Names:
 
     def __init__(self, program: Program) -> None:
         self.sizes: Mapping[str, int] = program.model.sizevars
-        loops = [
-            node.kind.index for node in program.graph.nodes() if isinstance(node.kind, g.Loop)
-        ]
+        loops = [node.kind.index for node in program.graph.nodes() if isinstance(node.kind, g.Loop)]
         self.loops = {name: number for number, name in enumerate(dict.fromkeys(loops))}
         self._variables = {
             name: variable
@@ -66,46 +65,41 @@ class Names:
 
     def _loop(self, name: str) -> Number:
         place = self.loops[name]
+        outside = self._scalar(name) if name in self.caches else None
 
         def number(frame: Frame) -> int:
             value = frame.loops[place]
-            if value is None:
+            if value is not None:
+                return value
+            if outside is None:
                 raise StepError(f"{name}: expected to be inside its loop")
-            return value
+            return outside(frame)
 
         return number
 
     def _scalar(self, name: str) -> Number:
-        place, dtype = self.caches[name], self._variables[name].dtype
-        return lambda frame: whole_number(name, dtype, frame.caches[place].read())
+        place = self.caches[name]
+        return lambda frame: int(frame.caches[place].read().item())
 
 
-def whole_number(name: str, dtype: str, array: object) -> int:
-    """Return the one number of a variable as an int.
+def whole_number(name: str, array: np.ndarray) -> int:
+    """Return the one number of a variable of integers.
 
     Raises
     ------
     StepError
-        If there are several, or it is none.
+        If it has several.
     """
-    import numpy as np
-
-    assert isinstance(array, np.ndarray)
     if array.size != 1:
         raise StepError(f"{name}: expected one number, got shape {array.shape}")
-    value = python_scalar(dtype, array)
-    if value != value or value in (float("inf"), float("-inf")) or value != int(value):
-        raise StepError(f"{name}: expected a whole number as index, got {value}")
-    return int(value)
+    return int(array.item())
 
 
 def indices_of(access: g.Access, names: Names) -> Callable[[Frame], Sequence[Index]]:
     """Return what gives the indices of an access to a cache."""
-    parts = [_part(index, names, access.base) for index in access.indices]
-    if all(not callable(part) for part in parts):
-        constant = tuple(parts)
-        return lambda _: constant  # type: ignore[return-value]
-    getters = [part if callable(part) else _constant(part) for part in parts]
+    getters = [_index(index, names, access.base) for index in access.indices]
+    if not getters:
+        return lambda _: ()
     if len(getters) == 1:
         (only,) = getters
         return lambda frame: (only(frame),)
@@ -115,25 +109,27 @@ def indices_of(access: g.Access, names: Names) -> Callable[[Frame], Sequence[Ind
     return lambda frame: tuple([getter(frame) for getter in getters])
 
 
-def _part(index: g.Index, names: Names, cache: str) -> Index | Callable[[Frame], Index]:
-    """One index, or what gives it."""
+def _index(index: g.Index, names: Names, cache: str) -> Callable[[Frame], Index]:
+    """Return what gives one index."""
     if isinstance(index, g.Single):
-        return names.number(index.value, cache)
-    ends = [
-        None if end is None else names.number(end, cache) for end in (index.start, index.end)
-    ]
-    if not any(callable(end) for end in ends):
-        return (ends[0], ends[1])  # type: ignore[return-value]
-    start, end = (_constant(part) if not callable(part) else part for part in ends)
+        return _getter(names.number(index.value, cache))
+    start, end = (
+        _nothing if end is None else _getter(names.number(end, cache))
+        for end in (index.start, index.end)
+    )
     return lambda frame: (start(frame), end(frame))
 
 
-def _constant(value: object) -> Callable[[Frame], Index]:
-    return lambda _: value  # type: ignore[return-value]
+def _nothing(frame: Frame) -> None:
+    """What gives an end of a slice that was left out."""
+
+
+def _getter(number: int | Number) -> Number:
+    return number if callable(number) else lambda _: number
 
 
 def bounds_of(
-    start: g.Value, end: g.Value, names: Names, slots: Mapping[str, tuple[int, str]]
+    start: g.Value, end: g.Value, names: Names, slots: Mapping[str, int]
 ) -> Callable[[Frame], tuple[int, int]]:
     """Return what gives the bounds of a loop: literals, sizevars, or scalar variables.
 
@@ -141,27 +137,18 @@ def bounds_of(
     ----------
     start, end : int or str
     names : Names
-    slots : mapping of str to (int, str)
-        The slot and the dtype of each variable that has one.
+    slots : mapping of str to int
+        Of the variables that have one.
     """
     first, last = (_bound(bound, names, slots) for bound in (start, end))
-    if isinstance(first, int) and isinstance(last, int):
-        constant = first, last
-        return lambda _: constant
-    return lambda frame: (
-        first if isinstance(first, int) else first(frame),
-        last if isinstance(last, int) else last(frame),
-    )
+    return lambda frame: (first(frame), last(frame))
 
 
-def _bound(
-    bound: g.Value, names: Names, slots: Mapping[str, tuple[int, str]]
-) -> int | Number:
+def _bound(bound: g.Value, names: Names, slots: Mapping[str, int]) -> Number:
     if not isinstance(bound, str) or bound in names.sizes or bound not in slots:
-        return names.number(bound)
-    name = bound
-    slot, dtype = slots[name]
-    return lambda frame: whole_number(name, dtype, frame.get(slot))
+        return _getter(names.number(bound))
+    name, slot = bound, slots[bound]
+    return lambda frame: whole_number(name, frame.get(slot))
 
 
 def entry_of(access: g.Access, program: Program, names: Names) -> Callable[[Frame], str]:
@@ -172,7 +159,7 @@ def entry_of(access: g.Access, program: Program, names: Names) -> Callable[[Fram
         if isinstance(index, g.Single) and isinstance(index.value, str)
     }
     known: dict[tuple[int, ...], str] = {}
-    getters = [value if callable(value) else _number(value) for value in values.values()]
+    getters = [_getter(value) for value in values.values()]
 
     def name(frame: Frame) -> str:
         numbers = tuple([getter(frame) for getter in getters])
@@ -183,7 +170,3 @@ def entry_of(access: g.Access, program: Program, names: Names) -> Callable[[Fram
         return found
 
     return name
-
-
-def _number(value: int) -> Number:
-    return lambda _: value

@@ -114,7 +114,9 @@ class Transfer(Instruction):
         """Share the array: nobody writes to one."""
         value, target = frame.get(self._source), frame.get(self._target)
         if value.shape != target.shape:
-            raise StepError(f"transfer: expected a value of shape {target.shape}, got {value.shape}")
+            raise StepError(
+                f"transfer: expected a value of shape {target.shape}, got {value.shape}"
+            )
         # A view of a cache would change with it, unseen by the cache's borrowers.
         frame.values[self._target] = value if value.base is None else value.copy()
 
@@ -246,10 +248,7 @@ class Loop(Instruction):
 
     def run(self, frame: Frame) -> bool:
         """Run the body for each value."""
-        for _ in self.rounds(frame):
-            if run_all(self.body, frame):
-                return True
-        return False
+        return any(run_all(self.body, frame) for _ in self.rounds(frame))
 
     def rounds(self, frame: Frame) -> Iterator[int]:
         """Go through the values of the loop's variable, which is set to each."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from taper_runtime.openinfer.link import link as link_program
 from taper_runtime.openinfer.errors import OpenInferError
+from taper_runtime.openinfer.link import link as link_program
 from taper_runtime.openinfer.native import Stretches
 from taper_runtime.openinfer.simulator.compiling import find_slots
 from taper_runtime.openinfer.simulator.devices import level_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.openinfer.graph import Graph
-    from taper_runtime.openinfer.oinf import Model
+    from taper_runtime.openinfer.oinf.reader import Model
 
 _LINKS = ("lenient", "strict")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from taper_runtime.openinfer.errors import StepError
@@ -34,13 +34,22 @@ class Consumer:
         self.events: list[TraceEvent] = []
         self.error: BaseException | None = None
         self._run = run
-        self.thread = Thread(target=self._work, name=f"taper-{block}", daemon=True)
+        self._is_done = Event()
+        self._thread = Thread(target=self._work, name=f"taper-{block}", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the block has ended."""
+        self._is_done.wait()  # join alone takes a thread for ended when it is interrupted
+        self._thread.join()
 
     def _work(self) -> None:
         try:
             self.events = self._run(self.block, self.frame)
         except BaseException as error:  # the caller's thread raises it
             self.error = error
+        finally:
+            self._is_done.set()
 
 
 class Threads:
@@ -79,8 +88,6 @@ class Threads:
         self.is_waiting = True
         self._snapshot = frame.values.copy()
         self._running = [Consumer(block, frame.fork(), self._run) for block in self._blocks]
-        for consumer in self._running:
-            consumer.thread.start()
 
     def join(self, frame: Frame) -> list[TraceEvent]:
         """Wait for the blocks and give ``entry`` the values of the variables that they wrote.
@@ -99,7 +106,7 @@ class Threads:
         """
         consumers = self._running
         for consumer in consumers:
-            consumer.thread.join()
+            consumer.wait()
         self._running, self.is_waiting = [], False
         for consumer in consumers:
             if consumer.error is not None:
@@ -110,7 +117,7 @@ class Threads:
     def end(self) -> None:
         """Wait for the blocks of a step that failed; what they did and met is forgotten."""
         for consumer in self._running:
-            consumer.thread.join()
+            consumer.wait()
         self._running, self._snapshot, self.is_waiting = [], [], False
 
     def _merge(self, frame: Frame, consumers: Sequence[Consumer]) -> None:

@@ -13,6 +13,7 @@ from taper_runtime.openinfer.errors import OpenInferError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
 class State(StrEnum):
     """Whether a variable has its data in memory."""
 
