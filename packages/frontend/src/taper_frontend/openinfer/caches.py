@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
-    from taper_runtime.openinfer.link import LinkedVariable
 
     from taper_frontend.openinfer.scope import Scope
     from taper_runtime.openinfer.graph import Access
+    from taper_runtime.openinfer.link import LinkedVariable
 
 #: One index of an access: a position, the tensor that has it, or the ends of a slice.
 Index = int | str | tuple[int | str | None, int | str | None]
@@ -101,18 +101,18 @@ class Cache:
         axes = make_axes(variable.shape, self.indices, declared.auto_dim, declared.fixed)
         self.axes = axes
         self.rank = sum(axis.is_table for axis in axes)
-        places = {axis.index: place for place, axis in enumerate(axes)}
+        places = {axis.name: place for place, axis in enumerate(axes)}
         self._places = tuple(places[index] for index in self.indices)
         sizes = dict(zip(self.indices, reached, strict=True))
-        self.shape = tuple(self._capacity(axis, sizes.get(axis.index, 0)) for axis in axes)
+        self.shape = tuple(self._capacity(axis, sizes.get(axis.name, 0)) for axis in axes)
 
     def _capacity(self, axis: Axis, reached: int | None) -> int:
         if axis.limit is not None:
             return axis.limit if axis.is_table else axis.base + axis.limit
         if reached is None:
             raise CannotLower(
-                f"{self.name}: a run decides how far index {axis.index} goes, and a state has one "
-                f"size; @fixed({axis.index}=N) would give it a limit"
+                f"{self.name}: a run decides how far index {axis.name} goes, and a state has one "
+                f"size; @fixed({axis.name}=N) would give it a limit"
             )
         return reached if axis.is_table else axis.base + reached
 
@@ -139,7 +139,7 @@ class Cache:
     def count(self, scope: Scope, index: str) -> int | None:
         """Return how much the axis of an index of ``@auto_dim`` has grown; None of another name."""
         for place, axis in enumerate(self.axes):
-            if index and axis.index == index and not axis.is_table:
+            if index and axis.name == index and not axis.is_table:
                 extent = scope.extents[self.name]
                 return self._size(place, extent.least, extent.most) - axis.base
         return None
@@ -297,7 +297,7 @@ class Cache:
                 cut[place] = index
             elif isinstance(index, str):
                 raise CannotLower(
-                    f"{self.name}: a run decides how far index {axis.index} grows, so that the "
+                    f"{self.name}: a run decides how far index {axis.name} grows, so that the "
                     "shape would vary"
                 )
             if isinstance(index, int):
@@ -319,9 +319,9 @@ class Cache:
         if least[axis] == most[axis]:
             return least[axis]
         raise CannotLower(
-            f"{self.name}: the size along {self.axes[axis].index} depends on the steps before "
+            f"{self.name}: the size along {self.axes[axis].name} depends on the steps before "
             f"(from {least[axis]} to {most[axis]}), and a tensor of a plan has one shape; "
-            f"@fixed({self.axes[axis].index}=N) gives a table its size"
+            f"@fixed({self.axes[axis].name}=N) gives a table its size"
         )
 
     def _check_position(self, place: int, index: int | str) -> None:
@@ -331,12 +331,12 @@ class Cache:
             return
         if index < 0:
             raise CannotLower(
-                f"{self.name}: index {axis.index}: expected a position from 0 on, got {index}"
+                f"{self.name}: index {axis.name}: expected a position from 0 on, got {index}"
             )
         if axis.limit is not None and index > axis.limit - axis.is_table:
             what = "positions below" if axis.is_table else "a count of at most"
             raise CannotLower(
-                f"{self.name}: index {axis.index}: expected {what} {axis.limit}, which is its "
+                f"{self.name}: index {axis.name}: expected {what} {axis.limit}, which is its "
                 f"limit in @fixed, got {index}"
             )
 
@@ -349,7 +349,7 @@ class Cache:
         most: Sequence[int],
     ) -> tuple[int, int]:
         """Return the ends of a slice, which have to be known."""
-        index = self.axes[place].index
+        index = self.axes[place].name
         if isinstance(start, str) or isinstance(end, str):
             raise CannotLower(
                 f"{self.name}: a run decides the ends of the slice along {index}, and a tensor of "
