@@ -1,15 +1,22 @@
 """Programs as plans beside the simulator, over several steps."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli_page import taper_command
+pytest.importorskip("taper_frontend")
+
+from cli_page import PAGE, schema, section, taper_command
 from simulated import PROGRAMS, model, simulator
 from taper_frontend.errors import ExportError
 from taper_frontend.openinfer import compile_program
 from taper_runtime import InferenceSession, InputError
+from taper_runtime.cli.parser import command_parser
 from taper_runtime.openinfer import ProgramError, Random, SizeVar, StepError, parse, write_model
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -490,8 +497,36 @@ def taper(capsys, monkeypatch, tmp_path):
 
 
 def test_command(taper):
-    code, out, err = taper("compile", PROGRAMS / "minimal.oi", "m.oinf", "-o", "m.taper")
+    arguments = ("compile", PROGRAMS / "minimal.oi", "m.oinf", "-o", "m.taper", "--json")
+    code, out, err = taper(*arguments)
     assert (code, err) == (0, "")
-    assert "m.taper: " in out
+    shown, form = json.loads(out), schema("compile")
+    assert form == schema("export")
+    assert shown.keys() == form.keys()
+    assert [each["name"] for each in shown["plan"]["inputs"]] == ["x"]
     (y,) = InferenceSession("m.taper").run(None, {"x": np.zeros(4, np.float32)})
     np.testing.assert_allclose(y, 5 * numbers(1, 4))
+
+
+def test_what_is_refused_is_printed_and_nothing_written(taper):
+    Path("p.oi").write_text(GROWING.format(nodes="cache.read A[] >> all;\n cache.write x >> A[2];"))
+    code, _, err = taper("compile", "p.oi", "m.oinf", "-o", "m.taper")
+    assert code == 1
+    assert "p.oi:6:5: A: the size along i depends on the steps before (from 0 to 3)" in err
+    assert not Path("m.taper").exists()
+
+
+def test_inspect_and_outputs(taper):
+    taper("compile", PROGRAMS / "minimal.oi", "m.oinf", "-o", "m.taper", "--outputs", "y,a")
+    code, out, _ = taper("inspect", "m.taper")
+    assert code == 0
+    assert re.search("output +y:.*\\n.*output +a:", out), out
+
+
+def test_page_has_every_option():
+    rows = re.findall(r"^\| \[`taper (\w+)`\].* \| (.*) \|", PAGE, re.M)
+    assert ("compile", command_parser("compile").description) in rows
+    flags = {flag for each in command_parser("compile")._actions for flag in each.option_strings}
+    table = " ".join(re.findall(r"^\| (`-.*?) \|", section("compile"), re.M))
+    stated = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", table))
+    assert stated | {"-h", "--help", "--json"} == flags

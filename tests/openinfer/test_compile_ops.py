@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("taper_frontend")
+
 import openinfer_reference as reference
 from openinfer_samples import ELEMENTWISE, REDUCTIONS, operands, random_values, stored, variants
 from simulated import model

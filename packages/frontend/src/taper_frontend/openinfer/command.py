@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taper_runtime.cli.parser import Result
-from taper_runtime.report import describe_plan, plan_data, size_text
-from taper_runtime.text import printable
+from taper_frontend.cli import saved
 
 if TYPE_CHECKING:
     import argparse
+
+    from taper_runtime.cli.parser import Result
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +32,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def _compile(args: argparse.Namespace) -> Result:
-    from taper_frontend.openinfer.compile import compile_program
+    from taper_frontend.openinfer.compile import compile_program  # imports the whole compiler
 
     plan = compile_program(args.program, args.model, outputs=args.outputs, strict=args.strict)
-    plan.save(args.output)
-    size = args.output.stat().st_size
-    data = {"output": str(args.output), "bytes": size, "plan": plan_data(plan, nodes=False)}
-    place = printable(f"{args.output}: {size_text(size)}")
-    return Result(data, f"{describe_plan(plan, nodes=False)}\n\n{place}")
+    return saved(plan, args.output)
