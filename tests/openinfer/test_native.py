@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.executor import _kernels
+from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_runtime.openinfer.errors import OpenInferError
 from taper_runtime.openinfer.native import Stretches
@@ -161,6 +162,58 @@ def test_a_stretch_gives_what_numpy_gives(program, isa):
     some = run(stretches, calls, arrays, dtypes, wanted, constants)
     for number, got in zip(wanted, some, strict=True):
         np.testing.assert_array_equal(got, results[number - len(arrays)])
+
+
+# -- other shapes ---------------------------------------------------------------------------------
+
+
+def resized(arrays, dtypes, before, after):
+    """Other arrays, with another size for the dims of one size."""
+    shapes = [[after if size == before else size for size in each.shape] for each in arrays]
+    return [array(dtype, shape, 3) for dtype, shape in zip(dtypes, shapes, strict=True)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_one_plan_for_all_sizes_gives_what_a_plan_for_each_gives(program):
+    calls, arrays, dtypes, constants, wanted = program
+    stretches = Stretches()
+    for size in (4, 5, 7, 1, 4, 3):
+        others = resized(arrays, dtypes, 4, size)
+        for number in constants:
+            others[number] = arrays[number]  # their sizes do not vary
+        try:
+            want = run(Stretches(), calls, others, dtypes, wanted, constants)
+        except (OpError, OpenInferError) as error:
+            with pytest.raises(type(error)):
+                run(stretches, calls, others, dtypes, wanted, constants)
+            continue
+        got = run(stretches, calls, others, dtypes, wanted, constants)
+        for mine, theirs in zip(got, want, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_cache_that_grows_needs_no_new_plans(monkeypatch):
+    compile_ = CompiledExecutor.compile
+    plans = []
+    monkeypatch.setattr(
+        CompiledExecutor, "compile", lambda plan, given: plans.append(plan) or compile_(plan, given)
+    )
+    stretches = Stretches()
+    calls = [
+        call("mul", 0, 1),  # [n, 8] keys by a query
+        call("sum_axis", 3, axes=[1]),
+        call("taper.SOFTMAX", 4, axis=0),
+        call("matmul", 5, 2),
+    ]
+    keys, values, query = (array("f32", (40, 8), 1), array("f32", (40, 8), 2), array("f32", (8,)))
+    for count in range(1, 41):
+        arrays = [keys[:count], query, values[:count]]
+        (got,) = run(stretches, calls, arrays, ["f32"] * 3, [6])
+        e = np.exp((keys[:count] * query).sum(1))
+        np.testing.assert_allclose(got, (e / e.sum()) @ values[:count], 1e-4, 1e-5)
+    assert len(plans) == 2
+    assert [len(plan.sizes) for plan in plans] == [0, 1]
 
 
 # -- constants -----------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_data_are_read_when_a_node_needs_them(tmp_path):
     }
     """
     ones = np.ones(1000, np.float32)
-    names = ("w", "unused", *(f"layer.{n}" for nayer in range(5)))
+    names = ("w", "unused", *(f"layer.{n}" for n in range(5)))
     write_model(tmp_path / "m.oinf", dict.fromkeys(names, ones))
     with open_model(tmp_path / "m.oinf") as opened:
         before = opened.bytes_read

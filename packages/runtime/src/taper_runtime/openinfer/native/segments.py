@@ -17,7 +17,7 @@ from taper_runtime.ops.opdef import TensorType, contiguous_strides, is_contiguou
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from taper_runtime.ops.opdef import OpDef
 
@@ -79,6 +79,10 @@ class Segment(NamedTuple):
 
     calls: list[NumberedCall]
     nodes: list[tuple[str, Mapping[str, Any]]] | None
+
+    def pairs(self) -> Iterator[tuple[NumberedCall, tuple[str, Mapping[str, Any]]]]:
+        """Go through the calls of a plan, each with its node."""
+        return zip(self.calls, self.nodes or (), strict=True)
 
 
 class Packed(NamedTuple):
@@ -153,7 +157,7 @@ def _node(call: NumberedCall, types: Mapping[int, Typed]) -> tuple[str, Mapping[
     if node is None:
         return None
     op, attrs = node
-    *given, result = [_tensor_type(each) for each in ends]
+    *given, result = [tensor_type(each) for each in ends]
     try:
         inferred = REGISTRY[op].infer_types(given, attrs)
     except OpError:  # sizes that Taper's op does not take: the largest of no elements
@@ -161,17 +165,37 @@ def _node(call: NumberedCall, types: Mapping[int, Typed]) -> tuple[str, Mapping[
     return (op, attrs) if inferred == (result,) else None
 
 
-def _tensor_type(typed: Typed) -> TensorType:
+def tensor_type(typed: Typed) -> TensorType:
     """Return Taper's type for one of OpenInfer's, whose elements Taper has."""
     dtype, shape = typed
     return TensorType(taper_name(dtype) or dtype, shape)
 
 
+def infer_segment(segment: Segment, given: Mapping[int, TensorType]) -> dict[int, TensorType]:
+    """Return Taper's types of what a plan's calls read and give; sizes may be expressions.
+
+    Raises
+    ------
+    OpError
+        Where an op does not take its inputs for all the sizes.
+    """
+    types = dict(given)
+    for call, (op, attrs) in segment.pairs():
+        inputs = [types[read] for read in call.reads]
+        types[call.value] = REGISTRY[op].infer_type(inputs, attrs)
+    return types
+
+
 class _Builder:
     """Makes the plan of a segment."""
 
-    def __init__(self, types: Mapping[int, Typed], constants: Container[int]) -> None:
-        self._types, self._is_constant = types, constants
+    def __init__(
+        self,
+        types: Mapping[int, TensorType],
+        constants: Container[int],
+        row_major: Container[int],
+    ) -> None:
+        self._types, self._is_constant, self._row_major = types, constants, row_major
         self.tensors: dict[str, TensorSpec] = {}
         self.placements: dict[str, Placement] = {}
         self.nodes: list[PlanNode] = []
@@ -186,15 +210,15 @@ class _Builder:
         inputs = [self._input(read, i, op, full) for i, read in enumerate(call.reads)]
         name = f"v{call.value}"
         role = "output" if call.value in written else "intermediate"
-        self._add(name, _tensor_type(self._types[call.value]), role)
-        view = self._view(inputs[0], name, op, full) if role == "intermediate" else None
+        self._add(name, self._types[call.value], role)
+        view = self._view(inputs[0], call.value, op, full) if role == "intermediate" else None
         if view is not None:
             self.placements[name] = view
         self.nodes.append(PlanNode(op.name, tuple(inputs), (name,), attrs))
 
     def _input(self, value: int, index: int, op: OpDef, attrs: Mapping[str, Any]) -> str:
         name = f"v{value}"
-        type_ = _tensor_type(self._types[value])
+        type_ = self._types[value]
         if value in self._is_constant:
             format_ = None
             if op.packing is not None and op.weights[:1] == (index,):
@@ -214,14 +238,17 @@ class _Builder:
         self.placements[name] = Placement(name, 0, contiguous_strides(spec.storage.shape))
 
     def _view(
-        self, source: str, name: str, op: OpDef, attrs: Mapping[str, Any]
+        self, source: str, value: int, op: OpDef, attrs: Mapping[str, Any]
     ) -> Placement | None:
-        """Return where a result lies row-major in its first input's memory, if it does."""
+        """Return where a result lies in its first input's memory, if it does."""
         if op.view is None:
             return None
         spec, root = self.tensors[source], self.placements[source]
         view = op.view(spec.shape, root.strides, attrs)
-        if view is None or not is_contiguous(self.tensors[name].shape, view.strides):
+        if view is None:
+            return None
+        shape = self._types[value].shape
+        if value in self._row_major and not is_contiguous(shape, view.strides):
             return None
         offset = view.offset * DTYPES[spec.dtype].size
         return Placement(root.root, root.offset + offset, view.strides)
@@ -229,21 +256,24 @@ class _Builder:
 
 def make_plan(
     segment: Segment,
-    types: Mapping[int, Typed],
+    types: Mapping[int, TensorType],
     constants: Container[int],
     writes: Sequence[int],
+    sizes: Mapping[str, tuple[int, int]],
 ) -> tuple[Plan, dict[str, Packed], list[int]]:
     """Return the plan of a segment that numpy does not compute.
 
     Parameters
     ----------
     segment : Segment
-    types : mapping of int to Typed
-        Of all values.
+    types : mapping of int to TensorType
+        Of what the segment reads and gives.
     constants : container of int
         Values that do not change.
     writes : sequence of int
         What the plan is to give, in order.
+    sizes : mapping of str to (int, int)
+        Variables in the types, with what they may be.
 
     Returns
     -------
@@ -254,9 +284,16 @@ def make_plan(
     reads : list of int
         What its inputs are, in order.
     """
-    builder = _Builder(types, constants)
-    for call, (op, attrs) in zip(segment.calls, segment.nodes or (), strict=True):
-        builder.add(call, REGISTRY[op], attrs, writes)
+    nodes = [(call, REGISTRY[op], attrs) for call, (op, attrs) in segment.pairs()]
+    row_major = {
+        read
+        for call, op, _ in nodes
+        for index, read in enumerate(call.reads)
+        if not op.takes_strided(index)
+    }
+    builder = _Builder(types, constants, row_major)
+    for call, op, attrs in nodes:
+        builder.add(call, op, attrs, writes)
     reads = sorted(builder.reads)
     plan = Plan(
         nodes=tuple(builder.nodes),
@@ -265,5 +302,6 @@ def make_plan(
         inputs=tuple([f"v{value}" for value in reads]),
         outputs=tuple([f"v{value}" for value in writes]),
         constants={},
+        sizes=sizes,
     )
     return plan, builder.packed, reads

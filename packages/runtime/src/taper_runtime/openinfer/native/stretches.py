@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_runtime.errors import OpError, PlanFormatError, UnsupportedOpError
 from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
@@ -18,10 +19,13 @@ from taper_runtime.openinfer.native.segments import (
     NumberedCall,
     cut,
     infer,
+    infer_segment,
     make_plan,
     needed,
+    tensor_type,
     written,
 )
+from taper_runtime.openinfer.native.varying import find_pattern, shape_at
 from taper_runtime.openinfer.ops import prepare
 from taper_runtime.plan.validate import validate
 from taper_runtime.providers import Dispatch
@@ -31,13 +35,21 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.openinfer.native.segments import Call, Packed, Shape, Typed
+    from taper_runtime.openinfer.native.segments import Call, Packed, Segment, Shape, Typed
+    from taper_runtime.openinfer.native.varying import Pattern
+    from taper_runtime.ops.opdef import TensorType
 
     #: Arrays in, arrays out.
     Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
-#: Stretches that are kept for constants other than their first ones.
-MAX_COMPILED = 256
+#: Stretches of different calls that are kept for other shapes and constants.
+MAX_FAMILIES = 256
+
+#: Sets of shapes for which the plans of one are kept, where there is none for all of them.
+MAX_SHAPES = 8
+
+#: Plans of one for sizes that vary.
+MAX_GENERALS = 4
 
 
 class Stretch(NamedTuple):
@@ -72,7 +84,7 @@ class Stretches:
     def __init__(self, isa: str | None = None, threads: int = 1) -> None:
         self._settings = Settings(threads, dispatch=Dispatch(isa=active_isa(isa)))
         self._generations = itertools.count(1)
-        self._compiled: dict[str, _Compiled] = {}
+        self._families: dict[str, _Family] = {}
         # By an array's identity and the format; with the array, so that its identity stays its own.
         self._packed: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
 
@@ -91,8 +103,8 @@ class Stretches:
     ) -> Stretch:
         """Return a stretch for inputs of certain shapes.
 
-        Where one was made of the same calls and shapes, and constants of the same shapes, its
-        kernels are used again over these constants.
+        Where one was made of the same calls, and constants of the same shapes, it is used again
+        over these constants; from a second set of shapes on by a plan whose sizes vary.
 
         Parameters
         ----------
@@ -116,39 +128,87 @@ class Stretches:
             for value, call in enumerate(calls, len(shapes))
         ]
         given = list(zip(dtypes, shapes, strict=True))
-        key = repr((numbered, given, sorted(constants), outputs))
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            if len(self._compiled) >= MAX_COMPILED:
-                del self._compiled[next(iter(self._compiled))]
-            compiled = self._compiled[key] = self._compile(numbered, given, constants, outputs)
-        return Stretch(self._bind(compiled, constants))
+        fixed = {number: given[number] for number in sorted(constants)}
+        varying = [number for number in range(len(given)) if number not in fixed]
+        key = repr((numbered, dtypes, fixed, outputs))
+        if key not in self._families:
+            if len(self._families) >= MAX_FAMILIES:
+                del self._families[next(iter(self._families))]
+            self._families[key] = _Family(varying)
+        stretch = _Stretch(numbered, given, constants, outputs)
+        return Stretch(self._bind(self._find(self._families[key], stretch), constants))
+
+    def _find(self, family: _Family, stretch: _Stretch) -> _Compiled:
+        """Return what computes a stretch: that of another of the same calls, if it does."""
+        types = infer(stretch.calls, stretch.given)
+        shapes = tuple([types[number][1] for number in family.varying])
+        found = family.compiled.get(shapes) or family.general(shapes, types)
+        if found is not None:
+            return found
+        segments = cut(needed(stretch.calls, stretch.outputs), types)
+        is_one = len(segments) == 1 and segments[0].nodes is not None
+        if is_one and family.compiled and len(family.generals) < MAX_GENERALS:
+            pattern = find_pattern(next(reversed(family.compiled)), shapes)
+            general = pattern and self._generalize(family, stretch, segments[0], types, pattern)
+            if general is not None:
+                family.generals.append(general)
+                return general.compiled
+        if len(family.compiled) >= MAX_SHAPES:
+            del family.compiled[next(iter(family.compiled))]
+        family.compiled[shapes] = self._compile(stretch, segments, types)
+        return family.compiled[shapes]
+
+    def _generalize(
+        self,
+        family: _Family,
+        stretch: _Stretch,
+        segment: Segment,
+        types: Mapping[int, Typed],
+        pattern: Pattern,
+    ) -> _General | None:
+        """Return what computes all shapes of a pattern; None where a rule asks what they are."""
+        given = {value: tensor_type(types[value]) for value in stretch.constants}
+        for value, shape in zip(family.varying, pattern.shapes, strict=True):
+            given[value] = tensor_type((types[value][0], shape))
+        (writes,) = written([segment], stretch.outputs)
+        try:
+            inferred = infer_segment(segment, given)
+            piece = self._piece(segment, inferred, stretch, writes, pattern.sizes)
+        except (OpError, PlanFormatError, UnsupportedOpError):
+            return None
+        compiled = _in_order(stretch, [piece], [writes])
+        return _General(pattern, {value: inferred[value].shape for value in writes}, compiled)
 
     def _compile(
-        self,
-        calls: Sequence[NumberedCall],
-        given: Sequence[Typed],
-        constants: Mapping[int, np.ndarray],
-        outputs: Sequence[int],
+        self, stretch: _Stretch, segments: Sequence[Segment], types: Mapping[int, Typed]
     ) -> _Compiled:
-        types = infer(calls, given)
-        segments = cut(needed(calls, outputs), types)
-        slots = {value: value for value in range(len(given))}
+        """Return what computes a stretch of one set of shapes."""
+        all_writes = written(segments, stretch.outputs)
         pieces = []
-        for segment, writes in zip(segments, written(segments, outputs), strict=True):
+        for segment, writes in zip(segments, all_writes, strict=True):
             if segment.nodes is None:
                 (call,) = segment.calls
-                pieces.append(_Piece([slots[read] for read in call.reads], _numpy(call, types)))
+                pieces.append(_Piece(list(call.reads), _numpy(call, types)))
             else:
-                plan, packed, reads = make_plan(segment, types, constants, writes)
-                plan = plan._replace(constants=self._stored(packed, constants))
-                validate(plan)
-                executor = CompiledExecutor.compile(plan, self._settings)
-                pieces.append(
-                    _Piece([slots[read] for read in reads], executor.run, executor, packed)
-                )
-            slots.update(zip(writes, itertools.count(len(slots))))
-        return _Compiled(len(given), pieces, [slots[value] for value in outputs])
+                ends = {read for call in segment.calls for read in (*call.reads, call.value)}
+                known = {value: tensor_type(types[value]) for value in ends}
+                pieces.append(self._piece(segment, known, stretch, writes, {}))
+        return _in_order(stretch, pieces, all_writes)
+
+    def _piece(
+        self,
+        segment: Segment,
+        types: Mapping[int, TensorType],
+        stretch: _Stretch,
+        writes: Sequence[int],
+        sizes: Mapping[str, tuple[int, int]],
+    ) -> _Piece:
+        """Compile the plan of a segment."""
+        plan, packed, reads = make_plan(segment, types, stretch.constants, writes, sizes)
+        plan = plan._replace(constants=self._stored(packed, stretch.constants))
+        validate(plan)
+        executor = CompiledExecutor.compile(plan, self._settings)
+        return _Piece(reads, executor.run, executor, packed)
 
     def _bind(self, compiled: _Compiled, constants: Mapping[int, np.ndarray]) -> Run:
         """Return what runs the pieces over constants."""
@@ -181,13 +241,22 @@ class Stretches:
         return self._packed[key][1]
 
 
+class _Stretch(NamedTuple):
+    """What is asked for; see :meth:`Stretches.make`."""
+
+    calls: Sequence[NumberedCall]
+    given: Sequence[Typed]
+    constants: Mapping[int, np.ndarray]
+    outputs: Sequence[int]
+
+
 class _Piece(NamedTuple):
     """A segment that is ready to run.
 
     Attributes
     ----------
     reads : list of int
-        Slots: of a run, the inputs, then what each piece gives.
+        Values; of a :class:`_Compiled`, slots.
     compute : callable
     executor : CompiledExecutor, optional
         Of a plan, with the constants that it was compiled with.
@@ -202,7 +271,7 @@ class _Piece(NamedTuple):
 
 
 class _Compiled(NamedTuple):
-    """The pieces of a stretch.
+    """The pieces of a stretch. Slots of a run are the inputs, then what each piece gives.
 
     Attributes
     ----------
@@ -217,11 +286,68 @@ class _Compiled(NamedTuple):
     results: list[int]
 
 
+def _in_order(
+    stretch: _Stretch, pieces: Sequence[_Piece], writes: Sequence[Sequence[int]]
+) -> _Compiled:
+    """Return pieces that read slots instead of values, given what each of them writes."""
+    slots = {value: value for value in range(len(stretch.given))}
+    made = []
+    for piece, values in zip(pieces, writes, strict=True):
+        made.append(piece._replace(reads=[slots[read] for read in piece.reads]))
+        slots.update(zip(values, range(len(slots), len(slots) + len(values)), strict=True))
+    return _Compiled(len(stretch.given), made, [slots[value] for value in stretch.outputs])
+
+
+class _General(NamedTuple):
+    """What computes all shapes of a pattern.
+
+    Attributes
+    ----------
+    pattern : Pattern
+    outputs : dict of int to tuple of size
+        Shapes of the plan's outputs.
+    compiled : _Compiled
+    """
+
+    pattern: Pattern
+    outputs: dict[int, Shape]
+    compiled: _Compiled
+
+
+class _Family:
+    """Stretches of the same calls over inputs of any shapes.
+
+    Attributes
+    ----------
+    varying : list of int
+        Inputs that are no constants.
+    compiled : dict of tuple to _Compiled
+        By their shapes.
+    generals : list of _General
+    """
+
+    def __init__(self, varying: list[int]) -> None:
+        self.varying = varying
+        self.compiled: dict[tuple[Shape, ...], _Compiled] = {}
+        self.generals: list[_General] = []
+
+    def general(self, shapes: Sequence[Shape], types: Mapping[int, Typed]) -> _Compiled | None:
+        """Return what computes these shapes among others, and gives what it has to."""
+        for pattern, outputs, compiled in self.generals:
+            sizes = pattern.match(shapes)
+            if sizes is not None and all(
+                shape_at(shape, sizes) == types[value][1] for value, shape in outputs.items()
+            ):
+                return compiled
+        return None
+
+
 def _only(compute: Run, reads: list[int], n_inputs: int) -> Run:
     """Return what runs one piece whose outputs are the stretch's."""
-    if reads == [*range(n_inputs)]:
-        return compute
-    return lambda values: compute([values[read] for read in reads])
+    count = len(reads)
+    if reads != [*range(count)]:
+        return lambda values: compute([values[read] for read in reads])
+    return compute if count == n_inputs else lambda values: compute(values[:count])
 
 
 def _all(steps: Sequence[tuple[Run, list[int]]], results: Sequence[int]) -> Run:
