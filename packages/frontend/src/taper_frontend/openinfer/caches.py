@@ -1,6 +1,6 @@
 """Keep persistent variables as states of a plan.
 
-The simulator's box of a cache (:mod:`taper_runtime.openinfer.simulator.caches`) grows; a state has
+The simulator's box of a cache (:mod:`taper_runtime.openinfer.simulator.boxes`) grows; a state has
 one shape. So a state is the box at its largest, and an access takes what the box would be by then:
 that is possible where the program alone tells how large it is, whatever the steps before did.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import filled
 from taper_runtime.openinfer.graph import Single, Slice
-from taper_runtime.openinfer.simulator.caches import Axis, make_axes
+from taper_runtime.openinfer.simulator.boxes import Axis, make_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
