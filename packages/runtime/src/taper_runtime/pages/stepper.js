@@ -2,11 +2,11 @@
 // address. Position 0 is before the first step, position n after the n-th.
 
 class Stepper {
-  // count: of steps. start: what position 0 is called. title(number), group(number), text(number):
+  // count: of steps. unit, start: what one, and position 0, is called. title(number), group(number), text(number):
   // a step in the list, the words above it and those around it, what a search looks through.
   // search: what the search box says. show(position): draws it.
-  constructor({ count, start, title, group, text, search, show }) {
-    Object.assign(this, { count, start, title, group, text, show });
+  constructor({ count, unit, start, title, group, text, search, show }) {
+    Object.assign(this, { count, unit, start, title, group, text, show });
     this.position = 0;
     this.matches = null; // numbers of the steps that the search has found
     this.list = make("select", { class: "steps", size: "24", "aria-label": "Steps" });
@@ -61,7 +61,7 @@ class Stepper {
   go(position) {
     this.position = Math.min(Math.max(position, 0), this.count);
     const at = this.position;
-    this.where.textContent = at === 0 ? `${this.start}, ${this.count} steps` : `step ${at} of ${this.count}`;
+    this.where.textContent = at === 0 ? `${this.start}, ${this.count} ${this.unit}s` : `${this.unit} ${at} of ${this.count}`;
     this.slider.value = String(at);
     this.list.value = String(at);
     this.show(at);
@@ -72,7 +72,7 @@ class Stepper {
     const wanted = text.trim().toLowerCase();
     const numbers = [...Array(this.count).keys()];
     this.matches = wanted ? numbers.filter((number) => this.text(number).includes(wanted)) : null;
-    this.found.textContent = this.matches ? `${this.matches.length} steps, Enter shows the next` : "";
+    this.found.textContent = this.matches ? `${this.matches.length} ${this.unit}s, Enter shows the next` : "";
     this.fillList();
   }
 

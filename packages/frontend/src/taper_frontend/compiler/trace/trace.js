@@ -287,6 +287,7 @@ class TraceView {
     this.card = make("div", { class: "step", "aria-live": "polite", tabindex: "0", role: "group", "aria-label": "The step" });
     this.stepper = new Stepper({
       count: steps.length,
+      unit: "step",
       start: "as lowered",
       title: (number) => `${steps[number].rule}  ${shortenPath(steps[number].node, 22)}`,
       group: (number) => {
