@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from cli_page import check_json, schema
 from simulated import PROGRAMS
 from taper_runtime.cli import main
 from taper_runtime.openinfer import SizeVar, write_model
@@ -47,6 +48,7 @@ def test_json_has_the_variables_and_no_lines(capsys, model):
         "--json",
     )
     data = json.loads(out)
+    check_json(schema("sim"), data)
     assert (code, data["steps"], data["nodes"]) == (0, 3, 12)
     assert data["variables"]["step"]["values"] == "{3}"
     assert data["variables"]["K"]["shape"] == [4, 4]
