@@ -70,19 +70,11 @@ def _relu(arrays: Arrays, settings: Settings, dtype: str) -> Any:
 
 
 def _at_most(x: Any, bound: float) -> Any:
-    return x if bound == np.inf else np.minimum(x, _bound(x, bound))
+    return x if bound == np.inf else np.minimum(x, x.dtype.type(bound))
 
 
 def _at_least(x: Any, bound: float) -> Any:
-    return x if bound == -np.inf else np.maximum(x, _bound(x, bound))
-
-
-def _bound(x: np.ndarray, bound: float) -> Any:
-    """A bound in x's type; of integers, an infinity is the last integer there is."""
-    if x.dtype.kind != "f" and np.isinf(bound):
-        limits = np.iinfo(x.dtype)
-        bound = limits.max if bound > 0 else limits.min
-    return x.dtype.type(bound)
+    return x if bound == -np.inf else np.maximum(x, x.dtype.type(bound))
 
 
 def _clamp(arrays: Arrays, settings: Settings, dtype: str) -> Any:

@@ -229,7 +229,7 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     what = f"{name}, {_TYPES[setting.type]}"
     kind = setting.type
     if kind in ("value", "bound"):
-        return _number(op, name, dtype, value, bound=kind == "bound")
+        return value if _is_no_bound(setting, value) else _number(op, name, dtype, value)
     if kind == "word":
         if not isinstance(value, str) or value not in setting.words:
             fail(op, f"{name} of {', '.join(setting.words)}", shown(value))
@@ -250,7 +250,12 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     return value
 
 
-def _number(op: str, name: str, dtype: str, value: Any, *, bound: bool) -> Any:
+def _is_no_bound(setting: Setting, value: Any) -> bool:
+    """Whether a bound is the infinity that bounds nothing, which any type may be given."""
+    return setting.type == "bound" and type(value) is float and value == setting.default
+
+
+def _number(op: str, name: str, dtype: str, value: Any) -> Any:
     """Return a number of an element type; an integer may be written as 2.0, a bool as 0 or 1."""
     row = DTYPES[dtype]
     if type(value) not in (int, float) and not (type(value) is bool and row.kind == "bool"):
@@ -260,8 +265,6 @@ def _number(op: str, name: str, dtype: str, value: Any, *, bound: bool) -> Any:
         if not fits and (type(value) is int or math.isfinite(value)):
             fail(op, f"{name} from {row.low} to {row.high}, as {dtype} holds", shown(value))
         return float(value)
-    if bound and value in (math.inf, -math.inf):
-        return value
     if not fits or value != int(value):
         fail(op, f"{name}, an integer from {row.low} to {row.high}, as {dtype} holds", shown(value))
     return bool(value) if row.kind == "bool" else int(value)
