@@ -14,8 +14,8 @@ from op_samples import SAMPLED, stored_inputs, type_of
 from plan_files import small_plan
 from random_graphs import random_graph
 from sized_plans import sized_plan
+from stateful_plans import accumulating_plan
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -54,7 +54,7 @@ def plans() -> Iterator[Plan]:
     yield counting()
     yield cumulative()
     yield _with_entries()
-    yield _with_states()
+    yield accumulating_plan(6, 3)
     yield _of_complex_numbers()
     for seed in range(12):
         graph = random_graph(seed)
@@ -105,22 +105,6 @@ def _with_entries() -> Plan:
     places = {name: plan.placements[name] for name in own}
     other = Entry(*block._replace(tensors=own, placements=places), samples=plan.samples)
     return plan._replace(entries={"again": other})
-
-
-def _with_states() -> Plan:
-    """Rows written to a cache in place, a running sum, and random numbers."""
-    graph = Graph()
-    x = graph.add_input("x", "float32", (2, 3))
-    at = graph.add_input("at", "int64", (2,))
-    cache = graph.add_state("cache", np.zeros((6, 3), np.float32))
-    total = graph.add_state("total", np.ones((3,), np.float32))
-    written = graph.add_node("WRITE", [cache, at, graph.add_node("EXP", [x])], {"axis": 0})
-    graph.set_next("cache", written)
-    added = graph.add_node("ADD", [total, graph.add_node("SUM", [written], {"axes": (0,)})])
-    graph.set_next("total", added)
-    graph.set_outputs([graph.add_node("MUL", [added, added])])
-    compile_graph(graph)
-    return make_plan(graph)
 
 
 def _of_complex_numbers() -> Plan:

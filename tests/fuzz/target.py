@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Bytes of all tensors, and nodes, of a plan that is run; CPU seconds of a run, as plans may loop.
 _RUN_BYTES, _RUN_NODES, _RUN_S = 1 << 20, 200, 1.0
 
-#: Callers at the same time, runs of each, frames for them, and seconds that a run may wait and take.
+#: Callers at the same time, runs of each, frames for them, seconds that a run may wait and take.
 _CALLERS, _RUNS, _FRAMES, _CALLERS_S = 3, 2, 2, 20.0
 
 

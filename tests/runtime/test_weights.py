@@ -13,6 +13,7 @@ from taper_runtime.format.container import make_header
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.recipes import Step
 from taper_runtime.plan.weights import WeightSpec
+from weight_swaps import seen_during_swaps
 from weighted_plans import K, Q, expected, weight, weighted_plan
 
 B = weighted_plan().constants["b"]
@@ -383,24 +384,6 @@ def test_no_run_sees_a_mixture():
         session.weights.update_many(each)
         right.add(ran(session).tobytes())
     assert len(right) == len(sets)
-    seen, stop, errors = set(), threading.Event(), []
-
-    def run():
-        try:
-            while not stop.is_set():
-                seen.add(ran(session).tobytes())
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for i in range(200):
-        session.weights.load(sets[i % len(sets)])
-        session.weights.commit()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    seen = seen_during_swaps(session, sets, lambda: ran(session).tobytes())
     assert seen <= right
     assert len(seen) > 1

@@ -10,8 +10,8 @@ import numpy as np
 from fault_plans import bits, counting, cumulative, drawn, layers, opened
 from random_graphs import random_graph
 from sized_plans import sized_arrays, sized_plan
+from stateful_plans import accumulating_plan
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, RunOptions, SessionOptions
 from taper_runtime.errors import RunTimeoutError
@@ -132,25 +132,9 @@ def _hurried(session: InferenceSession, feed: Feed, timeout_s: float) -> None:
         session.run(None, feed, options)
 
 
-def _accumulating() -> Plan:
-    """Rows written to a cache in place, and a running sum."""
-    graph = Graph()
-    x = graph.add_input("x", "float32", (2, 16))
-    at = graph.add_input("at", "int64", (2,))
-    cache = graph.add_state("cache", np.zeros((8, 16), np.float32))
-    total = graph.add_state("total", np.ones((16,), np.float32))
-    written = graph.add_node("WRITE", [cache, at, graph.add_node("EXP", [x])], {"axis": 0})
-    graph.set_next("cache", written)
-    added = graph.add_node("ADD", [total, graph.add_node("SUM", [written], {"axes": (0,)})])
-    graph.set_next("total", added)
-    graph.set_outputs([graph.add_node("MUL", [added, added])])
-    compile_graph(graph)
-    return make_plan(graph)
-
-
 def _stateful() -> Callable[[np.random.Generator], None]:
     """A session of the thread's own; its states go through the same values again and again."""
-    plan, rng = _accumulating(), np.random.default_rng(0)
+    plan, rng = accumulating_plan(8, 16), np.random.default_rng(0)
     feeds = [
         {"x": rng.standard_normal((2, 16)).astype(np.float32), "at": rng.integers(0, 8, 2)}
         for _ in range(_STEPS)

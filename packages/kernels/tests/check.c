@@ -49,13 +49,7 @@ static void on_fault(int sig) {
 }
 #endif
 
-static bool level_available(const char *name) {
-    const char *level;
-    for (size_t i = 0; (level = taper_isa_available(i)) != NULL; i++)
-        if (strcmp(level, name) == 0)
-            return true;
-    return false;
-}
+const taper_level *check_level;
 
 int check_main(int argc, char **argv, const check_case *cases, size_t n_cases,
                const check_case *benches, size_t n_benches) {
@@ -73,15 +67,13 @@ int check_main(int argc, char **argv, const check_case *cases, size_t n_cases,
             return 2;
         }
     }
-    if (isa) {
-        if (!level_available(isa)) {
-            printf("1..0 # SKIP this CPU lacks %s\n", isa);
-            return 0;
-        }
-        host_setenv("TAPER_ISA", isa);
+    const taper_status found = taper_level_find(isa, &check_level);
+    if (isa && found == TAPER_UNKNOWN_ISA) {
+        printf("1..0 # SKIP this CPU lacks %s\n", isa);
+        return 0;
     }
-    if (taper_init() != TAPER_OK) {
-        printf("Bail out! %s\n", taper_status_string(taper_init()));
+    if (found != TAPER_OK) {
+        printf("Bail out! TAPER_ISA: %s\n", taper_status_string(found));
         return 2;
     }
 #if !defined(__SANITIZE_ADDRESS__)
@@ -307,7 +299,7 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
         n->inputs[i].data = NULL;
     }
     size_t position = 0;
-    while ((n->kernel = taper_kernel_next(op, &position)) != NULL) {
+    while ((n->kernel = taper_kernel_next(check_level, op, &position)) != NULL) {
         if (kernel_name && strcmp(n->kernel->name, kernel_name) != 0)
             continue;
         check_descriptors(n->kernel);
@@ -499,7 +491,8 @@ void check_bench(const char *name, double flops, double bytes, void (*fn)(void *
     qsort(samples, (size_t)n, sizeof *samples, by_time);
     printf("{\"name\": \"%s\", \"isa\": \"%s\", \"ns_min\": %.0f, \"ns_median\": %.0f, "
            "\"gflops\": %.2f, \"gbs\": %.2f}\n",
-           name, taper_isa(), samples[0], samples[n / 2], flops / samples[0], bytes / samples[0]);
+           name, taper_level_name(check_level), samples[0], samples[n / 2], flops / samples[0],
+           bytes / samples[0]);
     fflush(stdout);
 }
 
@@ -519,7 +512,7 @@ void check_bench_op(const char *name, const char *op, const char *kernel_name,
     node n;
     if (node_prepare(&n, op, kernel_name, inputs, n_inputs, output, attrs) != TAPER_OK) {
         printf("{\"name\": \"%s\", \"isa\": \"%s\", \"error\": \"unsupported\"}\n", name,
-               taper_isa());
+               taper_level_name(check_level));
         return;
     }
     bench_arg arg = {&n, alloc_aligned(n.work.scratch_bytes, POISON_BYTE)};

@@ -96,6 +96,9 @@ taper_status check_run(const char *op, const char *kernel_name, const taper_tens
 void check_threads(const char *op, const char *kernel_name, const taper_tensor *inputs,
                    int n_inputs, const taper_tensor *output, const void *attrs);
 
+/* The level under test: that of --isa, else the process's default. */
+extern const taper_level *check_level;
+
 /* Times fn(arg) (best and median of repeated runs) and prints {"name","isa","ns_min","ns_median",
  * "gflops","gbs"}; flops and bytes are per call, 0 where meaningless. */
 void check_bench(const char *name, double flops, double bytes, void (*fn)(void *), void *arg);

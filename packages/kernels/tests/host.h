@@ -11,8 +11,6 @@
 void *host_map(size_t usable, uint8_t **end);
 void host_unmap(void *pages, const uint8_t *end);
 
-void host_setenv(const char *name, const char *value);
-
 typedef struct host_thread host_thread;
 
 /* NULL where no thread can be had. */

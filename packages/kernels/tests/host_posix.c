@@ -22,8 +22,6 @@ void host_unmap(void *pages, const uint8_t *end) {
     munmap(pages, (size_t)(end - (uint8_t *)pages) + page_bytes());
 }
 
-void host_setenv(const char *name, const char *value) { setenv(name, value, 1); }
-
 struct host_thread {
     void (*body)(void *);
     void *arg;

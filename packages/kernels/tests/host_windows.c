@@ -25,8 +25,6 @@ void host_unmap(void *pages, const uint8_t *end) {
     VirtualFree(pages, 0, MEM_RELEASE);
 }
 
-void host_setenv(const char *name, const char *value) { _putenv_s(name, value); }
-
 struct host_thread {
     void (*body)(void *);
     void *arg;

@@ -1,5 +1,5 @@
 /*
- * The choice of a level, which a process makes once, from TAPER_ISA.
+ * The default level, which a process chooses once, from TAPER_ISA.
  *
  *     test_choice best        TAPER_ISA is unset or empty
  *     test_choice LEVEL       TAPER_ISA is LEVEL
@@ -7,36 +7,31 @@
  */
 #include "check.h"
 
-static bool takes_best(void) {
-    return taper_init() == TAPER_OK && taper_isa() == taper_isa_available(0) &&
-           taper_kernel_at(0) != NULL;
-}
-
-static bool takes(const char *level) {
-    return taper_init() == TAPER_OK && strcmp(taper_isa(), level) == 0 &&
-           taper_kernel_at(0) != NULL && taper_init() == TAPER_OK;
+static bool takes(const taper_level *expected) {
+    const taper_level *first, *again;
+    return taper_level_find(NULL, &first) == TAPER_OK && first == expected &&
+           taper_level_find(NULL, &again) == TAPER_OK && again == expected;
 }
 
 static bool refuses(void) {
-    size_t position = 0;
-    return taper_init() == TAPER_UNKNOWN_ISA && !taper_isa() && !taper_kernel_at(0) &&
-           !taper_kernel_next("COPY", &position) && taper_max_state_bytes() == 0 &&
-           taper_max_attrs_bytes() == 0;
+    const taper_level *level;
+    return taper_level_find(NULL, &level) == TAPER_UNKNOWN_ISA && !level;
 }
 
-static bool available(const char *name) {
-    const char *level;
-    for (size_t i = 0; (level = taper_isa_available(i)) != NULL; i++)
-        if (strcmp(level, name) == 0)
-            return true;
-    return false;
+/* The level of that name, found without asking for the default; NULL where this CPU lacks it. */
+static const taper_level *named(const char *name) {
+    const taper_level *level;
+    for (size_t i = 0; (level = taper_level_at(i)) != NULL; i++)
+        if (strcmp(taper_level_name(level), name) == 0)
+            break;
+    return level;
 }
 
 int main(int argc, char **argv) {
     const char *expected = argc == 2 ? argv[1] : "", *isa = getenv("TAPER_ISA");
-    const bool good = strcmp(expected, "best") == 0     ? takes_best()
+    const bool good = strcmp(expected, "best") == 0     ? takes(taper_level_at(0))
                       : strcmp(expected, "refuse") == 0 ? refuses()
-                      : available(expected)             ? takes(expected)
+                      : named(expected)                 ? takes(named(expected))
                                                         : refuses(); /* this CPU lacks it */
     printf("1..1\n%s 1 - TAPER_ISA=%s: %s\n", good ? "ok" : "not ok", isa ? isa : "(unset)",
            expected);

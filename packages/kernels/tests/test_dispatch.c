@@ -3,31 +3,52 @@
 
 static void levels(void) {
     size_t n = 0;
-    bool active = false;
-    for (const char *level; (level = taper_isa_available(n)) != NULL; n++) {
-        active = active || level == taper_isa();
+    bool here = false;
+    const taper_level *found;
+    for (const taper_level *level; (level = taper_level_at(n)) != NULL; n++) {
+        const char *name = taper_level_name(level);
+        here = here || level == check_level;
         for (size_t i = 0; i < n; i++)
-            CHECK(strcmp(level, taper_isa_available(i)) != 0, "%s is there twice", level);
+            CHECK(strcmp(name, taper_level_name(taper_level_at(i))) != 0, "%s is there twice",
+                  name);
+        CHECK(taper_level_find(name, &found) == TAPER_OK && found == level, "%s by name", name);
     }
-    CHECK(n > 0 && strcmp(taper_isa_available(n - 1), "baseline") == 0, "the last is the baseline");
-    CHECK(active, "%s is active but not available", taper_isa());
+    CHECK(n > 0 && strcmp(taper_level_name(taper_level_at(n - 1)), "baseline") == 0,
+          "the last is the baseline");
+    CHECK(here, "%s is tested but not here", taper_level_name(check_level));
+    CHECK(taper_level_find("sse9", &found) == TAPER_UNKNOWN_ISA && !found, "no such level");
+    CHECK(taper_level_find("", &found) == TAPER_UNKNOWN_ISA && !found, "a level without a name");
+}
+
+/* Every level has its own kernels, whichever the process uses beside it. */
+static void levels_side_by_side(void) {
+    for (size_t i = 0; taper_level_at(i + 1); i++) {
+        const taper_level *one = taper_level_at(i), *other = taper_level_at(i + 1);
+        size_t a = 0, b = 0;
+        const taper_kernel *k = taper_kernel_next(one, "MATMUL", &a);
+        const taper_kernel *l = taper_kernel_next(other, "MATMUL", &b);
+        CHECK(k && l && k != l && k->run != l->run, "%s and %s", taper_level_name(one),
+              taper_level_name(other));
+    }
 }
 
 /* ---- the list ---- */
 
 static void kernel_list(void) {
     size_t n = 0;
-    for (const taper_kernel *k; (k = taper_kernel_at(n)) != NULL; n++) {
+    for (const taper_kernel *k; (k = taper_kernel_at(check_level, n)) != NULL; n++) {
         CHECK(k->name && *k->name && k->op && *k->op && k->prepare && k->run, "row %zu", n);
         CHECK(k->n_operands >= 1 && k->n_operands <= TAPER_KERNEL_OPERANDS, "%s: inputs", k->name);
         CHECK((uint32_t)k->output && k->output >> 32, "%s: output", k->name);
-        CHECK(k->state_bytes <= taper_max_state_bytes(), "%s: state_bytes", k->name);
-        CHECK(k->attrs_bytes <= taper_max_attrs_bytes(), "%s: attrs_bytes", k->name);
+        CHECK(k->state_bytes <= taper_max_state_bytes(check_level), "%s: state_bytes", k->name);
+        CHECK(k->attrs_bytes <= taper_max_attrs_bytes(check_level), "%s: attrs_bytes", k->name);
         for (size_t i = 0; i < n; i++)
-            CHECK(strcmp(k->name, taper_kernel_at(i)->name) != 0, "%s is there twice", k->name);
+            CHECK(strcmp(k->name, taper_kernel_at(check_level, i)->name) != 0, "%s is there twice",
+                  k->name);
     }
-    CHECK(n > 0, "%s has no kernels", taper_isa());
-    CHECK(!taper_kernel_at(n + 1) && !taper_kernel_at(SIZE_MAX), "past the end");
+    CHECK(n > 0, "%s has no kernels", taper_level_name(check_level));
+    CHECK(!taper_kernel_at(check_level, n + 1) && !taper_kernel_at(check_level, SIZE_MAX),
+          "past the end");
 }
 
 /* What a row states is what it is asked about. */
@@ -67,17 +88,18 @@ static void takes_what_it_states(void) {
 
 /* A row that needs what this CPU lacks is passed over; one for what it has is not. */
 static void rows_need_features(void) {
-    taper_kernel k = *taper_kernel_at(0);
+    taper_kernel k = *taper_kernel_at(check_level, 0);
     k.needs = NULL;
     CHECK(taper_kernel_runs(&k), "nothing");
     k.needs = "no such feature";
     CHECK(!taper_kernel_runs(&k), "%s", k.needs);
-    k.needs = taper_isa();
+    k.needs = taper_level_name(check_level);
     CHECK(taper_kernel_runs(&k), "%s, the level at hand", k.needs);
-    for (size_t row = 0; taper_kernel_at(row); row++) { /* next: those rows alone */
-        const taper_kernel *kernel = taper_kernel_at(row);
+    for (size_t row = 0; taper_kernel_at(check_level, row); row++) { /* next: those rows alone */
+        const taper_kernel *kernel = taper_kernel_at(check_level, row);
         size_t position = row;
-        CHECK((taper_kernel_next(kernel->op, &position) == kernel) == taper_kernel_runs(kernel),
+        CHECK((taper_kernel_next(check_level, kernel->op, &position) == kernel) ==
+                  taper_kernel_runs(kernel),
               "%s", kernel->name);
     }
 }
@@ -85,23 +107,25 @@ static void rows_need_features(void) {
 /* For every op, taper_kernel_next visits its rows of the list, all of them and in order. */
 static void next_walks_in_order(void) {
     size_t position;
-    for (size_t i = 0; taper_kernel_at(i); i++) {
-        const char *op = taper_kernel_at(i)->op;
+    for (size_t i = 0; taper_kernel_at(check_level, i); i++) {
+        const char *op = taper_kernel_at(check_level, i)->op;
         position = 0;
-        for (size_t row = 0; taper_kernel_at(row); row++)
-            if (strcmp(taper_kernel_at(row)->op, op) == 0) {
-                CHECK(taper_kernel_next(op, &position) == taper_kernel_at(row), "%s", op);
+        for (size_t row = 0; taper_kernel_at(check_level, row); row++)
+            if (strcmp(taper_kernel_at(check_level, row)->op, op) == 0) {
+                CHECK(taper_kernel_next(check_level, op, &position) ==
+                          taper_kernel_at(check_level, row),
+                      "%s", op);
                 CHECK(position == row + 1, "%s: position %zu after row %zu", op, position, row);
             }
-        CHECK(!taper_kernel_next(op, &position), "%s: one too many", op);
+        CHECK(!taper_kernel_next(check_level, op, &position), "%s: one too many", op);
     }
     position = 0;
-    CHECK(!taper_kernel_next("NO_SUCH_OP", &position), "an unknown op has no kernel");
+    CHECK(!taper_kernel_next(check_level, "NO_SUCH_OP", &position), "an unknown op has no kernel");
 }
 
 static void attrs_inside_struct(void) {
-    for (size_t row = 0; taper_kernel_at(row); row++) {
-        const taper_kernel *k = taper_kernel_at(row);
+    for (size_t row = 0; taper_kernel_at(check_level, row); row++) {
+        const taper_kernel *k = taper_kernel_at(check_level, row);
         size_t end = 0;
         for (size_t i = 0; i < k->n_attrs; i++) {
             const taper_attr *a = &k->attrs[i];
@@ -118,9 +142,9 @@ static void attrs_inside_struct(void) {
 static void prepare_survives(void) {
     enum { MOST_INPUTS = 4 };
     taper_tensor inputs[MOST_INPUTS];
-    void *attrs = calloc(1, taper_max_attrs_bytes() + 1);
-    for (size_t row = 0; taper_kernel_at(row); row++) {
-        const taper_kernel *k = taper_kernel_at(row);
+    void *attrs = calloc(1, taper_max_attrs_bytes(check_level) + 1);
+    for (size_t row = 0; taper_kernel_at(check_level, row); row++) {
+        const taper_kernel *k = taper_kernel_at(check_level, row);
         for (size_t i = 0; i < k->n_attrs; i++)
             if (k->attrs[i].type == TAPER_ATTR_STRING)
                 *(const char **)(void *)((char *)attrs + k->attrs[i].offset) = "";
@@ -142,7 +166,7 @@ static void prepare_survives(void) {
                       taper_status_string(status));
                 check_free(state);
             }
-        memset(attrs, 0, taper_max_attrs_bytes());
+        memset(attrs, 0, taper_max_attrs_bytes(check_level));
     }
     free(attrs);
 }
@@ -195,6 +219,7 @@ static void statuses(void) {
 int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"levels", levels},
+        {"levels_side_by_side", levels_side_by_side},
         {"kernel_list", kernel_list},
         {"takes_what_it_states", takes_what_it_states},
         {"rows_need_features", rows_need_features},

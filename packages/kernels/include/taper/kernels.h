@@ -6,7 +6,7 @@
  *
  *   1. describe the node: a taper_call with its input and output tensors (dtype, shape, strides;
  *      data may still be NULL) and its attrs, laid out as the kernel's attr descriptors say;
- *   2. walk the op's kernels of the active ISA level in order of preference (taper_kernel_next),
+ *   2. walk the op's kernels of an ISA level in order of preference (taper_kernel_next),
  *      and call prepare() of each that takes such tensors (taper_kernel_takes) until one accepts.
  *      prepare() looks at shapes only, fills
  *      call->state (state_bytes, given by the caller) and says how much work there is: a number of
@@ -206,28 +206,32 @@ typedef struct taper_library {
 
 /* -- the kernels of this library --------------------------------------------------------------- */
 
-/* Chooses the ISA level: TAPER_ISA if set, else the best this CPU and OS support. Called by the
- * functions below; calling it first lets a caller report TAPER_UNKNOWN_ISA with its own words. */
-taper_status taper_init(void);
-/* The active level ("avx512"), and the i-th level this build has and this CPU supports, best
- * first; NULL past the end. */
-const char *taper_isa(void);
-const char *taper_isa_available(size_t i);
+/* An ISA level: the kernels that are compiled for one set of CPU instructions. Kernels of several
+ * levels can be used side by side. */
+typedef struct taper_level taper_level;
 
-/* The i-th kernel of the active level, in order of preference; NULL past the end. */
-const taper_kernel *taper_kernel_at(size_t i);
+/* The i-th level that this build has and this CPU supports, best first; NULL past the end. */
+const taper_level *taper_level_at(size_t i);
+/* "avx512", "avx2", "baseline", "neon". */
+const char *taper_level_name(const taper_level *level);
+/* The level of that name; with NULL the process's default: TAPER_ISA if it is set when this is
+ * first asked, else the best. TAPER_UNKNOWN_ISA, and *level is NULL, where it is not here. */
+taper_status taper_level_find(const char *name, const taper_level **level);
+
+/* The level's i-th kernel, in order of preference; NULL past the end. */
+const taper_kernel *taper_kernel_at(const taper_level *level, size_t i);
 /* Does this CPU have what the kernel needs beyond the level? */
 bool taper_kernel_runs(const taper_kernel *kernel);
-/* First kernel at or after position *position for op whose needs this CPU has; moves *position past
- * it. NULL when none. */
-const taper_kernel *taper_kernel_next(const char *op, size_t *position);
+/* The level's first kernel at or after position *position for op whose needs this CPU has; moves
+ * *position past it. NULL when none. */
+const taper_kernel *taper_kernel_next(const taper_level *level, const char *op, size_t *position);
 /* Does the kernel state the dtypes and formats of these tensors? Only then prepare() is asked. */
 bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call);
 
-/* Upper bound of state_bytes and attrs_bytes over all kernels: lets a caller use one buffer for
- * every candidate. */
-size_t taper_max_state_bytes(void);
-size_t taper_max_attrs_bytes(void);
+/* Upper bound of state_bytes and attrs_bytes over a level's kernels: lets a caller use one buffer
+ * for every candidate. */
+size_t taper_max_state_bytes(const taper_level *level);
+size_t taper_max_attrs_bytes(const taper_level *level);
 
 #ifdef __cplusplus
 }

@@ -35,8 +35,8 @@ typedef struct taper_probe {
     double (*run)(void *memory, size_t bytes, int64_t passes);
 } taper_probe;
 
-/* The probe of that name at that level; NULL where this build or this CPU lacks it. */
-const taper_probe *taper_probe_find(const char *isa, const char *name);
+/* The level's probe of that name; NULL where there is none, or this CPU lacks what it needs. */
+const taper_probe *taper_probe_find(const taper_level *level, const char *name);
 
 typedef struct taper_measurement {
     double work; /* of all workers */

@@ -13,7 +13,7 @@ typedef enum taper_status {
     TAPER_NO_MEMORY = 2,    /* an allocation failed */
     TAPER_BAD_INDEX = 3,    /* an index tensor holds a value outside the indexed dimension */
     TAPER_BAD_ARGUMENT = 4, /* an argument outside its documented range */
-    TAPER_UNKNOWN_ISA = 5,  /* TAPER_ISA names a level that does not exist or this CPU lacks */
+    TAPER_UNKNOWN_ISA = 5,  /* an ISA level that does not exist or this CPU lacks */
     TAPER_STOPPED = 6,      /* the caller asked for the end of the run */
     TAPER_CALL_FAILED = 7   /* code of the caller's that the run called says that it failed */
 } taper_status;

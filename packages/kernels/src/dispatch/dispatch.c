@@ -1,4 +1,4 @@
-/* The list of kernel tables, and the choice of the one that fits this CPU. */
+/* The lists of kernel tables, one for each ISA level, and which of them this CPU can run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,14 +18,14 @@ TAPER_ISA_LIST(TAPER_DECLARE_ISA)
     static const taper_family *const families_##isa[] = {TAPER_FAMILY_LIST(TAPER_FAMILY_ROW, isa)};
 TAPER_ISA_LIST(TAPER_ISA_TABLE)
 
-typedef struct level {
+struct taper_level {
     const char *name;
     const taper_family *const *families;
     const taper_probes *probes;
-} level;
+};
 
 #define TAPER_LEVEL_ROW(isa) {#isa, families_##isa, &taper_probes__##isa},
-static const level levels[] = {TAPER_ISA_LIST(TAPER_LEVEL_ROW)}; /* best first */
+static const taper_level levels[] = {TAPER_ISA_LIST(TAPER_LEVEL_ROW)}; /* best first */
 
 enum {
     N_LEVELS = sizeof levels / sizeof levels[0],
@@ -33,48 +33,49 @@ enum {
     N_FAMILIES = 0 TAPER_FAMILY_LIST(TAPER_COUNT_FAMILY, any)
 };
 
-/* Written once with the same value by whoever comes first; reading it is a plain pointer load. */
-static const level *active;
-
-static const level *level_at(size_t i, const taper_cpuid *id) {
+static const taper_level *level_at(size_t i, const taper_cpuid *id) {
     for (size_t l = 0; l < N_LEVELS; l++)
         if (taper_cpu_has(id, levels[l].name) && i-- == 0)
             return &levels[l];
     return NULL;
 }
 
-taper_status taper_init(void) {
-    if (__atomic_load_n(&active, __ATOMIC_ACQUIRE))
-        return TAPER_OK;
+const taper_level *taper_level_at(size_t i) {
     const taper_cpuid id = taper_cpuid_read();
-    const char *forced = getenv("TAPER_ISA");
-    const level *chosen = NULL;
-    if (forced && *forced) {
-        for (size_t i = 0; (chosen = level_at(i, &id)) != NULL; i++)
-            if (strcmp(chosen->name, forced) == 0)
-                break;
-    } else {
-        chosen = level_at(0, &id);
+    return level_at(i, &id);
+}
+
+static const taper_level *level_named(const char *name) {
+    const taper_cpuid id = taper_cpuid_read();
+    const taper_level *level;
+    for (size_t i = 0; (level = level_at(i, &id)) != NULL; i++)
+        if (strcmp(level->name, name) == 0)
+            break;
+    return level;
+}
+
+static const taper_level *default_level(void) {
+    /* Written once with the same value by whoever comes first. */
+    static const taper_level *chosen;
+    const taper_level *level = __atomic_load_n(&chosen, __ATOMIC_ACQUIRE);
+    if (!level) {
+        const char *forced = getenv("TAPER_ISA");
+        level = forced && *forced ? level_named(forced) : taper_level_at(0);
+        __atomic_store_n(&chosen, level, __ATOMIC_RELEASE);
     }
-    if (!chosen)
-        return TAPER_UNKNOWN_ISA;
-    __atomic_store_n(&active, chosen, __ATOMIC_RELEASE);
-    return TAPER_OK;
+    return level;
 }
 
-const char *taper_isa(void) { return taper_init() == TAPER_OK ? active->name : NULL; }
-
-const char *taper_isa_available(size_t i) {
-    const taper_cpuid id = taper_cpuid_read();
-    const level *l = level_at(i, &id);
-    return l ? l->name : NULL;
+taper_status taper_level_find(const char *name, const taper_level **level) {
+    *level = name ? level_named(name) : default_level();
+    return *level ? TAPER_OK : TAPER_UNKNOWN_ISA;
 }
 
-const taper_kernel *taper_kernel_at(size_t i) {
-    if (taper_init() != TAPER_OK)
-        return NULL;
+const char *taper_level_name(const taper_level *level) { return level->name; }
+
+const taper_kernel *taper_kernel_at(const taper_level *level, size_t i) {
     for (size_t f = 0; f < N_FAMILIES; f++) {
-        const taper_family *family = active->families[f];
+        const taper_family *family = level->families[f];
         if (i < family->count)
             return &family->kernels[i];
         i -= family->count;
@@ -89,9 +90,9 @@ bool taper_kernel_runs(const taper_kernel *kernel) {
     return taper_cpu_has(&id, kernel->needs);
 }
 
-const taper_kernel *taper_kernel_next(const char *op, size_t *position) {
+const taper_kernel *taper_kernel_next(const taper_level *level, const char *op, size_t *position) {
     const taper_kernel *kernel;
-    while ((kernel = taper_kernel_at((*position)++)) != NULL)
+    while ((kernel = taper_kernel_at(level, (*position)++)) != NULL)
         if (strcmp(kernel->op, op) == 0 && taper_kernel_runs(kernel))
             return kernel;
     return NULL;
@@ -116,34 +117,28 @@ bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {
     return true;
 }
 
-const taper_probe *taper_probe_find(const char *isa, const char *name) {
+const taper_probe *taper_probe_find(const taper_level *level, const char *name) {
     const taper_cpuid id = taper_cpuid_read();
-    const level *l;
-    for (size_t i = 0; (l = level_at(i, &id)) != NULL; i++) {
-        if (strcmp(l->name, isa) != 0)
-            continue;
-        for (size_t p = 0; p < l->probes->count; p++) {
-            const taper_probe *probe = &l->probes->probes[p];
-            if (strcmp(probe->name, name) == 0 &&
-                (!probe->needs || taper_cpu_has(&id, probe->needs)))
-                return probe;
-        }
+    for (size_t p = 0; p < level->probes->count; p++) {
+        const taper_probe *probe = &level->probes->probes[p];
+        if (strcmp(probe->name, name) == 0 && (!probe->needs || taper_cpu_has(&id, probe->needs)))
+            return probe;
     }
     return NULL;
 }
 
-size_t taper_max_state_bytes(void) {
+size_t taper_max_state_bytes(const taper_level *level) {
     size_t max = 0;
     const taper_kernel *kernel;
-    for (size_t i = 0; (kernel = taper_kernel_at(i)) != NULL; i++)
+    for (size_t i = 0; (kernel = taper_kernel_at(level, i)) != NULL; i++)
         max = kernel->state_bytes > max ? kernel->state_bytes : max;
     return max;
 }
 
-size_t taper_max_attrs_bytes(void) {
+size_t taper_max_attrs_bytes(const taper_level *level) {
     size_t max = 0;
     const taper_kernel *kernel;
-    for (size_t i = 0; (kernel = taper_kernel_at(i)) != NULL; i++)
+    for (size_t i = 0; (kernel = taper_kernel_at(level, i)) != NULL; i++)
         max = kernel->attrs_bytes > max ? kernel->attrs_bytes : max;
     return max;
 }
@@ -199,7 +194,7 @@ const char *taper_status_string(taper_status status) {
     case TAPER_BAD_ARGUMENT:
         return "an argument is outside its documented range";
     case TAPER_UNKNOWN_ISA:
-        return "TAPER_ISA names a level this build or this CPU does not have";
+        return "this build or this CPU does not have that ISA level";
     case TAPER_STOPPED:
         return "the run was stopped";
     case TAPER_CALL_FAILED:

@@ -9,7 +9,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
-from taper_runtime.text import nearest
+from taper_runtime.text import unknown
 
 if TYPE_CHECKING:
     import os
@@ -173,7 +173,7 @@ def unregister_kernel(name: str) -> None:
         If there is none of this name, listing those that exist.
     """
     if name not in _KERNELS:
-        raise InputError(f"unknown kernel {name!r}; expected one of {list(_KERNELS)}")
+        raise InputError(unknown("kernel", name, _KERNELS))
     del _KERNELS[name]
 
 
@@ -224,12 +224,8 @@ def _key(name: str, target: str) -> str:
         raise InputError(f"kernel {name!r}: expected an op without blocks, got {key!r}")
     if key in REGISTRY or key.count(".") >= 1:
         return key
-    near = nearest(key, REGISTRY)
-    hint = f"did you mean {near!r}? " if near else ""
-    raise InputError(
-        f"kernel {name!r}: unknown op {key!r}; {hint}expected an ATen target such as "
-        f"'aten.relu.default', or one of {', '.join(REGISTRY)}"
-    )
+    text = unknown("op", key, REGISTRY)
+    raise InputError(f"kernel {name!r}: {text}, or an ATen target such as 'aten.relu.default'")
 
 
 def _add(kernel: UserKernel, replace: bool) -> None:

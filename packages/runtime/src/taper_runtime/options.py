@@ -124,6 +124,10 @@ def _device(name: str, value: object) -> str:
     return str(parse_device(value))
 
 
+def _isa(name: str, value: object) -> str | None:
+    return None if value is None else _text(name, value)
+
+
 def _limits(name: str, value: object) -> Limits:
     return check_limits(value)
 
@@ -327,6 +331,10 @@ class SessionOptions(_Options):
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. A session whose device is not there is refused; here
         that is every one but the CPU.
+    isa : str or None
+        The ISA level whose kernels compute: ``"avx512"``, ``"avx2"``, ``"baseline"`` or ``"neon"``.
+        None is that of ``TAPER_ISA``, or where that is not set the best of this CPU. Sessions of
+        one process may have different ones. A session whose level is not there is refused.
     load_mode : str
         ``"map"``, or ``"copy"`` for files that another process may change or truncate while they
         are in use: see :func:`taper_runtime.load`.
@@ -392,6 +400,7 @@ class SessionOptions(_Options):
     strict_native: bool
     executor: str
     device: str
+    isa: str | None
     load_mode: str
     limits: Limits
     memory_planning: _MemoryPlanning
@@ -423,6 +432,7 @@ class SessionOptions(_Options):
         "strict_native": (False, _flag),
         "executor": (EXECUTORS[0], _one_of(EXECUTORS)),
         "device": (CPU_DEVICE, _device),
+        "isa": (None, _isa),
         "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
         "limits": (Limits(), _limits),
         "memory_planning": (MemoryPlanning(), _planning),

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from taper_runtime.executor import _kernels
+from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import (
     Settings,
@@ -246,7 +246,7 @@ def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
     start = min((begin for step in profile.fastest for begin, end, _ in step if end), default=0)
     events = node_events(profile.steps, profile.fastest, start)
     with open(path, "w") as file:
-        write_trace(file, events, {"threads": profile.threads})
+        write_trace(file, events, {"isa": active_isa(), "threads": profile.threads})
 
 
 def node_events(
@@ -295,5 +295,4 @@ def write_trace(
     file: IO[str], events: list[dict[str, object]], other: Mapping[str, object]
 ) -> None:
     """Write events, and what else is known of them."""
-    other = {"isa": _kernels.active_isa(), **other}
     json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)

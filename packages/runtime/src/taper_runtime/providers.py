@@ -42,10 +42,13 @@ class Dispatch(NamedTuple):
         In order of preference: ``NativeCPU``, ``Numpy`` and those of users' kernels.
     delegates : mapping of str to type of Delegate
         By backend. The regions of a backend that is absent are run as the graphs that they are.
+    isa : str or None
+        The level of our kernels; None is that of ``TAPER_ISA``, else the best of this CPU.
     """
 
     providers: tuple[str, ...] = OURS
     delegates: Mapping[str, type[Delegate]] = _NO_DELEGATES
+    isa: str | None = None
 
     def without_numpy(self) -> Dispatch:
         """Return what remains where numpy is not to compute anything."""

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.profile import node_events, write_trace
@@ -44,8 +45,9 @@ class RecordingExecutor(Executor):
         When recording began, in nanoseconds since the epoch.
     """
 
-    def __init__(self, executor: CompiledExecutor | StagedExecutor) -> None:
+    def __init__(self, executor: CompiledExecutor | StagedExecutor, isa: str) -> None:
         self.executor = executor
+        self._isa = isa
         self.start_ns = time.time_ns()
         self._origin = time.monotonic_ns()
         self._runs: list[_Run] = []
@@ -55,7 +57,7 @@ class RecordingExecutor(Executor):
     @classmethod
     def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
-        return cls(CompiledExecutor.compile(plan, settings))
+        return cls(CompiledExecutor.compile(plan, settings), active_isa(settings.dispatch.isa))
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
@@ -117,5 +119,5 @@ class RecordingExecutor(Executor):
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
         path = f"{prefix}_{stamp}_{rest // 10**6:03d}.json"
         with open(path, "x") as file:
-            write_trace(file, events, {"runs_missed": self._missed})
+            write_trace(file, events, {"isa": self._isa, "runs_missed": self._missed})
         return path

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
+from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor._pool import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
@@ -91,8 +92,8 @@ class InferenceSession:
     UnsupportedOpError
         If a node is one that no provider computes, or with ``strict_native`` none but numpy.
     InputError
-        On an argument of another type, an unknown provider or model, a device that is not there, or
-        if the plan has a delegate that the options do not allow.
+        On an argument of another type, an unknown provider or model, a device or an ISA level that
+        is not there, or if the plan has a delegate that the options do not allow.
     OSError
         If the file cannot be opened, or is no regular file.
     MemoryError
@@ -728,7 +729,7 @@ def _compile(
 
         check_delegates(plan, options)
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
-    dispatch = Dispatch(computing(providers), delegates)
+    dispatch = Dispatch(computing(providers), delegates, active_isa(options.isa))
     if options.strict_native:
         dispatch = dispatch.without_numpy()
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
@@ -745,7 +746,7 @@ def _record(executor: Any, options: SessionOptions) -> RecordingExecutor:
         raise InputError("enable_profiling: expected the compiled executor, got another")
     from taper_runtime.recording import RecordingExecutor
 
-    return RecordingExecutor(executor)
+    return RecordingExecutor(executor, active_isa(options.isa))
 
 
 def _severity(options: SessionOptions) -> int:

@@ -32,6 +32,17 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(word, list(known), 1)), None)
 
 
+def unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """Say that there is no such ``what``: the known word that ``word`` is like, and all there are.
+
+    ``"unknown pass 'folds'; did you mean 'fold'? expected one of 'fold', 'fuse'"``.
+    """
+    known = list(dict.fromkeys(known))
+    near = nearest(word, known)
+    hint = f"did you mean {near!r}? " if near else ""
+    return f"unknown {what} {word!r}; {hint}expected one of {', '.join(map(repr, known)) or 'none'}"
+
+
 def counted(count: int, what: str) -> str:
     """Return ``"1 node"`` or ``"2 nodes"``."""
     return f"{count} {what}{'' if count == 1 else 's'}"

@@ -11,7 +11,7 @@ from taper_frontend.compiler.c_delegate import compile_region
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import CannotDelegate, ExportError
 from taper_runtime.c_delegate import CDelegate
-from taper_runtime.text import nearest
+from taper_runtime.text import unknown
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -76,10 +76,7 @@ def find_backend(name: str) -> Backend:
         If there is none, listing those that exist.
     """
     if name not in _BACKENDS:
-        known = sorted(_BACKENDS)
-        near = nearest(name, known)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ExportError(f"unknown delegate {name!r}; {hint}expected one of {known}")
+        raise ExportError(unknown("delegate", name, sorted(_BACKENDS)))
     return _BACKENDS[name]
 
 

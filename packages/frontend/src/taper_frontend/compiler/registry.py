@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from taper_frontend.compiler.pipeline import Group, Pass, Stage, name_of
 from taper_frontend.compiler.stages import STAGES
 from taper_frontend.errors import ExportError
-from taper_runtime.text import nearest
+from taper_runtime.text import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,7 +81,7 @@ def unregister_pass(name: str) -> None:
         If there is none of this name, listing those that exist.
     """
     if name not in _REGISTERED:
-        raise _unknown(name, list(_REGISTERED))
+        raise ExportError(unknown("pass", name, list(_REGISTERED)))
     del _REGISTERED[name]
 
 
@@ -112,7 +112,7 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
     known |= {name: registered.run for name, registered in _REGISTERED.items()}
     for pass_ in passes:
         if isinstance(pass_, str) and pass_ not in known:
-            raise _unknown(pass_, pass_names())
+            raise ExportError(unknown("pass", pass_, pass_names()))
     return tuple([known[pass_] if isinstance(pass_, str) else pass_ for pass_ in passes])
 
 
@@ -138,7 +138,7 @@ def _placed(passes: tuple[Pass, ...], registered: _Registered) -> tuple[Pass, ..
         return passes
     found = _insert(passes, target, registered)
     if found is None:
-        raise _unknown(target, [name for name, _ in _walk(passes)])
+        raise ExportError(unknown("pass", target, [name for name, _ in _walk(passes)]))
     return found
 
 
@@ -155,10 +155,3 @@ def _insert(
             made = replace(pass_, steps=inside) if isinstance(pass_, Stage) else Group(*inside)
             return (*passes[:i], made, *passes[i + 1 :])
     return None
-
-
-def _unknown(name: str, known: Sequence[str]) -> ExportError:
-    near = nearest(name, known)
-    hint = f"did you mean {near!r}? " if near else ""
-    listed = ", ".join(map(repr, dict.fromkeys(known))) or "none"
-    return ExportError(f"unknown pass {name!r}; {hint}expected one of {listed}")

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from taper_runtime.executor.taper cimport (
-    taper_kernel, taper_run_args, taper_status, taper_step, taper_tensor
+    taper_kernel, taper_level, taper_run_args, taper_status, taper_step, taper_tensor
 )
 
 
@@ -11,6 +11,11 @@ cdef class Buffer:
     cdef readonly size_t size
     cdef void *block
     cdef size_t mapped  # bytes of the block, where the system itself gave it; else 0
+
+
+cdef class Level:
+    cdef const taper_level *level
+    cdef str name
 
 
 cdef class ExternalKernel:

@@ -6,7 +6,7 @@ threads; others reach it by the functions in ``_kernels.pxd``. There is no per-o
 structs are filled from the kernels' own descriptors, and ops meet kernels by name.
 
 - :class:`Buffer`: memory that C reads and writes.
-- ISA levels, kernels, the machine's limits.
+- :class:`Level`: ISA levels, their kernels, the machine's limits.
 - :class:`ExternalKernel`: a kernel of a user's library.
 - :class:`Candidate` and :class:`Selection`: the kernels of an op, and which serves a node.
 - :class:`PreparedNode`: one node that a kernel accepted. Shapes and attrs are fixed; data pointers
@@ -85,28 +85,60 @@ cdef int _format_code(str name) except -2:
     return code
 
 
+cdef class Level:
+    """An ISA level that this CPU has."""
+
+
+cdef dict _levels():
+    cdef Level level
+    cdef dict levels = {}
+    while taper_level_at(len(levels)) != NULL:
+        level = Level.__new__(Level)
+        level.level = taper_level_at(len(levels))
+        level.name = taper_level_name(level.level).decode()
+        levels[level.name] = level
+    return levels
+
+
+# By name, best first.
+cdef dict LEVELS = _levels()
+
+
+cdef Level _level(isa):
+    """The level of that name, or with None the process's default."""
+    cdef const taper_level *level = NULL
+    cdef Level found = LEVELS.get(isa)
+    if found is not None:
+        return found
+    there = f"expected one of {', '.join(LEVELS)} on this CPU"
+    if isa is not None:
+        raise InputError(f"isa: {there}, got {isa!r}")
+    if taper_level_find(NULL, &level) != TAPER_OK:
+        raise TaperError(f"TAPER_ISA={os.environ.get('TAPER_ISA')!r}: {there}")
+    return LEVELS[taper_level_name(level).decode()]
+
+
 def available_isas():
     """Names of the ISA levels this build has and this CPU supports, best first."""
-    names = []
-    while taper_isa_available(len(names)) != NULL:
-        names.append(taper_isa_available(len(names)).decode())
-    return names
+    return list(LEVELS)
 
 
-def active_isa():
-    """Name of the level in use.
+def active_isa(isa=None):
+    """Name of the level whose kernels are used where ``isa`` is asked for.
+
+    Parameters
+    ----------
+    isa : str, optional
+        A level. Without one it is that of ``TAPER_ISA``, else the best.
 
     Raises
     ------
+    InputError
+        If the level does not exist or this CPU lacks it.
     TaperError
-        If ``TAPER_ISA`` names a level that does not exist or that this CPU lacks.
+        If ``TAPER_ISA`` names such a level.
     """
-    if taper_init() != TAPER_OK:
-        raise TaperError(
-            f"TAPER_ISA={os.environ.get('TAPER_ISA')!r}: "
-            f"expected one of {', '.join(available_isas())} on this CPU"
-        )
-    return taper_isa().decode()
+    return _level(isa).name
 
 
 def cpu_count():
@@ -145,7 +177,7 @@ def measure(isa, probe, workers, Buffer memory, each, passes):
     (float, int) or None
         Operations or bytes of all workers, and nanoseconds. None where this CPU has no such probe.
     """
-    cdef const taper_probe *found = taper_probe_find(isa.encode(), probe.encode())
+    cdef const taper_probe *found = taper_probe_find(_level(isa).level, probe.encode())
     cdef taper_measurement result
     cdef taper_status status
     cdef int32_t count = workers
@@ -170,13 +202,13 @@ cdef dict _describe(const taper_kernel *kernel):
     return attrs
 
 
-def list_kernels():
-    """The kernels of the active level in order of preference, as (name, op, {attr: type})."""
-    active_isa()
+def list_kernels(isa=None):
+    """The kernels of a level in order of preference, as (name, op, {attr: type})."""
+    cdef Level level = _level(isa)
     cdef size_t i = 0
     kernels = []
-    while taper_kernel_at(i) != NULL:
-        kernel = taper_kernel_at(i)
+    while taper_kernel_at(level.level, i) != NULL:
+        kernel = taper_kernel_at(level.level, i)
         kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(kernel)))
         i += 1
     return kernels
@@ -190,25 +222,26 @@ cdef str _operand_text(uint64_t operand):
     return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
 
 
-def kernel_signatures(op):
+def kernel_signatures(op, isa=None):
     """What each kernel of an op takes and gives, in order of preference: which combinations exist.
 
     Parameters
     ----------
     op : str
+    isa : str, optional
 
     Returns
     -------
     list of str
         As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
     """
-    active_isa()
     cdef const taper_kernel *kernel
+    cdef Level level = _level(isa)
     cdef bytes name = op.encode()
     cdef size_t position = 0
     signatures = []
     while True:
-        kernel = taper_kernel_next(name, &position)
+        kernel = taper_kernel_next(level.level, name, &position)
         if kernel == NULL:
             return signatures
         inputs = [_operand_text(kernel.inputs[i]) for i in range(kernel.n_operands)]
@@ -406,7 +439,7 @@ cdef size_t _attr_bytes(int type) noexcept:
 cdef list find_candidates(kernels, op, attrs):
     """The kernels for a node of ``op``, in order of preference.
 
-    kernels : ExternalKernels; None stands for those that the active level of our library has
+    kernels : ExternalKernels; a str or None stands for those that our library has of that ISA level
 
     Raises
     ------
@@ -415,15 +448,18 @@ cdef list find_candidates(kernels, op, attrs):
     """
     cdef list candidates = []
     cdef ExternalKernel external
+    cdef Level level
     cdef bytes name = op.name.encode()
     cdef const taper_kernel *kernel
-    cdef size_t position = 0
-    for external in kernels:
-        if external is not None:
+    cdef size_t position
+    for each in kernels:
+        if isinstance(each, ExternalKernel):
+            external = each
             candidates.append(_candidate(external.kernel, external, op, attrs))
             continue
+        level, position = _level(each), 0
         while True:
-            kernel = taper_kernel_next(name, &position)
+            kernel = taper_kernel_next(level.level, name, &position)
             if kernel == NULL:
                 break
             candidates.append(_candidate(kernel, None, op, attrs))
@@ -568,8 +604,9 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     inputs : sequence of (TensorType, strides) or None
         Strides in elements of what stores the tensor; None where an optional input is absent.
     outputs : sequence of (TensorType, strides)
-    kernels : sequence of ExternalKernel or None
-        In order of preference; None stands for those of the active level of our library.
+    kernels : sequence of ExternalKernel, str or None
+        In order of preference; a str stands for those of our library of that ISA level, None for
+        those of the default one.
 
     Returns
     -------
@@ -581,7 +618,6 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     InternalError
         If a kernel's attr descriptors differ from the op's definition.
     """
-    active_isa()
     cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
     operands = [(None, ()) if operand is None else operand for operand in (*inputs, *outputs)]
     types = tuple([type_ for type_, _ in operands])
@@ -609,9 +645,16 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     return None if node.selection.chosen is None else node
 
 
+cdef size_t _own_state_bytes():
+    return max([taper_max_state_bytes((<Level>each).level) for each in LEVELS.values()])
+
+
+cdef size_t _OWN_STATE_BYTES = _own_state_bytes()
+
+
 cdef size_t max_state_bytes() noexcept:
-    """Bytes that the state of any kernel needs."""
-    return max(taper_max_state_bytes(), _external_state_bytes)
+    """Bytes that the state of any kernel needs, of whichever level."""
+    return max(_OWN_STATE_BYTES, _external_state_bytes)
 
 
 cdef int64_t now() noexcept nogil:

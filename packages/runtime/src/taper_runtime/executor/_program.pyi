@@ -56,7 +56,7 @@ class Step:
         outputs: list[Operand],
         label: str,
         threads: int,
-        kernels: Sequence[ExternalKernel | None] = (),
+        kernels: Sequence[ExternalKernel | str | None] = (),
         host: Host | None = None,
         control: Control | None = None,
     ) -> None: ...

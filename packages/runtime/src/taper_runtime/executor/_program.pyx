@@ -17,7 +17,6 @@ from taper_runtime.executor._kernels cimport Buffer, find_candidates, is_served,
 from taper_runtime.executor.taper cimport *
 
 from taper_runtime.errors import InputError
-from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor.size_table import SizeTable
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES
 from taper_runtime.sizes import Size
@@ -212,8 +211,9 @@ cdef class Step:
         What to call the node in an error.
     threads : size
         How many threads it keeps busy.
-    kernels : list of ExternalKernel or None
-        What may serve it, in order of preference; None stands for the kernels of our library.
+    kernels : list of ExternalKernel, str or None
+        What may serve it, in order of preference; a str or None stands for the kernels of our
+        library of that ISA level.
     host : Host, optional
         What computes it where they do not.
     control : Control, optional
@@ -381,7 +381,6 @@ cdef class Program:
         self, inputs, outputs, n_constants, steps, bodies, restores,
         threads, variables, tensor_bytes, refuse, Order order=None
     ):
-        active_isa()
         self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
         self.n_inputs = len(self.inputs)
         self.n_external = len(self.inputs) + len(self.outputs)

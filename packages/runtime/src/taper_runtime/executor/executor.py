@@ -167,8 +167,8 @@ def output_types(plan: Plan, node: PlanNode) -> list[TensorType]:
     return [plan.tensors[name].type for name in node.outputs]
 
 
-def refuse(nodes: Sequence[tuple[Plan, PlanNode]], providers: Sequence[str]) -> None:
-    """Raise for nodes, each with its plan, that none of the providers computes."""
+def refuse(nodes: Sequence[tuple[Plan, PlanNode]], dispatch: Dispatch) -> None:
+    """Raise for nodes, each with its plan, that nothing in ``dispatch`` computes."""
     if not nodes:
         return
     from taper_runtime.report import call_text, type_text
@@ -182,11 +182,11 @@ def refuse(nodes: Sequence[tuple[Plan, PlanNode]], providers: Sequence[str]) -> 
         )
         lines.append(f"    of {inputs} -> {outputs}")
     for op in dict.fromkeys(node.op for _, node in nodes):
-        signatures = _kernels.kernel_signatures(op) or ["none"]
+        signatures = _kernels.kernel_signatures(op, dispatch.isa) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
     why = (
         "strict_native=True, but no native kernel serves"
-        if NATIVE in providers
-        else f"no provider of {', '.join(providers)} serves"
+        if NATIVE in dispatch.providers
+        else f"no provider of {', '.join(dispatch.providers)} serves"
     )
     raise UnsupportedOpError("\n".join([why, *lines]))

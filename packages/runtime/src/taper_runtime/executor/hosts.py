@@ -50,13 +50,13 @@ class Servers(NamedTuple):
 
     Attributes
     ----------
-    kernels : list of ExternalKernel or None
-        In C; None stands for those of our library.
+    kernels : list of ExternalKernel, str or None
+        In C; a str or None stands for those of our library of that ISA level.
     host : Host or None
         What computes the node where none of them does.
     """
 
-    kernels: list[ExternalKernel | None]
+    kernels: list[ExternalKernel | str | None]
     host: Host | None
 
 
@@ -94,10 +94,10 @@ def find_servers(
 
         delegate = make_delegate(plan, node, dispatch.delegates[backend])
         return Servers([], delegate_host(delegate, backend, label))
-    kernels: list[ExternalKernel | None] = []
+    kernels: list[ExternalKernel | str | None] = []
     for provider in dispatch.providers:
         if provider == NATIVE:
-            kernels.append(None)
+            kernels.append(dispatch.isa)
         elif provider == NUMPY:
             blocks = [partial(block_function, plan, block, dispatch) for block in node.blocks]
             return Servers(kernels, numpy_host(op, blocks))

@@ -89,7 +89,7 @@ class InterpretedExecutor(Executor):
         nodes = () if plan.sizes else tuple(filter(plan.is_executed, plan.nodes))
         made = [_make_step(plan, node, dispatch) for node in nodes]
         unserved = [node for node, step in zip(nodes, made, strict=True) if step is None]
-        refuse([(plan, node) for node in unserved], dispatch.providers)
+        refuse([(plan, node) for node in unserved], dispatch)
         steps = [step for step in made if step is not None]
         return cls(plan, steps, settings)
 

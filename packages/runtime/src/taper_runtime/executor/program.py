@@ -133,7 +133,7 @@ def _make_order(
 def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:
     """Raise for steps of a program that nothing serves."""
     found = {site.step: (site.plan, site.node) for site in sites(plan, dispatch)}
-    refuse([found[index] for index in indices], dispatch.providers)
+    refuse([found[index] for index in indices], dispatch)
 
 
 def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:

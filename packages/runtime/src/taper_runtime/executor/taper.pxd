@@ -7,7 +7,6 @@ cdef extern from "taper/status.h" nogil:
         TAPER_OK
         TAPER_UNSUPPORTED
         TAPER_BAD_INDEX
-        TAPER_UNKNOWN_ISA
         TAPER_STOPPED
         TAPER_CALL_FAILED
 
@@ -105,13 +104,18 @@ cdef extern from "taper/kernels.h" nogil:
         const taper_kernel *kernels
 
     bint taper_kernel_runs(const taper_kernel *kernel)
-    taper_status taper_init()
-    const char *taper_isa()
-    const char *taper_isa_available(size_t i)
-    const taper_kernel *taper_kernel_at(size_t i)
-    const taper_kernel *taper_kernel_next(const char *op, size_t *position)
+
+    ctypedef struct taper_level:
+        pass
+
+    const taper_level *taper_level_at(size_t i)
+    const char *taper_level_name(const taper_level *level)
+    taper_status taper_level_find(const char *name, const taper_level **level)
+    const taper_kernel *taper_kernel_at(const taper_level *level, size_t i)
+    const taper_kernel *taper_kernel_next(
+        const taper_level *level, const char *op, size_t *position)
     bint taper_kernel_takes(const taper_kernel *kernel, const taper_call *call)
-    size_t taper_max_state_bytes()
+    size_t taper_max_state_bytes(const taper_level *level)
 
 
 cdef extern from "taper/run.h" nogil:
@@ -198,7 +202,7 @@ cdef extern from "taper/machine.h" nogil:
     int64_t taper_memory_bytes()
     void *taper_map_memory(size_t bytes)
     void taper_unmap_memory(void *memory, size_t bytes)
-    const taper_probe *taper_probe_find(const char *isa, const char *name)
+    const taper_probe *taper_probe_find(const taper_level *level, const char *name)
     taper_status taper_measure(
         const taper_probe *probe, int32_t workers, void *memory, size_t bytes, int64_t passes,
         taper_measurement *result)

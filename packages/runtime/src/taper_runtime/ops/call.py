@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.ops.control import check_types, own
+from taper_runtime.ops.control import check_types, no_samples, own
 from taper_runtime.ops.opdef import (
     Attr,
     Attrs,
     BlockFunction,
     OpDef,
-    Sample,
     Signature,
     TensorType,
 )
 from taper_runtime.ops.rules import MANY, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -82,11 +81,6 @@ def _evaluate_delegate(
     return own(blocks[0](inputs[1:]))
 
 
-def _no_samples() -> Iterator[Sample]:
-    """A sample has no blocks; tests run graphs and plans."""
-    yield from ()
-
-
 OPS = (
     OpDef(
         name="CALL",
@@ -96,7 +90,7 @@ OPS = (
         blocks=1,
         infer=_infer_call,
         evaluate=_evaluate_call,
-        samples=_no_samples,
+        samples=no_samples,
         native=False,
         attrs={"arguments": Attr("string", "{}")},
     ),
@@ -109,7 +103,7 @@ OPS = (
         blocks=1,
         infer=_infer_delegate,
         evaluate=_evaluate_delegate,
-        samples=_no_samples,
+        samples=no_samples,
         native=False,
         attrs={"backend": Attr("string")},
     ),

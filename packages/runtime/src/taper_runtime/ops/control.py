@@ -160,7 +160,7 @@ def own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(np.array(array, order="C") for array in arrays)
 
 
-def _no_samples() -> Iterator[Sample]:
+def no_samples() -> Iterator[Sample]:
     """A sample has no blocks; tests run graphs and plans."""
     yield from ()
 
@@ -174,7 +174,7 @@ OPS = (
         blocks=2,
         infer=_infer_if,
         evaluate=_evaluate_if,
-        samples=_no_samples,
+        samples=no_samples,
         native=False,
     ),
     OpDef(
@@ -186,7 +186,7 @@ OPS = (
         blocks=2,
         infer=_infer_while,
         evaluate=_evaluate_while,
-        samples=_no_samples,
+        samples=no_samples,
         native=False,
         attrs={"carries": Attr("int")},
         carries=lambda attrs, block: attrs["carries"] if block else 0,
@@ -201,7 +201,7 @@ OPS = (
         blocks=1,
         infer=_infer_scan,
         evaluate=_evaluate_scan,
-        samples=_no_samples,
+        samples=no_samples,
         native=False,
         attrs={"carries": Attr("int", 0), "xs": Attr("int")},
         carries=lambda attrs, block: attrs["carries"],

@@ -1,0 +1,362 @@
+"""Keep the tensors and nodes of a graph, indexed by who makes and who reads them."""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import wraps
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from taper_frontend.compiler.graph.constants import visible
+from taper_frontend.compiler.graph.listener import Listener
+from taper_frontend.compiler.graph.node import ABSENT
+from taper_runtime.errors import InternalError
+from taper_runtime.ops.opdef import Signature, TensorType
+from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
+from taper_runtime.plan.plan import TensorSpec
+from taper_runtime.sizes import Size, size_at, variables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Self
+
+    import numpy as np
+
+    from taper_frontend.compiler.graph.constants import Constant
+    from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.graph.state import State
+
+_Graph = TypeVar("_Graph", bound="Structure")
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+
+def changes(
+    method: Callable[Concatenate[_Graph, _Args], _Result],
+) -> Callable[Concatenate[_Graph, _Args], _Result]:
+    """Have a method that changes a graph refuse a frozen one."""
+
+    @wraps(method)
+    def checked(graph: _Graph, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        if graph.is_frozen:
+            raise InternalError(f"{method.__name__}: the graph is frozen, as its passes have run")
+        return method(graph, *args, **kwargs)
+
+    return checked
+
+
+class Structure:
+    """What a graph is made of, and what can be asked of it: tensors, nodes, and who reads what.
+
+    The indices of producers and consumers are kept here; :class:`.building.Builder` adds to them,
+    :class:`.graph.Graph` rewrites.
+
+    Attributes
+    ----------
+    sizes : dict of str to tuple of int
+        The size variables, each with its least and its largest value. What the graph says of sizes
+        holds from 1 on; the planner finds whether it does for 0.
+    examples : dict of str to int
+        A typical value of each, for what has to be weighed.
+    origins : dict of str to tuple of str and int
+        For each size variable that no input's dim gives: an int64 tensor that a node makes, and
+        which of its elements, in row-major order, is the value. That tensor is used as an output
+        is.
+    inputs : list of str
+    outputs : list of str
+        A name may stand there twice.
+    tensors : dict of str to TensorSpec
+        Type and role (input, state, constant or intermediate) of every tensor.
+    constants : dict of str to Constant
+        What the tensors of role constant are: parameters, literals, or recipes over such.
+    states : list of State
+        What lives across runs.
+    listener : Listener
+        Hears of every change; :class:`taper_frontend.compiler.trace.Recorder` is one.
+    is_frozen : bool
+        Whether changing it raises :class:`InternalError`; see :meth:`freeze`.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, tuple[int, int]] | None = None,
+        examples: Mapping[str, int] | None = None,
+    ) -> None:
+        self.sizes = dict(sizes or {})
+        self.examples = dict(examples or {})
+        self.origins: dict[str, tuple[str, int]] = {}
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self.tensors: dict[str, TensorSpec] = {}
+        self.constants: dict[str, Constant] = {}
+        self.states: list[State] = []
+        self.listener = Listener()
+        self.is_frozen = False
+        self._nodes: dict[str, Node] = {}  # by their first output
+        self._producers: dict[str, Node] = {}  # by each of their outputs
+        # tensor -> first outputs of the nodes that read it (a dict as an ordered set)
+        self._consumers: dict[str, dict[str, None]] = {}
+        self._order: tuple[Node, ...] | None = None
+        self._next_suffix: dict[str, int] = {}
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """Nodes by the name of their first output, unordered; see :meth:`order`."""
+        return MappingProxyType(self._nodes)
+
+    def is_constant(self, tensor: str) -> bool:
+        """Whether ``tensor`` depends on constants alone, and is none that a run computes."""
+        return tensor in self.constants
+
+    def value(self, tensor: str) -> np.ndarray | None:
+        """Return the value of a constant that may be looked at; None of any other tensor.
+
+        See :func:`taper_frontend.compiler.graph.constants.visible`.
+        """
+        return visible(self.constants[tensor]) if tensor in self.constants else None
+
+    def producer(self, tensor: str) -> Node | None:
+        """Return the node that makes ``tensor``; None for inputs, states and constants."""
+        return self._producers.get(tensor)
+
+    def consumers(self, tensor: str) -> list[Node]:
+        """Return the nodes that read ``tensor``, each once however often it does."""
+        return [self._nodes[output] for output in self._consumers[tensor]]
+
+    def input_types(self, node: Node) -> list[TensorType | None]:
+        """Return the types of the inputs of ``node``; None for those that are absent."""
+        return self._types(node.inputs)
+
+    def output_types(self, node: Node) -> list[TensorType]:
+        """Return the types of the outputs of ``node``."""
+        return [self.tensors[name].type for name in node.outputs]
+
+    @property
+    def signature(self) -> Signature:
+        """The types of the inputs and the outputs."""
+        ends = (self.inputs, self.outputs)
+        inputs, outputs = (tuple(self.tensors[name].type for name in end) for end in ends)
+        return Signature(inputs, outputs)
+
+    def typical(self, size: int) -> int:
+        """Return what ``size`` is at the examples of the size variables."""
+        return size_at(size, self.examples)
+
+    def nbytes(self, tensor: str) -> int:
+        """Return the bytes that ``tensor`` has at the examples of the size variables."""
+        return self.typical(self.tensors[tensor].nbytes)
+
+    def is_static(self, node: Node) -> bool:
+        """Whether no size that ``node`` reads or makes is for the inputs to decide."""
+        groups = [self.tensors[name].shape for name in (*node.reads, *node.outputs)]
+        groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
+        return not any(isinstance(size, Size) for group in groups for size in group)
+
+    @property
+    def reads(self) -> list[str]:
+        """What a run is given: the inputs, then the states."""
+        return [*self.inputs, *(state.name for state in self.states)]
+
+    @property
+    def writes(self) -> list[str]:
+        """What a run gives: the outputs, then the states' next values."""
+        return [*self.outputs, *(state.next for state in self.states)]
+
+    def is_output(self, tensor: str) -> bool:
+        """Whether ``tensor`` is an output of the graph or the next value of a state."""
+        return tensor in self.outputs or any(state.next == tensor for state in self.states)
+
+    def is_used(self, tensor: str) -> bool:
+        """Whether a node reads ``tensor``, a run gives it, or it gives a size its value."""
+        return bool(self._consumers[tensor]) or self.is_output(tensor) or self.is_origin(tensor)
+
+    def is_origin(self, tensor: str) -> bool:
+        """Whether an element of ``tensor`` is the value of a size variable."""
+        return any(tensor == origin for origin, _ in self.origins.values())
+
+    @property
+    def kept(self) -> list[str]:
+        """What is read beside the nodes: what a run gives, and what gives sizes their values."""
+        return [*self.writes, *dict.fromkeys(origin for origin, _ in self.origins.values())]
+
+    def needs(self, node: Node) -> list[str]:
+        """Return what has to be computed before ``node``: its inputs, and the sizes it depends on.
+
+        A size that a node computes is one of those that stand in the types of the outputs and in
+        the attrs.
+        """
+        if not self.origins:
+            return node.reads
+        found = [self.origins[name][0] for name in self.variables(node) if name in self.origins]
+        return list(dict.fromkeys([*node.reads, *found]))
+
+    def variables(self, node: Node) -> set[str]:
+        """Return the size variables in the types of the outputs of ``node`` and in its attrs.
+
+        Those in its blocks are among them.
+        """
+        groups = [self.tensors[name].shape for name in node.outputs]
+        groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
+        found = {atom.text for group in groups for size in group for atom in variables(size)}
+        for block in node.blocks:
+            found.update(*map(block.variables, block.nodes.values()))
+        return found
+
+    def sole_consumer(self, tensor: str) -> Node | None:
+        """Return the one node that sees ``tensor``.
+
+        None if there are others, it is an output, or it gives a size its value.
+        """
+        consumers = self._consumers[tensor]
+        if len(consumers) != 1 or self.is_output(tensor) or self.is_origin(tensor):
+            return None
+        return self._nodes[next(iter(consumers))]
+
+    def order(self) -> list[Node]:
+        """Return the nodes in a topological order: as they were added wherever that is possible.
+
+        Raises
+        ------
+        InternalError
+            If the nodes form a cycle.
+        """
+        if self._order is None:
+            self._order = tuple(self._sorted())
+        return list(self._order)
+
+    def copy(self) -> Self:
+        """Return a graph of its own, without the listener; arrays are shared."""
+        twin = type(self)(self.sizes, self.examples)
+        twin.origins = dict(self.origins)
+        twin.inputs, twin.outputs = list(self.inputs), list(self.outputs)
+        twin.tensors, twin.constants = dict(self.tensors), dict(self.constants)
+        twin.states = [copy(state) for state in self.states]
+        twin._consumers = {name: dict(readers) for name, readers in self._consumers.items()}
+        for node in self._nodes.values():
+            twin._insert(node.copy())
+        twin._next_suffix = dict(self._next_suffix)
+        return twin
+
+    # -- indices ----------------------------------------------------------------------------------
+
+    def unique_name(self, base: str) -> str:
+        """Return ``base``, or ``base_1``, ``base_2``... where that is taken.
+
+        Names that a plan's file keeps for itself get a ``_`` in front.
+        """
+        if base == METADATA_NAME or base.startswith(SAMPLE_PREFIX):
+            base = f"_{base}"
+        if base not in self.tensors:
+            return base
+        suffix = self._next_suffix.get(base, 1)
+        while f"{base}_{suffix}" in self.tensors:
+            suffix += 1
+        self._next_suffix[base] = suffix + 1
+        return f"{base}_{suffix}"
+
+    def _check_exists(self, name: str) -> None:
+        if name not in self.tensors:
+            raise InternalError(f"no tensor {name!r} in the graph")
+
+    def _check_present(self, node: Node) -> None:
+        if self._nodes.get(node.output) is not node:
+            raise InternalError(f"node {node.output!r} is not in the graph")
+
+    def _types(self, names: Sequence[str]) -> list[TensorType | None]:
+        return [None if name == ABSENT else self.tensors[name].type for name in names]
+
+    @changes
+    def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:
+        name = self.unique_name(base)
+        self.tensors[name] = TensorSpec(name, type_.dtype, type_.shape, role, type_.format)
+        self._consumers[name] = {}
+        self.listener.touch(name)
+        return name
+
+    @changes
+    def _insert(self, node: Node) -> None:
+        """Put a node whose outputs are tensors already into the indices."""
+        self._nodes[node.output] = node
+        self._producers.update(dict.fromkeys(node.outputs, node))
+        self._link(node)
+
+    def _link(self, node: Node) -> None:
+        self.listener.touch(*node.outputs)
+        for name in node.reads:
+            self._consumers[name][node.output] = None
+        for block in node.blocks:
+            block._share_sizes(self)
+            block.listener = _Within(self, node)
+        self._order = None
+
+    def _unlink(self, node: Node) -> None:
+        for name in node.reads:
+            self._consumers[name].pop(node.output, None)
+        self._order = None
+
+    @changes
+    def _drop_node(self, node: Node) -> None:
+        self._check_present(node)
+        self.listener.touch(*node.outputs)
+        self._unlink(node)
+        del self._nodes[node.output]
+        for name in node.outputs:
+            del self._producers[name]
+
+    def _share_sizes(self, around: Structure) -> None:
+        """Have the size variables of the graph around this one."""
+        if self.sizes is not around.sizes:
+            self.sizes, self.examples = around.sizes, around.examples
+            for node in self._nodes.values():
+                for block in node.blocks:
+                    block._share_sizes(self)
+
+    def _sorted(self) -> Iterable[Node]:
+        """Depth-first over the nodes as they were added, each after its producers."""
+        done: set[str] = set()
+        open_: set[str] = set()
+        for root in self._nodes:
+            stack = [root]
+            while stack:
+                name = stack[-1]
+                if name in done:
+                    stack.pop()
+                    continue
+                node = self._nodes[name]
+                needs = self.needs(node)
+                producers = [self._producers[t].output for t in needs if t in self._producers]
+                waiting = [producer for producer in producers if producer not in done]
+                if not waiting:
+                    stack.pop()
+                    done.add(name)
+                    yield node
+                    continue
+                if name in open_:
+                    raise InternalError(f"the graph has a cycle through {name!r}")
+                open_.add(name)
+                stack += reversed(waiting)
+
+
+class _Within(Listener):
+    """Tells the graph around a block of its changes: as changes of the node that has the block."""
+
+    def __init__(self, graph: Structure, node: Node) -> None:
+        self._graph, self._node = graph, node
+
+    def touch(self, *names: str) -> None:
+        """Tell that the node has changed."""
+        self._graph.listener.touch(*self._node.outputs)
+
+    def enter(self, stage: str, pass_: str) -> None:
+        """Tell that a pass begins."""
+        self._graph.listener.enter(stage, pass_)
+
+    def leave(self) -> None:
+        """Tell that the pass has ended."""
+        self._graph.listener.leave()
+
+    def fired(self, rule: str, node: str) -> None:
+        """Tell that ``rule`` was applied inside."""
+        self._graph.listener.fired(rule, self._node.output)
