@@ -85,7 +85,7 @@ def find_servers(
     block_function : callable
         Gives a block of the node as an evaluator calls it.
     """
-    if not node.blocks and all([provider in OURS for provider in dispatch.providers]):
+    if not node.blocks and all(provider in OURS for provider in dispatch.providers):
         return _ours(node.op, dispatch.providers)
     op = REGISTRY[node.op]
     label = f"{node.output} ({node.op})"

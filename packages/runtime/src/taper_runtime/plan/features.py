@@ -27,11 +27,11 @@ def features(plan: Plan) -> list[str]:
     specs = [spec for entry in entries for spec in entry.tensors.values()]
     states = {spec.name for spec in plan.tensors.values() if spec.role == "state"}
     used = {
-        "blocks": any([node.blocks for entry in entries for node in entry.nodes]),
-        "complex": any([spec.is_complex for spec in specs]),
-        "delegates": any([has_delegates(entry.nodes) for entry in entries]),
+        "blocks": any(node.blocks for entry in entries for node in entry.nodes),
+        "complex": any(spec.is_complex for spec in specs),
+        "delegates": any(has_delegates(entry.nodes) for entry in entries),
         "entries": bool(plan.entries),
-        "origins": any([entry.origins for entry in entries]),
+        "origins": any(entry.origins for entry in entries),
         "weights": bool(plan.weights),
         "zero_states": not states <= plan.constants.keys(),
     }
@@ -40,7 +40,7 @@ def features(plan: Plan) -> list[str]:
 
 def has_delegates(nodes: Iterable[PlanNode]) -> bool:
     """Whether one of the nodes, or of those in their blocks, is a delegate's."""
-    return any([node.op == "CALL_DELEGATE" for node in with_inner(nodes)])
+    return any(node.op == "CALL_DELEGATE" for node in with_inner(nodes))
 
 
 def with_inner(nodes: Iterable[PlanNode]) -> Iterator[PlanNode]:

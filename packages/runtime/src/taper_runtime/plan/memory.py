@@ -109,7 +109,7 @@ def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, Exte
         if type(placement.offset) is not Size and not is_size(placement.offset):
             fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
         if type(strides) is not tuple or not all(
-            [type(stride) is Size or is_integer(stride) for stride in strides]
+            type(stride) is Size or is_integer(stride) for stride in strides
         ):
             fail(f"{field}.strides", "expected an array of integers", strides)
         rank = len(spec.storage.shape)
