@@ -131,6 +131,24 @@ def test_blocks():
         link(parse("block entry { branch entry; }", ""), MODEL)
 
 
+def test_branches_in_one_another():
+    chain = [f"block b{i} {{ branch b{i + 1}; }}" for i in range(40)]
+    text = "block entry { branch b0; }\n" + "\n".join(chain) + "\nblock b40 {}"
+    with pytest.raises(ProgramError) as raised:
+        link(parse(text, ""), MODEL)
+    assert str(raised.value) == (
+        "34:1: expected at most 32 branches in one another, got more on the way to block 'b32'"
+    )
+
+
+def test_very_many_problems_end():
+    text = "".join(f"op add(x{i}, y{i}) >> z{i};" for i in range(5000))
+    with pytest.raises(ProgramError) as raised:
+        link(parse(f"block entry {{ {text} }}"), MODEL)
+    assert len(raised.value.problems) == 1000
+    assert str(raised.value).endswith("and 950 more problems")
+
+
 def test_a_block_is_inside_the_loops_around_all_branches_to_it():
     loops = "loop a (l in 0..2) { branch b; } "
     link(parse(f"{PROGRAM}block entry {{ {loops} }} block b {{ op add(W[l], y) >> y; }}"), MODEL)

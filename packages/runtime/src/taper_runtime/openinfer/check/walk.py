@@ -39,13 +39,22 @@ def walk(context: Context) -> list[Step]:
     if ENTRY not in graph.blocks:
         context.report(f"expected a block {shown(ENTRY)}, which a step runs, got none")
     around: dict[str, Mapping[str, range | None]] = {}
+    depths: dict[str, int] = {}  # how many branches lead to a block, one inside the other
     for name in _order(context):
         steps = list(_nodes(context, graph.blocks[name].nodes, name, around.get(name, {}), 0))
+        depth = depths.get(name, 0)
+        if depth == MAX_DEPTH + 1:  # deeper ones are not said again
+            context.report(
+                f"expected at most {MAX_DEPTH} branches in one another, got more on the way to "
+                f"block {shown(name)}",
+                graph.blocks[name].place,
+            )
         for step in steps:
             if isinstance(step.node.kind, Branch):
                 for target in (step.node.kind.then, step.node.kind.otherwise):
                     if target is not None:
                         around[target] = _common(around.get(target), step.loops)
+                        depths[target] = max(depths.get(target, 0), depth + 1)
         found += steps
     return found
 
@@ -65,7 +74,7 @@ def _order(context: Context) -> list[str]:
     blocks = context.graph.blocks
     targets = {name: _targets(context, name) for name in blocks}
     found: list[str] = []
-    path: list[str] = []  # of blocks that have been begun, each branching to the next
+    path: dict[str, None] = {}  # blocks that have been begun, each branching to the next
     begun: set[str] = set()
     starts = [iter([*(name for name in blocks if name != ENTRY), *(ENTRY,) * (ENTRY in blocks)])]
     while starts:
@@ -73,15 +82,16 @@ def _order(context: Context) -> list[str]:
         if name is None:
             starts.pop()
             if path:
-                found.append(path.pop())
+                found.append(path.popitem()[0])
         elif name in path:
-            circle = " -> ".join([*path[path.index(name) :], name])
+            names = [*path]
+            circle = " -> ".join([*names[names.index(name) :], name])
             context.report(
                 f"expected no block that branches back to itself, got {circle}", blocks[name].place
             )
         elif name not in begun:
             begun.add(name)
-            path.append(name)
+            path[name] = None
             starts.append(iter(targets[name]))
     return found[::-1]
 
