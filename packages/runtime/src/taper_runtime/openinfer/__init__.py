@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from taper_runtime.openinfer.graph_json import graph_from_json, graph_to_json
     from taper_runtime.openinfer.oinf.reader import Model, open_model
     from taper_runtime.openinfer.oinf.values import (
+        ArrayValue,
         Bitset,
+        Quantization,
         ScalarValue,
         SizeVar,
         TensorSpec,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 #: Where each public name comes from, when it is first used.
 _LATER = {
+    "ArrayValue": "oinf.values",
     "Bitset": "oinf.values",
     "Executor": "simulator.executor",
     "Graph": "graph",
@@ -47,6 +50,7 @@ _LATER = {
     "OinfError": "errors",
     "OpenInferError": "errors",
     "ProgramError": "errors",
+    "Quantization": "oinf.values",
     "Random": "simulator.values",
     "ScalarValue": "oinf.values",
     "Simulator": "simulator.simulator",
@@ -64,6 +68,7 @@ _LATER = {
 }
 
 __all__ = [
+    "ArrayValue",
     "Bitset",
     "Executor",
     "Graph",
@@ -72,6 +77,7 @@ __all__ = [
     "OinfError",
     "OpenInferError",
     "ProgramError",
+    "Quantization",
     "Random",
     "ScalarValue",
     "Simulator",
