@@ -131,14 +131,17 @@ def test_blocks():
         link(parse("block entry { branch entry; }", ""), MODEL)
 
 
-def test_branches_in_one_another():
-    chain = [f"block b{i} {{ branch b{i + 1}; }}" for i in range(40)]
-    text = "block entry { branch b0; }\n" + "\n".join(chain) + "\nblock b40 {}"
+def test_loops_are_counted_through_branches():
+    def chain(count):
+        blocks = "\n".join(
+            f"block b{i} {{ loop l (i in 0..1) {{ branch b{i + 1}; }} }}" for i in range(count)
+        )
+        return parse(f"block entry {{ branch b0; }}\n{blocks}\nblock b{count} {{}}", "")
+
+    link(chain(32), MODEL)
     with pytest.raises(ProgramError) as raised:
-        link(parse(text, ""), MODEL)
-    assert str(raised.value) == (
-        "34:1: expected at most 32 branches in one another, got more on the way to block 'b32'"
-    )
+        link(chain(33), MODEL)
+    assert str(raised.value) == "34:13: expected at most 32 loops in one another, got more"
 
 
 def test_very_many_problems_end():

@@ -22,11 +22,14 @@ class Step(NamedTuple):
     block : str
     loops : dict of str to range or None
         What the variable of each loop around the node can be; None where only a run tells.
+    depth : int
+        How many loops are around the node, also through branches.
     """
 
     node: Node
     block: str
     loops: Mapping[str, range | None]
+    depth: int
 
 
 def walk(context: Context) -> list[Step]:
@@ -39,22 +42,16 @@ def walk(context: Context) -> list[Step]:
     if ENTRY not in graph.blocks:
         context.report(f"expected a block {shown(ENTRY)}, which a step runs, got none")
     around: dict[str, Mapping[str, range | None]] = {}
-    depths: dict[str, int] = {}  # how many branches lead to a block, one inside the other
+    depths: dict[str, int] = {}
     for name in _order(context):
-        steps = list(_nodes(context, graph.blocks[name].nodes, name, around.get(name, {}), 0))
-        depth = depths.get(name, 0)
-        if depth == MAX_DEPTH + 1:  # deeper ones are not said again
-            context.report(
-                f"expected at most {MAX_DEPTH} branches in one another, got more on the way to "
-                f"block {shown(name)}",
-                graph.blocks[name].place,
-            )
+        nodes, loops = graph.blocks[name].nodes, around.get(name, {})
+        steps = list(_nodes(context, nodes, name, loops, depths.get(name, 0)))
         for step in steps:
             if isinstance(step.node.kind, Branch):
                 for target in (step.node.kind.then, step.node.kind.otherwise):
                     if target is not None:
                         around[target] = _common(around.get(target), step.loops)
-                        depths[target] = max(depths.get(target, 0), depth + 1)
+                        depths[target] = max(depths.get(target, 0), step.depth)
         found += steps
     return found
 
@@ -117,7 +114,7 @@ def _nodes(
     depth: int,
 ) -> Iterator[Step]:
     for node in nodes:
-        yield Step(node, block, loops)
+        yield Step(node, block, loops, depth)
         if isinstance(node.kind, Loop):
             if depth == MAX_DEPTH:
                 context.report(
