@@ -49,7 +49,9 @@ def describe(value: object) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return "an array"
-    if type(value) is int and not _fits(value):  # may have more digits than Python would print
+    if (
+        type(value) is int and not _LEAST <= value <= _LARGEST
+    ):  # may have more digits than Python would print
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -71,24 +73,26 @@ def counted_bytes(tensor: TensorType) -> int:
     return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
 
 
+#: The least and the largest integer of 64 bits.
+_LEAST, _LARGEST = -(2**63), 2**63 - 1
+
+
 def is_integer(value: object) -> TypeGuard[int]:
     """Whether ``value`` is an integer of 64 bits (a bool is none)."""
-    return type(value) is int and _fits(value)
+    return type(value) is int and _LEAST <= value <= _LARGEST
 
 
 def is_size(value: object) -> TypeGuard[int]:
     """Whether ``value`` is an integer of 64 bits and not negative."""
-    return is_integer(value) and value >= 0
-
-
-def _fits(value: int) -> bool:
-    return -(2**63) <= value < 2**63
+    return type(value) is int and 0 <= value <= _LARGEST
 
 
 def check_text(value: object, field: str) -> None:
     """Check that ``value`` is a string that UTF-8 can express: one without lone surrogates."""
     if type(value) is not str:
         fail(field, "expected a string", value)
+    if value.isascii():
+        return
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -521,7 +521,7 @@ def _read_only(item: Any) -> Any:
             changed[name] = ReadOnly({n: _read_only(each) for n, each in value.items()})
         elif type(value) is dict:
             changed[name] = ReadOnly(value)
-    return item._replace(**changed)
+    return item._replace(**changed) if changed else item
 
 
 def _names_read(block: Block) -> Iterator[str]:
