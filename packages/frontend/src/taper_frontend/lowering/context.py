@@ -172,6 +172,8 @@ class Lowering:
         **attrs: Any,
     ) -> tuple[str, ...]:
         """Add a node of any number of outputs, or one with blocks, and return their names."""
+        if any(isinstance(name, Pairs) for name in inputs):
+            return complex_ops.emit_multi(self, op, inputs, attrs)
         first = f"{self._name}.{op.lower()}"
         outputs = self.graph.add_multi_output(
             op, inputs, attrs, blocks=blocks, name=first, source=self._source
