@@ -106,6 +106,7 @@ def tests_runtime(session: nox.Session) -> None:
         "tests/null",
         "tests/runtime",
         "tests/compiler",
+        "tests/openinfer",
         "tests/fuzz",
         "tests/soak",
     ]
@@ -186,7 +187,7 @@ def sanitize(session: nox.Session) -> None:
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
     pytest = ("python", "-m", "pytest", "-q", "--capture=sys")
-    session.run(*pytest, "tests/null", "tests/runtime", env=checks)
+    session.run(*pytest, "tests/null", "tests/runtime", "tests/openinfer", env=checks)
     build = "build/kernels-sanitize"
     if not (ROOT / build).exists():
         session.run("meson", "setup", build, "-Dpython=false", *flags)

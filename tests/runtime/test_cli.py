@@ -27,7 +27,7 @@ LIMITS = Limits(
 )
 
 #: The commands of the runtime alone; where the frontend is installed it adds one.
-OWN = ("bench", "completion", "inspect", "profile", "report", "run")
+OWN = ("bench", "completion", "inspect", "oinf", "profile", "report", "run")
 
 
 @pytest.fixture(autouse=True)

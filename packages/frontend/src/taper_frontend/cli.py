@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
+from taper_runtime.cli.objects import named_object
 from taper_runtime.cli.options import is_number
 from taper_runtime.cli.parser import Result
 from taper_runtime.report import describe_plan, plan_data, size_text
@@ -17,9 +16,10 @@ from taper_runtime.text import printable, printable_lines
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from taper_frontend.explainer import Explanation
+    from taper_runtime.plan.plan import Plan
 
 _DYNAMIC = "NAME=AXIS[:SIZE],... | JSON | MODULE:FUNCTION"
 
@@ -104,10 +104,15 @@ def _export(args: argparse.Namespace) -> Result:
         # those of the export itself stand in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
         plan = export(model, inputs, kwargs, verify=not args.no_verify, progress=True, **options)
-    plan.save(args.output)
-    size = args.output.stat().st_size
-    data = {"output": str(args.output), "bytes": size, "plan": plan_data(plan, nodes=False)}
-    place = printable(f"{args.output}: {size_text(size)}")
+    return saved(plan, args.output)
+
+
+def saved(plan: Plan, path: Path) -> Result:
+    """Save a plan and tell what it is."""
+    plan.save(path)
+    size = path.stat().st_size
+    data = {"output": str(path), "bytes": size, "plan": plan_data(plan, nodes=False)}
+    place = printable(f"{path}: {size_text(size)}")
     return Result(data, f"{describe_plan(plan, nodes=False)}\n\n{place}")
 
 
@@ -198,12 +203,4 @@ def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str,
 
 def _call(reference: str) -> Any:
     """Call the function ``MODULE:NAME`` names."""
-    module_name, separator, name = reference.partition(":")
-    if not separator:
-        raise ExportError(f"{reference!r}: expected MODULE:NAME")
-    sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory
-    try:
-        factory: Callable[[], Any] = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ExportError(f"{reference!r}: {error}") from None
-    return factory()
+    return named_object(reference)()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.checks import MAX_BLOCK_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Limits(NamedTuple):
@@ -64,16 +67,22 @@ def check_limits(limits: object) -> Limits:
     return limits
 
 
-def refuse_beyond(field: str, what: str, got: int, most: int) -> None:
+def refuse_beyond(
+    field: str,
+    what: str,
+    got: int,
+    most: int,
+    error: Callable[[str, str], Exception] = PlanFormatError,
+) -> None:
     """Refuse what there is more of than a limit allows.
 
     Raises
     ------
     PlanFormatError
-        Naming the limit.
+        Naming the limit; or what ``error`` makes of the field and the reason.
     """
     if got > most:
-        raise PlanFormatError(field, f"expected at most {most}, got {got}; Limits.{what} says so")
+        raise error(field, f"expected at most {most}, got {got}; Limits.{what} says so")
 
 
 class Budget:

@@ -96,12 +96,18 @@ def aligned_array(array: np.ndarray, boundary: int = ALIGNMENT) -> np.ndarray:
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
     """Return a C-contiguous, read-only copy on a boundary of :data:`ALIGNMENT`."""
-    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
-    copy = np.ndarray(array.shape, array.dtype, room, start)
+    room = aligned_bytes(array.nbytes)
+    copy = room.view(array.dtype).reshape(array.shape)
     copy[...] = array
     copy.flags.writeable = room.flags.writeable = False
     return copy
+
+
+def aligned_bytes(nbytes: int) -> np.ndarray:
+    """Return so many bytes of new memory on a boundary of :data:`ALIGNMENT`."""
+    room = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
+    return room[start : start + nbytes]
 
 
 def is_aligned(array: np.ndarray, boundary: int = ALIGNMENT) -> bool:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
-from contextlib import suppress
-from errno import EEXIST
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError
@@ -14,6 +11,7 @@ from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import dump_json, make_header
 from taper_runtime.format.models import DEFAULT_MODEL, Joined
 from taper_runtime.format.plain import to_json
+from taper_runtime.format.replacing import replace_file
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import SAMPLE_PREFIX, check_name
@@ -32,14 +30,6 @@ if TYPE_CHECKING:
 
 
 FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
-_KINDS = {
-    stat.S_ISDIR: "a directory",
-    stat.S_ISCHR: "a character device",
-    stat.S_ISBLK: "a block device",
-    stat.S_ISFIFO: "a FIFO",
-    stat.S_ISSOCK: "a socket",
-}
 
 
 def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool = False) -> None:
@@ -82,7 +72,9 @@ def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool 
             raise InputError(f"name: expected another than those of the file, {[*others]}")
         plans |= others
     header, arrays = _file(plans)
-    _replace(os.fsdecode(path), header, arrays)
+    # Arrays are contiguous, so that no byte is copied.
+    parts = (array.reshape(-1).view("u1").data for array in arrays)
+    replace_file(os.fsdecode(path), chain([header], parts))
 
 
 def _file(plans: Mapping[str, Plan]) -> tuple[bytes, Iterable[np.ndarray]]:
@@ -120,48 +112,6 @@ def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
             arrays[prefix + name] = array
             types[prefix + name] = TensorType(function.tensors[name].storage.dtype, array.shape)
     return arrays, types
-
-
-def _replace(path: str, header: bytes, arrays: Iterable[np.ndarray]) -> None:
-    mode = _replaced_mode(path)
-    path = os.path.realpath(path)
-    # Not the file's own name and more: that may be too long for the file system.
-    temporary = os.path.join(os.path.dirname(path), f".taper-{os.urandom(8).hex()}.tmp")
-    try:
-        opener = partial(os.open, mode=0o666 if mode is None else 0o600)
-        with open(temporary, "xb", opener=opener) as file:
-            file.write(header)
-            for array in arrays:
-                file.write(array.reshape(-1).view("u1").data)  # contiguous, so never a copy
-            file.flush()
-            os.fsync(file.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def _replaced_mode(path: str) -> int | None:
-    """Return the permissions of the file at ``path``, None if there is none.
-
-    Raises
-    ------
-    FileExistsError
-        If what stands there is no regular file: a rename would put a file in its place.
-    """
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        kind = next((name for test, name in _KINDS.items() if test(mode)), "something else")
-        raise FileExistsError(
-            EEXIST, f"expected a regular file or none to replace, got {kind}", path
-        )
-    return stat.S_IMODE(mode)
 
 
 def to_document(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+"""What a command is told to import: MODULE:NAME."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from taper_runtime.errors import InputError
+
+
+def named_object(reference: str) -> Any:
+    """Import the object that ``MODULE:NAME`` names; the working directory is searched first.
+
+    Raises
+    ------
+    InputError
+        If the text has another form, or there is no such module or name.
+    """
+    module_name, separator, name = reference.partition(":")
+    if not separator:
+        raise InputError(f"{reference!r}: expected MODULE:NAME")
+    sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory
+    try:
+        return getattr(import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:  # a module without a name
+        raise InputError(f"{reference!r}: {error}") from None

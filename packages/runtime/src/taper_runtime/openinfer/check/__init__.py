@@ -1,0 +1,1 @@
+"""Checks of a whole program before anything runs."""

@@ -1,0 +1,64 @@
+"""Shapes that vary from run to run: what two sets of them have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.sizes import UNBOUNDED, Size, size_at, variable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Shape = tuple[int, ...]
+
+
+class Pattern(NamedTuple):
+    """Shapes with size variables for the dims that vary; these are one or more.
+
+    Attributes
+    ----------
+    shapes : tuple of tuple of size
+    sizes : dict of str to (int, int)
+        The variables and what they may be.
+    """
+
+    shapes: tuple[Shape, ...]
+    sizes: dict[str, tuple[int, int]]
+
+    def match(self, shapes: Sequence[Shape]) -> dict[str, int] | None:
+        """Return the variables' values that give ``shapes``; None if there are none."""
+        values: dict[str, int] = {}
+        for mine, theirs in zip(self.shapes, shapes, strict=True):
+            if len(mine) != len(theirs):
+                return None
+            for size, number in zip(mine, theirs, strict=True):
+                known = values.setdefault(str(size), number) if type(size) is Size else size
+                if known != number or number < 1:
+                    return None
+        return values
+
+
+def find_pattern(first: Sequence[Shape], second: Sequence[Shape]) -> Pattern | None:
+    """Return what two different sets of shapes have in common.
+
+    Dims that are equal in both are fixed; those that change in the same way are one variable. None
+    where the ranks differ, or a dim is 0.
+    """
+    names: dict[tuple[int, int], str] = {}
+    shapes = []
+    for one, other in zip(first, second, strict=True):
+        if len(one) != len(other) or 0 in (*one, *other):
+            return None
+        dims = []
+        for pair in zip(one, other, strict=True):
+            if pair[0] == pair[1]:
+                dims.append(pair[0])
+            else:
+                dims.append(variable(names.setdefault(pair, f"n{len(names)}"), 1, UNBOUNDED))
+        shapes.append(tuple(dims))
+    return Pattern(tuple(shapes), dict.fromkeys(names.values(), (1, UNBOUNDED)))
+
+
+def shape_at(shape: Shape, values: Mapping[str, int]) -> Shape:
+    """Return a shape for values of the size variables."""
+    return tuple([size_at(size, values) for size in shape])

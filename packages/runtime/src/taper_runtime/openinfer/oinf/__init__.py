@@ -1,0 +1,1 @@
+"""Model files (.oinf): named sizes, metadata and tensors, read when they are needed."""

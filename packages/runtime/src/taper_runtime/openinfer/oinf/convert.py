@@ -1,0 +1,175 @@
+"""Tensors from a plan or a safetensors file into a model file, and from that to safetensors."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from taper_runtime.format.container import make_header
+from taper_runtime.format.replacing import replace_file
+from taper_runtime.format.weights_file import read_safetensors
+from taper_runtime.formats import PLAIN, decode, find
+from taper_runtime.openinfer.dtypes import DTYPES, from_taper_name, taper_name, to_float32
+from taper_runtime.openinfer.oinf.values import TensorSpec
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.checks import METADATA_NAME
+from taper_runtime.plan.recipes import PARAMETER, parse_recipes
+from taper_runtime.plan.weights import completed, weight_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.format.writer import FilePath
+    from taper_runtime.openinfer.oinf.reader import Model, TensorInfo
+    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.recipes import Step
+
+#: What holds the values of a type that safetensors, as plans use it, lacks. Nothing does of u64.
+_WIDER = {"u16": "i32", "u32": "i64", "f8": "f16", "bitset": "u8"}
+
+
+class PlanTensors(NamedTuple):
+    """The weights of a plan.
+
+    Attributes
+    ----------
+    tensors : dict of str to TensorSpec
+    parameters : tuple of str
+        Which of them are parameters or buffers of the module, by their names in its state dict.
+    computed : tuple of str
+        The others: constants that the compiler made, by their names in the plan.
+    """
+
+    tensors: dict[str, TensorSpec]
+    parameters: tuple[str, ...]
+    computed: tuple[str, ...]
+
+
+def plan_tensors(plan: Plan) -> PlanTensors:
+    """Return the weights of a plan, as the module has them where that can be told.
+
+    Of a plan whose weights can be replaced these are the weights, and the constants that none of
+    them decides. Of another one a constant that only moves the elements of one parameter becomes
+    that parameter again; the others stay as the compiler made them, those in a format that can be
+    undone exactly in plain order. Tied parameters have the first of their names.
+    """
+    plan = completed(plan)
+    specs: dict[str, TensorSpec] = {}
+    for name, array in sorted(weight_values(plan).items()):
+        specs[name] = TensorSpec(array, from_taper_name(plan.weights[name].dtype))
+    parameters = set(specs)
+    recipes = parse_recipes(plan.metadata)
+    for name in sorted(plan.constants.keys() - plan.derived.keys()):
+        array, dtype = _plain_constant(plan, name)
+        found = _parameter(recipes.get(name, ()), array) if dtype else None
+        if found and found[0] not in specs:
+            parameters.add(found[0])
+            name, array = found
+        specs[name] = TensorSpec(array, from_taper_name(dtype or plan.tensors[name].storage.dtype))
+    computed = tuple(name for name in specs if name not in parameters)
+    return PlanTensors(specs, tuple(sorted(parameters)), computed)
+
+
+def _plain_constant(plan: Plan, name: str) -> tuple[np.ndarray, str]:
+    """Return a constant in plain order and its dtype; as it is stored, and "", if there is none."""
+    array, type_ = plan.constants[name], plan.tensors[name].type
+    if type_.format == PLAIN:
+        return array, type_.dtype
+    if find(type_.format).tolerance:
+        return array, ""
+    return decode(array, type_), type_.dtype
+
+
+def _parameter(recipe: Sequence[Step], array: np.ndarray) -> tuple[str, np.ndarray] | None:
+    """Return the parameter whose elements a constant in plain order has, None if it is no such."""
+    if not recipe or recipe[0].op != PARAMETER:
+        return None
+    for place, step in reversed(list(enumerate(recipe))[1:]):
+        if step.inputs != (place - 1,):
+            return None
+        if step.op == "TRANSPOSE":
+            array = array.swapaxes(step.attrs["axis0"], step.attrs["axis1"])
+        elif step.op == "PERMUTE":
+            array = array.transpose(np.argsort(step.attrs["axes"]))
+        elif step.op != "PACK":
+            return None
+    return recipe[0].attrs["names"][0], np.ascontiguousarray(array)
+
+
+def safetensors_source(path: FilePath) -> dict[str, TensorSpec]:
+    """Return the tensors of a safetensors file.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is no such file, or has a dtype that is unknown here.
+    OSError
+        If it cannot be opened.
+    """
+    return {
+        name: TensorSpec(stored.array, from_taper_name(stored.dtype))
+        for name, stored in read_safetensors(path).items()
+    }
+
+
+class Written(NamedTuple):
+    """What became of a model in a safetensors file.
+
+    Attributes
+    ----------
+    tensors : tuple of str
+    widened : tuple of str
+        Which of them have a wider type there.
+    left_out : tuple of str
+        What such a file has no place for: sizes, metadata, quantisation, tensors without data or of
+        u64.
+    """
+
+    tensors: tuple[str, ...]
+    widened: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def write_safetensors(path: FilePath, model: Model) -> Written:
+    """Write the tensors of a model as a safetensors file, atomically; every value is kept.
+
+    Raises
+    ------
+    OinfError
+        If a tensor is not as it should be.
+    OSError
+        If the file cannot be written. A file at ``path`` is then as it was.
+    """
+    left_out = [*model.sizevars, *model.metadata]
+    types: dict[str, TensorType] = {}
+    for name, info in model.tensors.items():
+        dtype = taper_name(_wider(info.dtype))
+        if not info.has_data or dtype is None or name == METADATA_NAME:
+            left_out.append(name)
+            continue
+        types[name] = TensorType(dtype, info.shape)
+        if info.is_quantized:
+            left_out.append(f"{name} (quantization)")
+    header, order = make_header({}, types)
+    parts = (_stored(model.tensors[name]) for name in order)
+    replace_file(os.fsdecode(path), chain([header], parts))
+    widened = tuple(name for name in types if taper_name(model.tensors[name].dtype) is None)
+    return Written(tuple(types), widened, tuple(left_out))
+
+
+def _wider(dtype: str) -> str:
+    if DTYPES[dtype].is_packed:
+        return "u8" if DTYPES[dtype].kind == "packed_unsigned" else "i8"
+    return _WIDER.get(dtype, dtype)
+
+
+def _stored(info: TensorInfo) -> bytes:
+    """Return the bytes of a tensor in the type that it has in a safetensors file."""
+    array = info.read()
+    if info.dtype == "f8":
+        array = to_float32(info.dtype, array)
+    storage = DTYPES[_wider(info.dtype)].storage
+    return array.astype(storage.newbyteorder("<"), copy=False).tobytes()

@@ -1,0 +1,109 @@
+"""Split the text of a program into tokens with their places."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NoReturn
+
+from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
+
+#: Characters of a program, and of a literal number in one.
+MAX_TEXT = 1 << 20
+_MAX_DIGITS = 40
+MAX_INTEGER = (1 << 64) - 1
+
+_NAME, _NUMBER = r"[A-Za-z_][A-Za-z0-9_]*", r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_TOKEN = re.compile(
+    rf"""(?P<space>(?:[ \t\r\n\f]+|//[^\n]*|/\*.*?\*/)+)
+       | (?P<name>{_NAME})
+       | (?P<number>{_NUMBER}(?![A-Za-z0-9_]))
+       | (?P<string>"[^"\r\n]*")
+       | (?P<mark>>>|\.\.|[{{}}()\[\]:;,*@=.\-])""",
+    re.VERBOSE | re.DOTALL,
+)
+_WORD = re.compile(r"[A-Za-z0-9_.+-]+|.", re.DOTALL)
+
+
+class Token(NamedTuple):
+    """A piece of a program.
+
+    Attributes
+    ----------
+    kind : str
+        ``"name"``, ``"number"``, ``"string"``, ``"mark"`` or ``"end"``.
+    text : str
+    place : Place
+    """
+
+    kind: str
+    text: str
+    place: Place
+
+    def __str__(self) -> str:
+        return "the end of the text" if self.kind == "end" else shown(self.text)
+
+
+def tokens(text: str, name: str) -> list[Token]:
+    """Return the tokens of a text; the last one is of kind ``"end"``.
+
+    Comments are ``// ...`` and ``/* ... */``, as spaces are.
+
+    Raises
+    ------
+    ProgramError
+        If the text is too long, or a character begins no token.
+    """
+    if len(text) > MAX_TEXT:
+        message = f"expected a text of at most {MAX_TEXT} characters, got {len(text)}"
+        raise ProgramError([Problem(message)], name)
+    found, at, line, line_start = [], 0, 1, 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        place = Place(line, at - line_start + 1)
+        if match is None:
+            _refuse(text, at, place, name)
+        if match.lastgroup == "space":
+            line += match[0].count("\n")
+            if "\n" in match[0]:
+                line_start = at + match[0].rindex("\n") + 1
+        else:
+            found.append(Token(match.lastgroup or "", match[0], place))
+        at = match.end()
+    found.append(Token("end", "", Place(line, at - line_start + 1)))
+    return found
+
+
+def _refuse(text: str, at: int, place: Place, name: str) -> NoReturn:
+    """Say what cannot be read."""
+    if text.startswith("/*", at):
+        message = "expected */ at the end of the comment, got the end of the text"
+    elif text[at] == '"':
+        message = 'expected " at the end of the string, got the end of the line'
+    else:
+        word = _WORD.match(text, at)
+        what = "a number" if text[at].isdigit() else "a name, a number, a string or a mark"
+        message = f"expected {what}, got {shown(word[0] if word else '')}"
+    raise ProgramError([Problem(message, place)], name)
+
+
+def number(token: Token, sign: int, name: str) -> int | float:
+    """Return the value of a literal number.
+
+    Raises
+    ------
+    ProgramError
+        If it has very many digits, or is beyond u64 or f64.
+    """
+    if len(token.text) > _MAX_DIGITS:
+        message = f"expected a number of at most {_MAX_DIGITS} characters, got {len(token.text)}"
+        raise ProgramError([Problem(message, token.place)], name)
+    if token.text.isdigit():
+        if int(token.text) > MAX_INTEGER:
+            message = f"expected a whole number of at most {MAX_INTEGER}, got {token.text}"
+            raise ProgramError([Problem(message, token.place)], name)
+        return sign * int(token.text)
+    value = sign * float(token.text)
+    if value in (float("inf"), -float("inf")):
+        message = f"expected a number within the range of f64, got {shown(token.text)}"
+        raise ProgramError([Problem(message, token.place)], name)
+    return value

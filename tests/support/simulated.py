@@ -1,0 +1,33 @@
+"""Programs of the simulator's tests: text, sizes and arrays to an executor."""
+
+from pathlib import Path
+
+from taper_runtime.openinfer import Simulator, SizeVar, load_program, parse
+from taper_runtime.openinfer.oinf.reader import Model
+
+PROGRAMS = Path(__file__).parents[1] / "openinfer" / "programs"
+
+
+def model(sizes=None, **tensors):
+    """A model in memory."""
+    named = {name: SizeVar(size) for name, size in (sizes or {}).items()}
+    return Model.of({**named, **{name.replace("__", "."): t for name, t in tensors.items()}})
+
+
+def simulator(program, sizes=None, *, device="Cpu", link="lenient", **tensors):
+    """A simulator of a program in ``programs/``, or of a text with blocks."""
+    graph = parse(program) if "{" in program else load_program(PROGRAMS / f"{program}.oi")
+    return Simulator(model(sizes, **tensors), graph, device, link=link)
+
+
+def executor(program, sizes=None, **more):
+    """An executor of its own."""
+    return simulator(program, sizes, **more).make_executor()
+
+
+def step(made, **values):
+    """Give dynamic variables and run one step."""
+    for name, value in values.items():
+        made.insert_dynamic(name, value)
+    made.step()
+    return made
