@@ -75,7 +75,13 @@ def _with_dropout(
         scores = ctx.apply("WHERE", mask, scores, -math.inf, dtype=dtype)
     elif mask is not None:
         scores = ctx.apply("ADD", scores, mask, dtype=dtype)
-    weights = ctx.emit("SOFTMAX", [scores], axis=ctx.rank(scores) - 1)
+    axis = ctx.rank(scores) - 1
+    weights = ctx.emit("SOFTMAX", [scores], axis=axis)
+    if mask is not None:  # a row without any key is all zeros
+        most = ctx.emit("AMAX", [scores], axes=(axis,), keepdim=True)
+        weights = ctx.apply(
+            "WHERE", ctx.apply("EQ", most, -math.inf, dtype=dtype), 0.0, weights, dtype=dtype
+        )
     y = ctx.emit("MATMUL", [dropped(ctx, weights, dropout_p), v])
     return ctx.reshape(y, ctx.output.shape)
 

@@ -59,6 +59,7 @@ class _Stack:
     ) -> None:
         self.ctx, self.op, self.attrs = ctx, op, attrs or {}
         self.settings = settings
+        self.drops = settings.train and settings.dropout > 0
         self.params = iter(settings.params)
 
     def run(self, x: str, states: Sequence[str]) -> tuple[str, ...]:
@@ -82,11 +83,7 @@ class _Stack:
                 lasts.append([ctx.slice(y, 0, end, end + 1), *last])
                 sequences.append(y)
             x = sequences[0] if len(sequences) == 1 else ctx.emit("CAT", sequences, axis=2)
-            if (
-                self.settings.train
-                and self.settings.dropout
-                and layer + 1 < self.settings.num_layers
-            ):
+            if self.drops and layer + 1 < self.settings.num_layers:
                 x = dropped(ctx, x, self.settings.dropout)
         if self.settings.batch_first:
             x = ctx.permute(x, (1, 0, 2))
