@@ -306,7 +306,8 @@ def _samples_by_entry(
 
 
 def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) -> Entry:
-    sizes, expressions = _sizes(item["sizes"], chars)
+    origins = _object(item, "origins")
+    sizes, expressions = _sizes(item["sizes"], origins, chars)
     return Entry(
         *_block(item, expressions, "plan", 0),
         samples=samples,
@@ -315,7 +316,7 @@ def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) 
         sizes=sizes,
         origins={
             name: tuple(origin) if type(origin) is list else origin
-            for name, origin in _object(item, "origins").items()
+            for name, origin in origins.items()
         },
         states=_object(item, "states"),
     )
@@ -328,7 +329,9 @@ def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _sizes(item: Any, chars: Budget) -> tuple[dict[str, tuple[int, int]], Expressions]:
+def _sizes(
+    item: Any, origins: Mapping[str, Any], chars: Budget
+) -> tuple[dict[str, tuple[int, int]], Expressions]:
     """Return the size variables' ranges, and what their expressions are read with."""
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
@@ -339,7 +342,7 @@ def _sizes(item: Any, chars: Budget) -> tuple[dict[str, tuple[int, int]], Expres
             limits = _parse_sizes(
                 tuple(limits), Expressions(known, chars), f"plan.sizes[{name!r}]", "most"
             )
-        check_variable(name, limits)
+        check_variable(name, limits, is_computed=name in origins)
         ranges[name] = limits
         known[name] = variable(name, *limits)
     return ranges, Expressions(known, chars)

@@ -109,8 +109,13 @@ def check_name(name: object, field: str) -> None:
 _LIMITS = [int, int], [int, Size]
 
 
-def check_variable(name: object, limits: object) -> None:
-    """Check the name and the range of a size variable."""
+def is_check(limits: tuple[int, int]) -> bool:
+    """Whether a size that a node computes has one value: the model checks that it is this."""
+    return limits[0] == limits[1]
+
+
+def check_variable(name: object, limits: object, *, is_computed: bool = False) -> None:
+    """Check the name and the range of a size variable; one value is enough if it is computed."""
     field = f"plan.sizes[{name!r}]"
     if type(name) is not str or not is_name(name):
         fail(field, "expected a name of letters, digits and _", name)
@@ -119,10 +124,10 @@ def check_variable(name: object, limits: object) -> None:
     low, high = limits
     if type(high) is Size:  # what exceeds that is refused when it comes
         high = min(bounds(high)[1], MAX_SIZE)
-    if not 0 <= low < high <= MAX_SIZE:
+    if not 0 <= low < high + is_computed <= MAX_SIZE + is_computed:
         raise PlanFormatError(
             field,
-            f"expected 0 <= least < largest <= {MAX_SIZE}, "
+            f"expected 0 <= least {'<=' if is_computed else '<'} largest <= {MAX_SIZE}, "
             f"got {describe(low)} and {describe(high)}",
         )
 
