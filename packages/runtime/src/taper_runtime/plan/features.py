@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.plan.plan import Entry, Plan, PlanNode
 
 #: All that plans of this version may make use of.
 FEATURES = (
@@ -23,7 +23,7 @@ FEATURES = (
 
 def features(plan: Plan) -> list[str]:
     """Return the features that a plan makes use of, in alphabetical order."""
-    entries = (plan, *plan.entries.values())
+    entries: list[Plan | Entry] = [plan, *plan.entries.values()]
     specs = [spec for entry in entries for spec in entry.tensors.values()]
     states = {spec.name for spec in plan.tensors.values() if spec.role == "state"}
     used = {
