@@ -9,6 +9,7 @@ from taper_runtime.openinfer.errors import Place, ProgramError
 from taper_runtime.openinfer.graph import (
     Branch,
     CacheIncrement,
+    Dep,
     Graph,
     Loop,
     Name,
@@ -199,7 +200,9 @@ def test_graphs_by_hand_that_no_text_could_be():
     graph.add_node("entry", CacheIncrement("y", -1))
     graph.add_node("entry", Branch("y", "entry"))
     graph.add_node("entry", Op("relu", ["y"], {"alpha": Name("nobody")}, "y"))
-    graph.add_prebuilt_node("entry", graph.make_loop_node("l", "not one", -1, 2, []))
+    graph.add_prebuilt_node("entry", graph.make_loop_node("\x1b[1m", "not one", -1, 2, []))
+    graph.add_node("entry", Dep("a-b", "cache.write"))
+    graph.add_block("no block")
     body = [Node(0, Return())]
     for _ in range(40):
         body = [Node(0, Loop("l", "i", 0, 1, body))]
@@ -209,12 +212,15 @@ def test_graphs_by_hand_that_no_text_could_be():
     text = str(raised.value)
     for part in (
         "expected a name of letters, digits and _, got 'a b'",
+        "expected a name of letters, digits and _, got 'a-b'",
         "expected an element type (i8, ",
         "or a new name that a later node reads, got 'a\\x1bb'",
         "'y': expected a persistent variable, got a volatile f32",
         "expected a condition and two blocks, or one block, got 'branch y entry'",
         "relu: setting 'alpha': expected a value, or the name of a constant without dims, got 'no",
         "expected a name of letters, digits and _, got 'not one'",
+        "expected a name of letters, digits and _, got '\\x1b[1m'",
+        "expected a name of letters, digits and _, got 'no block'",
         "expected a bound from 0 to 9223372036854775807, got -1",
         "expected at most 32 loops in one another, got more",
         "expected no block that branches back to itself, got entry -> entry",

@@ -44,6 +44,7 @@ def walk(context: Context) -> list[Step]:
     around: dict[str, Mapping[str, range | None]] = {}
     depths: dict[str, int] = {}
     for name in _order(context):
+        context.check_name(name, graph.blocks[name].place)
         nodes, loops = graph.blocks[name].nodes, around.get(name, {})
         steps = list(_nodes(context, nodes, name, loops, depths.get(name, 0)))
         for step in steps:
