@@ -8,7 +8,7 @@ An access is checked whole before anything changes, so that one that fails has c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -136,23 +136,21 @@ class Box:
 
     def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:
         """See :class:`Cache`."""
-        box, cell = self._box, tuple(access)
-        written = self._written
-        if box is None or written is None or not self._is_table:
+        box, written = self._box, self._written
+        cell: tuple[Any, ...] = tuple(access)
+        is_inside = self._is_inside(cell, self._extents)
+        if box is None or written is None or not (is_inside or self._is_inside(cell, box.shape)):
             self._write_anew(access, value, keep)
-        elif self._is_inside(cell, box.shape):
-            if value.shape != box.shape[self._table_rank :]:
-                raise wrong_shape(self.name, box.shape[self._table_rank :], value)
-            if keep is not None:
-                keep(box[cell][...])
-            box[cell] = value
-            written[cell] = True
-            if not self._is_inside(cell, self._extents):
-                last = tuple([index + 1 for index in cell])
-                sizes = map(max, self._extents, last)
-                self._extents = (*sizes, *self._extents[self._table_rank :])
-        else:
-            self._write_anew(access, value, keep)
+            return
+        if value.shape != box.shape[self._table_rank :]:
+            raise wrong_shape(self.name, box.shape[self._table_rank :], value)
+        if keep is not None:
+            keep(box[(*cell, ...)])
+        box[cell] = value
+        written[cell] = True
+        if not is_inside:
+            sizes = [max(size, index + 1) for size, index in zip(self._extents, cell, strict=False)]
+            self._extents = (*sizes, *self._extents[self._table_rank :])
 
     def _write_anew(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None) -> None:
         """Write where there may be no room yet, or nowhere."""
@@ -199,11 +197,9 @@ class Box:
         """See :class:`Cache`."""
         return self._box is not None and array.base is self._box
 
-    def _is_inside(
-        self, cell: tuple[Index, ...], extents: tuple[int, ...]
-    ) -> TypeGuard[tuple[int, ...]]:
-        """Whether ``cell`` has a position inside ``extents`` for each index of a table."""
-        if len(cell) != self._table_rank:
+    def _is_inside(self, cell: tuple[Index, ...], extents: tuple[int, ...]) -> bool:
+        """Whether ``cell`` has a position inside ``extents`` for each index of a mere table."""
+        if len(cell) != self._table_rank or not self._is_table:
             return False
         for index, extent in zip(cell, extents, strict=False):
             if type(index) is not int or not 0 <= index < extent:

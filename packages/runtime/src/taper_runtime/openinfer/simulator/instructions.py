@@ -147,9 +147,10 @@ class CacheInstruction(Instruction):
 
     def keep(self, frame: Frame) -> Keep | None:
         """Return what copies the views that variables have of cells which are about to change."""
-        if not self.readers:
+        values = frame.values
+        if all(values[slot] is None for slot in self.readers):
             return None
-        cache, values = frame.caches[self.cache], frame.values
+        cache = frame.caches[self.cache]
 
         def copy_views(cells: np.ndarray) -> None:
             for slot in self.readers:
