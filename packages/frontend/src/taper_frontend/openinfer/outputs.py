@@ -13,9 +13,8 @@ from taper_runtime.text import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from taper_runtime.openinfer.link import Program
-
     from taper_runtime.openinfer.graph import Graph, Node
+    from taper_runtime.openinfer.link import Program
 
 
 def find_outputs(program: Program, wanted: Sequence[str] | None) -> list[str]:
