@@ -96,6 +96,9 @@ class Box:
         self._box: np.ndarray | None = None
         self._written: np.ndarray | None = None  # which entries of a table were
         self._is_table = self._table_rank == len(self.indices)  # whose entries do not grow
+        self._entry = self.entry_shape  # of such a table
+        # The view that was read last: by which access, of which extents.
+        self._view: tuple[Sequence[Index], tuple[int, ...], np.ndarray] | None = None
 
     # -- what a program sees ---------------------------------------------------------------------
 
@@ -121,6 +124,9 @@ class Box:
 
     def read(self, access: Sequence[Index] = ()) -> np.ndarray:
         """See :class:`Cache`."""
+        view = self._view
+        if view is not None and view[0] == access and view[1] is self._extents:
+            return view[2]
         box = self._box
         plain = self._plain_cut(access) if box is not None and self._is_table else None
         if plain is None:
@@ -129,9 +135,11 @@ class Box:
             box, plain = self._box, (*cut, ...)
         assert box is not None
         array: np.ndarray = box[plain]
-        if not array.flags.c_contiguous:
+        is_view = array.flags.c_contiguous
+        if not is_view:
             array = array.copy()
         array.flags.writeable = False
+        self._view = (access, self._extents, array) if is_view else None
         return array
 
     def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:
@@ -142,8 +150,8 @@ class Box:
         if box is None or written is None or not (is_inside or self._is_inside(cell, box.shape)):
             self._write_anew(access, value, keep)
             return
-        if value.shape != box.shape[self._table_rank :]:
-            raise wrong_shape(self.name, box.shape[self._table_rank :], value)
+        if value.shape != self._entry:
+            raise wrong_shape(self.name, self._entry, value)
         if keep is not None:
             keep(box[(*cell, ...)])
         box[cell] = value
@@ -175,7 +183,7 @@ class Box:
     def reset(self, access: Sequence[Index] = (), keep: Keep | None = None) -> None:
         """See :class:`Cache`."""
         if not access:
-            self._box = self._written = None
+            self._box = self._written = self._view = None
             self._extents = tuple(axis.base for axis in self._axes)
             return
         if len(access) > len(self.indices):

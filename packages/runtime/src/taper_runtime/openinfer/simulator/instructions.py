@@ -147,10 +147,12 @@ class CacheInstruction(Instruction):
 
     def keep(self, frame: Frame) -> Keep | None:
         """Return what copies the views that variables have of cells which are about to change."""
-        values = frame.values
-        if all(values[slot] is None for slot in self.readers):
+        values, cache = frame.values, frame.caches[self.cache]
+        for slot in self.readers:
+            if values[slot] is not None:
+                break
+        else:
             return None
-        cache = frame.caches[self.cache]
 
         def copy_views(cells: np.ndarray) -> None:
             for slot in self.readers:
