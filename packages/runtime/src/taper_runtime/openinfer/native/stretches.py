@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_runtime.config import thread_count
 from taper_runtime.errors import OpError, PlanFormatError, UnsupportedOpError
 from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -73,7 +74,7 @@ class Stretches:
     isa : str, optional
         The level of the kernels; see :attr:`taper_runtime.SessionOptions.isa`.
     threads : int
-        That may compute one node.
+        That may compute one node; 0 takes ``TAPER_NUM_THREADS``, else the CPUs at hand.
 
     Raises
     ------
@@ -81,8 +82,8 @@ class Stretches:
         If this CPU lacks the level.
     """
 
-    def __init__(self, isa: str | None = None, threads: int = 1) -> None:
-        self._settings = Settings(threads, dispatch=Dispatch(isa=active_isa(isa)))
+    def __init__(self, isa: str | None = None, threads: int = 0) -> None:
+        self._settings = Settings(thread_count(threads), dispatch=Dispatch(isa=active_isa(isa)))
         self._generations = itertools.count(1)
         self._families: dict[str, _Family] = {}
         # By an array's identity and the format; with the array, so that its identity stays its own.
