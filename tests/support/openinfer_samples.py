@@ -10,13 +10,18 @@ from taper_runtime.openinfer.dtypes import DTYPES, from_float32
 from taper_runtime.openinfer.ops import OPS
 
 _FLOATS = [0.0, -0.0, 1.0, -1.5, math.nan, math.inf, -math.inf, 0.5, 2.5, -0.49999997, 3e38, 1e-7]
+#: Where floats begin to be beyond integers.
+_EDGES = [
+    sign * (2.0**bits + more) for bits in (7, 8, 31, 63) for sign in (1, -1) for more in (0, 1)
+]
+_EDGES += [1.5 * 2.0**63, -1.5 * 2.0**63]
 ELEMENTWISE = [op for op, spec in OPS.items() if spec.shape in ("same", "broadcast")]
 REDUCTIONS = [op for op, spec in OPS.items() if spec.shape in ("axes", "axis")]
 
 
 def specials(dtype):
     if dtype in reference.FLOATS:
-        return [*_FLOATS, DTYPES[dtype].high, DTYPES[dtype].low]
+        return [*_FLOATS, *_EDGES, DTYPES[dtype].high, DTYPES[dtype].low]
     low, high = reference.limits(dtype)
     return sorted({value for value in (low, low + 1, -1, 0, 1, 3, high) if low <= value <= high})
 

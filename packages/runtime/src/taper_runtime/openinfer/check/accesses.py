@@ -51,14 +51,9 @@ def _check_entry(context: Context, step: Step, linked: LinkedVariable, access: A
         return False
     count = len(context.problems)
     _check_indices(context, step, access, linked)
-    if len(context.problems) == count and set(declared) and _is_sound(context, linked):
+    if len(context.problems) == count and access.base not in context.unsound:
         check_entries(context, linked, access, step.node.place, step.loops)
     return True
-
-
-def _is_sound(context: Context, linked: LinkedVariable) -> bool:
-    """Whether nothing is wrong with a declaration so far."""
-    return all(problem.variable != linked.declaration.name for problem in context.problems)
 
 
 def check_target(context: Context, step: Step, access: Access) -> LinkedVariable | None:
@@ -68,10 +63,10 @@ def check_target(context: Context, step: Step, access: Access) -> LinkedVariable
     if linked is None:
         return None
     kind = linked.declaration.kind
-    if kind == CONSTANT:
-        context.report("expected a variable that can be written, got a constant", place, name)
-    elif linked.declaration.is_prefix_table:
+    if linked.declaration.is_prefix_table:
         context.report("expected a variable that can be written, got a prefix table", place, name)
+    elif kind == CONSTANT:
+        context.report("expected a variable that can be written, got a constant", place, name)
     elif kind == PERSISTENT:
         context.report("expected cache.write for persistent memory", place, name)
     elif access.bracketed:

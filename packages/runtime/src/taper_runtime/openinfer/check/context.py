@@ -63,6 +63,8 @@ class Context:
     ----------
     problems : list of Problem
     variables : dict of str to LinkedVariable
+    unsound : set of str
+        Variables whose declarations are wrong.
     unsure : set of str
         Variables whose shapes are not known before the program runs, or cannot be.
     """
@@ -71,6 +73,7 @@ class Context:
         self.graph, self.model, self.strict = graph, model, strict
         self.problems: list[Problem] = []
         self.variables: dict[str, LinkedVariable] = {}
+        self.unsound: set[str] = set()
         self.unsure: set[str] = set()
 
     def report(self, message: str, place: Place | None = None, variable: str | None = None) -> None:

@@ -26,6 +26,7 @@ def check_declarations(context: Context) -> None:
             check_table(context, variable)
         else:
             _check_tensor(context, linked)
+    context.unsound |= {problem.variable for problem in context.problems if problem.variable}
 
 
 def check_temporaries(context: Context, steps: list[Step]) -> None:

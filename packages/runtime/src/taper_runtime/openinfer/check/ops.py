@@ -145,7 +145,8 @@ def _declare(
     name, place = kind.output.base, step.node.place
     if kind.output.bracketed:
         context.report(f"expected a variable, got {kind.output}", place)
-    elif name not in _read(steps):
+        return
+    if name not in _read(steps):
         known = [name for name in context.variables if name != kind.output.base]
         context.report(
             f"expected a variable, or a new name that a later node reads, got {shown(name)}"
@@ -158,10 +159,9 @@ def _declare(
             place,
             name,
         )
-    else:
-        dtype, shape = result
-        declaration = Variable(name, TEMPORARY, dtype, tuple(map(str, shape)), place=place)
-        context.variables[name] = LinkedVariable(declaration, dtype, shape)
+    dtype, shape = result or ("f32", ())
+    declaration = Variable(name, TEMPORARY, dtype, tuple(map(str, shape)), place=place)
+    context.variables[name] = LinkedVariable(declaration, dtype, shape)
 
 
 def _read(steps: Sequence[Step]) -> set[str]:

@@ -1,14 +1,14 @@
-"""The settings of ops, with names replaced by what they mean in a program."""
+"""The settings of ops, with names replaced by what they mean."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.openinfer.dtypes import DTYPES, to_float32
 from taper_runtime.openinfer.errors import OpenInferError, shown
-from taper_runtime.openinfer.graph import CONSTANT, Op
-from taper_runtime.openinfer.ops import resolve
+from taper_runtime.openinfer.graph import CONSTANT, Name, Op
+from taper_runtime.openinfer.ops import rules, taper
+from taper_runtime.openinfer.ops.taper import is_taper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from taper_runtime.openinfer.check.context import LinkedVariable
     from taper_runtime.openinfer.oinf.reader import Model
 
+#: Types of settings of OpenInfer's ops, and of attrs of Taper's, that are texts or words.
+_WORDS = ("dtype", "word", "string", "strings", "scalars")
+
 
 def settings_of(op: Op, model: Model, variables: Mapping[str, LinkedVariable]) -> dict[str, Any]:
     """Return the settings of an op as numbers, bools, texts and tuples of int.
+
+    A name stands for a sizevar where a setting takes sizes, for itself where it takes a word, and
+    else for the value of a constant with one element.
 
     Raises
     ------
@@ -27,20 +33,51 @@ def settings_of(op: Op, model: Model, variables: Mapping[str, LinkedVariable]) -
     OpError
         If the op, or one of its settings, does not exist.
     """
-    constant = partial(_constant, model, variables)
-    return resolve(op.op, op.settings, constant, model.resolve_dim_value)
+    found: dict[str, Any] = {}
+    for name, value in op.settings.items():
+        kind, takes_sizes = _type(op.op, name)
+        if isinstance(value, tuple):
+            found[name] = tuple(_item(name, item, model) for item in value)
+        elif not isinstance(value, Name) or kind in _WORDS:
+            found[name] = value
+        elif takes_sizes and value in model.sizevars:
+            found[name] = model.sizevars[value]
+        else:
+            found[name] = _constant(name, str(value), model, variables)
+    return found
+
+
+def _type(op: str, name: str) -> tuple[str, bool]:
+    """Return the type of a setting, and whether it takes sizes."""
+    if not is_taper(op):
+        return rules.find(op).settings[rules.setting_name(op, name)].type, False
+    definition = taper.definition(op)
+    attr = definition.attrs.get(name)
+    if attr is None:
+        return ("int" if name == taper.OUTPUT else "string"), False  # which the op's rule refuses
+    return attr.type, attr.sized
+
+
+def _item(setting: str, item: object, model: Model) -> object:
+    """An integer of a list: itself, or a size."""
+    if not isinstance(item, str):
+        return item
+    try:
+        return model.resolve_dim_value(item)
+    except OpenInferError as error:
+        raise OpenInferError(f"setting {shown(setting)}: {error}") from None
 
 
 def _constant(
-    model: Model, variables: Mapping[str, LinkedVariable], name: str
+    setting: str, name: str, model: Model, variables: Mapping[str, LinkedVariable]
 ) -> int | float | bool:
     """Return the value of a constant with one element."""
     linked = variables.get(name)
     is_constant = linked is not None and linked.declaration.kind == CONSTANT
     if linked is None or not is_constant or linked.declaration.dims or linked.declaration.pattern:
         raise OpenInferError(
-            f"expected a value as setting, or the name of a constant without dims, "
-            f"got {shown(str(name))}"
+            f"setting {shown(setting)}: expected a value, or the name of a constant without dims, "
+            f"got {shown(name)}"
         )
     if linked.tensor is None:
         return 0 if linked.init is None else linked.init

@@ -84,8 +84,6 @@ def check_entries(
 ) -> None:
     """Check the entries of a prefix table that an op reads, where loops say which these are."""
     variable = linked.declaration
-    if variable.name in context.unsure:
-        return
     given: dict[int | str, range | None] = {}
     for index in access.indices:
         assert isinstance(index, Single)

@@ -76,7 +76,9 @@ def _order(context: Context) -> list[str]:
                 found.append(path.pop())
         elif name in path:
             circle = " -> ".join([*path[path.index(name) :], name])
-            context.report(f"expected no block that branches back to itself, got {circle}")
+            context.report(
+                f"expected no block that branches back to itself, got {circle}", blocks[name].place
+            )
         elif name not in begun:
             begun.add(name)
             path.append(name)

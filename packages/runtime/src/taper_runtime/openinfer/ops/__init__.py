@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taper_runtime.openinfer.ops.evaluate import evaluate, prepare
-from taper_runtime.openinfer.ops.names import meaning, resolve
+from taper_runtime.openinfer.ops.names import resolve
 from taper_runtime.openinfer.ops.native import native_node
 from taper_runtime.openinfer.ops.rules import combinations, complete, existing, output_type
 from taper_runtime.openinfer.ops.table import OPS, OpSpec, Setting
@@ -16,7 +16,6 @@ __all__ = [
     "complete",
     "evaluate",
     "existing",
-    "meaning",
     "native_node",
     "output_type",
     "prepare",

@@ -93,7 +93,8 @@ def _is_exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
     if max(a.size, b.size) < _MANY or not min(a.size, b.size):
         return False
     largest = [max(int(x.max()), -int(x.min())) for x in (a, b)]
-    return bool(math.prod(largest) * a.shape[-1] <= 2**53)
+    sums: int = math.prod(largest) * a.shape[-1]
+    return sums <= 2**53
 
 
 _ROUNDINGS: dict[str, Callable[..., Any]] = {
@@ -113,8 +114,7 @@ def _cast(arrays: Arrays, settings: Settings, dtype: str) -> Any:
         return x.astype(target.storage)
     whole = _ROUNDINGS[settings["rounding_mode"]](x.astype(np.float64))
     if settings["saturate"]:
-        # The highest integer of 64 bits is no float64; the next power of two is.
-        beyond = whole >= float(target.high) + (target.bits < 64)
+        beyond = whole >= float(target.high)  # of 64 bits the power of two behind it
         below = whole < target.low
         inside = np.where(np.isnan(whole) | beyond | below, 0, whole).astype(target.storage)
         inside = np.where(beyond, target.storage.type(target.high), inside)

@@ -139,11 +139,7 @@ def existing(op: str) -> list[str]:
     result = "T" if spec.result == "input" else spec.result
     texts = [f"({', '.join(inputs)}) -> {result} with T of {' '.join(spec.dtypes)}"]
     if spec.acc:
-        texts += [
-            f"({', '.join([dtype] * spec.arity)}) -> {' or '.join(ACCUMULATORS[dtype])} with acc"
-            for dtype in spec.dtypes
-            if dtype in ACCUMULATORS
-        ]
+        texts.append(f"({', '.join(inputs)}) -> acc with acc a wider integer of T's sign")
     return texts
 
 

@@ -6,7 +6,8 @@ only those that Taper knows can be used. An op of several outputs gives the firs
 number the setting ``output`` says.
 
 A list of strings, as a tile program is, is one string with commas between; so is a list of numbers
-that are no integers.
+that are no integers. Lists of integers, and single ones that may be sizes, can have sizes by name:
+:func:`taper_runtime.openinfer.ops.names.resolve` puts numbers in their place.
 """
 
 from __future__ import annotations

@@ -92,19 +92,21 @@ def to_json(events: Iterable[TraceEvent]) -> str:
 def to_perfetto(events: Iterable[TraceEvent]) -> str:
     """Return events as a trace that Perfetto and chrome://tracing open; blocks are its threads.
 
-    Without a timer each node takes the place of one microsecond.
+    Without a timer each node takes the place of one microsecond; with one only ops take time.
     """
+    events = list(events)
+    first = min((event.start_ns for event in events), default=0)
     threads: dict[str, int] = {}
     spans = []
     for number, event in enumerate(events):
         thread = threads.setdefault(event.block_name, len(threads) + 1)
-        start = event.start_ns / 1000 if event.start_ns else float(number)
+        is_timed = event.start_ns > 0
         span = {
             "name": event.node_desc,
             "cat": event.kind,
             "ph": "X",
-            "ts": start,
-            "dur": event.duration_ns / 1000 if event.start_ns else 1.0,
+            "ts": (event.start_ns - first) / 1000 if is_timed else float(number),
+            "dur": event.duration_ns / 1000 if is_timed else 1.0,
             "pid": 1,
             "tid": thread,
             "args": {"node": event.node_index, "uuid": event.node_uuid, "kind": event.kind},

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.openinfer.link import Program
-    from taper_runtime.openinfer.simulator.caches import Index
+    from taper_runtime.openinfer.simulator.access import Index
     from taper_runtime.openinfer.simulator.frame import Frame
 
     Number = Callable[[Frame], int]

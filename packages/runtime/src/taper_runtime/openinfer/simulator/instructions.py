@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from taper_runtime.openinfer.graph import Node
-    from taper_runtime.openinfer.simulator.caches import Index, Keep
+    from taper_runtime.openinfer.simulator.access import Index, Keep
     from taper_runtime.openinfer.simulator.frame import Frame
 
     Bounds = Callable[[Frame], tuple[int, int]]

@@ -55,13 +55,14 @@ def _walk(
                 continue
             if isinstance(made, i.Branch):
                 target = made.target(frame)
-                yield _event(made, frame)
+                yield _event(made, frame, clock() if clock else 0)
                 with made.inside(frame):
                     yield from _walk(blocks[target], blocks, frame, clock)
                 continue
             if isinstance(made, i.Await) and not frame.is_consumer:
+                start = clock() if clock else 0
                 yield from frame.executor.threads.join(frame)
-                yield _event(made, frame)
+                yield _event(made, frame, start)
                 continue
             start = clock() if clock else 0
             has_returned = made.run(frame)
@@ -74,7 +75,7 @@ def _walk(
     return False
 
 
-def _event(made: Instruction, frame: Frame, start: int = 0, end: int = 0) -> TraceEvent:
+def _event(made: Instruction, frame: Frame, start: int, end: int = 0) -> TraceEvent:
     node = made.node
     kind = node.kind
     params: list[str] = []
