@@ -268,3 +268,19 @@ def test_what_is_no_json(text, message):
     with pytest.raises(ProgramError) as raised:
         graph_from_json(text, "p.json")
     assert str(raised.value).startswith(f"p.json: {message}")
+
+
+def test_no_text_is_not_a_text_without_characters():
+    graph = Graph()
+    graph.add_var("x", "constant", "f32", pattern="", ref_name="")
+    for era in ("first", "later"):
+        assert graph_from_json(graph_to_json(graph, era)) == graph
+
+
+def test_ops_that_the_first_era_cannot_spell():
+    graph = Graph()
+    graph.add_block("entry")
+    graph.add_node("entry", Op("isFinite", ["x"], {}, "y"))
+    assert graph_from_json(graph_to_json(graph)) == graph
+    with pytest.raises(OpenInferError, match=r"^OpenInfer's first era cannot spell op 'isFinite'$"):
+        graph_to_json(graph, "first")

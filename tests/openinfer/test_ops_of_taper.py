@@ -8,8 +8,7 @@ from taper_runtime.errors import OpError
 from taper_runtime.formats import PLAIN
 from taper_runtime.openinfer.dtypes import from_taper_name
 from taper_runtime.openinfer.errors import NoKernelError
-from taper_runtime.openinfer.graph import Name
-from taper_runtime.openinfer.ops import evaluate, native_node, output_type, resolve
+from taper_runtime.openinfer.ops import evaluate, native_node, output_type
 from taper_runtime.ops import REGISTRY
 
 
@@ -95,35 +94,6 @@ def test_element_types_that_taper_lacks():
         output_type("taper.NEG", [("u16", (2,))], {})
     with pytest.raises(NoKernelError, match=r"of \(f32\) -> i32 on Cpu; there are: \(f32\) -> f32"):
         output_type("taper.NEG", [("f32", (2,))], {}, "i32")
-
-
-def test_names_of_variables_and_sizes():
-    sizes, variables = {"B": 2, "B*3": 6}, {"slope": 0.25, "axis": 1}
-
-    def resolved(op, **settings):
-        return resolve(op, settings, variables.__getitem__, sizes.__getitem__)
-
-    assert resolved("taper.RESHAPE", shape=(Name("B"), Name("B*3"), 4)) == {"shape": (2, 6, 4)}
-    assert resolved("taper.SLICE", axis=0, start=0, stop=Name("B")) == {
-        "axis": 0,
-        "start": 0,
-        "stop": 2,
-    }
-    assert resolved("taper.CAST", dtype=Name("f32")) == {"dtype": "f32"}
-    assert resolved("relu", negative_slope=Name("slope")) == {"negative_slope": 0.25}
-    assert resolved("cast", to=Name("i8"), rounding_mode=Name("nearest")) == {
-        "to": "i8",
-        "rounding_mode": "nearest",
-    }
-    assert resolved("argmax_axis", axis=Name("axis")) == {"axis": 1}
-    with pytest.raises(OpError, match="relu: expected settings of alpha, clamp_max, got 'slope'"):
-        resolved("relu", slope=Name("slope"))
-    with pytest.raises(OpError, match=r"taper\.NEG: expected settings of scalar, scalar_index"):
-        resolved("taper.NEG", slope=Name("slope"))
-    with pytest.raises(OpError, match="fill: expected value without names in a list"):
-        resolved("fill", value=(Name("B"),))
-    with pytest.raises(KeyError):
-        resolved("relu", alpha=Name("B"))
 
 
 def test_every_op_without_blocks_has_samples():

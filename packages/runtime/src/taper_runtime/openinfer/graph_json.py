@@ -14,7 +14,7 @@ from typing import Any, Literal
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import OpenInferError, shown
-from taper_runtime.openinfer.json_reader import FIRST_SETTINGS, graph_from_json
+from taper_runtime.openinfer.json_reader import FIRST_SETTINGS, from_first_era, graph_from_json
 
 __all__ = ["Era", "graph_from_json", "graph_to_json"]
 
@@ -65,7 +65,10 @@ def _variable(variable: g.Variable, era: Era) -> dict[str, Any]:
         "auto_dim": list(variable.auto_dim),
         "fixed": [list(limit) for limit in variable.fixed.items()],
     }
-    return written | {key: value for key, value in others.items() if era == "later" or value}
+    unsaid: tuple[Any, ...] = (None, [], False)
+    return written | {
+        key: value for key, value in others.items() if era == "later" or value not in unsaid
+    }
 
 
 def _json_dtype(name: str) -> str:
@@ -161,9 +164,10 @@ def _value(value: g.Value | None) -> dict[str, Any] | None:
 
 def _first_op(op: str) -> str:
     """``"is_finite"`` as the first era spells it: ``"IsFinite"``."""
-    if "." in op:
-        return op
-    return "".join(word.capitalize() for word in op.split("_"))
+    name = op if "." in op else "".join(word.capitalize() for word in op.split("_"))
+    if from_first_era(name) != op:
+        raise OpenInferError(f"OpenInfer's first era cannot spell op {shown(op)}")
+    return name
 
 
 def _first_attrs(kind: g.Op) -> Any:

@@ -295,30 +295,38 @@ def _read_operand(where: str, value: Any) -> g.Access:
         raise _FieldError(where, str(error)) from None
 
 
-def _read_op(op: str, attrs: dict[str, Any], inputs: list[g.Access], output: g.Access) -> g.Op:
-    """Put together an op of either era."""
-    if op[:1].isupper() and "." not in op:
-        op = "".join(f"_{c.lower()}" if c.isupper() else c for c in op)[1:]
-    return g.Op(op, tuple(inputs), attrs, output)
+def from_first_era(op: str) -> str:
+    """Return the name of an op of the first era: ``"is_finite"`` of ``"IsFinite"``."""
+    if not op[:1].isupper() or "." in op:
+        return op
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in op)[1:]
 
 
-def _read_attrs(where: str, value: Any) -> dict[str, Any]:
-    """Read settings of either era."""
+def _read_op(
+    op: str, attrs: tuple[bool, dict[str, Any]], inputs: list[g.Access], output: g.Access
+) -> g.Op:
+    """Put together an op of either era; ``attrs`` are whether it is the first, and settings."""
+    is_first, settings = attrs
+    return g.Op(from_first_era(op) if is_first else op, tuple(inputs), settings, output)
+
+
+def _read_attrs(where: str, value: Any) -> tuple[bool, dict[str, Any]]:
+    """Read settings of either era, and tell whether it is the first."""
     if type(value) is dict and "items" in value:
         items = _object(where, value, ("items",)).get("items", _list_of(_read_item))
         if len(dict(items)) < len(items):
             raise _FieldError(f"{where}.items", "expected each setting once")
-        return dict(items)
+        return False, dict(items)
     name, fields = _one_of(where, value)
     if fields is None:
         if name != "None":
             _fail(where, "None or settings", name)
-        return {}
+        return True, {}
     spelled = FIRST_SETTINGS.get(name.lower())
     if spelled is None:
         _fail(where, "settings of Relu, or a list of items", name)
     given = _object(f"{where}.{name}", fields, list(spelled))
-    return {spelled[key]: given.get(key, _read_first_setting) for key in given.values}
+    return True, {spelled[key]: given.get(key, _read_first_setting) for key in given.values}
 
 
 def _read_first_setting(where: str, value: Any) -> g.Setting:
@@ -375,7 +383,7 @@ _KINDS: dict[str, tuple[Callable[..., Any], Sequence[tuple[str, Callable[..., An
         _read_op,
         (
             ("op", _text, ...),
-            ("attrs", _read_attrs, {}),
+            ("attrs", _read_attrs, (True, {})),
             ("inputs", _list_of(_read_operand), ...),
             ("output", _read_operand, ...),
         ),

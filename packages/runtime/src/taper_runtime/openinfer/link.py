@@ -83,7 +83,7 @@ class Program:
         return values[value] if value in values else self.model.size_of(value)
 
 
-def link(graph: Graph, model: Model, *, strict: bool = False) -> Program:
+def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu") -> Program:
     """Check a program and link it to a model file, of which only header and tables are needed.
 
     Variables are linked to the file's tensors by name, or the name that @ref gives, and dims.
@@ -95,13 +95,15 @@ def link(graph: Graph, model: Model, *, strict: bool = False) -> Program:
     strict : bool
         Whether volatile and constant variables that the file lacks are errors. They start with
         their initial values, or zeros, else.
+    device : str
+        What is to run it; named where it has no kernel.
 
     Raises
     ------
     ProgramError
         With all problems, in the order of their places.
     """
-    context = Context(graph, model, strict)
+    context = Context(graph, model, strict, device)
     check_declarations(context)
     steps = walk(context)
     check_temporaries(context, steps)

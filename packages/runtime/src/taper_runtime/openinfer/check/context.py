@@ -58,6 +58,8 @@ class Context:
     model : Model
     strict : bool
         Whether every volatile and constant variable has to be in the file.
+    device : str
+        What is to run the program.
 
     Attributes
     ----------
@@ -69,8 +71,8 @@ class Context:
         Variables whose shapes are not known before the program runs, or cannot be.
     """
 
-    def __init__(self, graph: Graph, model: Model, strict: bool) -> None:
-        self.graph, self.model, self.strict = graph, model, strict
+    def __init__(self, graph: Graph, model: Model, strict: bool, device: str) -> None:
+        self.graph, self.model, self.strict, self.device = graph, model, strict, device
         self.problems: list[Problem] = []
         self.variables: dict[str, LinkedVariable] = {}
         self.unsound: set[str] = set()

@@ -123,7 +123,7 @@ def _result(
     declared = output.dtype if output is not None else None
     if not named & context.unsure:
         types = [(linked.dtype, linked.shape) for linked in inputs]
-        return output_type(kind.op, types, settings, declared)
+        return output_type(kind.op, types, settings, declared, context.device)
     if is_taper(kind.op):
         taper.attrs_of(kind.op, settings)
         return None
@@ -134,7 +134,7 @@ def _result(
     result = rules.result_dtype(kind.op, dtypes, rules.complete(kind.op, dtypes, settings))
     if result is None or declared not in (None, result):
         known = rules.existing(kind.op)
-        raise NoKernelError(kind.op, [*dtypes, declared or "any"], "any device", known)
+        raise NoKernelError(kind.op, [*dtypes, declared or "any"], context.device, known)
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from taper_runtime.openinfer.ops.evaluate import evaluate, prepare
-from taper_runtime.openinfer.ops.names import resolve
 from taper_runtime.openinfer.ops.native import native_node
 from taper_runtime.openinfer.ops.rules import combinations, complete, existing, output_type
 from taper_runtime.openinfer.ops.table import OPS, OpSpec, Setting
@@ -19,5 +18,4 @@ __all__ = [
     "native_node",
     "output_type",
     "prepare",
-    "resolve",
 ]

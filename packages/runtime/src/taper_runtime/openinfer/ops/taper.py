@@ -7,7 +7,7 @@ number the setting ``output`` says.
 
 A list of strings, as a tile program is, is one string with commas between; so is a list of numbers
 that are no integers. Lists of integers, and single ones that may be sizes, can have sizes by name:
-:func:`taper_runtime.openinfer.ops.names.resolve` puts numbers in their place.
+the linker puts numbers in their place (``openinfer/check/settings.py``).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Simulator:
             raise OpenInferError(f"link: expected one of {', '.join(_LINKS)}, got {link!r}")
         level = level_of(device)
         self.device = device
-        self.program = link_program(graph, model, strict=link == "strict")
+        self.program = link_program(graph, model, strict=link == "strict", device=device)
         self.slots = find_slots(self.program)
         self.names = Names(self.program)
         self.stretches = Stretches(level)
