@@ -259,10 +259,7 @@ class Executor:
         """Return the variables as a step finds them."""
         frame = Frame(
             self,
-            [
-                None if slot.kind == "temporary" else first
-                for slot, first in zip(self._slots, self._firsts, strict=True)
-            ],
+            self._firsts.copy(),
             [None] * len(self.names.loops),
             list(self._caches.values()),
         )
@@ -274,7 +271,7 @@ class Executor:
         self._end_walk()
         if self._has_stepped:  # nothing was given since
             self._given = {}
-        self._frame = self._new_frame()
+            self._frame = self._new_frame()
         self._has_stepped = True
         self.is_stopped = False
         return self._frame

@@ -96,12 +96,13 @@ def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.nd
     """
     row = DTYPES[dtype]
     try:
-        if isinstance(given, bool | int | float) and not shape:
+        if not shape and isinstance(given, bool | int | float):
             array = scalar_array(dtype, given)
         else:
             array = np.array(given, order="C")
             check_array(dtype, array)
-            array = array.astype(row.storage, copy=False)
+            if array.dtype is not row.storage:
+                array = array.astype(row.storage)
     except (ValueError, OverflowError) as error:
         raise OpenInferError(f"{name}: {error}") from None
     if array.shape != shape:
