@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.explainer import Explanation
+    from taper_runtime.plan.plan import Plan
 
 _DYNAMIC = "NAME=AXIS[:SIZE],... | JSON | MODULE:FUNCTION"
 
@@ -99,10 +100,15 @@ def _export(args: argparse.Namespace) -> Result:
         # those of the export itself stand in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
         plan = export(model, inputs, kwargs, verify=not args.no_verify, progress=True, **options)
-    plan.save(args.output)
-    size = args.output.stat().st_size
-    data = {"output": str(args.output), "bytes": size, "plan": plan_data(plan, nodes=False)}
-    place = printable(f"{args.output}: {size_text(size)}")
+    return saved(plan, args.output)
+
+
+def saved(plan: Plan, path: Path) -> Result:
+    """Save a plan and tell what it is."""
+    plan.save(path)
+    size = path.stat().st_size
+    data = {"output": str(path), "bytes": size, "plan": plan_data(plan, nodes=False)}
+    place = printable(f"{path}: {size_text(size)}")
     return Result(data, f"{describe_plan(plan, nodes=False)}\n\n{place}")
 
 

@@ -72,8 +72,12 @@ def _grows(context: Context, access: Access) -> bool:
     declaration = linked.declaration
     if declaration.auto_dim:
         return True
-    is_whole = len(access.indices) < len(declaration.table_indices)
-    return is_whole or any(isinstance(index, Slice) for index in access.indices)
+    names = declaration.table_indices
+    given = (*access.indices, *[Slice()] * (len(names) - len(access.indices)))
+    return any(
+        isinstance(index, Slice) and not (index == Slice() and name in declaration.fixed)
+        for name, index in zip(names, given, strict=False)
+    )
 
 
 def _check_op(context: Context, step: Step, kind: Op, steps: Sequence[Step]) -> None:

@@ -1,0 +1,38 @@
+"""``taper compile``: a program of OpenInfer and its weights become a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taper_frontend.cli import saved
+
+if TYPE_CHECKING:
+    import argparse
+
+    from taper_runtime.cli.parser import Result
+
+
+def add_compile(parser: argparse.ArgumentParser) -> None:
+    """Add the options; the runtime's command finds this by its entry point."""
+    parser.description = "compile a program of OpenInfer to a plan"
+    parser.add_argument("program", type=Path, metavar="PROGRAM", help="its text, or its JSON")
+    parser.add_argument("model", type=Path, metavar="MODEL.oinf", help="what its variables hold")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.taper")
+    parser.add_argument(
+        "--outputs",
+        type=lambda text: text.split(","),
+        metavar="NAME,...",
+        help="the variables that a run gives (default: those that are written, and not read after)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse variables that the file does not have"
+    )
+    parser.set_defaults(command=_compile)
+
+
+def _compile(args: argparse.Namespace) -> Result:
+    from taper_frontend.openinfer.compile import compile_program  # imports the whole compiler
+
+    plan = compile_program(args.program, args.model, outputs=args.outputs, strict=args.strict)
+    return saved(plan, args.output)

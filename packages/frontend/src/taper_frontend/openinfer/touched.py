@@ -1,0 +1,89 @@
+"""Tell which variables nodes of a program read and write, and what else decides how they lower."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from taper_runtime.openinfer import graph as g
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from taper_runtime.openinfer.graph import Access, Graph, Node
+
+
+class Touched(NamedTuple):
+    """What nodes touch, in the order in which they do.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Bases of accesses, and names in their indices; not all of them are variables.
+    written : tuple of str
+    """
+
+    names: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+def touched(graph: Graph, nodes: Iterable[Node]) -> Touched:
+    """Return what ``nodes``, the loops and the blocks they run touch."""
+    names: dict[str, None] = {}
+    written: dict[str, None] = {}
+    for node in all_nodes(graph, nodes):
+        reads, writes = accesses(node.kind)
+        for access in (*reads, *writes):
+            names |= dict.fromkeys([access.base, *index_names(access)])
+        written |= dict.fromkeys(access.base for access in writes)
+    return Touched(tuple(names), tuple(written))
+
+
+def all_nodes(
+    graph: Graph, nodes: Iterable[Node], seen: frozenset[str] = frozenset()
+) -> Iterator[Node]:
+    """Yield nodes and those inside: of loops' bodies and of the blocks that branches run."""
+    for node in nodes:
+        yield node
+        if isinstance(node.kind, g.Loop):
+            yield from all_nodes(graph, node.kind.body, seen)
+        elif isinstance(node.kind, g.Branch):
+            for name in (node.kind.then, node.kind.otherwise):
+                if name is not None and name not in seen and name in graph.blocks:
+                    yield from all_nodes(graph, graph.blocks[name].nodes, seen | {name})
+
+
+def index_names(access: Access) -> list[str]:
+    """Return the names that stand in the indices of an access."""
+    values = [
+        value
+        for index in access.indices
+        for value in ((index.value,) if isinstance(index, g.Single) else (index.start, index.end))
+    ]
+    return [value for value in values if isinstance(value, str)]
+
+
+def accesses(kind: object) -> tuple[Sequence[Access], Sequence[Access]]:
+    """Return the accesses that a node itself reads, and those that it writes."""
+    match kind:
+        case g.Op(inputs=inputs, output=output):
+            return inputs, (output,)
+        case g.Assign(name=name):
+            return (), (plain(name),)
+        case g.CacheRead(src=src, dst=dst) | g.Transfer(src=src, dst=dst):
+            return (src,), (dst,)
+        case g.CacheWrite(src=src, dst=dst):
+            return (src,), (dst,)
+        case g.CacheIncrement(target=target) | g.CacheDecrement(target=target):
+            return (plain(target),), (plain(target),)
+        case g.CacheReset(target=target):
+            return (), (target,)
+        case g.Branch(condition=str(condition)):
+            return (plain(condition),), ()
+        case g.Loop(start=start, end=end):
+            return [plain(bound) for bound in (start, end) if isinstance(bound, str)], ()
+    return (), ()
+
+
+def plain(name: str) -> Access:
+    """Return an access of a whole variable."""
+    return g.Access(name, (), False)

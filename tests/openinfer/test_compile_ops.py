@@ -1,0 +1,136 @@
+"""OpenInfer's ops in plans beside numpy's evaluators: every op, of every element type of a plan."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("taper_frontend")
+
+import openinfer_reference as reference
+from openinfer_samples import ELEMENTWISE, REDUCTIONS, operands, random_values, stored, variants
+from simulated import model
+from taper_frontend.openinfer import compile_program
+from taper_runtime import InferenceSession
+from taper_runtime.openinfer import Graph, ProgramError
+from taper_runtime.openinfer.dtypes import taper_name
+from taper_runtime.openinfer.graph import Op
+from taper_runtime.openinfer.ops import OPS, combinations, evaluate, output_type
+
+#: What no op of a plan computes; the element types are those of the inputs.
+REFUSED = {
+    ("popcount", dtype): "no op of a plan computes it"
+    for dtype in ("i8", "i16", "i32", "i64", "u8")
+} | {("mean_axis", "i64"): "may be wider than any integer"}
+
+#: Shapes of the operands of a product.
+PRODUCTS = [((2, 3, 4), (4, 5)), ((4,), (4,)), ((2, 1, 3, 4), (3, 4, 2)), ((3, 4), (4,))]
+
+
+def calls(op):
+    """Yield element types of the inputs, arrays and the settings of calls with them."""
+    rng = np.random.default_rng(3)
+    for dtypes, out, chosen in combinations(op):
+        if any(taper_name(dtype) is None for dtype in (*dtypes, out)):
+            continue
+        if op == "matmul":
+            for shapes in PRODUCTS:
+                arrays = [random(rng, dtypes[0], shape) for shape in shapes]
+                yield dtypes, arrays, [chosen]
+        elif op in REDUCTIONS:
+            key = "axis" if OPS[op].shape == "axis" else "axes"
+            places = [0, -1] if key == "axis" else [(1,), (0, -1), ()]
+            more = [{}, {"select_first": False}] if key == "axis" else [{}]
+            settings = [
+                {key: place, "keepdims": keep, **extra, **chosen}
+                for place in places
+                for keep in (False, True)
+                for extra in more
+            ]
+            yield dtypes, [random(rng, dtypes[0], (3, 4, 5))], settings
+        else:
+            found = variants(op, dtypes[0])
+            yield dtypes, operands(rng, dtypes), [{**given, **chosen} for given in found]
+
+
+def random(rng, dtype, shape):
+    values = random_values(rng, dtype, int(np.prod(shape)))
+    return stored(values, dtype).reshape(shape)
+
+
+def run(op, dtypes, arrays, settings):
+    """Compile a program of one call for each of the settings, and run it."""
+    graph = Graph()
+    names = [f"x{i}" for i in range(len(arrays))]
+    for name, dtype, array in zip(names, dtypes, arrays, strict=True):
+        graph.add_var(name, "dynamic", dtype, array.shape)
+    graph.add_block("entry")
+    types = [(dtype, array.shape) for dtype, array in zip(dtypes, arrays, strict=True)]
+    for i, given in enumerate(settings):
+        graph.add_var(f"y{i}", "volatile", *output_type(op, types, given))
+        graph.add_node("entry", Op(op, names, given, f"y{i}"))
+    session = InferenceSession(compile_program(graph, model()))
+    return session.run(None, dict(zip(names, arrays, strict=True)))
+
+
+def is_cast_of_no_use(op, dtypes, given):
+    """Whether a call asks for the lowest bits of a float, which a plan refuses."""
+    to_integers = op == "cast" and given["to"] not in reference.FLOATS
+    return to_integers and dtypes[0] in reference.FLOATS and not given["saturate"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_type(op):
+    for dtypes, arrays, settings in calls(op):
+        given = [each for each in settings if not is_cast_of_no_use(op, dtypes, each)]
+        if reason := REFUSED.get((op, dtypes[0])):
+            with pytest.raises(ProgramError, match=reason):
+                run(op, dtypes, arrays, given)
+            continue
+        for each, got in zip(given, run(op, dtypes, arrays, given), strict=True):
+            types = [(dtype, array.shape) for dtype, array in zip(dtypes, arrays, strict=True)]
+            out = output_type(op, types, each)
+            want = evaluate(op, arrays, dtypes, each, out[0])
+            check(got, want, out[0], f"{op} {dtypes} {each}")
+
+
+def check(got, want, dtype, what):
+    assert got.shape == want.shape, what
+    if dtype not in reference.FLOATS:
+        np.testing.assert_array_equal(got, want, err_msg=what)
+        return
+    atol, rtol = reference.TOLERANCES[dtype]
+    numbers = [np.float64(reference.to_python(array, dtype)) for array in (got, want)]
+    np.testing.assert_allclose(*numbers, rtol=rtol, atol=atol, err_msg=what)
+
+
+def test_bits_that_a_cast_drops_are_refused():
+    arrays = [np.zeros(3, np.float32)]
+    with pytest.raises(ProgramError, match="op cast: what floats beyond the integers become"):
+        run("cast", ("f32",), arrays, [{"to": "i32", "saturate": False}])
+
+
+def test_ops_of_taper():
+    graph = Graph()
+    graph.add_var("x", "dynamic", "f32", [3, 4])
+    graph.add_block("entry")
+    graph.add_var("y", "volatile", "f32", [3, 4])
+    graph.add_var("r", "volatile", "f32", [3, 4])
+    graph.add_node("entry", Op("taper.SOFTMAX", ["x"], {"axis": 1}, "y"))
+    graph.add_node("entry", Op("taper.QR", ["x"], {"mode": "complete", "output": 1}, "r"))
+    x = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
+    session = InferenceSession(compile_program(graph, model()))
+    y, r = session.run(None, {"x": x})
+    exp = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(y, exp / exp.sum(-1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(r, np.linalg.qr(x, "complete")[1], rtol=1e-4, atol=1e-5)
+
+
+def test_elementwise_ops_are_fused():
+    graph = Graph()
+    graph.add_var("x", "dynamic", "f32", [64])
+    graph.add_var("y", "volatile", "f32", [64])
+    graph.add_block("entry")
+    graph.add_node("entry", Op("div", ["x", "x"], {"div_by_zero_mask": 1.0}, "y"))
+    graph.add_node("entry", Op("clamp", ["y"], {"min": -2.0, "max": 0.5}, "y"))
+    plan = compile_program(graph, model())
+    assert [node.op for node in plan.nodes] == ["MAP"]
+    assert len(ELEMENTWISE) > 30  # the samples are those of all ops
