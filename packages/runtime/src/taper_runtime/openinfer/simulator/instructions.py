@@ -147,9 +147,12 @@ class CacheInstruction(Instruction):
 
     def keep(self, frame: Frame) -> Keep | None:
         """Return what copies the views that variables have of cells which are about to change."""
-        if not self.readers:
-            return None
         cache, values = frame.caches[self.cache], frame.values
+        for slot in self.readers:
+            if values[slot] is not None:
+                break
+        else:  # nobody has a view
+            return None
 
         def copy_views(cells: np.ndarray) -> None:
             for slot in self.readers:

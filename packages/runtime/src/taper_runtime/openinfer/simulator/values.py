@@ -96,13 +96,16 @@ def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.nd
     """
     row = DTYPES[dtype]
     try:
-        if not shape and isinstance(given, bool | int | float):
+        if type(given) is np.ndarray and given.dtype is row.storage:
+            array = given.copy()
+            if row.is_packed:
+                check_array(dtype, array)
+        elif not shape and isinstance(given, bool | int | float):
             array = scalar_array(dtype, given)
         else:
             array = np.array(given, order="C")
             check_array(dtype, array)
-            if array.dtype is not row.storage:
-                array = array.astype(row.storage)
+            array = array.astype(row.storage, copy=False)
     except (ValueError, OverflowError) as error:
         raise OpenInferError(f"{name}: {error}") from None
     if array.shape != shape:
