@@ -131,6 +131,27 @@ def test_blocks():
         link(parse("block entry { branch entry; }", ""), MODEL)
 
 
+def test_loops_are_counted_through_branches():
+    def chain(count):
+        blocks = "\n".join(
+            f"block b{i} {{ loop l (i in 0..1) {{ branch b{i + 1}; }} }}" for i in range(count)
+        )
+        return parse(f"block entry {{ branch b0; }}\n{blocks}\nblock b{count} {{}}", "")
+
+    link(chain(32), MODEL)
+    with pytest.raises(ProgramError) as raised:
+        link(chain(33), MODEL)
+    assert str(raised.value) == "34:13: expected at most 32 loops in one another, got more"
+
+
+def test_very_many_problems_end():
+    text = "".join(f"op add(x{i}, y{i}) >> z{i};" for i in range(5000))
+    with pytest.raises(ProgramError) as raised:
+        link(parse(f"block entry {{ {text} }}"), MODEL)
+    assert len(raised.value.problems) == 1000
+    assert str(raised.value).endswith("and 950 more problems")
+
+
 def test_a_block_is_inside_the_loops_around_all_branches_to_it():
     loops = "loop a (l in 0..2) { branch b; } "
     link(parse(f"{PROGRAM}block entry {{ {loops} }} block b {{ op add(W[l], y) >> y; }}"), MODEL)

@@ -49,7 +49,7 @@ static inline bool has_failed(region *r) {
 /* Whether a worker is to go on after coming to step i: no step failed, nobody wants an end. */
 bool taper_goes_on(const worker *me, int64_t i);
 
-/* Computes the tasks [begin, end) of step i. */
+/* Computes the tasks [begin, end) of step i, unless nobody wants them any more. */
 void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end);
 
 /* The worker's part in a phase: its own share, which lies in its caches, then what others have

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.errors import KernelError
@@ -85,6 +85,8 @@ def find_servers(
     block_function : callable
         Gives a block of the node as an evaluator calls it.
     """
+    if not node.blocks and all(provider in OURS for provider in dispatch.providers):
+        return _ours(node.op, dispatch.providers)
     op = REGISTRY[node.op]
     label = f"{node.output} ({node.op})"
     if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
@@ -104,6 +106,16 @@ def find_servers(
                 return Servers(kernels, user_host(kernel, op, label))
             kernels.append(kernel.code)
     return Servers(kernels, None)
+
+
+@cache
+def _ours(op: str, providers: tuple[str, ...]) -> Servers:
+    """Return what may compute a node without blocks where nobody but us does."""
+    native = [None] if NATIVE in providers else []
+    if NUMPY not in providers:
+        return Servers(native, None)
+    before = NATIVE in providers[: providers.index(NUMPY)]
+    return Servers(native if before else [], numpy_host(REGISTRY[op]))
 
 
 def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:
