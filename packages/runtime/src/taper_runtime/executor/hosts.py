@@ -86,7 +86,7 @@ def find_servers(
         Gives a block of the node as an evaluator calls it.
     """
     if not node.blocks and all(provider in OURS for provider in dispatch.providers):
-        return _ours(node.op, dispatch.providers)
+        return _ours(node.op, dispatch.providers, dispatch.isa)
     op = REGISTRY[node.op]
     label = f"{node.output} ({node.op})"
     if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
@@ -109,9 +109,9 @@ def find_servers(
 
 
 @cache
-def _ours(op: str, providers: tuple[str, ...]) -> Servers:
+def _ours(op: str, providers: tuple[str, ...], isa: str | None) -> Servers:
     """Return what may compute a node without blocks where nobody but us does."""
-    native = [None] if NATIVE in providers else []
+    native: list[ExternalKernel | str | None] = [isa] if NATIVE in providers else []
     if NUMPY not in providers:
         return Servers(native, None)
     before = NATIVE in providers[: providers.index(NUMPY)]
