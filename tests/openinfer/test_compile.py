@@ -168,6 +168,21 @@ def test_outputs_are_what_is_written_and_not_read_after():
     graph = parse(COUNTERS)
     assert compile_program(graph, model()).outputs == ("m",)
     assert compile_program(graph, model(), outputs=["y", "m"]).outputs == ("y", "m")
+    session = compare(
+        "dynamic { x: f32[2]; } volatile { y: f32[2]; } block entry {"
+        "op add(x, x) >> t; op mul(t, x) >> y; }"
+    )
+    assert [end.name for end in session.get_outputs()] == ["y"]
+
+
+def test_temporaries_as_outputs():
+    text = """
+        dynamic { x: f32[2]; } volatile { y: f32[2]; }
+        block entry { loop twice (i in 0..2) { op add(x, y) >> t; op mul(t, x) >> y; } }
+    """
+    session = InferenceSession(compile_program(parse(text), model(), outputs=["t"]))
+    (t,) = session.run(None, {"x": np.full(2, 3, np.float32)})
+    assert t.tolist() == [12.0, 12.0]
 
 
 def test_all_that_is_written_where_all_is_read():
@@ -180,6 +195,7 @@ def test_all_that_is_written_where_all_is_read():
     ("outputs", "message"),
     [
         (["z"], r"no variable 'z'"),
+        (["nn"], r"no variable .nn."),
         (["n"], r"'n' is a state; session.get_state\('n'\) reads it"),
     ],
 )

@@ -13,9 +13,8 @@ from taper_runtime.text import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from taper_runtime.openinfer.link import Program
-
     from taper_runtime.openinfer.graph import Graph, Node
+    from taper_runtime.openinfer.link import Program
 
 
 def find_outputs(program: Program, wanted: Sequence[str] | None) -> list[str]:
@@ -28,7 +27,7 @@ def find_outputs(program: Program, wanted: Sequence[str] | None) -> list[str]:
     Raises
     ------
     ExportError
-        If a wanted one is no variable, or has no value after a step.
+        If a wanted one is no variable, or a state or a family of tensors.
     """
     graph = program.graph
     if wanted is not None:
@@ -57,12 +56,12 @@ def _in_order(graph: Graph) -> Iterator[Node]:
 
 
 def _check(program: Program, name: str) -> None:
-    variables = program.graph.vars
-    if name not in variables:
-        near = nearest(name, variables)
-        hint = f"; do you mean {near!r}?" if near else f"; there are {', '.join(variables)}"
+    if name not in program.variables:
+        near = nearest(name, program.variables)
+        hint = f"; do you mean {near!r}?" if near else f"; there are {', '.join(program.variables)}"
         raise ExportError(f"outputs: no variable {name!r}{hint}")
-    if variables[name].kind == "persistent":
+    declared = program.variables[name].declaration
+    if declared.kind == "persistent":
         raise ExportError(f"outputs: {name!r} is a state; session.get_state({name!r}) reads it")
-    if variables[name].pattern is not None:
+    if declared.is_prefix_table:
         raise ExportError(f"outputs: {name!r} is a family of tensors, expected one")
