@@ -197,14 +197,17 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Fuzz the loader and the kernels, guided by coverage, under AddressSanitizer and UBSan.
+    """Fuzz a reader and the kernels, guided by coverage, under AddressSanitizer and UBSan.
 
-    `nox -s fuzz -- --minutes 10`; needs clang. The corpus grows in build/fuzz-corpus, and what
-    crashes, hangs or raises what it must not is left in build/fuzz-found.
+    `nox -s fuzz -- --minutes 10 --target plans`, or another target of tests/fuzz/targets.py; needs
+    clang. The corpus grows in build/fuzz-corpus, and what crashes, hangs or raises what it must not
+    is left in build/fuzz-found.
     """
-    minutes = ArgumentParser()
-    minutes.add_argument("--minutes", type=float, default=10)
-    seconds = int(60 * minutes.parse_args(session.posargs).minutes)
+    parser = ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--target", default="plans")
+    options = parser.parse_args(session.posargs)
+    seconds = int(60 * options.minutes)
     session.install("atheris", "numpy")
     found = ROOT / "build" / "fuzz-found"
     found.mkdir(parents=True, exist_ok=True)
@@ -222,7 +225,8 @@ def fuzz(session: nox.Session) -> None:
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
     limits = ("-max_len=65536", "-timeout=30", "-rss_limit_mb=6000")
-    command = ("python", "-W", "ignore", "-m", "tests.fuzz", "build/fuzz-corpus", *limits)
+    corpus = f"build/fuzz-corpus/{options.target}"
+    command = ("python", "-W", "ignore", "-m", "tests.fuzz", options.target, corpus, *limits)
     session.run(*command, f"-artifact_prefix={found}/", f"-max_total_time={seconds}", env=checks)
 
 
@@ -322,6 +326,13 @@ def memory(session: nox.Session) -> None:
     """Memory, files and start beside peers, into docs/results; `-- --quick` only prints."""
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
     session.run("python", "-m", "peers.memory", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def weights(session: nox.Session) -> None:
+    """What replaceable weights cost, into docs/results; `-- --quick` only prints."""
+    measuring(session)
+    session.run("python", "-m", "peers.weights", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session

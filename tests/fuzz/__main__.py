@@ -1,7 +1,8 @@
-"""Fuzz the loader and what it lets through, guided by coverage of the Python and of the C.
+"""Fuzz a reader and what it lets through, guided by coverage of the Python and of the C.
 
-``python -m tests.fuzz FOLDER [options of libFuzzer]``, under AddressSanitizer: `nox -s fuzz`.
-FOLDER holds the corpus, and gets what covers more.
+``python -m tests.fuzz TARGET FOLDER [options of libFuzzer]``, under AddressSanitizer, is what
+`nox -s fuzz` runs. TARGET is one of ``tests.fuzz.targets``; FOLDER holds the corpus, and gets what
+covers more.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import atheris
 sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
 
 with atheris.instrument_imports(include=["taper_runtime"]):
-    from tests.fuzz.mutation import STRANGE, mutate
-    from tests.fuzz.seeds import seeds
-    from tests.fuzz.target import check
+    from tests.fuzz.targets import find
+
+    _target = find(sys.argv.pop(1))
 
 _known: list[bytes] = []
 
@@ -26,10 +27,10 @@ def main() -> None:
     """Write the seeds into the folder, then fuzz."""
     corpus = Path(next(argument for argument in sys.argv[1:] if not argument.startswith("-")))
     corpus.mkdir(parents=True, exist_ok=True)
-    for index, blob in enumerate(seeds()):
+    for index, blob in enumerate(_target.seeds()):
         _known.append(blob)
         (corpus / f"seed-{index:04}").write_bytes(blob)
-    atheris.Setup(sys.argv, check, custom_mutator=_mutate)
+    atheris.Setup(sys.argv, _target.check, custom_mutator=_mutate)
     atheris.Fuzz()
 
 
@@ -38,8 +39,8 @@ def _mutate(blob: bytes, max_size: int, seed: int) -> bytes:
     if rng.random() < 0.95:
         for base in (blob, rng.choice(_known)):
             try:
-                made = mutate(bytes(base), rng, _known)
-            except STRANGE:
+                made = _target.mutate(bytes(base), rng, _known)
+            except _target.strange:
                 continue
             if len(made) <= max_size:
                 return made

@@ -2,42 +2,46 @@
 
 import random
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.fuzz.mutation import STRANGE, mutate
-from tests.fuzz.seeds import seeds
-from tests.fuzz.target import check
+from tests.fuzz.targets import TARGETS, find
+
+#: How often a seed is changed here: plans take longer, and there are more of them.
+TIMES = {"plans": 1, "oinf": 40}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.parametrize("name", TARGETS),
+]
 
 
-@pytest.fixture(scope="module")
-def files():
-    return list(seeds())
+@cache
+def files(name):
+    return list(find(name).seeds())
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_seeds_run(files):
-    assert {check(blob) for blob in files} == {"ran"}
+def test_seeds_run(name):
+    assert {find(name).check(blob) for blob in files(name)} == {"ran"}
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_changed_files_are_refused_or_run(files):
-    rng = random.Random(0)
+def test_changed_files_are_refused_or_run(name):
+    target, rng = find(name), random.Random(0)
     results = Counter()
-    for blob in files:
+    for blob in files(name) * TIMES[name]:
         try:
-            changed = mutate(blob, rng, files)
-        except STRANGE:
+            changed = target.mutate(blob, rng, files(name))
+        except target.strange:
             continue
-        results[check(changed)] += 1
+        results[target.check(changed)] += 1
     assert results["refused"] > 50
     assert results["ran"] > 50
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_files_that_the_fuzzer_kept():
+def test_files_that_the_fuzzer_kept(name):
     """One for each way in which a file was refused in a long run of the fuzzer."""
-    files = list((Path(__file__).parent / "corpus").iterdir())
-    assert len(files) > 50
-    for path in files:
-        check(path.read_bytes())
+    kept = list((Path(__file__).parent / "corpus" / name).iterdir())
+    assert len(kept) > 50
+    for path in kept:
+        find(name).check(path.read_bytes())

@@ -44,6 +44,7 @@ def with_format(name):
 FILES = {
     "nothing": (b"", "got an empty file"),
     "npy": (written(np.save, np.ones(3)), r"got a NumPy array \(.npy\)"),
+    "oinf": (b"OINF\0\2" + bytes(80), r"got an OpenInfer model file \(.oinf\)"),
     "npz": (written(np.savez, np.ones(3)), r"got a NumPy archive \(.npz\)"),
     "zip": (zipped("readme.txt"), "got a zip archive"),
     "zip_of_torch": (

@@ -120,6 +120,17 @@ def test_calls_that_are_wrong(op, inputs, settings, message):
         output_type(op, [("f32", shape) for shape in inputs], settings)
 
 
+def test_the_infinity_that_bounds_nothing_is_a_bound_of_every_type():
+    inf = float("inf")
+    for dtype in ("i8", "u4", "f16"):
+        given = {"min": -inf, "max": inf}
+        assert complete("clamp", [dtype], given) == given
+    assert complete("clamp", ["f32"], {"min": inf})["min"] == inf
+    for given in ({"min": inf}, {"max": -inf}):
+        with pytest.raises(OpError, match=r"an integer from -128 to 127, as i8 holds, got -?inf"):
+            complete("clamp", ["i8"], given)
+
+
 @pytest.mark.parametrize(
     ("dtype", "value", "message"),
     [

@@ -11,6 +11,15 @@ def resnet50(batch):
     return _classifier(lambda: ResNetForImageClassification(ResNetConfig(num_labels=1000)), batch)
 
 
+def resnet18(batch):
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(
+        num_labels=1000, layer_type="basic", depths=[2] * 4, hidden_sizes=[64, 128, 256, 512]
+    )
+    return _classifier(lambda: ResNetForImageClassification(config), batch)
+
+
 def mobilenet_v2(batch):
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 

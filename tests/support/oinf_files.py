@@ -114,13 +114,13 @@ def fields(blob: bytes) -> dict[str, Field]:
         if code == 15:
             parts = [("element", "<I"), ("ndim", "<I")]
             offset, (_, ndim) = numbers(f"metadata[{name}]", offset, parts)
-            numbers(f"metadata[{name}]", offset, [(f"dim{k}", "<Q") for k in range(ndim)])
+            numbers(f"metadata[{name}]", offset, [(f"dim{k}", "<Q") for k in range(min(ndim, 32))])
     at = struct.unpack_from("<Q", blob, 45)[0]
     for i in range(n_tensors):
         at, name = string(f"tensors[{i}]", at)
         parts = [("dtype", "<I"), ("ndim", "<I"), ("flags", "<I")]
         at, (_, ndim, flags) = numbers(f"tensors[{name}]", at, parts)
-        parts = [(f"dim{k}", "<Q") for k in range(ndim)]
+        parts = [(f"dim{k}", "<Q") for k in range(min(ndim, 32))]
         parts += [("data_nbytes", "<Q"), ("data_offset", "<Q")]
         if version == 2:
             parts += [("quant_nbytes", "<Q"), ("quant_offset", "<Q")]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from taper_runtime.openinfer.link import link
-
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.openinfer.lower import lower
 from taper_runtime.openinfer.graph import Graph
+from taper_runtime.openinfer.link import link
 from taper_runtime.openinfer.oinf.reader import Model, open_model
 from taper_runtime.openinfer.text import load_program
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 #: The runtime's own commands: modules beside this one, each with a function ``add``.
-_OWN = ("bench", "completion", "inspect", "oinf", "profile", "report", "run")
+_OWN = ("bench", "completion", "inspect", "oinf", "profile", "report", "run", "sim")
 
 
 class Result(NamedTuple):

@@ -96,10 +96,11 @@ def _feed(plan: Plan, args: argparse.Namespace) -> dict[str, np.ndarray]:
         if missing:
             raise InputError(f"--sample: the plan has no sample of {', '.join(missing)}")
         return dict(plan.samples)
-    return make_feed(plan, args.size, _read_inputs(args.input))
+    return make_feed(plan, args.size, read_inputs(args.input))
 
 
-def _read_inputs(assignments: Sequence[str]) -> dict[str, np.ndarray]:
+def read_inputs(assignments: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the arrays of options ``NAME=FILE.npy``."""
     arrays = {}
     for assignment in assignments:
         name, separator, path = assignment.partition("=")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 #: Beginnings of files (PyTorch's own magic number, as it pickles it, before pickles in general).
 _MAGIC = {
     b"\x93NUMPY": "a NumPy array (.npy)",
+    b"OINF\0": "an OpenInfer model file (.oinf)",
     b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19": "a PyTorch checkpoint (.pt, .pth)",
     b"\x80\x02": "a pickle",
     b"\x80\x03": "a pickle",

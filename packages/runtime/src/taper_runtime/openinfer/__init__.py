@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from taper_runtime.openinfer.graph import Graph
     from taper_runtime.openinfer.oinf.reader import Model, open_model
     from taper_runtime.openinfer.oinf.values import (
+        ArrayValue,
         Bitset,
+        Quantization,
         ScalarValue,
         SizeVar,
         TensorSpec,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 #: Where each public name comes from, when it is first used.
 _LATER = {
+    "ArrayValue": "oinf.values",
     "Bitset": "oinf.values",
     "Executor": "simulator.executor",
     "Graph": "graph",
@@ -46,6 +49,7 @@ _LATER = {
     "OinfError": "errors",
     "OpenInferError": "errors",
     "ProgramError": "errors",
+    "Quantization": "oinf.values",
     "Random": "simulator.values",
     "ScalarValue": "oinf.values",
     "Simulator": "simulator.simulator",
@@ -61,6 +65,7 @@ _LATER = {
 }
 
 __all__ = [
+    "ArrayValue",
     "Bitset",
     "Executor",
     "Graph",
@@ -69,6 +74,7 @@ __all__ = [
     "OinfError",
     "OpenInferError",
     "ProgramError",
+    "Quantization",
     "Random",
     "ScalarValue",
     "Simulator",

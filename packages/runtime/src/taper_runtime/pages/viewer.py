@@ -35,7 +35,7 @@ script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
 """
 
 #: The viewer's script, each file using those before it.
-_PARTS = ("dom", "table", "chart", "layers", "picture", "graph", "page")
+_PARTS = ("dom", "table", "chart", "layers", "picture", "graph", "stepper", "page")
 
 #: What could end the script element that holds the data, as JSON escapes it.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}

@@ -277,8 +277,7 @@ class HistoryView {
 class TraceView {
   constructor(section) {
     this.recording = new Recording(section);
-    this.count = this.recording.steps.length;
-    this.matches = null; // numbers of the steps that the search has found
+    const { steps } = this.recording;
     this.link = (name) => { // no button element: long names wrap as text does
       const link = make("span", { class: "name", role: "button", tabindex: "0" }, name);
       press(link, () => this.follow(name));
@@ -286,34 +285,28 @@ class TraceView {
     };
     this.history = new HistoryView(this.recording, this.link, (position) => this.go(position));
     this.card = make("div", { class: "step", "aria-live": "polite", tabindex: "0", role: "group", "aria-label": "The step" });
+    this.stepper = new Stepper({
+      count: steps.length,
+      unit: "step",
+      start: "as lowered",
+      title: (number) => `${steps[number].rule}  ${shortenPath(steps[number].node, 22)}`,
+      group: (number) => {
+        const pass = this.recording.passOf[number];
+        return pass.stage ? `${pass.stage}: ${pass.name}` : pass.name;
+      },
+      text: (number) => this.recording.text(number),
+      search: "Search steps: tensor, op, rule, line",
+      show: (position) => this.show(position),
+    });
     this.chart = this.makeChart();
-    this.list = make("select", { class: "steps", size: "24", "aria-label": "Steps" });
-    this.list.addEventListener("change", () => this.go(Number(this.list.value)));
     this.graph = new GraphView(
       { title: "The whole graph after this step", nodes: graphNodes(this.recording, new Map()) },
       { link: this.link, rows: (node) => [["history", button("Follow it", () => this.follow(node.id))]] },
     );
-    const columns = make("div", { class: "trace" }, this.list, this.card, this.history.element);
+    const columns = make("div", { class: "trace" }, this.stepper.list, this.card, this.history.element);
     const whole = make("h3", {}, "The whole graph after this step");
-    this.element = make("div", {}, this.tools(), this.chart.element, columns, whole, this.graph.element);
-    this.fillList();
-    this.listen();
-    this.go(this.fromAddress());
-  }
-
-  tools() {
-    this.search = make("input", { type: "search", placeholder: "Search steps: tensor, op, rule, line",
-      "aria-label": "Search steps" });
-    this.found = make("span", { class: "faint", role: "status" });
-    this.where = make("output", { class: "where" });
-    this.slider = make("input", { type: "range", min: "0", max: String(this.count), "aria-label": "Step" });
-    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
-    this.search.addEventListener("input", () => this.find(this.search.value));
-    this.search.addEventListener("keydown", (event) => { if (event.key === "Enter") this.next(); });
-    return make("div", { class: "tools" },
-      button("First", () => this.go(0)), button("Previous", () => this.previous()),
-      button("Next", () => this.next()), button("Last", () => this.go(this.count)),
-      this.slider, this.where, this.search, this.found);
+    this.element = make("div", {}, this.stepper.tools, this.chart.element, columns, whole, this.graph.element);
+    this.go(this.stepper.fromAddress());
   }
 
   makeChart() {
@@ -332,49 +325,20 @@ class TraceView {
     });
   }
 
-  // The arrow keys step, unless what has the focus knows them.
-  listen() {
-    document.addEventListener("keydown", (event) => {
-      const taken = event.target.closest("input, select, .scroll, .details, svg");
-      if (taken || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
-      if (event.key === "ArrowRight") this.next();
-      if (event.key === "ArrowLeft") this.previous();
-    });
-    window.addEventListener("hashchange", () => this.go(this.fromAddress()));
-  }
-
-  // The step that the page's address names; the current one if it names none.
-  fromAddress() {
-    const found = /^#step-(\d+)$/.exec(location.hash);
-    return found ? Math.min(Number(found[1]), this.count) : this.recording.position;
-  }
-
-  next() {
-    const later = this.matches ? this.matches.find((number) => number >= this.recording.position) : this.recording.position;
-    if (later !== undefined) this.go(later + 1);
-  }
-
-  previous() {
-    const before = this.recording.position - 1;
-    const earlier = this.matches ? this.matches.findLast((number) => number < before) : before - 1;
-    if (earlier !== undefined) this.go(earlier + 1);
-  }
-
   go(position) {
-    const at = Math.min(Math.max(position, 0), this.count);
+    this.stepper.go(position);
+  }
+
+  show(at) {
     const follow = (name) => this.follow(name);
     const shown = at === 0 ? showLowered(this.recording) : showStep(this.recording, at - 1, this.link, follow);
     this.card.replaceChildren(...shown, ...this.places(at));
-    this.where.textContent = at === 0 ? `as lowered, ${this.count} steps` : `step ${at} of ${this.count}`;
-    this.slider.value = String(at);
-    this.list.value = String(at);
     this.chart.mark(at);
     this.chart.tell(at);
     clearTimeout(this.waiting);
     if (this.graph.picture.shapes.size <= MOST_AT_ONCE) this.updateGraph();
     else this.waiting = setTimeout(() => this.updateGraph(), 300);
     if (this.history.life) this.history.show();
-    if (at > 0) history.replaceState(null, "", `#step-${at}`);
   }
 
   updateGraph() {
@@ -398,30 +362,6 @@ class TraceView {
   follow(name) {
     this.history.follow(name);
     this.graph.selectNamed(name);
-  }
-
-  find(text) {
-    const wanted = text.trim().toLowerCase();
-    const numbers = [...this.recording.steps.keys()];
-    this.matches = wanted ? numbers.filter((number) => this.recording.text(number).includes(wanted)) : null;
-    this.found.textContent = this.matches ? `${this.matches.length} steps, Enter shows the next` : "";
-    this.fillList();
-  }
-
-  fillList() {
-    const groups = [];
-    const option = (value, text) => make("option", { value: String(value) }, text);
-    let pass = null;
-    for (const number of this.matches || this.recording.steps.keys()) {
-      const { rule, node } = this.recording.steps[number];
-      if (this.recording.passOf[number] !== pass) {
-        pass = this.recording.passOf[number];
-        groups.push(make("optgroup", { label: pass.stage ? `${pass.stage}: ${pass.name}` : pass.name }));
-      }
-      groups.at(-1).append(option(number + 1, `${number + 1}  ${rule}  ${shortenPath(node, 22)}`));
-    }
-    this.list.replaceChildren(...(this.matches ? [] : [option(0, "as lowered")]), ...groups);
-    this.list.value = String(this.recording.position);
   }
 }
 

@@ -60,14 +60,17 @@ def prepare(
     computed = acc or dtypes[0]
     storage = DTYPES[output_dtype].storage
     widening = [_widening(dtype, acc) for dtype in dtypes]
+    is_widened = any(widening)
     narrow = _narrowing(output_dtype)
 
     def run(inputs: Sequence[np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):  # infinities, NaN and wrapped integers are values
-            values = [
-                array if widen is None else widen(array)
-                for array, widen in zip(inputs, widening, strict=True)
-            ]
+            values = inputs
+            if is_widened:
+                values = [
+                    array if widen is None else widen(array)
+                    for array, widen in zip(inputs, widening, strict=True)
+                ]
             result = function(values, settings, computed)
             return np.asarray(result if narrow is None else narrow(result), storage, order="C")
 

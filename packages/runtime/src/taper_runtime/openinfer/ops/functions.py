@@ -30,7 +30,8 @@ def _masked(quotient: Any, divisor: np.ndarray, settings: Settings, rule: Any) -
     """Put the mask, or what the rule says, where the divisor is 0."""
     mask = settings["div_by_zero_mask"]
     value = rule if mask is None else mask
-    return np.where(divisor == 0, quotient.dtype.type(value), quotient)
+    is_zero = divisor == 0
+    return np.where(is_zero, quotient.dtype.type(value), quotient) if is_zero.any() else quotient
 
 
 def _div(arrays: Arrays, settings: Settings, dtype: str) -> Any:
@@ -61,24 +62,19 @@ def _relu(arrays: Arrays, settings: Settings, dtype: str) -> Any:
     x, alpha = arrays[0], settings["alpha"]
     if dtype == "bool":
         return np.minimum(x, bool(settings["clamp_max"]))
-    below = np.multiply(x, x.dtype.type(alpha)) if alpha else x.dtype.type(0)
-    return _at_most(np.where(x < 0, below, x), settings["clamp_max"])
+    if alpha == 0:
+        x = np.maximum(x, x.dtype.type(0))  # of NaN that
+    else:
+        x = np.where(x < 0, np.multiply(x, x.dtype.type(alpha)), x)
+    return _at_most(x, settings["clamp_max"])
 
 
 def _at_most(x: Any, bound: float) -> Any:
-    return x if bound == np.inf else np.minimum(x, _bound(x, bound))
+    return x if bound == np.inf else np.minimum(x, x.dtype.type(bound))
 
 
 def _at_least(x: Any, bound: float) -> Any:
-    return x if bound == -np.inf else np.maximum(x, _bound(x, bound))
-
-
-def _bound(x: np.ndarray, bound: float) -> Any:
-    """A bound in x's type; of integers, an infinity is the last integer there is."""
-    if x.dtype.kind != "f" and np.isinf(bound):
-        limits = np.iinfo(x.dtype)
-        bound = limits.max if bound > 0 else limits.min
-    return x.dtype.type(bound)
+    return x if bound == -np.inf else np.maximum(x, x.dtype.type(bound))
 
 
 def _clamp(arrays: Arrays, settings: Settings, dtype: str) -> Any:

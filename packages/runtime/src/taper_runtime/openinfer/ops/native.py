@@ -23,10 +23,8 @@ _FLOATS = ("f32", "f64")
 _INTS = ("i32", "i64")
 #: What tile programs compute in.
 _REALS = (*_FLOATS, *_INTS)
-#: Computed in float32, which a tile program widens them to.
-_HALVES = ("f16", "bf16")
-#: Stored alone.
-_NARROW_INTS = ("i8", "i16", "u8")
+#: What a tile program widens narrow types to; results are narrowed again, integers wrap then.
+_WIDER = {"f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i32", "u8": "i32"}
 
 
 def native_node(
@@ -114,8 +112,9 @@ def _program(
 ) -> Node | None:
     """Write the tile program of an elementwise op; None for types that none serves."""
     allowed, write = rule
-    dtype = settings.get("acc") or ("f32" if dtypes[0] in _HALVES else dtypes[0])
-    if dtype not in allowed or any(each in _NARROW_INTS for each in dtypes):
+    dtype = settings.get("acc") or dtypes[0]
+    dtype = _WIDER.get(dtype, dtype)
+    if dtype not in allowed:
         return None
     program = Program(len(dtypes))
     values = [
@@ -123,7 +122,7 @@ def _program(
         for value, given in enumerate(dtypes)
     ]
     last = write(_Call(program, dtype, settings, dtypes[-1] == "bool"), *values)
-    if last is not None and result in _HALVES:
+    if last is not None and result in _WIDER:
         last = program.add(f"CAST:{taper_name(result)}", last)
     return None if last is None else program.node(len(dtypes), last)
 
@@ -175,8 +174,6 @@ def _bounded(call: _Call, code: str, x: int, bound: float, none: float) -> int:
     """Keep a bound; ``none`` is the one that bounds nothing."""
     if bound == none:
         return x
-    if call.dtype in _INTS and math.isinf(bound):  # the last integer there is
-        bound = DTYPES[call.dtype].low if bound < 0 else DTYPES[call.dtype].high
     return call.program.add(code, x, call.program.scalar(bound))
 
 
@@ -214,14 +211,14 @@ def _fill(call: _Call, x: int) -> int:
 
 def _cast(call: _Call, x: int) -> int | None:
     program, to = call.program, call.settings["to"]
+    target = _WIDER.get(to, to)
     if DTYPES[to].kind == "float":
-        target = "f32" if to in _HALVES else to
         if target not in _FLOATS:
             return None
         return x if target == call.dtype else program.add(f"CAST:{taper_name(target)}", x)
     if call.dtype in _INTS:
-        return program.add(f"CAST:{taper_name(to)}", x)
-    if to not in _INTS or not call.settings["saturate"]:
+        return x if target == call.dtype else program.add(f"CAST:{taper_name(target)}", x)
+    if not call.settings["saturate"]:
         return None
     mode = call.settings["rounding_mode"]
     x = _round(call, x) if mode == "nearest" else program.add(mode.upper(), x)
@@ -232,7 +229,7 @@ def _cast(call: _Call, x: int) -> int | None:
         "LOGICAL_OR", program.add("LOGICAL_OR", beyond, below), program.add("ISNAN", x)
     )
     inside = program.add("WHERE", outside, program.scalar(0.0), x)
-    whole = program.add(f"CAST:{taper_name(to)}", inside)
+    whole = program.add(f"CAST:{taper_name(target)}", inside)
     whole = program.add("WHERE", beyond, program.scalar(int(high)), whole)
     return program.add("WHERE", below, program.scalar(int(low)), whole)
 
@@ -258,6 +255,7 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], Callable[..., int | None]]] = {
     "round": (_FLOATS, _round),
     "trunc": (_FLOATS, _direct("TRUNC")),
     "clamp": (_REALS, _clamp),
+    "sign": (_REALS, _direct("SIGN")),
     "min": (_REALS, _direct("MINIMUM")),
     "max": (_REALS, _direct("MAXIMUM")),
     "and": (_BITS, _direct("BITWISE_AND")),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime.errors import OpError
 from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.errors import NoKernelError
+from taper_runtime.openinfer.errors import NoKernelError, shown
 from taper_runtime.openinfer.ops import taper
 from taper_runtime.openinfer.ops.table import (
     ACCUMULATORS,
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Shape = tuple[int, ...]
+
+#: No array has as many.
+MAX_BYTES = 1 << 62
 
 
 def output_type(
@@ -60,7 +63,21 @@ def output_type(
     An op ``taper.NAME`` is one of Taper's: :mod:`taper_runtime.openinfer.ops.taper`.
     """
     if taper.is_taper(op):
-        return taper.output_type(op, inputs, settings, declared, device)
+        result, shape = taper.output_type(op, inputs, settings, declared, device)
+    else:
+        result, shape = _output_type(op, inputs, settings, declared, device)
+    if math.prod(shape) * DTYPES[result].storage.itemsize >= MAX_BYTES:
+        fail(op, f"a result of fewer than {MAX_BYTES} bytes", list(shape))
+    return result, shape
+
+
+def _output_type(
+    op: str,
+    inputs: Sequence[tuple[str, Shape]],
+    settings: Mapping[str, Any],
+    declared: str | None,
+    device: str,
+) -> tuple[str, Shape]:
     spec = find(op)
     if len(inputs) != spec.arity:
         fail(op, f"{counted(spec.arity, 'input')} ({', '.join(spec.operands)})", len(inputs))
@@ -83,7 +100,7 @@ def find(op: str) -> OpSpec:
     if op not in OPS:
         near = nearest(op, OPS)
         hint = f"; do you mean {near!r}?" if near else f"; there are {', '.join(OPS)}"
-        raise OpError(f"no op {op!r}{hint}")
+        raise OpError(f"no op {shown(op)}{hint}")
     return OPS[op]
 
 
@@ -191,7 +208,7 @@ def setting_name(op: str, spelling: str) -> str:
         if spelling == name or spelling in setting.spellings:
             return name
     return fail(
-        op, f"settings of {', '.join(settings) or 'no name, for it has none'}", repr(spelling)
+        op, f"settings of {', '.join(settings) or 'no name, for it has none'}", shown(spelling)
     )
 
 
@@ -212,41 +229,44 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     what = f"{name}, {_TYPES[setting.type]}"
     kind = setting.type
     if kind in ("value", "bound"):
-        return _number(op, name, dtype, value, bound=kind == "bound")
+        return value if _is_no_bound(setting, value) else _number(op, name, dtype, value)
     if kind == "word":
         if not isinstance(value, str) or value not in setting.words:
-            fail(op, f"{name} of {', '.join(setting.words)}", repr(value))
+            fail(op, f"{name} of {', '.join(setting.words)}", shown(value))
         return str(value)  # a plain one: programs have names of a class of their own
     if kind == "dtype":
         if not isinstance(value, str) or value not in DTYPES:
-            fail(op, what, repr(value))
+            fail(op, what, shown(value))
         return str(value)
     if kind == "bool":
         if type(value) is not bool:
-            fail(op, what, repr(value))
+            fail(op, what, shown(value))
     elif kind == "axes":
         if type(value) not in (list, tuple) or any(type(axis) is not int for axis in value):
-            fail(op, what, repr(value))
+            fail(op, what, shown(value))
         return tuple(value)
     elif type(value) is not int or (kind == "count" and not 0 <= value <= 255):
-        fail(op, what, repr(value))
+        fail(op, what, shown(value))
     return value
 
 
-def _number(op: str, name: str, dtype: str, value: Any, *, bound: bool) -> Any:
+def _is_no_bound(setting: Setting, value: Any) -> bool:
+    """Whether a bound is the infinity that bounds nothing, which any type may be given."""
+    return setting.type == "bound" and type(value) is float and value == setting.default
+
+
+def _number(op: str, name: str, dtype: str, value: Any) -> Any:
     """Return a number of an element type; an integer may be written as 2.0, a bool as 0 or 1."""
     row = DTYPES[dtype]
     if type(value) not in (int, float) and not (type(value) is bool and row.kind == "bool"):
-        fail(op, f"{name}, a number of {dtype}", repr(value))
+        fail(op, f"{name}, a number of {dtype}", shown(value))
     fits = row.low <= value <= row.high
     if row.kind == "float":
         if not fits and (type(value) is int or math.isfinite(value)):
-            fail(op, f"{name} from {row.low} to {row.high}, as {dtype} holds", repr(value))
+            fail(op, f"{name} from {row.low} to {row.high}, as {dtype} holds", shown(value))
         return float(value)
-    if bound and math.isinf(value):
-        return value
     if not fits or value != int(value):
-        fail(op, f"{name}, an integer from {row.low} to {row.high}, as {dtype} holds", repr(value))
+        fail(op, f"{name}, an integer from {row.low} to {row.high}, as {dtype} holds", shown(value))
     return bool(value) if row.kind == "bool" else int(value)
 
 

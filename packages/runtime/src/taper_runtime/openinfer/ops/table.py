@@ -49,8 +49,8 @@ class Setting(NamedTuple):
     Attributes
     ----------
     type : str
-        "value", a number of the element type of the op's inputs; "bound", such a number, or an
-        infinity of either sign where there is no bound; "dtype"; "bool"; "count", an integer from 0
+        "value", a number of the element type of the op's inputs; "bound", such a number, or the
+        default, an infinity that bounds nothing; "dtype"; "bool"; "count", an integer from 0
         to 255; "axis" and "axes", integers that count from the end where negative; "word".
     doc : str
     default : object

@@ -19,7 +19,7 @@ import numpy as np
 from taper_runtime.errors import OpError
 from taper_runtime.formats import PLAIN
 from taper_runtime.openinfer.dtypes import DTYPES, from_taper_name, taper_name
-from taper_runtime.openinfer.errors import NoKernelError
+from taper_runtime.openinfer.errors import NoKernelError, shown
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import fail
@@ -54,7 +54,7 @@ def definition(op: str) -> OpDef:
     found = REGISTRY.get(name)
     if found is None:
         near = nearest(name.upper(), REGISTRY)
-        raise OpError(f"no op {op!r}" + (f"; do you mean {PREFIX + near!r}?" if near else ""))
+        raise OpError(f"no op {shown(op)}" + (f"; do you mean {PREFIX + near!r}?" if near else ""))
     if found.blocks:
         fail(op, "an op without blocks; programs branch and loop by nodes", "one with blocks")
     return found
@@ -97,7 +97,7 @@ def _scalar(op: str, name: str, word: str) -> int | float:
             return convert(word)
         except ValueError:
             continue
-    return fail(op, f"{name} of numbers with commas between", repr(word))
+    return fail(op, f"{name} of numbers with commas between", shown(word))
 
 
 def _types(op: str, inputs: Sequence[tuple[str, Shape]], device: str) -> list[TensorType]:
@@ -145,7 +145,7 @@ def _chosen(op: str, settings: Mapping[str, Any], count: int) -> int:
     """Which output is meant."""
     index = settings.get(OUTPUT, 0)
     if type(index) is not int or not 0 <= index < count:
-        fail(op, f"output in [0, {count})", repr(index))
+        fail(op, f"output in [0, {count})", shown(index))
     return index
 
 

@@ -204,6 +204,21 @@ class Executor:
         """Return the events of all steps so far; none without a trace."""
         return list(self._events)
 
+    def loaded(self) -> dict[str, np.ndarray]:
+        """Return the values of the variables that have their data, without loading any.
+
+        They are read-only; those with indices are whole, and change with the next node.
+        """
+        pairs = zip(self._slots, self._frame.values, strict=True)
+        found = {slot.name: value for slot, value in pairs if value is not None}
+        caches = {name: cache.read() for name, cache in self._caches.items() if cache.is_loaded}
+        return found | caches
+
+    def loops(self) -> dict[str, int]:
+        """Return the loops that the node which ran last is in, and their variables' values."""
+        pairs = zip(self.names.loops, self._frame.loops, strict=True)
+        return {name: value for name, value in pairs if value is not None}
+
     # -- what a step asks ------------------------------------------------------------------------
 
     def first_value(self, number: int) -> np.ndarray:
