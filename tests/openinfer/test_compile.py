@@ -463,6 +463,29 @@ def test_refusals(nodes, reason):
     assert reason in line
 
 
+BOMBS = {
+    + "loop l (i in 0..1000) {" * 6
+    + "op add(x, x) >> y;"
+    + "}" * 7,
+    "blocks that run a block twice": "block entry { branch b0; }"
+    + "".join(f"block b{i} {{ branch b{i + 1}; branch b{i + 1}; }}" for i in range(40))
+    + "block b40 { op add(x, x) >> y; }",
+    "branches in branches": "block entry { branch c b0 b0; }"
+    + "".join(f"block b{i} {{ branch c b{i + 1} b{i + 1}; }}" for i in range(80))
+    + "block b80 { op add(x, x) >> y; }",
+    "a chain of blocks": "block entry { branch b0; }"
+    + "".join(f"block b{i} {{ branch b{i + 1}; }}" for i in range(3000))
+    + "block b3000 { op add(x, x) >> y; }",
+}
+
+
+@pytest.mark.parametrize("nodes", BOMBS.values(), ids=BOMBS)
+def test_programs_that_come_to_very_many_nodes_end_soon(nodes):
+    text = "dynamic { x: f32[2]; c: bool; } volatile { y: f32[2]; }" + nodes
+    with pytest.raises(ProgramError, match="more than"):
+        compile_program(parse(text), model())
+
+
 # -- random programs -------------------------------------------------------------------------------
 
 BINARY = ("add", "sub", "mul", "min", "max", "div")
