@@ -350,6 +350,13 @@ def scaling(session: nox.Session) -> None:
 
 
 @nox.session
+def winograd(session: nox.Session) -> None:
+    """Winograd's tiles stored or made at open, into docs/results; `-- --quick` only prints."""
+    measuring(session)
+    session.run("python", "-m", "peers.winograd", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def serving(session: nox.Session) -> None:
     """Throughput and latency under many callers, into docs/results; `-- --quick` only prints."""
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")

@@ -33,7 +33,11 @@ class Target(NamedTuple):
 
 
 #: Modules of each target: those that have ``seeds``, ``mutate`` and ``STRANGE``, ``check``.
-_MODULES = {"plans": ("seeds", "mutation", "target"), "oinf": ("oinf", "oinf", "oinf")}
+_MODULES = {
+    "plans": ("seeds", "mutation", "target"),
+    "oinf": ("oinf",) * 3,
+    "programs": ("programs",) * 3,
+}
 
 TARGETS = tuple(_MODULES)
 

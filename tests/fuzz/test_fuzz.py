@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.targets import TARGETS, find
 
 #: How often a seed is changed here: plans take longer, and there are more of them.
-TIMES = {"plans": 1, "oinf": 40}
+TIMES = {"plans": 1, "oinf": 40, "programs": 100}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),

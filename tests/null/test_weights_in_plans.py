@@ -62,8 +62,10 @@ def test_a_file_without_what_is_computed_is_folded_with_the_same_bits(tmp_path):
     assert memory_use(again).arena == memory_use(plan).arena
     assert "w: float32[4, 8]" in str(again)
     assert folded(again).constants["w"].tobytes() == plan.constants["w"].tobytes()
-    again.save(tmp_path / "whole.taper")  # folds
+    again.save(tmp_path / "whole.taper", folded=True)
     assert len((tmp_path / "whole.taper").read_bytes()) == whole
+    again.save(tmp_path / "again.taper")
+    assert (tmp_path / "again.taper").read_bytes() == blob
 
 
 def test_names_lead_to_what_became_of_a_weight():

@@ -9,6 +9,7 @@ from taper_runtime.openinfer.errors import Place, ProgramError
 from taper_runtime.openinfer.graph import (
     Branch,
     CacheIncrement,
+    Dep,
     Graph,
     Loop,
     Name,
@@ -131,6 +132,27 @@ def test_blocks():
         link(parse("block entry { branch entry; }", ""), MODEL)
 
 
+def test_loops_are_counted_through_branches():
+    def chain(count):
+        blocks = "\n".join(
+            f"block b{i} {{ loop l (i in 0..1) {{ branch b{i + 1}; }} }}" for i in range(count)
+        )
+        return parse(f"block entry {{ branch b0; }}\n{blocks}\nblock b{count} {{}}", "")
+
+    link(chain(32), MODEL)
+    with pytest.raises(ProgramError) as raised:
+        link(chain(33), MODEL)
+    assert str(raised.value) == "34:13: expected at most 32 loops in one another, got more"
+
+
+def test_very_many_problems_end():
+    text = "".join(f"op add(x{i}, y{i}) >> z{i};" for i in range(5000))
+    with pytest.raises(ProgramError) as raised:
+        link(parse(f"block entry {{ {text} }}"), MODEL)
+    assert len(raised.value.problems) == 1000
+    assert str(raised.value).endswith("and 950 more problems")
+
+
 def test_a_block_is_inside_the_loops_around_all_branches_to_it():
     loops = "loop a (l in 0..2) { branch b; } "
     link(parse(f"{PROGRAM}block entry {{ {loops} }} block b {{ op add(W[l], y) >> y; }}"), MODEL)
@@ -178,7 +200,9 @@ def test_graphs_by_hand_that_no_text_could_be():
     graph.add_node("entry", CacheIncrement("y", -1))
     graph.add_node("entry", Branch("y", "entry"))
     graph.add_node("entry", Op("relu", ["y"], {"alpha": Name("nobody")}, "y"))
-    graph.add_prebuilt_node("entry", graph.make_loop_node("l", "not one", -1, 2, []))
+    graph.add_prebuilt_node("entry", graph.make_loop_node("\x1b[1m", "not one", -1, 2, []))
+    graph.add_node("entry", Dep("a-b", "cache.write"))
+    graph.add_block("no block")
     body = [Node(0, Return())]
     for _ in range(40):
         body = [Node(0, Loop("l", "i", 0, 1, body))]
@@ -188,12 +212,15 @@ def test_graphs_by_hand_that_no_text_could_be():
     text = str(raised.value)
     for part in (
         "expected a name of letters, digits and _, got 'a b'",
+        "expected a name of letters, digits and _, got 'a-b'",
         "expected an element type (i8, ",
         "or a new name that a later node reads, got 'a\\x1bb'",
         "'y': expected a persistent variable, got a volatile f32",
         "expected a condition and two blocks, or one block, got 'branch y entry'",
         "relu: setting 'alpha': expected a value, or the name of a constant without dims, got 'no",
         "expected a name of letters, digits and _, got 'not one'",
+        "expected a name of letters, digits and _, got '\\x1b[1m'",
+        "expected a name of letters, digits and _, got 'no block'",
         "expected a bound from 0 to 9223372036854775807, got -1",
         "expected at most 32 loops in one another, got more",
         "expected no block that branches back to itself, got entry -> entry",

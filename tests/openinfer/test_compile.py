@@ -464,9 +464,6 @@ def test_refusals(nodes, reason):
 
 
 BOMBS = {
-    + "loop l (i in 0..1000) {" * 6
-    + "op add(x, x) >> y;"
-    + "}" * 7,
     "blocks that run a block twice": "block entry { branch b0; }"
     + "".join(f"block b{i} {{ branch b{i + 1}; branch b{i + 1}; }}" for i in range(40))
     + "block b40 { op add(x, x) >> y; }",

@@ -203,6 +203,10 @@ for _ in range(32):
         (_var(fixed=[["i"]]), "vars['x'].fixed[0]: expected a pair of index and limit, got list"),
         (_var(fixed=[["i", 1], ["i", 2]]), "vars['x'].fixed: expected each index once"),
         (_var(table=1), "vars['x'].table: expected true or false, got 1"),
+        (
+            {"blocks": {"a": {"nodes": [{"index": 0, "kind": "Return", "uuid": "\x1b"}]}}},
+            "blocks['a'].nodes[0].uuid: expected a UUID, got '\\x1b'",
+        ),
         (_kind("Jump"), f"{AT}: expected a kind of node (Assign, Op, Return, "),
         (_kind({"Jump": {}}), f"{AT}: expected a kind of node (Assign, Op, Return, "),
         (_kind("Assign"), f"{AT}.Assign: expected an object, got NoneType"),

@@ -8,8 +8,10 @@ import pytest
 from taper_runtime.openinfer.errors import ProgramError, StepError
 from taper_runtime.openinfer.graph import Name, Op, access
 from taper_runtime.openinfer.link import link
-from taper_runtime.openinfer.oinf.reader import Model
+from taper_runtime.openinfer.oinf.reader import Model, open_model
 from taper_runtime.openinfer.oinf.values import SizeVar, TensorSpec, UninitializedTensor
+from taper_runtime.openinfer.oinf.writer import write_model
+from taper_runtime.openinfer.simulator.simulator import Simulator
 from taper_runtime.openinfer.text import load_program, parse
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").iterdir())
@@ -102,15 +104,18 @@ def test_entries_of_prefix_tables():
         program.resolve(access("QKV[0, h]"), {"h": 7})
 
 
-def test_only_entries_that_are_used_are_read():
+def test_only_entries_that_are_used_are_read(tmp_path):
     """Linking reads no data, and one entry costs its own bytes alone."""
     text = """
         constant { W(l): f32[D, D] @pattern("layers.{l}.weight"); }
         volatile { y: f32[D, D]; }
         block entry { loop all (l in 0..layers) { op add(W[l], y) >> y; } }
     """
-    with model_of(**WEIGHTS) as model:
+    path = tmp_path / "model.oinf"
+    write_model(path, model_of(**WEIGHTS))
+    with open_model(path) as model:
         before = model.bytes_read
+        assert before < path.stat().st_size / 10
         program = link(parse(text), model)
         assert model.bytes_read == before
         model.read(program.resolve(access("W[l]"), {"l": 1}))
@@ -139,3 +144,36 @@ def test_settings_by_name():
         {"shape": (16, 4)},
     ]
     assert program.settings(Op("relu", ["x"], {"alpha": Name("slope")}, "y")) == {"alpha": 0.25}
+
+
+def test_outputs_have_the_declared_type_or_else_the_ops():
+    """The first input's for most ops; an op cannot give another one than is declared."""
+    graph = parse("""
+        dynamic { x: i16[B]; }
+        volatile { y: i16[B]; z: i32[B]; first: i16[B]; as_bool: bool[B]; }
+        block entry {
+            op add(x, x) >> y;
+            op add(x, x, acc=i32) >> z;
+            op add(x, x) >> t;
+            op eq(t, x) >> u;
+            transfer t >> first;
+            transfer u >> as_bool;
+        }
+    """)
+    model = model_of()
+    program = link(graph, model)
+    assert [program.variables[name].dtype for name in "tu"] == ["i16", "bool"]
+    assert [program.variables[name].shape for name in "tu"] == [(4,), (4,)]
+    executor = Simulator(model, graph, "Cpu").make_executor()
+    executor.insert_dynamic("x", np.array([0, 1, 2, 30000], np.int16))
+    executor.step()
+    fetched = {name: executor.fetch(name) for name in ("y", "z", "first", "as_bool")}
+    assert {name: value.dtype.name for name, value in fetched.items()} == {
+        "y": "int16", "z": "int32", "first": "int16", "as_bool": "bool",
+    }  # fmt: skip
+    assert fetched["y"].tolist() == [0, 2, 4, -5536]
+    assert fetched["z"].tolist() == [0, 2, 4, 60000]
+    assert fetched["as_bool"].tolist() == [True, False, False, False]
+    wrong = parse("dynamic { x: i16; } volatile { y: i32; } block entry { op add(x, x) >> y; }", "")
+    with pytest.raises(ProgramError, match=r"^1:56: no kernel .* of \(i16, i16\) -> i32 on"):
+        link(wrong, model)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.openinfer import Model, Simulator, StepError, parse
 from taper_runtime.openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_runtime.openinfer.errors import OpenInferError
 from taper_runtime.openinfer.native import Stretches
@@ -66,7 +67,7 @@ def run(stretches, calls, arrays, dtypes, outputs, constants=()):
         {number: arrays[number] for number in constants},
         outputs,
     )
-    return made.run(arrays)
+    return made([each for number, each in enumerate(arrays) if number not in constants])
 
 
 def check_calls(calls, arrays, dtypes, results):
@@ -238,7 +239,7 @@ def test_the_same_calls_over_other_constants():
     made = [stretches.make(PRODUCT, [(4, 40), (40, 40)], ["f32"] * 2, {1: w}, [3]) for w in weights]
     for _ in range(2):  # in turns: each keeps its own
         for each, w in zip(made, weights, strict=True):
-            np.testing.assert_allclose(each.run([x, w])[0], x @ w + x, 1e-5, 1e-5)
+            np.testing.assert_allclose(each([x])[0], x @ w + x, 1e-5, 1e-5)
 
 
 def test_a_constant_that_a_plan_reads_plainly_is_not_copied():
@@ -316,3 +317,24 @@ def test_calls_that_do_not_fit_are_refused():
 def test_a_level_that_is_not_here_is_refused():
     with pytest.raises(InputError, match="isa: expected one of"):
         Stretches("sse9")
+
+
+def test_a_value_that_a_kernel_refuses_is_an_error_of_its_node():
+    program = """
+    dynamic { i: i64[2]; }
+    volatile { y: f32[2, 3]; z: f32[2, 3]; }
+    constant { w: f32[5, 3]; }
+    block entry {
+      op neg(y) >> z;
+      op taper.EMBEDDING(w, i) >> y;
+      op add(y, y) >> y;
+    }
+    """
+    model = Model.of({"w": array("f32", (5, 3))})
+    executor = Simulator(model, parse(program)).make_executor()
+    executor.insert_dynamic("i", np.array([0, 9]))
+    with pytest.raises(
+        StepError, match=r"op taper.EMBEDDING\(w,i\) >> y: .*expected indices"
+    ) as at:
+        executor.step()
+    assert at.value.place.line == 7

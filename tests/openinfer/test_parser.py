@@ -344,8 +344,8 @@ def test_files(tmp_path):
         load_program(path)
     path.write_bytes(b' \n{"blocks": {"entry": {}}}')
     assert load_program(path).blocks.keys() == {"entry"}
-    path.write_bytes(b" " * (1 << 25) + b" ")
-    with pytest.raises(ProgramError, match=r"expected a file of at most 33554432 bytes$"):
+    path.write_bytes(b" " * (1 << 23) + b" ")
+    with pytest.raises(ProgramError, match=r"expected a file of at most 8388608 bytes$"):
         load_program(path)
 
 

@@ -229,9 +229,12 @@ def test_executors_of_one_simulator_step_at_once_in_threads():
 def test_what_was_read_from_a_cache_stays_as_it_was():
     text = """
     dynamic { x: f32[2]; }
-    volatile { all: f32[2, 2]; row: f32[2]; again: f32[2, 2]; whole: f32[2]; }
-    persistent { A(i): f32[2] @table; p: f32[2]; }
+    volatile { all: f32[2, 2]; row: f32[2]; again: f32[2, 2]; whole: f32[2]; one: f32; }
+    persistent { A(i): f32[2] @table; p: f32[2]; B(i): f32 @table; }
+    constant { five: f32 @init(5.0); }
     block entry {
+        cache.read B[1] >> one;
+        cache.write five >> B[1];
         cache.write x >> A[0];
         cache.write x >> A[1];
         cache.write x >> p;
@@ -250,6 +253,7 @@ def test_what_was_read_from_a_cache_stays_as_it_was():
     for name, expected in (("all", [[1, 2]] * 2), ("again", [[1, 2]] * 2), ("row", [1, 2])):
         np.testing.assert_array_equal(made.fetch(name), expected)
     np.testing.assert_array_equal(made.fetch("whole"), [1, 2])
+    assert (made.fetch("one"), made.fetch("B").tolist()) == (0, [0, 5])
     np.testing.assert_array_equal(made.fetch("p"), [2, 4])
 
 

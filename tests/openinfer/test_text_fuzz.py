@@ -1,7 +1,4 @@
-"""Whatever text or JSON somebody writes: a graph, or an OpenInferError whose text is safe."""
-
-import random
-from collections import Counter
+"""Whatever text somebody writes: a graph, or an error. tests/fuzz changes right programs."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,15 +15,3 @@ def test_soups_of_tokens(words, between):
 @settings(max_examples=300, deadline=None)
 def test_any_text(text, is_json):
     programs.check((("{" if is_json else "") + text).encode(errors="replace"))
-
-
-def test_changed_programs():
-    rng, results = random.Random(0), Counter()
-    for blob in list(programs.seeds()) * 50:
-        results[programs.check(programs.mutate(blob, rng, []))] += 1
-    assert results["refused"] > 100
-    assert results["ran"] > 30
-
-
-def test_unchanged_programs_link():
-    assert {programs.check(blob) for blob in programs.seeds()} == {"ran"}

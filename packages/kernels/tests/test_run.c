@@ -83,13 +83,16 @@ static void same_result_for_any_thread_count(void) {
     check_same_as_one(8, 5);
 }
 
+/* Tasks that the first of two workers takes at once: half of its share. */
+enum { HELD = (TASKS / 2 + 1) / 2 };
+
 /* The first task ends after the second half of its own share, which its worker has not come to. */
 static taper_status wait_for_others(const taper_call *call, int64_t begin, int64_t end,
                                     void *scratch) {
     (void)scratch;
     _Atomic int32_t *done = call->output->data;
     for (int64_t i = begin; i < end; i++) {
-        while (i == 0 && atomic_load(done) < TASKS - (end - begin))
+        while (i == 0 && atomic_load(done) < TASKS - HELD)
             taper_os_yield();
         atomic_fetch_add(done, 1);
     }
@@ -168,6 +171,56 @@ static void callers_share_the_pool(void) {
         host_join(threads[i]);
 }
 
+enum { MANY = 100000 };
+
+/* A step of many tasks, the first of which wants the run to end. */
+typedef struct long_step {
+    int32_t stop;
+    _Atomic int64_t done;
+} long_step;
+
+static taper_status wants_no_more(const taper_call *call, int64_t begin, int64_t end,
+                                  void *scratch) {
+    (void)scratch;
+    long_step *s = call->output->data;
+    atomic_fetch_add(&s->done, end - begin);
+    __atomic_store_n(&s->stop, 1, __ATOMIC_RELAXED);
+    return TAPER_OK;
+}
+
+static taper_status counts(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    long_step *s = call->output->data;
+    atomic_fetch_add(&s->done, end - begin);
+    return TAPER_OK;
+}
+
+static void stop_ends_a_long_step(void) {
+    static const taper_kernel stops = {.name = "stops", .op = "STOPS", .run = wants_no_more},
+                              goes_on = {.name = "counts", .op = "COUNTS", .run = counts};
+    _Alignas(64) char scratch[4][64];
+    for (int32_t workers = 1; workers <= 4; workers++) {
+        long_step s = {0};
+        const taper_tensor output = {.data = &s};
+        taper_step step = {.kernel = &stops,
+                           .call = {.output = &output},
+                           .work = {.tasks = MANY},
+                           .workers = workers};
+        const taper_run_args args = {.steps = &step,
+                                     .count = 1,
+                                     .workers = workers,
+                                     .worker_scratch = scratch[0],
+                                     .worker_scratch_bytes = sizeof scratch[0],
+                                     .stop = &s.stop};
+        int64_t failed = 0;
+        CHECK(taper_run(&args, &failed) == TAPER_STOPPED, "%d workers", (int)workers);
+        CHECK(s.done < MANY / 2, "%d workers: %d tasks", (int)workers, (int)s.done);
+        s = (long_step){0};
+        step.kernel = &goes_on;
+        CHECK(taper_run(&args, &failed) == TAPER_OK && s.done == MANY, "%d tasks", (int)s.done);
+    }
+}
+
 static void failure_names_the_step_and_stops(void) {
     static model m;
     for (int32_t workers = 1; workers <= 3; workers++) {
@@ -195,6 +248,7 @@ int main(int argc, char **argv) {
         {"phases_wait_for_each_other", phases_wait_for_each_other},
         {"callers_share_the_pool", callers_share_the_pool},
         {"failure_names_the_step_and_stops", failure_names_the_step_and_stops},
+        {"stop_ends_a_long_step", stop_ends_a_long_step},
         {"no_steps", no_steps},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], NULL, 0);

@@ -70,6 +70,11 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         help="whether a session can load other weights (default: fixed)",
     )
     parser.add_argument(
+        "--winograd",
+        choices=("stored", "at_open"),
+        help="whether the file has Winograd's tiles, or sessions make them (default: stored)",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE.html | FILE.json",
@@ -92,9 +97,8 @@ def _export(args: argparse.Namespace) -> Result:
         return _explained(explain(model, inputs, kwargs, **shapes))
     from taper_frontend.exporter import export
 
-    given = {
-        name: getattr(args, name) for name in ("input_names", "output_names", "trace", "weights")
-    }
+    names = ("input_names", "output_names", "trace", "weights", "winograd")
+    given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():
         # those of the export itself stand in the report

@@ -29,6 +29,7 @@ from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.trees import TENSORS, leaves, with_leaves
+from taper_runtime.plan.weights import without_tiles
 
 if TYPE_CHECKING:
     import os
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 #: What ``weights`` of an export may be.
 WEIGHTS = ("fixed", "replaceable")
+
+#: What ``winograd`` of an export may be.
+WINOGRAD = ("stored", "at_open")
 
 #: What an export does, in order. Some come again where the first capture is of no use.
 STEPS = ("capture", "lower", "optimize", "plan", "verify")
@@ -69,6 +73,7 @@ def export(
     checkpoint: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
     weights: str = "fixed",
+    winograd: str = "stored",
 ) -> Plan:
     """Export a model to a plan.
 
@@ -133,6 +138,11 @@ def export(
         ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
         persistent buffers. The compiler then does not look at the values, and the plan keeps those
         from which constants are computed; see ``docs/how-to/swap-weights.md``.
+    winograd : str
+        Where the tiles come from that 3x3 convolutions read in Winograd's form: ``"stored"`` in the
+        plan, or made ``"at_open"`` by each session from the plain weights, of which they have 4
+        times, or 16/9 of, the bytes. A smaller file, which opens more slowly, and whose tiles are
+        memory of each process; see ``docs/results/winograd.md``. Runs give the same bits.
 
     Returns
     -------
@@ -165,6 +175,8 @@ def export(
         find_backend(delegate)
     if weights not in WEIGHTS:
         raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
+    if winograd not in WINOGRAD:
+        raise ExportError(f"winograd: expected one of {', '.join(WINOGRAD)}, got {winograd!r}")
     options = Options(
         input_names,
         output_names,
@@ -174,6 +186,7 @@ def export(
         regions=partition,
         delegate=delegate or "",
         replaceable=weights == "replaceable",
+        tiles_at_open=winograd == "at_open",
     )
     with _steps(progress) as step:
         step("capture")
@@ -197,6 +210,8 @@ def export(
                 step("verify")
                 plan = verify_plan(plan, Reference(model, program))
         check_axes(dynamic_axes or {}, plan)
+    if winograd == "at_open":
+        plan = without_tiles(plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     if metadata:
         plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
@@ -221,6 +236,8 @@ class Options(NamedTuple):
         What the trace calls the model.
     replaceable : bool
         Whether a session may replace weights.
+    tiles_at_open : bool
+        Whether the plan is to have what Winograd's tiles are made of.
     """
 
     input_names: Sequence[str] | None = None
@@ -233,6 +250,7 @@ class Options(NamedTuple):
     regions: Regions | None = None
     delegate: str = ""
     replaceable: bool = False
+    tiles_at_open: bool = False
 
 
 def compile_program(
@@ -298,6 +316,7 @@ def compile_program(
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
             weights=lowered.weights,
+            tiles_at_open=options.tiles_at_open,
         )
     except PlanFormatError as error:
         if not graph.sizes:
@@ -310,7 +329,7 @@ def compile_program(
         *notes,
         *dims.notes,
         *of_ranges(lowered, program, axes, dims.names),
-        *of_plan(plan, weights),
+        *of_plan(without_tiles(plan) if options.tiles_at_open else plan, weights),
         *of_partition(options.delegate, [] if partition is None else partition.left),
     ]
     return plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})

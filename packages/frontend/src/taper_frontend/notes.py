@@ -137,9 +137,8 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
         tiles = sum(plan.constants[name].nbytes for name in transformed)
         text += (
             f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd "
-            f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; a pipeline without the pass "
-            "keeps them small: passes=[p for p in PIPELINE if p is not transform_weights] "
-            "(taper_frontend.compiler.stages)"
+            f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; winograd='at_open' leaves the "
+            "tiles out of the file, and each session makes them"
         )
     else:
         text += "; what depends on weights alone is computed at export, and may be larger than they"

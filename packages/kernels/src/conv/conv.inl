@@ -13,9 +13,10 @@ enum {
      * MATMUL_KC: each piece reads and writes C once more, whose pixels lie apart. */
     CONV_KC = 5120,
     CONV_UNITS = 8, /* units at least, where they are large enough: two for each of 4 threads */
-    CONV_UNIT_COST = 1 << 20, /* a unit's least, in multiply-adds: about 12 microseconds */
-    CONV_MIN_COLS = 64,       /* for the epilogue, which has a cost per row */
-    CONV_MAX_COLS = 512,      /* as MATMUL's with 2 MB of L2: their panels go through it once */
+    CONV_UNIT_COST = 1 << 20,    /* a unit's least, in multiply-adds: about 12 microseconds */
+    CONV_LARGEST_COST = 1 << 28, /* about its most: a run may be told to end in between */
+    CONV_MIN_COLS = 64,          /* for the epilogue, which has a cost per row */
+    CONV_MAX_COLS = 512,         /* as MATMUL's with 2 MB of L2: their panels go through it once */
 };
 
 struct conv_state {
@@ -70,8 +71,8 @@ static void conv_split(struct conv_state *state) {
     /* Multiply-adds per element. */
     const int64_t k = conv_rows(s) + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost;
     const int64_t slices = s->batch * s->dims[0].out;
-    const int64_t unit_cost =
-        i64_max(CONV_UNIT_COST, slices * h->out * w->out * s->outputs / CONV_UNITS * k);
+    const int64_t whole = slices * h->out * w->out * s->outputs / CONV_UNITS * k;
+    const int64_t unit_cost = i64_min(i64_max(CONV_UNIT_COST, whole), CONV_LARGEST_COST);
     state->width = conv_part(w->out, conv_largest(s, false, 0, w->out));
     state->rows = state->width == w->out ? conv_largest(s, true, w->out, h->out) : 1;
     /* Where the weight stays in cache, blocks of fewer rows; else each block reads all of it. */

@@ -217,15 +217,25 @@ static bool help_any(const worker *me, const schedule *s, int32_t leaders) {
     return false;
 }
 
+/* Whether others could do something while the caller is at a step. */
+static bool is_for_others(const schedule *s, const taper_step *step) {
+    return step->workers > 1 || atomic_load_explicit(&s->anywhere.count, memory_order_relaxed) > 0;
+}
+
 void taper_run_ready(void *r, int32_t index, int32_t workers) {
     worker me = {.r = r, .index = index};
     schedule *s = me.r->args->schedule;
     const int32_t leaders = me.r->args->leaders < workers ? me.r->args->leaders : workers;
     int64_t next = -1, ended = 0;
-    int32_t turn = 0;
+    int32_t turn = 0, invited = 0;
+    bool alone = index == 0; /* so far: the caller, who has not invited others */
     while (taper_goes_on(&me, me.within)) {
         if (next < 0)
             next = find_step(&me, s);
+        if (alone && next >= 0 && is_for_others(s, &me.r->args->steps[next])) {
+            invited = taper_pool_invite(taper_run_ready, r, workers);
+            alone = false;
+        }
         if (next >= 0) {
             next = run_step(&me, s, next);
             ended++;
@@ -236,10 +246,11 @@ void taper_run_ready(void *r, int32_t index, int32_t workers) {
             atomic_fetch_sub_explicit(&s->left, ended, memory_order_relaxed);
         ended = 0;
         if (atomic_load_explicit(&s->left, memory_order_relaxed) == 0)
-            return;
+            break;
         if (help_any(&me, s, leaders))
             turn = 0;
         else
             taper_pool_wait(&turn);
     }
+    taper_pool_part(invited);
 }

@@ -5,7 +5,12 @@
 
 enum {
     GRAINS = 256, /* at most, that a worker's share of a phase is handed out in */
-    POLL_NS = 25000000
+    POLL_NS = 25000000,
+    /* A step's tasks are computed in so many pieces, between which a worker looks whether to go on:
+     * in fewer where tasks are few, for a task takes microseconds, in more where they are many. */
+    PIECES = 64,
+    LEAST_TASKS = 2,
+    MOST_TASKS = 16
 };
 
 void taper_region_begin(region *r, const taper_run_args *args) {
@@ -47,6 +52,19 @@ bool taper_goes_on(const worker *me, int64_t i) {
     return !has_failed(r);
 }
 
+static void run_piece(const worker *me, const taper_step *step, int64_t i, int64_t begin,
+                      int64_t end, void *scratch) {
+    const taper_status status = step->kernel->run(&step->call, begin, end, scratch);
+    if (status != TAPER_OK)
+        fail(me->r, me->within, i, status);
+}
+
+/* Tasks of a step that a worker computes before it looks whether to go on. */
+static int64_t piece_of(const taper_step *step) {
+    const int64_t tasks = step->work.tasks / PIECES;
+    return tasks < LEAST_TASKS ? LEAST_TASKS : tasks < MOST_TASKS ? tasks : MOST_TASKS;
+}
+
 void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
     const taper_run_args *args = me->r->args;
     const taper_step *step = &args->steps[i];
@@ -56,9 +74,14 @@ void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
     void *scratch = me->index == 0
                         ? step->scratch
                         : (void *)(args->worker_scratch + before * args->worker_scratch_bytes);
-    const taper_status status = step->kernel->run(&step->call, begin, end, scratch);
-    if (status != TAPER_OK)
-        fail(me->r, me->within, i, status);
+    const int64_t piece = piece_of(step);
+    while (end - begin > piece) {
+        run_piece(me, step, i, begin, begin + piece, scratch);
+        begin += piece;
+        if (!taper_goes_on(me, i))
+            return;
+    }
+    run_piece(me, step, i, begin, end, scratch);
 }
 
 /* Half of the grains that are left of a share in that phase; false when there are none. */

@@ -49,7 +49,7 @@ static inline bool has_failed(region *r) {
 /* Whether a worker is to go on after coming to step i: no step failed, nobody wants an end. */
 bool taper_goes_on(const worker *me, int64_t i);
 
-/* Computes the tasks [begin, end) of step i. */
+/* Computes the tasks [begin, end) of step i, unless nobody wants them any more. */
 void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end);
 
 /* The worker's part in a phase: its own share, which lies in its caches, then what others have
@@ -64,7 +64,8 @@ void taper_end_span(const worker *me, int64_t i, int64_t begin);
 
 /* -- runs with an order ------------------------------------------------------------------------ */
 
-/* A worker's part in such a run, whose region is `r`; a taper_pool_fn. */
+/* A worker's part in such a run, whose region is `r`; a taper_pool_fn. The caller, worker 0,
+ * invites the others when there is something for them to do. */
 void taper_run_ready(void *r, int32_t index, int32_t workers);
 /* Writes args->schedule, before the workers begin. */
 void taper_schedule_begin(const taper_run_args *args);

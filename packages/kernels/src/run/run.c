@@ -209,7 +209,7 @@ taper_status taper_run(const taper_run_args *args, int64_t *failed) {
     taper_region_begin(&with.r, args);
     if (args->order) {
         taper_schedule_begin(args);
-        taper_pool_invite(taper_run_ready, &with.r, workers);
+        taper_run_ready(&with.r, 0, workers);
     } else {
         for (int32_t w = 0; w < workers; w++)
             atomic_init(&with.cursors[w].at, 0);

@@ -193,10 +193,12 @@ void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
     atomic_flag_clear_explicit(&pool.owned, memory_order_release);
 }
 
-void taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers) {
-    const int32_t count = begin(fn, arg, workers, INVITED);
-    fn(arg, 0, count > 1 ? count : 1);
-    if (count == 0)
+int32_t taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers) {
+    return begin(fn, arg, workers, INVITED);
+}
+
+void taper_pool_part(int32_t n) {
+    if (n == 0)
         return;
     uint64_t guests = atomic_fetch_and_explicit(&pool.guests, ~OPEN, memory_order_acquire);
     for (int32_t turn = 0; guests & GUESTS;) {

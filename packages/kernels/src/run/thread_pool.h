@@ -16,10 +16,15 @@ typedef void (*taper_pool_fn)(void *arg, int32_t worker, int32_t workers);
 void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers);
 
 /*
- * As taper_pool_run, of work that any of the workers can do: those that have not come by the time
- * that the caller's call of fn has returned are not waited for. fn has no meeting points.
+ * Has others call fn(arg, w, n), each in a thread of its own, w in [1, n), for a caller who is at
+ * that work as worker 0 already: any of the workers can do it. Returns n, at most `workers`, or 0
+ * where another caller has the pool. fn has no meeting points.
  */
-void taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers);
+int32_t taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers);
+
+/* Ends what taper_pool_invite has begun, which returned n: waits for those that are at it; those
+ * that have not come do no more. */
+void taper_pool_part(int32_t n);
 
 /* Meeting point of the n workers inside fn: none leaves before all have come. */
 void taper_pool_barrier(int32_t workers);

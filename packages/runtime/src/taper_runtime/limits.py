@@ -137,7 +137,8 @@ def _count(item: Any, depth: int) -> tuple[int, int]:
     """Return how many nodes and tensors an entry or a block has, with the blocks in it."""
     nodes = _get(item, "nodes", list)
     n_nodes, n_tensors = len(nodes), len(_get(item, "tensors", dict))
-    for node in nodes if depth <= MAX_BLOCK_DEPTH else ():
+    inside = [node for node in nodes if type(node) is dict and "blocks" in node]
+    for node in inside if depth <= MAX_BLOCK_DEPTH else ():
         for block in _get(node, "blocks", list):
             inner = _count(block, depth + 1)
             n_nodes += inner[0]

@@ -350,8 +350,8 @@ class SessionOptions(_Options):
         process, so set it for files of makers you trust alone.
     runtime_const_folding : bool
         Compute the constants that replaceable weights decide when the session is opened, rather
-        than take them from the file, which then need not have them (``Plan.save(folded=False)``).
-        The bits are the same.
+        than take them from the file. What a file lacks (``Plan.save(folded=False)``) is computed
+        in any case. The bits are the same.
     max_concurrent_runs : int
         Runs at the same time, of all entries; others wait, first come first served. Each has a
         frame, with an arena of its own, which later runs use again.

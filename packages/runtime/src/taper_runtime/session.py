@@ -17,7 +17,7 @@ from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
 from taper_runtime.options import CPU_DEVICE, ExecutionMode, RunOptions, SessionOptions
-from taper_runtime.plan.features import features
+from taper_runtime.plan.features import has_delegates
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import Dispatch, choose_providers, computing
 from taper_runtime.sizes import Size
@@ -724,7 +724,7 @@ def _compile(
     at_once = 1
     if options.execution_mode == ExecutionMode.ORT_PARALLEL:
         at_once = thread_count(options.inter_op_num_threads)
-    if "delegates" in features(plan):
+    if has_delegates(plan.nodes):
         from taper_runtime.delegates import check_delegates  # which most plans do not need
 
         check_delegates(plan, options)

@@ -237,10 +237,13 @@ def assuming_nonempty(shape: Iterable[int]) -> Callable[[int], int]:
     What is said of where a tensor lies is said of its elements, so it need not hold where there are
     none: a variable that is a factor of a dim is then 1 or more.
     """
+    varying = [size for size in shape if isinstance(size, Size)]
+    if not varying:
+        return unchanged
     factors = frozenset(
         atom.text
-        for size in shape
-        if isinstance(size, Size) and len(size.terms) == 1
+        for size in varying
+        if len(size.terms) == 1
         for atom in size.terms[0][0]
         if not atom.function and atom.low < 1
     )

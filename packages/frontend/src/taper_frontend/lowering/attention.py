@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from taper_frontend.lowering.random import dropped
 from taper_frontend.lowering.registry import lowers
 from taper_runtime.ops.rules import broadcast
 
@@ -33,7 +34,7 @@ def scaled_dot_product_attention(
     A rank of 3 is kept, every other becomes 4: ``[batch, heads, length, depth]``.
     """
     if dropout_p:
-        ctx.unsupported(f"expected dropout_p 0, got {dropout_p}; call eval() before export")
+        return _with_dropout(ctx, [q, k, v], attn_mask, dropout_p, is_causal, scale)
     inputs = [q, k, v]
     shapes = [ctx.shape(x) for x in inputs]
     if not (len(shapes[0]) == 3 and len({shape[0] for shape in shapes}) == 1):
@@ -46,6 +47,51 @@ def scaled_dot_product_attention(
         scale = 1 / math.sqrt(shapes[0][-1])
     y = ctx.emit("ATTENTION", inputs, scale=float(scale), causal=is_causal)
     return ctx.reshape(y, ctx.output.shape)
+
+
+def _with_dropout(
+    ctx: Lowering,
+    inputs: Sequence[str],
+    mask: str | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> str:
+    """Attention written out, as torch computes it where some of the probabilities are dropped."""
+    dtype, depth = ctx.dtype(inputs[0]), ctx.shape(inputs[0])[-1]
+    (q, k, v), mask = _as_rank_4(ctx, inputs, mask)
+    repeats = ctx.shape(q)[-3] // ctx.shape(k)[-3]
+    if repeats > 1:
+        k, v = (_repeat_heads(ctx, x, repeats) for x in (k, v))
+    # each factor is scaled by the root, against overflow
+    root = math.sqrt(1 / math.sqrt(depth) if scale is None else scale)
+    q, k = (ctx.apply("MUL", x, root, dtype=dtype) for x in (q, k))
+    scores = ctx.emit("MATMUL", [q, k], transpose_b=True)
+    if is_causal:
+        rows, columns = ctx.shape(scores)[-2:]
+        row = ctx.reshape(ctx.emit("ARANGE", [], start=0, stop=rows), (rows, 1))
+        mask = ctx.emit("GE", [row, ctx.emit("ARANGE", [], start=0, stop=columns)])
+    if mask is not None and ctx.dtype(mask) == "bool":
+        scores = ctx.apply("WHERE", mask, scores, -math.inf, dtype=dtype)
+    elif mask is not None:
+        scores = ctx.apply("ADD", scores, mask, dtype=dtype)
+    axis = ctx.rank(scores) - 1
+    weights = ctx.emit("SOFTMAX", [scores], axis=axis)
+    if mask is not None:  # a row without any key is all zeros
+        most = ctx.emit("AMAX", [scores], axes=(axis,), keepdim=True)
+        weights = ctx.apply(
+            "WHERE", ctx.apply("EQ", most, -math.inf, dtype=dtype), 0.0, weights, dtype=dtype
+        )
+    y = ctx.emit("MATMUL", [dropped(ctx, weights, dropout_p), v])
+    return ctx.reshape(y, ctx.output.shape)
+
+
+def _repeat_heads(ctx: Lowering, x: str, repeats: int) -> str:
+    *batch, heads, length, depth = ctx.shape(x)
+    x = ctx.expand(
+        ctx.reshape(x, (*batch, heads, 1, length, depth)), (*batch, heads, repeats, length, depth)
+    )
+    return ctx.reshape(x, (*batch, heads * repeats, length, depth))
 
 
 def _as_rank_4(

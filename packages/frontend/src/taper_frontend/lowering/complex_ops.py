@@ -15,6 +15,8 @@ from taper_frontend.lowering.complex_functions import FUNCTIONS
 from taper_frontend.lowering.complex_parts import Parts, beside, conjugate, joined, times_i
 from taper_frontend.lowering.representation import Pairs, is_complex, real_dtype
 from taper_runtime.errors import OpError
+from taper_runtime.ops.complex_linalg import OPS as COMPLEX_LINALG
+from taper_runtime.ops.complex_linalg import PREFIX, real_result
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
@@ -37,11 +39,36 @@ def emit(ctx: Lowering, op: str, inputs: Sequence[str | None], attrs: Mapping[st
     OpError
         If it has no meaning on complex numbers, or none that is known here.
     """
+    if op in _BY_LAPACK:
+        (result,) = emit_multi(ctx, op, inputs, attrs)
+        return result
     rule = _RULES.get(op)
     given = [name for name in inputs if name is not None]
     if rule is None or len(given) < len(inputs):
         raise OpError(f"{op}: expected real numbers, got complex ones")
     return rule(ctx, given, attrs)
+
+
+def emit_multi(
+    ctx: Lowering, op: str, inputs: Sequence[str | None], attrs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Emit an op of linear algebra on complex inputs, whatever number of results it has.
+
+    Raises
+    ------
+    OpError
+        If it is none of complex numbers.
+    """
+    if op not in _BY_LAPACK:
+        raise OpError(f"{op}: expected real numbers, got complex ones")
+    given = [name for name in inputs if name is not None]
+    dtype = next(ctx.dtype(x) for x in given if isinstance(x, Pairs))
+    operands = [str(ctx.cast(x, dtype)) for x in given]
+    results = ctx.emit_multi(f"{PREFIX}{op}", operands, **attrs)
+    return tuple(
+        result if index == real_result(op, attrs) else Pairs(result)
+        for index, result in enumerate(results)
+    )
 
 
 def apply(ctx: Lowering, op: str, operands: Sequence[str | Number], dtype: str) -> str:
@@ -242,6 +269,10 @@ def _predicate(op: str) -> Rule:
 def _any_part(ctx: Lowering, parts: str) -> str:
     return ctx.emit("ANY", [parts], axes=(ctx.rank(parts) - 1,))
 
+
+_BY_LAPACK = frozenset(
+    op.name.removeprefix(PREFIX) for op in COMPLEX_LINALG if op.name.startswith(PREFIX)
+)
 
 _RULES: dict[str, Rule] = {
     **{op: _same_axes(op) for op in ("TRANSPOSE", "SLICE", "FLIP", "INDEX_SELECT", "CAT")},

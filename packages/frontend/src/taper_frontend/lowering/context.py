@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
+    import sympy
     from torch.fx import GraphModule, Node
 
     from taper_frontend.compiler.graph import Graph
@@ -61,6 +62,8 @@ class Lowering:
         The state of the graph that holds the generator before the run.
     training : bool
         Whether the module is in training mode.
+    measured : dict of sympy.Symbol to str
+        The int64 tensors that hold the values of torch's symbols.
     """
 
     node: Node
@@ -80,6 +83,7 @@ class Lowering:
         self._lower_block = lower_block
         self.generator: str | None = None
         self.generator_state: str | None = None
+        self.measured: dict[sympy.Symbol, str] = {}
         self._name = ""
         self._source = Source()
         self._outputs: tuple[TensorType | None, ...] = ()
@@ -168,6 +172,8 @@ class Lowering:
         **attrs: Any,
     ) -> tuple[str, ...]:
         """Add a node of any number of outputs, or one with blocks, and return their names."""
+        if any(isinstance(name, Pairs) for name in inputs):
+            return complex_ops.emit_multi(self, op, inputs, attrs)
         first = f"{self._name}.{op.lower()}"
         outputs = self.graph.add_multi_output(
             op, inputs, attrs, blocks=blocks, name=first, source=self._source
@@ -259,17 +265,46 @@ class Lowering:
         return self.sizes.size(value) if known else None
 
     def is_unmeasured(self, size: int) -> bool:
-        """Whether ``size`` is a variable that has no origin yet."""
-        known = linear(size)
-        return known is not None and known[0] in self.sizes.measured.keys() - self.graph.origins
+        """Whether ``size`` is that of a symbol which has no value yet."""
+        return size in self.sizes.unmeasured
 
     def measure(self, size: int, tensor: str) -> None:
-        """Make the one element of an int64 tensor the value of a size variable."""
-        known = linear(size)
-        assert known is not None
-        if self.is_unmeasured(size):
-            name, measured = known[0], self.sizes.measured[known[0]]
-            self.graph.add_computed_size(name, measured.limits, (tensor, 0), measured.example)
+        """Make the one element of an int64 tensor the value of a size.
+
+        What the model checks of it becomes a size of one value, which a run compares.
+        """
+        if not self.is_unmeasured(size):
+            return
+        waiting = self.sizes.unmeasured.pop(size)
+        for name, side in waiting.checks:
+            if isinstance(side, int):
+                self._measure(name, self.apply("REMAINDER", tensor, side, dtype="int64"))
+            else:
+                self._measure(name, self._less(tensor, side))
+        if waiting.variable is not None:
+            value = self._less(tensor, waiting.base)
+            if waiting.step > 1:
+                value = self.apply("FLOOR_DIV", value, waiting.step, dtype="int64")
+            self._measure(waiting.variable, value)
+        self.measured[waiting.symbol] = tensor
+
+    def _measure(self, name: str, tensor: str) -> None:
+        limits, example = self.sizes.measured[name]
+        self.graph.add_computed_size(name, limits, (tensor, 0), example)
+
+    def _less(self, tensor: str, side: sympy.Expr) -> str:
+        """Return an int64 tensor less an expression that is linear in symbols with values."""
+        constant, terms = side.as_coeff_add()
+        for term in terms:
+            factor, symbol = term.as_coeff_Mul()
+            value = self.measured.get(symbol) or self.size_value(
+                self.sizes.convert(symbol), "int64"
+            )
+            part = self.apply("MUL", self.reshape(value, ()), int(factor), dtype="int64")
+            tensor = self.apply("SUB", tensor, part, dtype="int64")
+        if constant != 0:
+            tensor = self.apply("SUB", tensor, int(constant), dtype="int64")
+        return tensor
 
     def size_value(self, size: int, dtype: str) -> str:
         """Return a scalar tensor that holds a size which the inputs, or nodes, decide."""

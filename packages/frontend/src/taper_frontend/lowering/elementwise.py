@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.lowering import complex_numbers  # noqa: F401  (its handlers come first)
 from taper_frontend.lowering.complex_parts import real
 from taper_frontend.lowering.registry import HANDLERS, lowers
 from taper_frontend.lowering.representation import is_complex
@@ -182,21 +183,6 @@ def gelu(ctx: Lowering, x: str, approximate: str = "none") -> str:
 def leaky_relu(ctx: Lowering, x: str, negative_slope: float = 0.01) -> str:
     """Compute ``x`` where positive, else ``negative_slope * x``."""
     return ctx.apply("LEAKY_RELU", x, negative_slope, dtype=ctx.output.dtype)
-
-
-@lowers("aten.rrelu.default")
-def rrelu(
-    ctx: Lowering,
-    x: str,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    generator: object = None,
-) -> str:
-    """Compute LEAKY_RELU; outside training the slope is the middle of the two."""
-    if training:
-        ctx.unsupported("it draws random slopes in training mode; call eval() before export")
-    return leaky_relu(ctx, x, (lower + upper) / 2)
 
 
 @lowers("aten.elu.default")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from taper_frontend.lowering.complex_parts import conjugate
 from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.representation import Pairs
 from taper_runtime.sizes import smallest
 
 if TYPE_CHECKING:
@@ -98,9 +100,9 @@ def triangular_solve(
 @lowers("aten.cholesky_solve.default")
 def cholesky_solve(ctx: Lowering, b: str, factor: str, upper: bool = False) -> str:
     """Solve forwards, then backwards."""
-    lower = _transpose(ctx, factor) if upper else factor
+    lower = _adjoint(ctx, factor) if upper else factor
     x = ctx.emit("SOLVE_TRIANGULAR", [lower, b])
-    return ctx.emit("SOLVE_TRIANGULAR", [_transpose(ctx, lower), x], upper=True)
+    return ctx.emit("SOLVE_TRIANGULAR", [_adjoint(ctx, lower), x], upper=True)
 
 
 @lowers("aten.cholesky_inverse.default")
@@ -158,6 +160,19 @@ def eigh(ctx: Lowering, a: str, UPLO: str = "L", compute_v: bool = True) -> tupl
     return values, rest[0] if rest else None
 
 
+@lowers("aten.linalg_eig.default")
+def eig(ctx: Lowering, a: str) -> tuple[str, str]:
+    """Decompose matrices into eigenvalues and vectors, both complex."""
+    values, vectors = ctx.emit_multi("EIG", [a])
+    return Pairs(values), Pairs(vectors)
+
+
+@lowers("aten.linalg_eigvals.default", "aten._linalg_eigvals.default")
+def eigvals(ctx: Lowering, a: str) -> str:
+    """Compute eigenvalues."""
+    return Pairs(ctx.emit_multi("EIG", [a])[0])
+
+
 @lowers("aten.linalg_matrix_exp.default")
 def matrix_exp(ctx: Lowering, a: str) -> str:
     """Compute exponentials."""
@@ -182,21 +197,21 @@ def pinv(
         v, s = u, ctx.emit("ABS", [values])
     else:
         u, s, vh = ctx.emit_multi("SVD", [a])
-        v, values = _transpose(ctx, vh), s
-    axis = ctx.rank(s) - 1
+        v, values = _adjoint(ctx, vh), s
+    axis, real = ctx.rank(s) - 1, ctx.dtype(s)
     if rtol is None:
-        rate = torch.finfo(getattr(torch, dtype)).eps * max(shape[-2:])
+        rate = torch.finfo(getattr(torch, real)).eps * max(shape[-2:])
         relative: Operand = rate if atol is None else 0.0
     else:
         relative = ctx.reshape(rtol, (*ctx.shape(rtol), 1))
     limit = ctx.emit("AMAX", [s], axes=[axis], keepdim=True)
-    limit = ctx.apply("MUL", limit, relative, dtype=dtype)
+    limit = ctx.apply("MUL", limit, relative, dtype=real)
     if atol is not None:
-        limit = ctx.apply("MAXIMUM", limit, ctx.reshape(atol, (*ctx.shape(atol), 1)), dtype=dtype)
-    large = ctx.apply("GT", s, limit, dtype=dtype)
-    inverse = ctx.apply("WHERE", large, ctx.emit("RECIPROCAL", [values]), 0.0, dtype=dtype)
+        limit = ctx.apply("MAXIMUM", limit, ctx.reshape(atol, (*ctx.shape(atol), 1)), dtype=real)
+    large = ctx.apply("GT", s, limit, dtype=real)
+    inverse = ctx.apply("WHERE", large, ctx.emit("RECIPROCAL", [values]), 0.0, dtype=real)
     inverse = ctx.reshape(inverse, (*ctx.shape(s)[:-1], 1, ctx.shape(s)[-1]))
-    return ctx.emit("MATMUL", [ctx.apply("MUL", v, inverse, dtype=dtype), _transpose(ctx, u)])
+    return ctx.emit("MATMUL", [ctx.apply("MUL", v, inverse, dtype=dtype), _adjoint(ctx, u)])
 
 
 # -- LU -------------------------------------------------------------------------------------------
@@ -257,6 +272,10 @@ def _read_factors(ctx: Lowering, a: str, index: int) -> tuple[str | None, str | 
 def _transpose(ctx: Lowering, a: str) -> str:
     rank = ctx.rank(a)
     return ctx.permute(a, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def _adjoint(ctx: Lowering, a: str) -> str:
+    return conjugate(ctx, _transpose(ctx, a))
 
 
 def _positions(ctx: Lowering, rows: int, columns: int) -> tuple[str, str]:

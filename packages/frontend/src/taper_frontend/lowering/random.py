@@ -189,11 +189,46 @@ def native_dropout(ctx: Lowering, x: str, p: float, train: bool | None) -> tuple
     """Drop elements with probability ``p`` and scale the others up; also tell which are kept."""
     if train is False:
         return x, ctx.full(ctx.shape(x), True, "bool")
+    return _drop(ctx, x, p, _draw(ctx, "uniform", "float64"))
+
+
+def dropped(ctx: Lowering, x: str, p: float) -> str:
+    """Return what dropout inside of an op leaves of a tensor, which is in row-major order."""
+    return _drop(ctx, x, p, _draw(ctx, "uniform", "float64", ctx.shape(x)))[0]
+
+
+def _drop(ctx: Lowering, x: str, p: float, drawn: str) -> tuple[str, str]:
     keep = 1 - p
     dtype = ctx.dtype(x)
-    kept = ctx.apply("LT", _draw(ctx, "uniform", "float64"), keep, dtype="float64")
+    kept = ctx.apply("LT", drawn, keep, dtype="float64")
     scale = ctx.apply("MUL", ctx.cast(kept, dtype), 1 / keep if keep else 0, dtype=dtype)
     return ctx.apply("MUL", x, scale, dtype=dtype), kept
+
+
+@lowers("aten.rrelu.default")
+def rrelu(
+    ctx: Lowering,
+    x: str,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: object = None,
+) -> str:
+    """Compute LEAKY_RELU, in training with a slope of its own for each element below 0 or at it.
+
+    The n-th of these has the n-th number that is drawn. One is drawn for every element.
+    """
+    dtype, shape = ctx.output.dtype, ctx.output.shape
+    if not training:
+        return ctx.apply("LEAKY_RELU", x, (lower + upper) / 2, dtype=dtype)
+    drawn = _draw(ctx, "uniform", "float64", (ctx.output.size,))
+    slope = ctx.cast(_linear(ctx, drawn, upper - lower, lower), dtype)
+    sloped = ctx.apply("LE", x, 0, dtype=dtype)
+    number = ctx.emit("CUMSUM", [ctx.cast(ctx.flat(sloped), "int64")], axis=0)
+    number = ctx.apply("MAXIMUM", ctx.apply("SUB", number, 1, dtype="int64"), 0, dtype="int64")
+    slope = ctx.reshape(ctx.emit("INDEX_SELECT", [slope, number], axis=0), shape)
+    scaled = ctx.apply("MUL", x, slope, dtype=dtype)
+    return ctx.apply("WHERE", sloped, scaled, x, dtype=dtype)
 
 
 @lowers("aten.multinomial.default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_frontend.lowering.random import dropped
 from taper_frontend.lowering.registry import lowers
 from taper_runtime.formats.panels import PANEL
 
@@ -56,10 +57,9 @@ class _Stack:
         settings: _Settings,
         attrs: dict[str, Any] | None = None,
     ) -> None:
-        if settings.dropout and settings.train:
-            ctx.unsupported("it draws random numbers; call eval() before export")
         self.ctx, self.op, self.attrs = ctx, op, attrs or {}
         self.settings = settings
+        self.drops = settings.train and settings.dropout > 0
         self.params = iter(settings.params)
 
     def run(self, x: str, states: Sequence[str]) -> tuple[str, ...]:
@@ -83,6 +83,8 @@ class _Stack:
                 lasts.append([ctx.slice(y, 0, end, end + 1), *last])
                 sequences.append(y)
             x = sequences[0] if len(sequences) == 1 else ctx.emit("CAT", sequences, axis=2)
+            if self.drops and layer + 1 < self.settings.num_layers:
+                x = dropped(ctx, x, self.settings.dropout)
         if self.settings.batch_first:
             x = ctx.permute(x, (1, 0, 2))
         ends = zip(*lasts, strict=True)

@@ -26,12 +26,13 @@ from torch.utils._sympy.functions import (
 )
 from torch.utils._sympy.numbers import int_oo
 
+from taper_frontend.lowering.relations import assertions, difference_name, related
 from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import broadcast
-from taper_runtime.sizes import UNBOUNDED, largest, linear, size_at, smallest, variable
+from taper_runtime.sizes import UNBOUNDED, bounds, largest, linear, size_at, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -70,6 +71,29 @@ class Measured(NamedTuple):
     example: int
 
 
+class Unmeasured(NamedTuple):
+    """A symbol of torch's that has no value yet, and the variables that its value gives theirs.
+
+    Attributes
+    ----------
+    symbol : sympy.Symbol
+    variable : str or None
+        It is ``step * variable + base``; None where it is ``base`` itself.
+    base : sympy.Expr
+        In symbols that have their values.
+    step : int
+    checks : tuple of (str, sympy.Expr or int)
+        Variables of one value, 0: the symbol less an expression, or modulo a number. A run that
+        finds another value ends.
+    """
+
+    symbol: sympy.Symbol
+    variable: str | None
+    base: sympy.Expr = sympy.S.Zero
+    step: int = 1
+    checks: tuple[tuple[str, sympy.Expr | int], ...] = ()
+
+
 class SizeError(OpError):
     """A size of the model is none that a plan could compute."""
 
@@ -102,6 +126,8 @@ class Sizes:
         torch's symbols, as expressions in the variables.
     measured : dict of str to Measured
         The variables that nodes give their values.
+    unmeasured : dict of size to Unmeasured
+        What is to get its value next, by what it is in the variables.
     """
 
     def __init__(
@@ -114,6 +140,8 @@ class Sizes:
         trusting: bool = False,
     ) -> None:
         self.measured: dict[str, Measured] = {}
+        self.unmeasured: dict[int, Unmeasured] = {}
+        self._asserted = assertions(program)
         self._constraints = program.range_constraints
         self._names = names
         self._trusting = trusting
@@ -207,17 +235,64 @@ class Sizes:
             capacity = self._capacity(node)
             if capacity is not None and (most == UNBOUNDED or not isinstance(capacity, int)):
                 most = capacity
-            name = str(symbol)
-            while name in self.ranges or name in self.measured:
-                name += "_"
-            low = max(int(limits.lower), self._least.get(name, 0))
-            typical = size_at(most, self.examples)
-            if low >= typical:
-                raise SizeError(f"the size {name} is always {low}; expected one that varies")
-            self.symbols[symbol] = variable(name, low, most)
-            example = max(low, typical // 2 if typical < UNBOUNDED else 16)
-            self.measured[name] = Measured((low, most), example)
-            self.examples[name] = example
+            self._bind(symbol, int(limits.lower), most)
+
+    def _bind(self, symbol: sympy.Symbol, low: int, most: int) -> None:
+        """Make a variable of a symbol, or an expression where torch's checks say one."""
+        relations = related(symbol, self._asserted, self.symbols)
+        sides = {relation.kind: relation.side for relation in reversed(relations)}
+        for relation in related(symbol, self._asserted, self._constraints):
+            side = relation.side if relation.kind in ("==", "<=") else None
+            if side is not None and (limit := self._most(side)) is not None:
+                most = smallest(most, limit)
+        name = str(symbol)
+        if "==" in sides:
+            size = self.convert(sides["=="])
+            check = self._new(difference_name(name, sides["=="]), (0, 0), 0)
+            waiting = Unmeasured(symbol, None, checks=((check, sides["=="]),))
+        elif "multiple" in sides:
+            step = int(sides["multiple"])
+            checks = ((self._new(f"{name}_mod_{step}", (0, 0), 0), step),)
+            made = self._vary(f"{name}_div_{step}", -(-low // step), most // step)
+            size = step * variable(made, *self.measured[made].limits)
+            waiting = Unmeasured(symbol, made, step=step, checks=checks)
+        elif ">=" in sides and low <= bounds(base := self.convert(sides[">="]))[0]:
+            most = UNBOUNDED if most == UNBOUNDED else most - base
+            made = self._vary(difference_name(name, sides[">="]), 0, most)
+            size = base + variable(made, *self.measured[made].limits)
+            waiting = Unmeasured(symbol, made, sides[">="])
+        else:
+            made = self._vary(name, low, most)
+            size = variable(made, *self.measured[made].limits)
+            waiting = Unmeasured(symbol, made)
+        self.symbols[symbol] = size
+        self.unmeasured[size] = waiting
+
+    def _most(self, side: sympy.Expr) -> int | None:
+        """Return the most that an expression is, whatever symbols without a value will be."""
+        for symbol in sorted(side.free_symbols - self.symbols.keys(), key=str):
+            limits = self._constraints[symbol]
+            limit = limits.upper if side.coeff(symbol) > 0 else limits.lower
+            if abs(limit) >= UNBOUNDED:
+                return None
+            side = side.xreplace({symbol: limit})
+        return self.convert(side)
+
+    def _vary(self, name: str, low: int, most: int) -> str:
+        """Add a variable whose value a node computes; return its name."""
+        low = max(low, self._least.get(name, 0))
+        typical = size_at(most, self.examples)
+        if low >= typical:
+            raise SizeError(f"the size {name} is always {low}; expected one that varies")
+        example = max(low, typical // 2 if typical < UNBOUNDED else 16)
+        return self._new(name, (low, most), example)
+
+    def _new(self, name: str, limits: tuple[int, int], example: int) -> str:
+        while name in self.ranges or name in self.measured:
+            name += "_"
+        self.measured[name] = Measured(limits, example)
+        self.examples[name] = example
+        return name
 
     def add_int(self, symbol: sympy.Symbol, example: int | None) -> int:
         """Make a variable of the symbol of an int among the arguments; return it.
@@ -231,15 +306,13 @@ class Sizes:
         low = 0 if limits is None else max(int(limits.lower), 0)
         most = UNBOUNDED if limits is None or limits.upper == int_oo else int(limits.upper)
         name = self._names.get(str(symbol), str(symbol))
-        while name in self.ranges or name in self.measured:
-            name += "_"
         low = max(low, self._least.get(name, 0))
         if low >= most:
             raise SizeError(f"the int {name} is always {low}; expected one that varies")
-        self.symbols[symbol] = variable(name, low, most)
-        self.measured[name] = Measured((low, most), max(low, example or 1))
-        self.examples[name] = self.measured[name].example
-        return self.symbols[symbol]
+        name = self._new(name, (low, most), max(low, example or 1))
+        size = self.symbols[symbol] = variable(name, low, most)
+        self.unmeasured[size] = Unmeasured(symbol, name)
+        return size
 
     def _capacity(self, node: Node) -> int | None:
         """Return a size that what a node finds does not exceed; None if there is none."""

@@ -248,15 +248,10 @@ def _search(op: str) -> Callable[[Call], str]:
         (axis,) = reduced_axes(op, len(call.shape), call.settings)
         if call.is_float:
             x = scope.cast(x, _WIDER.get(call.dtype, call.dtype))
-        first = scope.emit(op, [x], axis=axis, keepdim=keepdim)
         if call.settings["select_first"]:
-            return first
+            return scope.emit(op, [x], axis=axis, keepdim=keepdim)
         turned = scope.emit(op, [scope.emit("FLIP", [x], axes=(axis,))], axis=axis, keepdim=keepdim)
-        last = scope.emit("SUB", [turned], scalar=call.shape[axis] - 1, scalar_index=0)
-        if not call.is_float:
-            return last
-        is_nan = scope.emit("ANY", [scope.emit("ISNAN", [x])], axes=(axis,), keepdim=keepdim)
-        return scope.emit("WHERE", [is_nan, first, last])  # of NaN the first, in either case
+        return scope.emit("SUB", [turned], scalar=call.shape[axis] - 1, scalar_index=0)
 
     return formula
 

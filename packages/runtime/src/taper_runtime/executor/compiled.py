@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor._program import Weights
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._frames import Runner
     from taper_runtime.executor._pool import Stop
     from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.providers import Dispatch
 
 #: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
 #: at the step; zeros where it had no part in it. Of a step that runs often, the begin of its first
@@ -35,12 +37,13 @@ class CompiledExecutor(Executor):
     def __init__(
         self,
         runner: Runner,
-        found: list[Site],
+        plan: Plan,
+        dispatch: Dispatch,
         repeated: list[int] | None,
         constants: list[str],
     ) -> None:
         self._runner = runner
-        self._sites = found
+        self._plan, self._dispatch = plan, dispatch
         self._constants = constants
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
@@ -52,12 +55,12 @@ class CompiledExecutor(Executor):
         """See :meth:`Executor.compile`."""
         plan = with_saves(plan)
         runner = make_runner(plan, settings)
-        found = sites(plan.without_values(), settings.dispatch)
         outputs = list(dict.fromkeys(plan.writes))
         repeated = None
         if len(outputs) < len(plan.writes):
             repeated = [outputs.index(name) for name in plan.writes]
-        return cls(runner, found, repeated, constant_names(plan))
+        without = plan.without_values()
+        return cls(runner, without, settings.dispatch, repeated, constant_names(plan))
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
@@ -65,7 +68,12 @@ class CompiledExecutor(Executor):
         """See :meth:`Executor.with_constants`; no node is prepared anew."""
         weights = Weights([constants[name] for name in self._constants], generation)
         runner = self._runner.with_weights(weights)
-        return CompiledExecutor(runner, self._sites, self._repeated, self._constants)
+        parts = self._plan, self._dispatch, self._repeated, self._constants
+        return CompiledExecutor(runner, *parts)
+
+    @cached_property
+    def _sites(self) -> list[Site]:
+        return sites(self._plan, self._dispatch)
 
     @property
     def steps(self) -> list[tuple[Site, str]]:

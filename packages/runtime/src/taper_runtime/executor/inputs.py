@@ -68,6 +68,7 @@ def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int])
     most = size_at(high, values)
     if not low <= value <= most:
         limits = f"at least {low}" if most >= UNBOUNDED and value < low else f"{low} to {most}"
+        limits = str(low) if low == most else limits
         tensor, _ = plan.origins[name]
         if tensor in plan.inputs:
             raise InputError(f"input {tensor!r} ({name}): expected {limits}, got {value}")

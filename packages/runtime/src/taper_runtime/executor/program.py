@@ -276,8 +276,8 @@ class _Scope(NamedTuple):
     def place(self, name: str) -> Place:
         """Where a tensor lies."""
         root, offset, _ = self.plan.placements[name]
-        place = self.places[root]
-        return place._replace(offset=place.offset + offset)
+        kind, number, start, along = self.places[root]
+        return Place(kind, number, start + offset, along)
 
     def operand(self, name: str) -> _program.Operand:
         """A tensor and where it lies."""

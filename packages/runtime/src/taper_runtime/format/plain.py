@@ -50,13 +50,25 @@ def from_json(value: Any, field: str, depth: int = 0) -> Any:
         if depth == MAX_DEPTH:
             fail(field, f"expected at most {MAX_DEPTH} levels", value)
         if type(value) is list:
-            return [from_json(v, f"{field}[{i}]", depth + 1) for i, v in enumerate(value)]
+            return [
+                v if _is_scalar(v) else from_json(v, f"{field}[{i}]", depth + 1)
+                for i, v in enumerate(value)
+            ]
         if value.keys() == _FLOAT_KEYS:
             return _parse_float(value["float"], f"{field}.float")
-        return {key: from_json(v, f"{field}.{key}", depth + 1) for key, v in value.items()}
+        return {
+            key: v if _is_scalar(v) else from_json(v, f"{field}.{key}", depth + 1)
+            for key, v in value.items()
+        }
     if type(value) is not float:
         _check_scalar(value, field)
     return value
+
+
+def _is_scalar(value: object) -> bool:
+    """Whether it is surely plain: what is not may be, and has a path if it is not."""
+    kind = type(value)
+    return kind is float or (kind is str and value.isascii()) or is_integer(value)  # type: ignore[attr-defined]
 
 
 def _parse_float(text: Any, field: str) -> float:

@@ -31,7 +31,15 @@ from taper_runtime.plan.checks import (
     is_integer,
 )
 from taper_runtime.plan.features import FEATURES, features
-from taper_runtime.plan.plan import Block, Entry, Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.plan import (
+    Block,
+    Entry,
+    Placement,
+    Plan,
+    PlanNode,
+    ReadOnly,
+    TensorSpec,
+)
 from taper_runtime.plan.recipes import parse_steps
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import WEIGHT_PREFIX, WeightSpec
@@ -164,8 +172,11 @@ def _read(
     limits: Limits,
 ) -> Plan:
     """Return one plan of a file; the field of what is wrong begins with its place there."""
+    whole = document
     document, stored, field = choose_model(document, stored, model)
     try:
+        if document is not whole:
+            check_counts(document, limits)
         return _read_plan(buffer, document, stored, limits)
     except PlanFormatError as error:
         raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
@@ -175,7 +186,6 @@ def _read_plan(
     buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
 ) -> Plan:
     """Return a plan of its own document, and of its tensors by their names there."""
-    check_counts(document, limits)
     has_weights = type(document) is dict and "weights" in document
     constants, samples, originals = {}, {}, {}
     for name, entry in stored.items():
@@ -199,7 +209,6 @@ def map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
     array.flags.writeable = False  # as what is mapped is
-    array.flags.writeable = False
     return aligned_array(array, storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT)
 
 
@@ -297,7 +306,8 @@ def _samples_by_entry(
 
 
 def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) -> Entry:
-    sizes, expressions = _sizes(item["sizes"], chars)
+    origins = _object(item, "origins")
+    sizes, expressions = _sizes(item["sizes"], origins, chars)
     return Entry(
         *_block(item, expressions, "plan", 0),
         samples=samples,
@@ -306,7 +316,7 @@ def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) 
         sizes=sizes,
         origins={
             name: tuple(origin) if type(origin) is list else origin
-            for name, origin in _object(item, "origins").items()
+            for name, origin in origins.items()
         },
         states=_object(item, "states"),
     )
@@ -319,7 +329,9 @@ def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _sizes(item: Any, chars: Budget) -> tuple[dict[str, tuple[int, int]], Expressions]:
+def _sizes(
+    item: Any, origins: Mapping[str, Any], chars: Budget
+) -> tuple[dict[str, tuple[int, int]], Expressions]:
     """Return the size variables' ranges, and what their expressions are read with."""
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
@@ -330,7 +342,7 @@ def _sizes(item: Any, chars: Budget) -> tuple[dict[str, tuple[int, int]], Expres
             limits = _parse_sizes(
                 tuple(limits), Expressions(known, chars), f"plan.sizes[{name!r}]", "most"
             )
-        check_variable(name, limits)
+        check_variable(name, limits, is_computed=name in origins)
         ranges[name] = limits
         known[name] = variable(name, *limits)
     return ranges, Expressions(known, chars)
@@ -419,10 +431,12 @@ def _node(item: Any, expressions: Expressions, field: str, depth: int) -> PlanNo
         op=item["op"],
         inputs=_tuple(item, "inputs", field),
         outputs=_tuple(item, "outputs", field),
-        attrs={
-            name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs")
-            for name, value in attrs.items()
-        },
+        attrs=ReadOnly(
+            {
+                name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs")
+                for name, value in attrs.items()
+            }
+        ),
         source=item["source"],
         blocks=_blocks(item, expressions, field, depth),
         targets=_tuple(item, "targets", field) if "targets" in item else (),

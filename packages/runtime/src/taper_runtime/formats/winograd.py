@@ -72,9 +72,15 @@ def _storage(tile: int, dtype: str, shape: Shape) -> tuple[str, Shape]:
 
 def _encode(tile: int, array: np.ndarray) -> np.ndarray:
     g = transforms(tile).weight
-    points = np.einsum("ip,jq,pqco->ijco", g, g, array.astype(np.float64))
-    points = points.reshape((tile + 2) ** 2, *array.shape[2:]).astype(np.float32)
-    return np.stack([pack(matrix) for matrix in points])
+    factors = np.einsum("ip,jq->ijpq", g, g).reshape(-1, KERNEL**2)
+    taps = array.astype(np.float64).reshape(KERNEL**2, *array.shape[2:])
+    points = []
+    for row in factors:  # one after the other: sums of a few numbers each, in the same order always
+        point = np.zeros(taps.shape[1:])
+        for factor, tap in zip(row, taps, strict=True):
+            point += factor * tap
+        points.append(pack(point.astype(np.float32)))
+    return np.stack(points)
 
 
 def _decode(tile: int, stored: np.ndarray, dtype: str, shape: Shape) -> np.ndarray:

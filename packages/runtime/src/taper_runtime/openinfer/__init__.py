@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StepError,
     )
     from taper_runtime.openinfer.graph import Graph
+    from taper_runtime.openinfer.graph_json import graph_from_json, graph_to_json
     from taper_runtime.openinfer.oinf.reader import Model, open_model
     from taper_runtime.openinfer.oinf.values import (
         ArrayValue,
@@ -58,6 +59,8 @@ _LATER = {
     "TensorSpec": "oinf.values",
     "UninitializedTensor": "oinf.values",
     "format_truncated": "simulator.values",
+    "graph_from_json": "graph_json",
+    "graph_to_json": "graph_json",
     "load_program": "text.files",
     "open_model": "oinf.reader",
     "parse": "text.parser",
@@ -83,6 +86,8 @@ __all__ = [
     "TensorSpec",
     "UninitializedTensor",
     "format_truncated",
+    "graph_from_json",
+    "graph_to_json",
     "load_program",
     "open_model",
     "parse",

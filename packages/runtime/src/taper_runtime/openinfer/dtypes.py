@@ -217,7 +217,7 @@ def check_array(dtype: str, array: np.ndarray) -> None:
         Naming the type, or the first such value.
     """
     row = DTYPES[dtype]
-    if array.dtype.newbyteorder("=") != row.storage:
+    if array.dtype is not row.storage and array.dtype.newbyteorder("=") != row.storage:
         raise OpenInferError(f"expected {row.storage} elements of {dtype}, got {array.dtype}")
     if row.is_packed:
         _check_values(dtype, array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from taper_runtime.openinfer import graph as g
@@ -12,6 +13,8 @@ from taper_runtime.openinfer.errors import OpenInferError, Problem, ProgramError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 #: Characters of the path to a field in a message.
 _MAX_WHERE = 160
@@ -98,6 +101,12 @@ def _object(where: str, value: Any, known: Sequence[str]) -> _Fields:
 def _text(where: str, value: Any) -> str:
     if type(value) is not str:
         _fail(where, "a text", value)
+    return value
+
+
+def _uuid(where: str, value: Any) -> str:
+    if type(value) is not str or not _UUID.fullmatch(value):
+        _fail(where, "a UUID", value)
     return value
 
 
@@ -224,7 +233,7 @@ def _read_node(where: str, value: Any, depth: int = 0) -> g.Node:
     fields = _object(where, value, ("index", "kind", "uuid"))
     index = fields.get("index", _integer)
     kind: g.NodeKind = fields.get("kind", lambda at, item: _read_kind(at, item, depth))
-    uuid = fields.get("uuid", _text, None)
+    uuid = fields.get("uuid", _uuid, None)
     return g.Node(index, kind) if uuid is None else g.Node(index, kind, uuid)
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.openinfer.check.context import TEMPORARY, Context, LinkedVariable
+from taper_runtime.openinfer.check.context import (
+    TEMPORARY,
+    Context,
+    LinkedVariable,
+    TooManyProblems,
+)
 from taper_runtime.openinfer.check.declarations import check_declarations, check_temporaries
 from taper_runtime.openinfer.check.nodes import check_nodes
 from taper_runtime.openinfer.check.ops import check_ops
@@ -101,14 +107,15 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
     Raises
     ------
     ProgramError
-        With all problems, in the order of their places.
+        With all problems, up to a thousand, in the order of their places.
     """
     context = Context(graph, model, strict, device)
-    check_declarations(context)
-    steps = walk(context)
-    check_temporaries(context, steps)
-    check_ops(context, steps)
-    check_nodes(context, steps)
+    with suppress(TooManyProblems):
+        check_declarations(context)
+        steps = walk(context)
+        check_temporaries(context, steps)
+        check_ops(context, steps)
+        check_nodes(context, steps)
     if context.problems:
         raise ProgramError(sorted(context.problems, key=_place), graph.name)
     return Program(graph, model, context.variables)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.ops import (
     attention,
     call,
+    complex_linalg,
     complex_mul,
     control,
     conv,
@@ -90,6 +91,7 @@ for _op in (
     *special.OPS,
     *linalg.OPS,
     *decompositions.OPS,
+    *complex_linalg.OPS,
     *recurrent.OPS,
     *control.OPS,
     *call.OPS,

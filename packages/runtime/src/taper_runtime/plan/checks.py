@@ -49,7 +49,9 @@ def describe(value: object) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return "an array"
-    if type(value) is int and not _fits(value):  # may have more digits than Python would print
+    if (
+        type(value) is int and not _LEAST <= value <= _LARGEST
+    ):  # may have more digits than Python would print
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -71,24 +73,26 @@ def counted_bytes(tensor: TensorType) -> int:
     return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
 
 
+#: The least and the largest integer of 64 bits.
+_LEAST, _LARGEST = -(2**63), 2**63 - 1
+
+
 def is_integer(value: object) -> TypeGuard[int]:
     """Whether ``value`` is an integer of 64 bits (a bool is none)."""
-    return type(value) is int and _fits(value)
+    return type(value) is int and _LEAST <= value <= _LARGEST
 
 
 def is_size(value: object) -> TypeGuard[int]:
     """Whether ``value`` is an integer of 64 bits and not negative."""
-    return is_integer(value) and value >= 0
-
-
-def _fits(value: int) -> bool:
-    return -(2**63) <= value < 2**63
+    return type(value) is int and 0 <= value <= _LARGEST
 
 
 def check_text(value: object, field: str) -> None:
     """Check that ``value`` is a string that UTF-8 can express: one without lone surrogates."""
     if type(value) is not str:
         fail(field, "expected a string", value)
+    if value.isascii():
+        return
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -105,8 +109,13 @@ def check_name(name: object, field: str) -> None:
 _LIMITS = [int, int], [int, Size]
 
 
-def check_variable(name: object, limits: object) -> None:
-    """Check the name and the range of a size variable."""
+def is_check(limits: tuple[int, int]) -> bool:
+    """Whether a size that a node computes has one value: the model checks that it is this."""
+    return limits[0] == limits[1]
+
+
+def check_variable(name: object, limits: object, *, is_computed: bool = False) -> None:
+    """Check the name and the range of a size variable; one value is enough if it is computed."""
     field = f"plan.sizes[{name!r}]"
     if type(name) is not str or not is_name(name):
         fail(field, "expected a name of letters, digits and _", name)
@@ -115,10 +124,10 @@ def check_variable(name: object, limits: object) -> None:
     low, high = limits
     if type(high) is Size:  # what exceeds that is refused when it comes
         high = min(bounds(high)[1], MAX_SIZE)
-    if not 0 <= low < high <= MAX_SIZE:
+    if not 0 <= low < high + is_computed <= MAX_SIZE + is_computed:
         raise PlanFormatError(
             field,
-            f"expected 0 <= least < largest <= {MAX_SIZE}, "
+            f"expected 0 <= least {'<=' if is_computed else '<'} largest <= {MAX_SIZE}, "
             f"got {describe(low)} and {describe(high)}",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.sizes import UndecidedError, assuming_nonempty
+from taper_runtime.sizes import UndecidedError, assuming_nonempty, unchanged
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Placement, TensorSpec
@@ -41,12 +41,15 @@ def extent_of(spec: TensorSpec, placement: Placement) -> Extent:
         If the ranges of the sizes do not tell the sign of a stride.
     """
     dtype, shape, _ = spec.storage
+    _, offset, strides = placement
     assume = assuming_nonempty(shape)
     itemsize = DTYPES[dtype].size
-    start = stop = assume(placement.offset)
-    if spec.nbytes == 0:
+    start = stop = assume(offset)
+    if 0 in shape:
         return Extent(start, stop)
-    for size, stride in zip(map(assume, shape), map(assume, placement.strides), strict=True):
+    if assume is not unchanged:
+        shape, strides = tuple(map(assume, shape)), tuple(map(assume, strides))
+    for size, stride in zip(shape, strides, strict=True):
         reach = (size - 1) * stride * itemsize
         if stride < 0:
             start += reach

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.plan.plan import Entry, Plan, PlanNode
 
 #: All that plans of this version may make use of.
 FEATURES = (
@@ -23,19 +23,24 @@ FEATURES = (
 
 def features(plan: Plan) -> list[str]:
     """Return the features that a plan makes use of, in alphabetical order."""
-    nodes = [*plan.nodes, *(node for entry in plan.entries.values() for node in entry.nodes)]
-    states = {name for name, spec in plan.tensors.items() if spec.role == "state"}
-    tensors = [plan.tensors, *(entry.tensors for entry in plan.entries.values())]
+    entries: list[Plan | Entry] = [plan, *plan.entries.values()]
+    specs = [spec for entry in entries for spec in entry.tensors.values()]
+    states = {spec.name for spec in plan.tensors.values() if spec.role == "state"}
     used = {
-        "blocks": any(node.blocks for node in nodes),
-        "complex": any(spec.is_complex for each in tensors for spec in each.values()),
-        "delegates": any(node.op == "CALL_DELEGATE" for node in with_inner(nodes)),
+        "blocks": any(node.blocks for entry in entries for node in entry.nodes),
+        "complex": any(spec.is_complex for spec in specs),
+        "delegates": any(has_delegates(entry.nodes) for entry in entries),
         "entries": bool(plan.entries),
-        "origins": bool(plan.origins) or any(e.origins for e in plan.entries.values()),
+        "origins": any(entry.origins for entry in entries),
         "weights": bool(plan.weights),
         "zero_states": not states <= plan.constants.keys(),
     }
     return [name for name in FEATURES if used[name]]
+
+
+def has_delegates(nodes: Iterable[PlanNode]) -> bool:
+    """Whether one of the nodes, or of those in their blocks, is a delegate's."""
+    return any(node.op == "CALL_DELEGATE" for node in with_inner(nodes))
 
 
 def with_inner(nodes: Iterable[PlanNode]) -> Iterator[PlanNode]:

@@ -7,7 +7,6 @@ keeps roots in the arena apart that are alive at the same node.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -61,11 +60,14 @@ def check_memory(
     """
     extents = _check_placements(plan, replaced)
     writable = {plan.placements[name].root for name in replaced}
-    written = defaultdict[str, Occupancy](lambda: Occupancy(comparisons))  # by root
+    # By root, of those with more than one tensor.
+    written = {place.root: Occupancy(comparisons) for n, place in plan.placements.items()
+               if place.root != n}  # fmt: skip
 
     def add(name: str) -> None:
-        death = last_read.get(name, NEVER)
-        written[plan.placements[name].root].add(name, extents[name], death)
+        root = plan.placements[name].root
+        if root in written:
+            written[root].add(name, extents[name], last_read.get(name, NEVER))
 
     for root in {*writable, *plan.states}:
         add(root)
@@ -75,8 +77,8 @@ def check_memory(
             for index, output in enumerate(node.outputs):
                 _check_output(plan, output, writable)
                 _check_write_to_state(plan, node, output, extents)
-                in_root = written[plan.placements[output].root]
-                for name in in_root.overlapping(extents[output], step):
+                in_root = written.get(plan.placements[output].root)
+                for name in in_root.overlapping(extents[output], step) if in_root else ():
                     if not (
                         index == 0
                         and last_read[name] == step
@@ -139,9 +141,9 @@ def _check_slice(
     Only a tensor with elements lies anywhere.
     """
     placement = plan.placements[spec.name]
-    assume = assuming_nonempty(spec.storage.shape)
+    dtype, shape, _ = spec.storage
     root = plan.tensors[placement.root]
-    itemsize = DTYPES[spec.storage.dtype].size
+    itemsize = DTYPES[dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate" and root.name != replaced:
@@ -154,7 +156,7 @@ def _check_slice(
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
     start, stop = extent = extent_of(spec, placement)
-    if not (start >= 0 and stop <= assume(sizes[root.name])):
+    if not (start >= 0 and stop <= assuming_nonempty(shape)(sizes[root.name])):
         raise PlanFormatError(
             f"{field}.offset",
             f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",

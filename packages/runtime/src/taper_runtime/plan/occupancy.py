@@ -30,20 +30,14 @@ class Occupancy:
 
     def __init__(self, comparisons: Budget) -> None:
         self._comparisons = comparisons
-        self._names: list[str] = []
-        self._extents: list[Extent] = []
-        self._starts, self._stops, self._deaths = (array("q") for _ in range(3))
+        self._tensors: list[tuple[str, Extent, int]] = []
+        self._numbers = array("q")  # of the first tensors: start, stop and death of each
         self._varies = False
 
     def add(self, name: str, extent: Extent, death: int) -> None:
         """Add a tensor that is read to the step ``death``."""
-        self._names.append(name)
-        self._extents.append(extent)
-        self._deaths.append(death)
+        self._tensors.append((name, extent, death))
         self._varies = self._varies or Size in map(type, extent)
-        if not self._varies:
-            self._starts.append(extent.start)
-            self._stops.append(extent.stop)
 
     def overlapping(self, extent: Extent, step: int) -> list[str]:
         """Return the tensors that share bytes with ``extent`` and are read at ``step`` or later.
@@ -53,18 +47,16 @@ class Occupancy:
         PlanFormatError
             If the comparisons are spent.
         """
-        if len(self._names) > _MANY and not self._varies and Size not in map(type, extent):
-            starts, stops, deaths = map(np.frombuffer, self._columns(), "qqq")
+        if len(self._tensors) > _MANY and not self._varies and Size not in map(type, extent):
+            starts, stops, deaths = self._columns()
             found = (starts < extent.stop) & (stops > extent.start) & (deaths >= step)
-            return [self._names[index] for index in np.flatnonzero(found)]
-        alive = [
-            (name, other)
-            for name, other, death in zip(self._names, self._extents, self._deaths, strict=True)
-            if death >= step
-        ]
+            return [self._tensors[index][0] for index in np.flatnonzero(found)]
+        alive = [(name, other) for name, other, death in self._tensors if death >= step]
         if self._varies:
             self._comparisons.spend(len(alive))
         return [name for name, other in alive if other.overlaps(extent)]
 
-    def _columns(self) -> tuple[array[int], array[int], array[int]]:
-        return self._starts, self._stops, self._deaths
+    def _columns(self) -> np.ndarray:
+        for _, extent, death in self._tensors[len(self._numbers) // 3 :]:
+            self._numbers.extend((*extent, death))
+        return np.frombuffer(self._numbers, "q").reshape(-1, 3).T

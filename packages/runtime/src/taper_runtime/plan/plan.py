@@ -471,7 +471,7 @@ class Plan(NamedTuple):
         *,
         name: str = "model",
         append: bool = False,
-        folded: bool = True,
+        folded: bool | None = None,
     ) -> None:
         """Write the plan to ``path`` as a ``.taper`` file, atomically.
 
@@ -485,9 +485,10 @@ class Plan(NamedTuple):
         append : bool
             Whether to keep the plans that the file has. It is written anew; tensors that are equal
             in several plans, such as a tied embedding, stand there once.
-        folded : bool
-            Whether the file has the constants that are computed from replaceable weights too.
-            Without, it is smaller, and opens with ``SessionOptions.runtime_const_folding`` alone.
+        folded : bool, optional
+            Whether the file has the constants too that recipes compute from its weights. Without,
+            it is smaller, and each session computes them when it opens it. The default is as the
+            plan has them.
 
         Raises
         ------
@@ -507,7 +508,9 @@ class Plan(NamedTuple):
             return
         from taper_runtime.plan.weights import completed, unfolded
 
-        plan = completed(self) if folded else unfolded(self)
+        plan = self
+        if folded is not None:
+            plan = completed(self) if folded else unfolded(self)
         save(plan, path, name=name, append=append)
 
 
@@ -521,7 +524,7 @@ def _read_only(item: Any) -> Any:
             changed[name] = ReadOnly({n: _read_only(each) for n, each in value.items()})
         elif type(value) is dict:
             changed[name] = ReadOnly(value)
-    return item._replace(**changed)
+    return item._replace(**changed) if changed else item
 
 
 def _names_read(block: Block) -> Iterator[str]:

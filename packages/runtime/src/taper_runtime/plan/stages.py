@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taper_runtime.plan.checks import is_check
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
 from taper_runtime.sizes import Size, variables
 
@@ -73,7 +74,8 @@ def _parts(plan: Plan) -> list[tuple[list[PlanNode], list[str]]]:
             parts.append(([], fresh))
         parts[-1][0].append(node)
         computed.update(node.outputs)
-    return parts
+    unchecked = [name for name in plan.origins if name not in known and is_check(plan.sizes[name])]
+    return [*parts, ([], unchecked)] if unchecked else parts
 
 
 def _touched(nodes: Iterable[PlanNode], roots: Mapping[str, str]) -> dict[str, None]:

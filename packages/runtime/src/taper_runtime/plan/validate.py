@@ -128,7 +128,7 @@ def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> N
 def _check_sizes(plan: Plan) -> None:
     """Check the size variables, and that inputs give each its value."""
     for name, limits in plan.sizes.items():
-        check_variable(name, limits)
+        check_variable(name, limits, is_computed=name in plan.origins)
     given = set()
     for name in plan.inputs:
         if type(name) is str and name in plan.tensors:

@@ -15,6 +15,7 @@ import numpy as np
 from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.format.mapping import aligned_copy, is_aligned
+from taper_runtime.formats.winograd import tile_of
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
@@ -181,8 +182,14 @@ def _is_frozen(array: object) -> bool:
     return True
 
 
-def folded(plan: Plan) -> Plan:
+def folded(plan: Plan, kept: Collection[str] = ()) -> Plan:
     """Return the plan with all its constants, computed from the weights where a recipe can be.
+
+    Parameters
+    ----------
+    plan : Plan
+    kept : collection of str
+        Constants that stay as they are.
 
     Raises
     ------
@@ -192,7 +199,7 @@ def folded(plan: Plan) -> Plan:
     values = weight_values(plan)
     constants = dict(plan.constants)
     for name, recipe in plan.derived.items():
-        if direct_weight(recipe) is None:
+        if direct_weight(recipe) is None and name not in kept:
             constants[name] = derive_named(name, recipe, plan.weights, values)
     return plan._replace(constants=constants)
 
@@ -212,7 +219,20 @@ def derive_named(
 
 def unfolded(plan: Plan) -> Plan:
     """Return the plan without the constants that recipes compute."""
-    computed = {name for name, recipe in plan.derived.items() if direct_weight(recipe) is None}
+    return _without(plan, {n for n, steps in plan.derived.items() if direct_weight(steps) is None})
+
+
+def is_tiles(type_: TensorType) -> bool:
+    """Whether a tensor is a weight in Winograd's form, larger than the weight."""
+    return tile_of(type_.format) is not None
+
+
+def without_tiles(plan: Plan) -> Plan:
+    """Return the plan without the tiles of Winograd's form that recipes compute."""
+    return _without(plan, {name for name in plan.derived if is_tiles(plan.tensors[name].type)})
+
+
+def _without(plan: Plan, computed: Collection[str]) -> Plan:
     constants = {n: array for n, array in plan.constants.items() if n not in computed}
     return plan._replace(constants=constants)
 
@@ -239,28 +259,25 @@ def _stand_in(type_: TensorType) -> np.ndarray:
 
 def completed(plan: Plan) -> Plan:
     """Return the plan with all its constants; those that it has are as they are."""
-    return plan if is_folded(plan) else folded(plan)
+    return plan if is_folded(plan) else folded(plan, plan.constants)
 
 
 def opened(plan: Plan, *, fold: bool) -> Plan:
     """Return the plan as a session runs it: computed from its weights if ``fold``.
 
+    Without, only what the plan lacks is.
+
     Raises
     ------
     InputError
-        If it cannot be, or has to be.
+        If it cannot be.
     """
     if fold and not plan.weights:
         raise InputError(
             "runtime_const_folding: expected False, as the plan's weights are fixed; export the "
             "module with weights='replaceable'"
         )
-    if not fold and not is_folded(plan):
-        raise InputError(
-            "the plan was saved with folded=False, without what is computed from its weights: "
-            "set SessionOptions.runtime_const_folding"
-        )
-    return folded(plan) if fold else plan
+    return folded(plan) if fold else completed(plan)
 
 
 def check_recipe(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.freeze import freeze
-from taper_frontend.compiler.planning.recipes import replaceable, written_recipes
+from taper_frontend.compiler.planning.recipes import replaceable, with_tile_weights, written_recipes
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import make_runner
@@ -34,6 +34,7 @@ def make_plan(
     metadata: Mapping[str, Any] | None = None,
     complex_ends: Collection[str] = (),
     weights: Sequence[Parameter] = (),
+    tiles_at_open: bool = False,
 ) -> Plan:
     """Plan a graph's execution.
 
@@ -49,6 +50,8 @@ def make_plan(
         The inputs, outputs and states that users see as complex numbers.
     weights : sequence of Parameter
         Those that a session may replace, whether the graph reads them or not.
+    tiles_at_open : bool
+        Whether the plan has the weights too that Winograd's tiles are made of.
 
     Returns
     -------
@@ -59,6 +62,8 @@ def make_plan(
     seen = {name: frozen.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
     block = frozen.block._replace(tensors={**frozen.block.tensors, **seen})
     kept = replaceable(frozen.constants, weights)
+    if tiles_at_open:
+        kept = with_tile_weights(kept, frozen.constants)
     plan = Plan(
         *block,
         weights=kept.weights,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
 from taper_runtime.plan.recipes import KEY, LITERAL, PARAMETER, WEIGHT, Step
-from taper_runtime.plan.weights import WeightSpec, direct_weight, weights_needed
+from taper_runtime.plan.weights import WeightSpec, direct_weight, is_tiles, weights_needed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,6 +89,27 @@ def replaceable(constants: Mapping[str, Constant], weights: Sequence[Parameter])
     return Replaceable(
         {name: _spec(name, leaf) for name, leaf in sorted(names.leaves.items())}, derived, originals
     )
+
+
+def with_tile_weights(kept: Replaceable, constants: Mapping[str, Constant]) -> Replaceable:
+    """Return them with recipes for the tiles of Winograd's form, each of the weight before it.
+
+    Such a weight is a constant of the program: it is no more open to replacement than the tiles.
+    """
+    weights, derived, originals = dict(kept.weights), dict(kept.derived), dict(kept.originals)
+    leaves: dict[int, str] = {}
+    for name, constant in sorted(constants.items()):
+        if name in derived or not isinstance(constant, Derived) or not is_tiles(constant.type):
+            continue
+        (weight,) = constant.reads
+        leaf = leaves.get(id(weight))
+        if leaf is None:
+            leaf = leaves[id(weight)] = f"{name}.plain"
+            originals[leaf] = weight
+            weights[leaf] = WeightSpec(leaf, "constant", *weight.type[:2])
+        attrs = {key: _plain(value) for key, value in constant.attrs.items()}
+        derived[name] = (Step(WEIGHT, (), {"name": leaf}), Step(constant.op, (0,), attrs))
+    return Replaceable(weights, derived, originals)
 
 
 class _Names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,15 @@ TEMPORARY = "temporary"
 _WHOLE = ("signed", "unsigned", "packed_signed", "packed_unsigned")
 
 _MAX_INDEX = (1 << 63) - 1
+
+#: How many names are compared with one that is unknown, and how many problems are noted: a stranger
+#: can write more of both than anybody wants to wait for.
+_MAX_HINTED = 200
+_MAX_PROBLEMS = 1000
+
+
+class TooManyProblems(Exception):
+    """So much is wrong that it is of no use to look further."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,8 @@ class Context:
     variables : dict of str to LinkedVariable
     unsound : set of str
         Variables whose declarations are wrong.
+    entries_left : int
+        How many entries of prefix tables may still be looked for.
     unsure : set of str
         Variables whose shapes are not known before the program runs, or cannot be.
     """
@@ -77,12 +89,15 @@ class Context:
         self.variables: dict[str, LinkedVariable] = {}
         self.unsound: set[str] = set()
         self.unsure: set[str] = set()
+        self.entries_left = 1 << 16
 
     def report(self, message: str, place: Place | None = None, variable: str | None = None) -> None:
         """Note a problem; one of a variable begins with its name."""
         if variable is not None:
             message = f"{shown(variable)}: {message}"
         self.problems.append(Problem(message, place, variable))
+        if len(self.problems) == _MAX_PROBLEMS:
+            raise TooManyProblems
 
     def add(
         self, declaration: Variable, tensor: str | None = None, place: Place | None = None
@@ -174,5 +189,7 @@ def describe_variable(linked: LinkedVariable) -> str:
 
 def hint(name: str, known: Iterable[str]) -> str:
     """Return the question whether a name like this one was meant."""
-    near = nearest(name, known) if len(name) < 100 else None
+    words = list(itertools.islice(known, _MAX_HINTED + 1))
+    is_cheap = len(name) < 100 and len(words) <= _MAX_HINTED
+    near = nearest(name, words) if is_cheap else None
     return f"; do you mean {shown(near)}?" if near and near != name else ""

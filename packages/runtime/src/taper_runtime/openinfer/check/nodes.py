@@ -24,6 +24,7 @@ from taper_runtime.openinfer.graph import (
     CacheRead,
     CacheReset,
     CacheWrite,
+    Dep,
     Loop,
     Single,
     Transfer,
@@ -60,6 +61,10 @@ def check_nodes(context: Context, steps: Sequence[Step]) -> None:
                 _check_loop(context, step, kind)
             case Branch():
                 _check_branch(context, step, kind)
+            case Dep():
+                for words in (kind.after, kind.before):
+                    for word in words.split("."):
+                        context.check_name(word, step.node.place)
             case Transfer():
                 _check_transfer(context, step, kind)
             case Yield() | Await():
@@ -156,6 +161,7 @@ def _check_reset(context: Context, step: Step, kind: CacheReset) -> None:
 
 
 def _check_loop(context: Context, step: Step, kind: Loop) -> None:
+    context.check_name(kind.name, step.node.place)
     context.check_name(kind.index, step.node.place)
     if kind.index in context.model.sizevars:
         context.report(

@@ -39,28 +39,32 @@ def check_ops(context: Context, steps: Sequence[Step]) -> None:
     An output that nothing declares gets the element type and shape that the op gives.
     """
     context.unsure |= _varying(context, steps)
+    read = _read(steps)
     for step in steps:
         if isinstance(step.node.kind, Op):
-            _check_op(context, step, step.node.kind, steps)
+            _check_op(context, step, step.node.kind, read)
 
 
 def _varying(context: Context, steps: Sequence[Step]) -> set[str]:
     """Variables that take the shape of what a cache gives, and what is computed from them."""
-    flows: list[tuple[set[str], str]] = []
-    found: set[str] = set()
+    readers: dict[str, set[str]] = {}
+    waiting: list[str] = []
     for step in steps:
         kind = step.node.kind
         if isinstance(kind, CacheRead):
             if _grows(context, kind.src):
-                found.add(kind.dst.base)
+                waiting.append(kind.dst.base)
         elif isinstance(kind, Op):
-            flows.append(({access.base for access in kind.inputs}, kind.output.base))
+            for access in kind.inputs:
+                readers.setdefault(access.base, set()).add(kind.output.base)
         elif isinstance(kind, Transfer):
-            flows.append(({kind.src.base}, kind.dst.base))
-    before = -1
-    while len(found) > before:
-        before = len(found)
-        found |= {target for sources, target in flows if sources & found}
+            readers.setdefault(kind.src.base, set()).add(kind.dst.base)
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += readers.get(name, ())
     return found
 
 
@@ -80,7 +84,7 @@ def _grows(context: Context, access: Access) -> bool:
     )
 
 
-def _check_op(context: Context, step: Step, kind: Op, steps: Sequence[Step]) -> None:
+def _check_op(context: Context, step: Step, kind: Op, read: set[str]) -> None:
     inputs = [check_operand(context, step, access) for access in kind.inputs]
     is_declared = kind.output.base in context.variables
     output = check_target(context, step, kind.output) if is_declared else None
@@ -103,7 +107,7 @@ def _check_op(context: Context, step: Step, kind: Op, steps: Sequence[Step]) -> 
             context.unsure.add(kind.output.base)
             context.add(Variable(kind.output.base, TEMPORARY, dtype))
     elif output is None:
-        _declare(context, step, kind, result, steps)
+        _declare(context, step, kind, result, read)
     elif result is not None and result[1] != output.shape:
         context.report(
             f"expected shape {list(output.shape)}, as it is declared, got {list(result[1])} "
@@ -142,15 +146,13 @@ def _result(
     return None
 
 
-def _declare(
-    context: Context, step: Step, kind: Op, result: _Type | None, steps: Sequence[Step]
-) -> None:
+def _declare(context: Context, step: Step, kind: Op, result: _Type | None, read: set[str]) -> None:
     """Know a temporary that no ``assign`` declares."""
     name, place = kind.output.base, step.node.place
     if kind.output.bracketed:
         context.report(f"expected a variable, got {kind.output}", place)
         return
-    if name not in _read(steps):
+    if name not in read:
         known = [name for name in context.variables if name != kind.output.base]
         context.report(
             f"expected a variable, or a new name that a later node reads, got {shown(name)}"

@@ -97,8 +97,9 @@ def check_entries(
         )
     known = [values for values in given.values() if values is not None]
     count = math.prod(max(0, values.stop - values.start) for values in known)
-    if len(known) < len(given) or count > _MAX_ENTRIES:
+    if len(known) < len(given) or count > min(_MAX_ENTRIES, context.entries_left):
         return
+    context.entries_left -= count
     for numbers in itertools.product(*known):
         of = dict(zip(given, numbers, strict=True))
         tensor = entry_name(variable, [of[index.value] for index in access.indices])  # type: ignore[union-attr]

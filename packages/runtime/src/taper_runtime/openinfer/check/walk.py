@@ -22,11 +22,14 @@ class Step(NamedTuple):
     block : str
     loops : dict of str to range or None
         What the variable of each loop around the node can be; None where only a run tells.
+    depth : int
+        How many loops are around the node, also through branches.
     """
 
     node: Node
     block: str
     loops: Mapping[str, range | None]
+    depth: int
 
 
 def walk(context: Context) -> list[Step]:
@@ -39,13 +42,17 @@ def walk(context: Context) -> list[Step]:
     if ENTRY not in graph.blocks:
         context.report(f"expected a block {shown(ENTRY)}, which a step runs, got none")
     around: dict[str, Mapping[str, range | None]] = {}
+    depths: dict[str, int] = {}
     for name in _order(context):
-        steps = list(_nodes(context, graph.blocks[name].nodes, name, around.get(name, {}), 0))
+        context.check_name(name, graph.blocks[name].place)
+        nodes, loops = graph.blocks[name].nodes, around.get(name, {})
+        steps = list(_nodes(context, nodes, name, loops, depths.get(name, 0)))
         for step in steps:
             if isinstance(step.node.kind, Branch):
                 for target in (step.node.kind.then, step.node.kind.otherwise):
                     if target is not None:
                         around[target] = _common(around.get(target), step.loops)
+                        depths[target] = max(depths.get(target, 0), step.depth)
         found += steps
     return found
 
@@ -65,7 +72,7 @@ def _order(context: Context) -> list[str]:
     blocks = context.graph.blocks
     targets = {name: _targets(context, name) for name in blocks}
     found: list[str] = []
-    path: list[str] = []  # of blocks that have been begun, each branching to the next
+    path: dict[str, None] = {}  # blocks that have been begun, each branching to the next
     begun: set[str] = set()
     starts = [iter([*(name for name in blocks if name != ENTRY), *(ENTRY,) * (ENTRY in blocks)])]
     while starts:
@@ -73,15 +80,16 @@ def _order(context: Context) -> list[str]:
         if name is None:
             starts.pop()
             if path:
-                found.append(path.pop())
+                found.append(path.popitem()[0])
         elif name in path:
-            circle = " -> ".join([*path[path.index(name) :], name])
+            names = [*path]
+            circle = " -> ".join([*names[names.index(name) :], name])
             context.report(
                 f"expected no block that branches back to itself, got {circle}", blocks[name].place
             )
         elif name not in begun:
             begun.add(name)
-            path.append(name)
+            path[name] = None
             starts.append(iter(targets[name]))
     return found[::-1]
 
@@ -107,7 +115,7 @@ def _nodes(
     depth: int,
 ) -> Iterator[Step]:
     for node in nodes:
-        yield Step(node, block, loops)
+        yield Step(node, block, loops, depth)
         if isinstance(node.kind, Loop):
             if depth == MAX_DEPTH:
                 context.report(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from taper_runtime.openinfer.native.stretches import Stretch, Stretches
+from taper_runtime.openinfer.native.stretches import Stretches
 
-__all__ = ["Stretch", "Stretches"]
+__all__ = ["Stretches"]

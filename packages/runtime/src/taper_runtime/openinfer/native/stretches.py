@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+from taper_runtime.config import thread_count
 from taper_runtime.errors import OpError, PlanFormatError, UnsupportedOpError
 from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -52,19 +53,6 @@ MAX_SHAPES = 8
 MAX_GENERALS = 4
 
 
-class Stretch(NamedTuple):
-    """Calls that run as one.
-
-    Attributes
-    ----------
-    run : callable
-        Takes the arrays of all inputs, constants among them, in order; they are only read. Returns
-        those of the outputs: new ones, or where no call computes it the input itself.
-    """
-
-    run: Run
-
-
 class Stretches:
     """Makes stretches that share packed weights.
 
@@ -73,7 +61,7 @@ class Stretches:
     isa : str, optional
         The level of the kernels; see :attr:`taper_runtime.SessionOptions.isa`.
     threads : int
-        That may compute one node.
+        That may compute one node; 0 takes ``TAPER_NUM_THREADS``, else the CPUs at hand.
 
     Raises
     ------
@@ -81,8 +69,8 @@ class Stretches:
         If this CPU lacks the level.
     """
 
-    def __init__(self, isa: str | None = None, threads: int = 1) -> None:
-        self._settings = Settings(threads, dispatch=Dispatch(isa=active_isa(isa)))
+    def __init__(self, isa: str | None = None, threads: int = 0) -> None:
+        self._settings = Settings(thread_count(threads), dispatch=Dispatch(isa=active_isa(isa)))
         self._generations = itertools.count(1)
         self._families: dict[str, _Family] = {}
         # By an array's identity and the format; with the array, so that its identity stays its own.
@@ -100,8 +88,8 @@ class Stretches:
         dtypes: Sequence[str],
         constants: Mapping[int, np.ndarray],
         outputs: Sequence[int],
-    ) -> Stretch:
-        """Return a stretch for inputs of certain shapes.
+    ) -> Run:
+        """Return what computes calls on inputs of certain shapes.
 
         Where one was made of the same calls, and constants of the same shapes, it is used again
         over these constants; from a second set of shapes on by a plan whose sizes vary.
@@ -117,6 +105,12 @@ class Stretches:
             Inputs that are the same array in each run, by their numbers; nobody writes to it.
         outputs : sequence of int
             Values that a run returns: the inputs' numbers, then one for each call.
+
+        Returns
+        -------
+        callable
+            Takes the arrays of the inputs that vary, in order, and only reads them. Returns those
+            of the outputs: new ones, or where no call computes it the input itself.
 
         Raises
         ------
@@ -136,7 +130,7 @@ class Stretches:
                 del self._families[next(iter(self._families))]
             self._families[key] = _Family(varying)
         stretch = _Stretch(numbered, given, constants, outputs)
-        return Stretch(self._bind(self._find(self._families[key], stretch), constants))
+        return self._bind(self._find(self._families[key], stretch), constants)
 
     def _find(self, family: _Family, stretch: _Stretch) -> _Compiled:
         """Return what computes a stretch: that of another of the same calls, if it does."""
@@ -219,10 +213,9 @@ class Stretches:
                 stored = self._stored(packed, constants)
                 compute = executor.with_constants(stored, generation).run
             steps.append((compute, reads))
-        behind = compiled.n_inputs
-        if len(steps) == 1 and compiled.results == [*range(behind, behind + len(compiled.results))]:
-            return _only(*steps[0], behind)
-        return _all(steps, compiled.results)
+        if compiled.is_one_plan:
+            return steps[0][0]
+        return _all(steps, [constants[number] for number in sorted(constants)], compiled.results)
 
     def _stored(
         self, packed: Mapping[str, Packed], constants: Mapping[int, np.ndarray]
@@ -271,31 +264,41 @@ class _Piece(NamedTuple):
 
 
 class _Compiled(NamedTuple):
-    """The pieces of a stretch. Slots of a run are the inputs, then what each piece gives.
+    """The pieces of a stretch.
+
+    Slots of a run are the inputs that vary, the constants, then what each piece gives.
 
     Attributes
     ----------
-    n_inputs : int
     pieces : list of _Piece
     results : list of int
         Slots.
+    is_one_plan : bool
+        Whether its plan takes what the stretch is given and gives what the stretch gives.
     """
 
-    n_inputs: int
     pieces: list[_Piece]
     results: list[int]
+    is_one_plan: bool
 
 
 def _in_order(
     stretch: _Stretch, pieces: Sequence[_Piece], writes: Sequence[Sequence[int]]
 ) -> _Compiled:
     """Return pieces that read slots instead of values, given what each of them writes."""
-    slots = {value: value for value in range(len(stretch.given))}
+    constants = sorted(stretch.constants)
+    varying = [value for value in range(len(stretch.given)) if value not in stretch.constants]
+    is_one_plan = (
+        len(pieces) == 1
+        and pieces[0].executor is not None
+        and (pieces[0].reads, list(writes[0])) == (varying, list(stretch.outputs))
+    )
+    slots = {value: slot for slot, value in enumerate((*varying, *constants))}
     made = []
     for piece, values in zip(pieces, writes, strict=True):
         made.append(piece._replace(reads=[slots[read] for read in piece.reads]))
         slots.update(zip(values, range(len(slots), len(slots) + len(values)), strict=True))
-    return _Compiled(len(stretch.given), made, [slots[value] for value in stretch.outputs])
+    return _Compiled(made, [slots[value] for value in stretch.outputs], is_one_plan)
 
 
 class _General(NamedTuple):
@@ -342,19 +345,13 @@ class _Family:
         return None
 
 
-def _only(compute: Run, reads: list[int], n_inputs: int) -> Run:
-    """Return what runs one piece whose outputs are the stretch's."""
-    count = len(reads)
-    if reads != [*range(count)]:
-        return lambda values: compute([values[read] for read in reads])
-    return compute if count == n_inputs else lambda values: compute(values[:count])
-
-
-def _all(steps: Sequence[tuple[Run, list[int]]], results: Sequence[int]) -> Run:
-    """Return what runs several."""
+def _all(
+    steps: Sequence[tuple[Run, list[int]]], constants: Sequence[np.ndarray], results: Sequence[int]
+) -> Run:
+    """Return what runs pieces one after the other."""
 
     def run(values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        slots = [*values]
+        slots = [*values, *constants]
         for compute, reads in steps:
             slots += compute([slots[read] for read in reads])
         return [slots[result] for result in results]

@@ -40,6 +40,8 @@ def output_type(
 ) -> tuple[str, Shape]:
     """Return element type and shape of what a call gives.
 
+    An op ``taper.NAME`` is one of Taper's: :mod:`taper_runtime.openinfer.ops.taper`.
+
     Parameters
     ----------
     op : str
@@ -59,8 +61,6 @@ def output_type(
         If there is no such op, or it has other inputs, settings or shapes: what, expected, got.
     NoKernelError
         If the op is not there for these element types, or gives another than ``declared``.
-
-    An op ``taper.NAME`` is one of Taper's: :mod:`taper_runtime.openinfer.ops.taper`.
     """
     if taper.is_taper(op):
         result, shape = taper.output_type(op, inputs, settings, declared, device)

@@ -8,7 +8,7 @@ An access is checked whole before anything changes, so that one that fails has c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -96,6 +96,9 @@ class Box:
         self._box: np.ndarray | None = None
         self._written: np.ndarray | None = None  # which entries of a table were
         self._is_table = self._table_rank == len(self.indices)  # whose entries do not grow
+        self._entry = self.entry_shape  # of such a table
+        # The view that was read last: by which access, of which extents.
+        self._view: tuple[Sequence[Index], tuple[int, ...], np.ndarray] | None = None
 
     # -- what a program sees ---------------------------------------------------------------------
 
@@ -121,6 +124,9 @@ class Box:
 
     def read(self, access: Sequence[Index] = ()) -> np.ndarray:
         """See :class:`Cache`."""
+        view = self._view
+        if view is not None and view[0] == access and view[1] is self._extents:
+            return view[2]
         box = self._box
         plain = self._plain_cut(access) if box is not None and self._is_table else None
         if plain is None:
@@ -129,30 +135,30 @@ class Box:
             box, plain = self._box, (*cut, ...)
         assert box is not None
         array: np.ndarray = box[plain]
-        if not array.flags.c_contiguous:
+        is_view = array.flags.c_contiguous
+        if not is_view:
             array = array.copy()
         array.flags.writeable = False
+        self._view = (access, self._extents, array) if is_view else None
         return array
 
     def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:
         """See :class:`Cache`."""
-        box, cell = self._box, tuple(access)
-        written = self._written
-        if box is None or written is None or not self._is_table:
+        box, written = self._box, self._written
+        cell: tuple[Any, ...] = tuple(access)
+        is_inside = self._is_inside(cell, self._extents)
+        if box is None or written is None or not (is_inside or self._is_inside(cell, box.shape)):
             self._write_anew(access, value, keep)
-        elif self._is_inside(cell, box.shape):
-            if value.shape != box.shape[self._table_rank :]:
-                raise wrong_shape(self.name, box.shape[self._table_rank :], value)
-            if keep is not None:
-                keep(box[cell][...])
-            box[cell] = value
-            written[cell] = True
-            if not self._is_inside(cell, self._extents):
-                last = tuple([index + 1 for index in cell])
-                sizes = map(max, self._extents, last)
-                self._extents = (*sizes, *self._extents[self._table_rank :])
-        else:
-            self._write_anew(access, value, keep)
+            return
+        if value.shape != self._entry:
+            raise wrong_shape(self.name, self._entry, value)
+        if keep is not None:
+            keep(box[(*cell, ...)])
+        box[cell] = value
+        written[cell] = True
+        if not is_inside:
+            sizes = [max(size, index + 1) for size, index in zip(self._extents, cell, strict=False)]
+            self._extents = (*sizes, *self._extents[self._table_rank :])
 
     def _write_anew(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None) -> None:
         """Write where there may be no room yet, or nowhere."""
@@ -177,7 +183,7 @@ class Box:
     def reset(self, access: Sequence[Index] = (), keep: Keep | None = None) -> None:
         """See :class:`Cache`."""
         if not access:
-            self._box = self._written = None
+            self._box = self._written = self._view = None
             self._extents = tuple(axis.base for axis in self._axes)
             return
         if len(access) > len(self.indices):
@@ -199,11 +205,9 @@ class Box:
         """See :class:`Cache`."""
         return self._box is not None and array.base is self._box
 
-    def _is_inside(
-        self, cell: tuple[Index, ...], extents: tuple[int, ...]
-    ) -> TypeGuard[tuple[int, ...]]:
-        """Whether ``cell`` has a position inside ``extents`` for each index of a table."""
-        if len(cell) != self._table_rank:
+    def _is_inside(self, cell: tuple[Index, ...], extents: tuple[int, ...]) -> bool:
+        """Whether ``cell`` has a position inside ``extents`` for each index of a mere table."""
+        if len(cell) != self._table_rank or not self._is_table:
             return False
         for index, extent in zip(cell, extents, strict=False):
             if type(index) is not int or not 0 <= index < extent:

@@ -40,8 +40,8 @@ class Cache(Protocol):
         Returns
         -------
         numpy.ndarray
-            C-contiguous and read-only. It may be a view of this cache, which a later write or reset
-            changes: :meth:`holds` tells.
+            C-contiguous and read-only, maybe the one of the read before. It may be a view of this
+            cache, which a later write or reset changes: :meth:`holds` tells.
         """
 
     def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:

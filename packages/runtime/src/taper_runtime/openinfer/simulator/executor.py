@@ -57,7 +57,6 @@ class Executor:
         self._slots = simulator.slots
         self._numbers = {slot.name: number for number, slot in enumerate(self._slots)}
         self._firsts: list[np.ndarray | None] = [None] * len(self._slots)
-        self._given: dict[int, np.ndarray] = {}
         self._read_tables: set[str] = set()
         self._caches: dict[str, Cache] = {
             name: make_cache(
@@ -113,9 +112,7 @@ class Executor:
         if self._has_stepped:
             self._end_walk()
             self._has_stepped = False
-            self._given = {}
             self._frame = self._new_frame()
-        self._given[number] = array
         self._frame.values[number] = array
 
     def step(self) -> None:
@@ -272,24 +269,13 @@ class Executor:
 
     def _new_frame(self) -> Frame:
         """Return the variables as a step finds them."""
-        frame = Frame(
-            self,
-            [
-                None if slot.kind == "temporary" else first
-                for slot, first in zip(self._slots, self._firsts, strict=True)
-            ],
-            [None] * len(self.names.loops),
-            list(self._caches.values()),
-        )
-        for number, value in self._given.items():
-            frame.values[number] = value
-        return frame
+        loops: list[int | None] = [None] * len(self.names.loops)
+        return Frame(self, self._firsts.copy(), loops, list(self._caches.values()))
 
     def _begin(self) -> Frame:
         self._end_walk()
         if self._has_stepped:  # nothing was given since
-            self._given = {}
-        self._frame = self._new_frame()
+            self._frame = self._new_frame()
         self._has_stepped = True
         self.is_stopped = False
         return self._frame

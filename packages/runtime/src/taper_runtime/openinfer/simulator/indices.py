@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.errors import StepError
@@ -97,9 +97,13 @@ def whole_number(name: str, array: np.ndarray) -> int:
 
 def indices_of(access: g.Access, names: Names) -> Callable[[Frame], Sequence[Index]]:
     """Return what gives the indices of an access to a cache."""
-    getters = [_index(index, names, access.base) for index in access.indices]
-    if not getters:
-        return lambda _: ()
+    found: list[Index | Callable[[Frame], Index]] = [
+        _index(index, names, access.base) for index in access.indices
+    ]
+    known = [index for index in found if not callable(index)]
+    if len(known) == len(found):
+        return lambda _: known
+    getters = [_getter(index) for index in found]
     if len(getters) == 1:
         (only,) = getters
         return lambda frame: (only(frame),)
@@ -109,23 +113,22 @@ def indices_of(access: g.Access, names: Names) -> Callable[[Frame], Sequence[Ind
     return lambda frame: tuple([getter(frame) for getter in getters])
 
 
-def _index(index: g.Index, names: Names, cache: str) -> Callable[[Frame], Index]:
-    """Return what gives one index."""
+def _index(index: g.Index, names: Names, cache: str) -> Index | Callable[[Frame], Index]:
+    """Return one index, or what gives it where it depends on the step."""
     if isinstance(index, g.Single):
-        return _getter(names.number(index.value, cache))
+        return names.number(index.value, cache)
     start, end = (
-        _nothing if end is None else _getter(names.number(end, cache))
-        for end in (index.start, index.end)
+        None if end is None else names.number(end, cache) for end in (index.start, index.end)
     )
-    return lambda frame: (start(frame), end(frame))
+    if not callable(start) and not callable(end):
+        return start, end
+    first, last = _getter(start), _getter(end)
+    return lambda frame: (first(frame), last(frame))
 
 
-def _nothing(frame: Frame) -> None:
-    """What gives an end of a slice that was left out."""
-
-
-def _getter(number: int | Number) -> Number:
-    return number if callable(number) else lambda _: number
+def _getter(value: Any) -> Callable[[Frame], Any]:
+    """Return what gives a value; one that gives it itself stays."""
+    return value if callable(value) else lambda _: value
 
 
 def bounds_of(

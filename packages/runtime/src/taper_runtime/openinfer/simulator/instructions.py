@@ -147,9 +147,12 @@ class CacheInstruction(Instruction):
 
     def keep(self, frame: Frame) -> Keep | None:
         """Return what copies the views that variables have of cells which are about to change."""
-        if not self.readers:
+        values, cache = frame.values, frame.caches[self.cache]
+        for slot in self.readers:
+            if values[slot] is not None:
+                break
+        else:
             return None
-        cache, values = frame.caches[self.cache], frame.values
 
         def copy_views(cells: np.ndarray) -> None:
             for slot in self.readers:

@@ -130,8 +130,10 @@ class Recorder:
 
 
 def _written(kind: g.NodeKind) -> tuple[str, ...]:
-    """The caches that a node writes to."""
+    """The cache that a node writes to, or the variable that may get the same view of one again."""
     match kind:
+        case g.CacheRead():
+            return (kind.dst.base,)
         case g.CacheWrite():
             return (kind.dst.base,)
         case g.CacheReset():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from taper_runtime.errors import OpError
+from taper_runtime.errors import InputError, OpError
 from taper_runtime.openinfer.errors import OpenInferError
 from taper_runtime.openinfer.simulator.instructions import Instruction, located
 
@@ -96,7 +96,7 @@ class Stretch(Instruction):
         self._entries = [source.entry for source in sources if source.entry is not None]
         self._slots = [slot for slot, _ in results]
         self._outputs = [number for _, number in results]
-        self._made: dict[tuple[Any, ...], tuple[Run, list[np.ndarray]]] = {}
+        self._made: dict[tuple[Any, ...], Run] = {}
 
     def run(self, frame: Frame) -> None:
         """Compute."""
@@ -108,11 +108,14 @@ class Stretch(Instruction):
         key: tuple[Any, ...] = tuple([value.shape for value in inputs])
         if self._entries:
             key = (key, *[entry(frame) for entry in self._entries])
-        made = self._made.get(key)
-        if made is None:
-            made = self._make(frame, inputs, key)
-        run, constants = made
-        for slot, value in zip(self._slots, run(inputs + constants), strict=True):
+        run = self._made.get(key)
+        if run is None:
+            run = self._make(frame, inputs, key)
+        try:
+            results = run(inputs)
+        except InputError as error:  # an index outside of what it indexes, say
+            raise self._blamed(frame, error) from error
+        for slot, value in zip(self._slots, results, strict=True):
             values[slot] = value
 
     def _first_value(self, frame: Frame, slot: int) -> np.ndarray:
@@ -124,10 +127,8 @@ class Stretch(Instruction):
             call = next(call for call in self._calls if at in call.inputs)
             raise located(error, call.node) from error
 
-    def _make(
-        self, frame: Frame, inputs: Sequence[np.ndarray], key: tuple[Any, ...]
-    ) -> tuple[Run, list[np.ndarray]]:
-        """Return what computes inputs of these shapes, and the constants that it is given."""
+    def _make(self, frame: Frame, inputs: Sequence[np.ndarray], key: tuple[Any, ...]) -> Run:
+        """Return what computes inputs of these shapes."""
         first = len(inputs)
         constants = [
             frame.get(source.slot)
@@ -138,7 +139,7 @@ class Stretch(Instruction):
         if len(self._made) >= MAX_KEPT:
             del self._made[next(iter(self._made))]
         try:
-            made = self._stretches.make(
+            made: Run = self._stretches.make(
                 self._calls,
                 [array.shape for array in (*inputs, *constants)],
                 [source.dtype for source in self._sources],
@@ -147,14 +148,14 @@ class Stretch(Instruction):
             )
         except (OpenInferError, OpError) as error:
             raise self._blamed(frame, error) from error
-        self._made[key] = made.run, constants
-        return self._made[key]
+        self._made[key] = made
+        return made
 
     def _blamed(self, frame: Frame, error: Exception) -> Exception:
         """Return the error of the node that fails when they are computed one by one."""
         for call in self._calls if len(self._calls) > 1 else ():
             try:
                 frame.executor.single(call.node).run(frame)
-            except (OpenInferError, OpError) as found:
+            except (InputError, OpError) as found:
                 return located(found, call.node)
         return located(error, self.node)

@@ -95,8 +95,18 @@ def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.nd
         If shape or dtype are others, or a value is none of the type's.
     """
     row = DTYPES[dtype]
+    if type(given) is np.ndarray and (given.dtype, given.shape) == (row.storage, shape):
+        if row.is_packed:
+            check_array(dtype, given)
+        array = given.copy()
+        array.flags.writeable = False
+        return array
     try:
-        if isinstance(given, bool | int | float) and not shape:
+        if type(given) is np.ndarray and given.dtype is row.storage:
+            array = given.copy()
+            if row.is_packed:
+                check_array(dtype, array)
+        elif not shape and isinstance(given, bool | int | float):
             array = scalar_array(dtype, given)
         else:
             array = np.array(given, order="C")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from taper_runtime.openinfer.graph import Graph
 
 #: Bytes of a file; JSON needs more of them than a text.
-MAX_FILE = 32 * MAX_TEXT
+MAX_FILE = 8 * MAX_TEXT
 
 
 def load_program(path: str | os.PathLike[str]) -> Graph:

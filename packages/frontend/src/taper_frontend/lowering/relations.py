@@ -1,0 +1,86 @@
+"""What a program asserts of sizes that values decide: equalities, orders and multiples."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.functions import Mod, PythonMod
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from torch.export import ExportedProgram
+
+_ORDERS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt)
+
+
+class Relation(NamedTuple):
+    """What one symbol is to others that have their values before it.
+
+    Attributes
+    ----------
+    kind : str
+        ``"=="``, ``"<="`` or ``">="``: what it is to ``side``; ``"multiple"``: of ``side``.
+    side : sympy.Expr
+    """
+
+    kind: str
+    side: sympy.Expr
+
+
+def assertions(program: ExportedProgram) -> list[sympy.Expr]:
+    """Return the conditions of ``torch._check`` that a program asserts when it runs, in order."""
+    found = []
+    for node in program.graph.nodes:
+        if node.target is torch.ops.aten._assert_scalar.default:
+            condition = node.args[0]
+            value = condition.meta.get("val") if isinstance(condition, torch.fx.Node) else None
+            if isinstance(value, torch.SymBool) and free_unbacked_symbols(value):
+                found.append(value.node.expr)
+    return found
+
+
+def related(
+    symbol: sympy.Symbol, conditions: Iterable[sympy.Expr], known: Collection[sympy.Symbol]
+) -> list[Relation]:
+    """Return what conditions say of a symbol and of ``known`` ones, where they are linear in it."""
+    found = []
+    for condition in conditions:
+        free = condition.free_symbols
+        if symbol in free and all(other in known for other in free - {symbol}):
+            relation = _solved(symbol, condition)
+            if relation is not None:
+                found.append(relation)
+    return found
+
+
+def _solved(symbol: sympy.Symbol, condition: sympy.Expr) -> Relation | None:
+    if not isinstance(condition, (sympy.Eq, *_ORDERS)):
+        return None
+    left, right = condition.args
+    if isinstance(condition, sympy.Eq) and isinstance(left, Mod | PythonMod) and right == 0:
+        number, step = left.args
+        plain = number == symbol and step.is_Integer and step > 1
+        return Relation("multiple", step) if plain else None
+    difference = sympy.expand(left - right)
+    sign = difference.coeff(symbol)
+    rest = sympy.expand(difference - sign * symbol)
+    if sign not in (1, -1) or symbol in rest.free_symbols or not rest.free_symbols:
+        return None
+    side = -sign * rest
+    if isinstance(condition, sympy.Eq):
+        return Relation("==", side)
+    # sizes are whole: a < b is a <= b - 1
+    strict = 1 if isinstance(condition, sympy.Lt | sympy.Gt) else 0
+    below = isinstance(condition, sympy.Le | sympy.Lt) == (sign == 1)
+    return Relation("<=", side - strict) if below else Relation(">=", side + strict)
+
+
+def difference_name(name: str, side: sympy.Expr) -> str:
+    """Return the name of a size variable that is ``name`` less ``side``."""
+    text = str(side).replace("+", " plus ").replace("-", " minus ").replace("*", " times ")
+    return "_".join([name, "minus", *re.findall(r"\w+", text)])

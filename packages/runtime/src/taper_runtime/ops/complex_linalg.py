@@ -1,0 +1,163 @@
+"""Linear algebra on complex numbers, whose parts lie along a last axis of 2, by numpy's LAPACK.
+
+Each op is one on reals under another name: the same attrs and errors, and the same evaluator, which
+gets complex arrays.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_runtime.ops import decompositions, linalg, reduce
+from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.rules import FLOATS, check_dtype, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: The first letters of the ops' names.
+PREFIX = "COMPLEX_"
+
+#: Results that are real, by op: singular values, eigenvalues, logarithms of magnitudes, places.
+_REAL_RESULTS = {"SVD": 1, "EIGH": 0, "SLOGDET": 1, "CHOLESKY_INFO": 0}
+
+_SOURCES = (
+    "INVERSE", "SOLVE", "SOLVE_TRIANGULAR", "CHOLESKY", "CHOLESKY_INFO", "DET", "SLOGDET", "QR",
+    "SVD", "EIGH", "PROD",
+)  # fmt: skip
+
+
+def _as_complex(array: np.ndarray) -> np.ndarray:
+    dtype = np.complex64 if array.dtype == np.float32 else np.complex128
+    return np.ascontiguousarray(array).view(dtype)[..., 0]
+
+
+def _as_pairs(array: np.ndarray) -> np.ndarray:
+    return np.stack([array.real, array.imag], axis=-1)
+
+
+def real_result(op: str, attrs: Attrs) -> int | None:
+    """Return which result of the op is real; values come first where there are no vectors."""
+    return 0 if attrs.get("vectors") is False else _REAL_RESULTS.get(op)
+
+
+def _define(op: OpDef) -> OpDef:
+    name = PREFIX + op.name
+
+    def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
+        for dtype, shape, _ in inputs:
+            check_dtype(name, "parts", dtype, FLOATS)
+            if not shape or shape[-1] != 2:
+                fail(name, "real and imaginary parts along a last axis of 2", list(shape))
+        reals = [TensorType(dtype, shape[:-1]) for dtype, shape, _ in inputs]
+        found = op.infer(reals, attrs)
+        results = (found,) if isinstance(found, TensorType) else found
+        real = real_result(op.name, attrs)
+        types = tuple(
+            type_ if index == real else type_._replace(shape=(*type_.shape, 2))
+            for index, type_ in enumerate(results)
+        )
+        return types[0] if isinstance(found, TensorType) else types
+
+    def evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray | tuple[np.ndarray, ...]:
+        found = op.evaluate([_as_complex(x) for x in inputs], attrs)
+        results = found if isinstance(found, tuple) else (found,)
+        real = real_result(op.name, attrs)
+        arrays = tuple(x if index == real else _as_pairs(x) for index, x in enumerate(results))
+        return arrays if isinstance(found, tuple) else arrays[0]
+
+    return OpDef(
+        name=name,
+        doc=f"{op.name} of complex numbers, whose parts lie along a last axis of 2: {op.doc}",
+        inputs=op.inputs,
+        infer=infer,
+        evaluate=evaluate,
+        samples=partial(_samples, op),
+        attrs=op.attrs,
+        strided=(ALL_INPUTS,),
+        cost=_cubic,
+        native=False,
+    )
+
+
+def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Count as many multiplications as a product of the matrices takes."""
+    moved = output.nbytes + sum(t.nbytes for t in inputs)
+    shape = inputs[0].shape
+    return Cost(4 * inputs[0].size * (shape[-2] if len(shape) > 1 else 1), moved)
+
+
+def _samples(op: OpDef) -> Iterator[Sample]:
+    """Yield the samples of the op on reals, the first made Hermitian where it was symmetric."""
+    rng = np.random.default_rng(7)
+    for sample in op.samples():
+        arrays = [np.asarray(x) for x in sample.inputs]
+        if any(x.dtype not in (np.float32, np.float64) for x in arrays):
+            continue
+        parts = [rng.standard_normal(x.shape).astype(x.dtype) / 9 for x in arrays]
+        first = arrays[0]
+        if first.ndim > 1 and np.array_equal(first, np.swapaxes(first, -1, -2)):
+            parts[0] = parts[0] - np.swapaxes(parts[0], -1, -2)
+        pairs = [np.stack(pair, axis=-1) for pair in zip(arrays, parts, strict=True)]
+        yield Sample(pairs, sample.attrs, native=False)
+
+
+_KNOWN = {op.name: op for op in (*linalg.OPS, *decompositions.OPS, *reduce.OPS)}
+
+
+# -- eigenvalues of matrices that are not symmetric -----------------------------------------------
+
+
+def _infer_eig(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
+    dtype, shape, _ = linalg.check_matrices("EIG", inputs)
+    return TensorType(dtype, (*shape[:-1], 2)), TensorType(dtype, (*shape, 2))
+
+
+def _eig(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, ...]:
+    x = inputs[0]
+    dtype = np.result_type(x, np.complex64)
+
+    def compute(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(part.astype(dtype) for part in np.linalg.eig(x))
+
+    results = linalg.guarded_all("EIG", "matrices of finite numbers", True, compute, x)
+    return tuple(map(_as_pairs, results))
+
+
+def _infer_complex_eig(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
+    dtype, shape, _ = inputs[0]
+    if not shape or shape[-1] != 2:
+        fail("COMPLEX_EIG", "real and imaginary parts along a last axis of 2", list(shape))
+    return _infer_eig([TensorType(dtype, shape[:-1])], attrs)
+
+
+_EIG = OpDef(
+    name="EIG",
+    doc="Eigenvalues and eigenvectors of matrices, complex numbers whose parts lie along a last "
+    "axis of 2.",
+    inputs=(1, 1),
+    infer=_infer_eig,
+    evaluate=_eig,
+    samples=linalg.samples_square,
+    strided=(ALL_INPUTS,),
+    native=False,
+)
+
+OPS = (
+    *(_define(_KNOWN[name]) for name in _SOURCES),
+    _EIG,
+    OpDef(
+        name="COMPLEX_EIG",
+        doc="Eigenvalues and eigenvectors of matrices of complex numbers, whose parts lie along a "
+        "last axis of 2.",
+        inputs=(1, 1),
+        infer=_infer_complex_eig,
+        evaluate=lambda inputs, attrs: _eig([_as_complex(inputs[0])], attrs),
+        samples=partial(_samples, _EIG),
+        strided=(ALL_INPUTS,),
+        native=False,
+    ),
+)
