@@ -168,6 +168,21 @@ def test_outputs_are_what_is_written_and_not_read_after():
     graph = parse(COUNTERS)
     assert compile_program(graph, model()).outputs == ("m",)
     assert compile_program(graph, model(), outputs=["y", "m"]).outputs == ("y", "m")
+    session = compare(
+        "dynamic { x: f32[2]; } volatile { y: f32[2]; } block entry {"
+        "op add(x, x) >> t; op mul(t, x) >> y; }"
+    )
+    assert [end.name for end in session.get_outputs()] == ["y"]
+
+
+def test_temporaries_as_outputs():
+    text = """
+        dynamic { x: f32[2]; } volatile { y: f32[2]; }
+        block entry { loop twice (i in 0..2) { op add(x, y) >> t; op mul(t, x) >> y; } }
+    """
+    session = InferenceSession(compile_program(parse(text), model(), outputs=["t"]))
+    (t,) = session.run(None, {"x": np.full(2, 3, np.float32)})
+    assert t.tolist() == [12.0, 12.0]
 
 
 def test_all_that_is_written_where_all_is_read():
@@ -180,6 +195,7 @@ def test_all_that_is_written_where_all_is_read():
     ("outputs", "message"),
     [
         (["z"], r"no variable 'z'"),
+        (["nn"], r"no variable .nn."),
         (["n"], r"'n' is a state; session.get_state\('n'\) reads it"),
     ],
 )
@@ -445,6 +461,26 @@ def test_everything_that_is_refused_is_told_at_once():
 def test_refusals(nodes, reason):
     (line,) = refusals(GROWING.format(nodes=nodes))
     assert reason in line
+
+
+BOMBS = {
+    "blocks that run a block twice": "block entry { branch b0; }"
+    + "".join(f"block b{i} {{ branch b{i + 1}; branch b{i + 1}; }}" for i in range(40))
+    + "block b40 { op add(x, x) >> y; }",
+    "branches in branches": "block entry { branch c b0 b0; }"
+    + "".join(f"block b{i} {{ branch c b{i + 1} b{i + 1}; }}" for i in range(80))
+    + "block b80 { op add(x, x) >> y; }",
+    "a chain of blocks": "block entry { branch b0; }"
+    + "".join(f"block b{i} {{ branch b{i + 1}; }}" for i in range(3000))
+    + "block b3000 { op add(x, x) >> y; }",
+}
+
+
+@pytest.mark.parametrize("nodes", BOMBS.values(), ids=BOMBS)
+def test_programs_that_come_to_very_many_nodes_end_soon(nodes):
+    text = "dynamic { x: f32[2]; c: bool; } volatile { y: f32[2]; }" + nodes
+    with pytest.raises(ProgramError, match="more than"):
+        compile_program(parse(text), model())
 
 
 # -- random programs -------------------------------------------------------------------------------

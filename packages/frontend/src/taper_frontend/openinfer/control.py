@@ -87,7 +87,7 @@ def _weight(lowering: Lowering, nodes: Sequence[Node]) -> int:
             start, end = lowering.size(node.kind.start), lowering.size(node.kind.end)
             trips = 1 if start is None or end is None else max(end - start, 0)
             total += trips * _weight(lowering, node.kind.body)
-    return total
+    return max(total, 1)  # a body of nothing takes time too
 
 
 def _unroll(lowering: Lowering, scope: Scope, loop: Loop, values: range) -> bool:

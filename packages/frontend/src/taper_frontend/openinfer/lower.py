@@ -19,7 +19,7 @@ from taper_frontend.openinfer.beside import Beside
 from taper_frontend.openinfer.caches import Cache, Index
 from taper_frontend.openinfer.control import lower_branch, lower_loop
 from taper_frontend.openinfer.operators import lower_op
-from taper_frontend.openinfer.outputs import find_outputs
+from taper_frontend.openinfer.outputs import Uses, find_outputs
 from taper_frontend.openinfer.reached import find_reached
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import POISON, Scope, filled
@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from taper_runtime.openinfer.graph import Access, Node
     from taper_runtime.openinfer.link import LinkedVariable, Program
     from taper_runtime.openinfer.oinf.reader import Model
+
+
+#: Nodes of a program, counted as often as they are lowered, and branches inside of branches.
+MAX_NODES, MAX_DEPTH = 1 << 17, 64
+
+
+class TooLong(Exception):
+    """A program comes to more nodes than a plan should have."""
 
 
 class Lowered(NamedTuple):
@@ -85,6 +93,8 @@ class Lowering:
         self.caches: dict[str, Cache] = {}
         self._constants: dict[str, Constant] = {}
         self._sizes: Mapping[str, int] = program.model.sizevars
+        self._uses = Uses()
+        self._count = 0
         self._running: list[str] = []
         self._place: Place | None = None
 
@@ -92,11 +102,15 @@ class Lowering:
         """Lower the whole program."""
         graph, scope = self.graph, Scope(self.graph)
         self._declare(scope)
-        self.block(scope, g.ENTRY)
+        try:
+            self.block(scope, g.ENTRY)
+        except TooLong:
+            message = f"with its loops and branches it comes to more than {MAX_NODES} nodes"
+            raise ProgramError([Problem(message)], self.program.graph.name) from None
         with self._at(None):  # a step that ends before its await waits all the same
             self._beside.join(self, scope)
         self._place = None
-        names = list(find_outputs(self.program, outputs))
+        names = list(find_outputs(self.program, outputs, self._uses))
         found = [self.load(scope, name) for name in names]
         names = [f"output_{name}" if name in graph.reads else name for name in names]
         if self.problems:
@@ -130,6 +144,8 @@ class Lowering:
         """Run a block to its end or its `return`."""
         if name in self._running:
             raise CannotLower(f"block {name} runs itself, how often a run decides")
+        if len(self._running) >= MAX_DEPTH:
+            raise CannotLower(f"block {name} is more than {MAX_DEPTH} branches from entry")
         self._running.append(name)
         self.nodes(scope, self.program.graph.blocks[name].nodes)
         self._running.pop()
@@ -137,6 +153,10 @@ class Lowering:
     def nodes(self, scope: Scope, nodes: Iterable[Node]) -> bool:
         """Run nodes in order; say whether there was a `return` that ends the block."""
         for node in nodes:
+            self._count += _work(node)
+            if self._count > MAX_NODES:
+                raise TooLong
+            self._uses.note(node)
             ended = False
             line = g.describe(node.kind)
             place = "" if node.place is None else f":{node.place.line}"
@@ -387,6 +407,13 @@ class Lowering:
                 for inner in inners[1:]:
                     extent = extent.joined(inner.extents[name])
                 scope.extents[name] = extent
+
+
+def _work(node: Node) -> int:
+    """Return how many nodes one weighs: what branches copy is more than a node."""
+    if not isinstance(node.kind, g.Branch):
+        return 1
+    return 8 if node.kind.condition is None else 64
 
 
 def first_value(variable: LinkedVariable) -> np.ndarray:

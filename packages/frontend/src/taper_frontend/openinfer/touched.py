@@ -38,18 +38,22 @@ def touched(graph: Graph, nodes: Iterable[Node]) -> Touched:
     return Touched(tuple(names), tuple(written))
 
 
-def all_nodes(
-    graph: Graph, nodes: Iterable[Node], seen: frozenset[str] = frozenset()
-) -> Iterator[Node]:
-    """Yield nodes and those inside: of loops' bodies and of the blocks that branches run."""
-    for node in nodes:
+def all_nodes(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield nodes and those inside: of loops' bodies, and once of each block that branches run."""
+    waiting = [iter(nodes)]
+    seen: set[str | None] = set()
+    while waiting:
+        node = next(waiting[-1], None)
+        if node is None:
+            waiting.pop()
+            continue
         yield node
         if isinstance(node.kind, g.Loop):
-            yield from all_nodes(graph, node.kind.body, seen)
+            waiting.append(iter(node.kind.body))
         elif isinstance(node.kind, g.Branch):
-            for name in (node.kind.then, node.kind.otherwise):
-                if name is not None and name not in seen and name in graph.blocks:
-                    yield from all_nodes(graph, graph.blocks[name].nodes, seen | {name})
+            new = {node.kind.then, node.kind.otherwise} - seen - {None}
+            seen |= new
+            waiting += [iter(graph.blocks[name].nodes) for name in sorted(map(str, new))]
 
 
 def index_names(access: Access) -> list[str]:
