@@ -19,7 +19,8 @@ WHOLE = {
     *("GRU", "LSTM", "RNN"),  # whose first axis is time
     "MATRIX_EXP",
     "NMS",  # which compares its boxes
-    *("EIGH", "LU", "NONZERO", "QR", "SLOGDET", "SVD"),  # of several outputs
+    *("EIG", "EIGH", "LU", "NONZERO", "QR", "SLOGDET", "SVD"),  # of several outputs
+    *("COMPLEX_EIG", "COMPLEX_EIGH", "COMPLEX_QR", "COMPLEX_SLOGDET", "COMPLEX_SVD"),
     *("PACK", "UNPACK"),
 }
 

@@ -29,14 +29,13 @@ def layered_plan() -> Plan:
     for index, name in enumerate(names):
         role = "output" if name == "y" else "intermediate"
         tensors[name] = TensorSpec(name, "float32", (4, 8), role)
-        offset = 128 * (index % 2) if role == "intermediate" else 0
-        placements[name] = Placement(name, offset, (8, 1))
+        placements[name] = Placement(name, 0, (8, 1))
         layer = index // DEPTH
         source = f"model.py:{layer} in blocks.{layer}.inner.forward: {HOSTILE}"
         nodes.append(PlanNode(ops[index % DEPTH], (before,), (name,), source=source))
         before = name
     metadata = {"warnings": [{"kind": "numpy", "text": f"be careful {HOSTILE}"}]}
-    return Plan(tuple(nodes), tensors, placements, ("x",), ("y",), {}, 256, metadata=metadata)
+    return Plan(tuple(nodes), tensors, placements, ("x",), ("y",), {}, metadata=metadata)
 
 
 @pytest.fixture(scope="module")

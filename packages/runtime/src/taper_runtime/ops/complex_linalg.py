@@ -13,10 +13,13 @@ import numpy as np
 
 from taper_runtime.ops import decompositions, linalg, reduce
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.region import WHOLE, whole
 from taper_runtime.ops.rules import FLOATS, check_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from taper_runtime.ops.region import Region
 
 #: The first letters of the ops' names.
 PREFIX = "COMPLEX_"
@@ -69,6 +72,12 @@ def _define(op: OpDef) -> OpDef:
         arrays = tuple(x if index == real else _as_pairs(x) for index, x in enumerate(results))
         return arrays if isinstance(found, tuple) else arrays[0]
 
+    def region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+        reals = [t._replace(shape=t.shape[:-1]) for t in inputs]
+        if real_result(op.name, attrs) != 0:
+            output = output._replace(shape=output.shape[:-1])
+        return [(*relations, WHOLE) for relations in op.region(reals, output, attrs)]
+
     return OpDef(
         name=name,
         doc=f"{op.name} of complex numbers, whose parts lie along a last axis of 2: {op.doc}",
@@ -77,6 +86,7 @@ def _define(op: OpDef) -> OpDef:
         evaluate=evaluate,
         samples=partial(_samples, op),
         attrs=op.attrs,
+        region=whole if op.region is whole else region,
         strided=(ALL_INPUTS,),
         cost=_cubic,
         native=False,
