@@ -5,10 +5,7 @@ Every message says what was wrong, what was expected and what was got, with a hi
 
 from __future__ import annotations
 
-from taper_runtime.text import printable, printable_lines
-
-#: Characters of the message of a :class:`PlanFormatError`: names in a file may be of any length.
-_MAX_MESSAGE = 500
+from taper_runtime.text import printable, printable_lines, with_end
 
 
 class TaperError(Exception):
@@ -18,8 +15,8 @@ class TaperError(Exception):
         return printable_lines(super().__str__())
 
 
-class PlanFormatError(TaperError):
-    """A plan file, or an archive of weights, is damaged, hostile or of an unknown version.
+class FileError(TaperError):
+    """A stranger's file is damaged, hostile or of an unknown version.
 
     Parameters
     ----------
@@ -31,7 +28,7 @@ class PlanFormatError(TaperError):
     Attributes
     ----------
     path : str
-        The file, empty where the plan comes from none.
+        The file, empty where what it holds comes from none.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -41,10 +38,12 @@ class PlanFormatError(TaperError):
         self.path = ""
 
     def __str__(self) -> str:
-        message = f"{self.field}: {self.reason}"
-        if len(message) > _MAX_MESSAGE:
-            message = f"{message[:_MAX_MESSAGE]}..."
+        message = with_end(f"{self.field}: {self.reason}")
         return printable(f"{self.path}: {message}" if self.path else message)
+
+
+class PlanFormatError(FileError):
+    """A plan file, or an archive of weights, is damaged, hostile or of an unknown version."""
 
 
 class InputError(TaperError, ValueError):

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: Characters of a message about a stranger's file: names in it may be of any length.
+MAX_MESSAGE = 500
+
 
 def printable(text: str) -> str:
     r"""Return ``text`` as one line without characters that steer a terminal.
@@ -23,6 +26,11 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Do that for each line of ``text``."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def with_end(message: str) -> str:
+    """Return a message of at most :data:`MAX_MESSAGE` characters; dots stand for the rest."""
+    return f"{message[:MAX_MESSAGE]}..." if len(message) > MAX_MESSAGE else message
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_runtime.errors import InputError
-from taper_runtime.text import counted, printable
+from taper_runtime.errors import FileError, InputError
+from taper_runtime.text import counted, printable, with_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: Characters of one message, and of one piece of a stranger's text in it; problems in one text.
-MAX_MESSAGE = 500
+#: Characters of one piece of a stranger's text in a message; problems in one text.
 _MAX_SHOWN = 60
 _MAX_PROBLEMS = 50
 
@@ -59,43 +58,15 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         message = self.message if self.place is None else f"{self.place}: {self.message}"
-        return cut(printable(message))
-
-
-def cut(message: str) -> str:
-    """Return a message with an end: names in it may be of any length."""
-    return f"{message[:MAX_MESSAGE]}..." if len(message) > MAX_MESSAGE else message
+        return with_end(printable(message))
 
 
 class OpenInferError(InputError):
     """Base of the errors of this package; its text is safe to print on a terminal."""
 
 
-class OinfError(OpenInferError):
-    """A model file is damaged, hostile or of an unknown version, or cannot be written.
-
-    Parameters
-    ----------
-    field : str
-        Where in the file, as a path: ``"header.magic"``, ``"tensors['w'].dtype"``.
-    reason : str
-        What was expected and what was got.
-
-    Attributes
-    ----------
-    path : str
-        The file, empty where the model comes from none.
-    """
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field = field
-        self.reason = reason
-        self.path = ""
-
-    def __str__(self) -> str:
-        message = cut(f"{self.field}: {self.reason}")
-        return printable(f"{self.path}: {message}" if self.path else message)
+class OinfError(FileError, OpenInferError):
+    """A model file is damaged, hostile or of an unknown version, or cannot be written."""
 
 
 class ProgramError(OpenInferError):
