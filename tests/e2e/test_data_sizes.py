@@ -16,19 +16,11 @@ from torch.utils._pytree import tree_leaves
 import taper_frontend
 import taper_runtime
 import vision_ops
+from function_module import Function
 from taper_frontend.errors import ExportError, UnsupportedOpError
 from taper_runtime.errors import InputError
 
 torch.set_num_threads(1)
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def put_by_mask(x, mask):

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import taper_frontend
+from function_module import Function
 from marks import NUMPY
 from taper_runtime import InferenceSession, SessionOptions
 
@@ -18,15 +19,6 @@ pytestmark = [
     NUMPY,
     pytest.mark.filterwarnings("ignore:.*training mode:taper_frontend.ExportWarning"),
 ]
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def check(module, args, runs=2):

@@ -5,24 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import taper_frontend
 import taper_runtime
+from function_module import Function
 from taper_runtime.errors import InputError
 
 torch.set_num_threads(1)
 
 X = torch.arange(6.0)
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def numbers(n, most=6):

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import taper_frontend
 import taper_runtime
+from function_module import Function
 from lowering import lower_model, ops_of
 from marks import NUMPY
 from taper_frontend.lowering.context import to_numpy
@@ -26,15 +27,6 @@ def run(model, *tensors):
     feed = dict(zip(plan.inputs, map(to_numpy, tensors), strict=True))
     got = [torch.from_numpy(array.copy()) for array in session.run(None, feed)]
     return plan, [x.view(w.dtype) for x, w in zip(got, wanted, strict=True)], wanted
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors):
-        return self.function(*tensors)
 
 
 @FLOATS_16_BIT
