@@ -126,6 +126,7 @@ EXCLUDED = {
     "nn.functional.dropout": lambda s: s.kwargs.get("p") == 1,
     "nn.functional.embedding": lambda s: "max_norm" in s.kwargs,
     "nn.functional.one_hot": lambda s: s.kwargs.get("num_classes", -1) == -1,
+    "nn.functional.scaled_dot_product_attention": lambda s: s.kwargs.get("dropout_p"),
     "repeat_interleave": lambda s: tensors_in([s.args, s.kwargs]),
     "tensor_split": lambda s: isinstance(s.args[0], torch.Tensor),
 }

@@ -155,7 +155,7 @@ def test_the_clock_ends_what_takes_too_long():
 
 def test_engine_in_a_process_of_its_own(tmp_path):
     """Stopped between its turns, and gone after the last."""
-    runner = turns.Apart("torch eager", "mlp", "MLP 1x512", tmp_path / "unused", 1)
+    runner = turns.Apart(turns.Here, "torch eager", "mlp", "MLP 1x512", tmp_path / "unused", 1)
     try:
         pid = runner._process.pid
         want = turns.Here("torch eager", "mlp", "MLP 1x512", tmp_path / "unused", 1).output
@@ -166,7 +166,7 @@ def test_engine_in_a_process_of_its_own(tmp_path):
         runner.close()
     assert runner._process.exitcode == -signal.SIGKILL
     with pytest.raises(turns.Refused, match="KeyError"):
-        turns.Apart("torch eager", "mlp", "no such model", tmp_path, 1)
+        turns.Apart(turns.Here, "torch eager", "mlp", "no such model", tmp_path, 1)
 
 
 def test_every_engine_has_its_turn():

@@ -468,22 +468,25 @@ def test_blocks_share_persistent_variables_without_losing_any():
 
 
 def test_what_a_block_raises_reaches_the_caller():
+    before = threading.active_count()
     made = beside(before="cache.decrement n;", one="cache.write x >> A[n];")
     with pytest.raises(StepError, match=r"cache.write x >> A\[n\]: A: index i: .* got -1"):
         step(made, x=1.0)
     with pytest.raises(StepError, match="expected a value for this step"):
         made.step()
-    assert threading.active_count() == 1
+    assert threading.active_count() <= before
 
 
 def test_a_second_yield_before_its_await_is_an_error():
+    before = threading.active_count()
     made = beside("yield x;")
     with pytest.raises(StepError, match="yield x: expected an await before the second yield"):
         step(made, x=1.0)
-    assert threading.active_count() == 1
+    assert threading.active_count() <= before
 
 
 def test_a_step_that_returns_before_its_await_waits_all_the_same():
+    before = threading.active_count()
     text = """
     dynamic { x: f32; }
     volatile { y: f32; }
@@ -491,7 +494,7 @@ def test_a_step_that_returns_before_its_await_waits_all_the_same():
     block beside { await x; op add(x, x) >> y; yield x; }
     """
     assert step(executor(text), x=1.0).fetch("y") == 2
-    assert threading.active_count() == 1
+    assert threading.active_count() <= before
 
 
 # -- failures --------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ class Lowering:
         **attrs: Any,
     ) -> tuple[str, ...]:
         """Add a node of any number of outputs, or one with blocks, and return their names."""
-        if any(isinstance(name, Pairs) for name in inputs):
+        if not blocks and any(isinstance(name, Pairs) for name in inputs):
             return complex_ops.emit_multi(self, op, inputs, attrs)
         first = f"{self._name}.{op.lower()}"
         outputs = self.graph.add_multi_output(
