@@ -6,11 +6,12 @@
 enum {
     GRAINS = 256, /* at most, that a worker's share of a phase is handed out in */
     POLL_NS = 25000000,
-    /* A step's tasks are computed in so many pieces, between which a worker looks whether to go on:
-     * in fewer where tasks are few, for a task takes microseconds, in more where they are many. */
-    PIECES = 64,
-    LEAST_TASKS = 2,
-    MOST_TASKS = 16
+    /* A step's tasks are computed in pieces, between which a worker looks whether to go on: a first
+     * one, then as many as take about PIECE_NS, judged by the last, and not many more than it had.
+     * So steps that end soon are two calls of their kernel. */
+    FIRST_TASKS = 2,
+    PIECE_NS = 10000000,
+    PIECE_GROWTH = 64
 };
 
 void taper_region_begin(region *r, const taper_run_args *args) {
@@ -59,10 +60,11 @@ static void run_piece(const worker *me, const taper_step *step, int64_t i, int64
         fail(me->r, me->within, i, status);
 }
 
-/* Tasks of a step that a worker computes before it looks whether to go on. */
-static int64_t piece_of(const taper_step *step) {
-    const int64_t tasks = step->work.tasks / PIECES;
-    return tasks < LEAST_TASKS ? LEAST_TASKS : tasks < MOST_TASKS ? tasks : MOST_TASKS;
+/* Tasks that take PIECE_NS, if they go on as those of the last piece, which took `ns`. */
+static int64_t next_piece(int64_t piece, int64_t ns) {
+    const int64_t most = piece * PIECE_GROWTH;
+    const int64_t fitting = piece * PIECE_NS / (ns > 0 ? ns : 1);
+    return fitting > most ? most : fitting > 0 ? fitting : 1;
 }
 
 void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
@@ -74,12 +76,16 @@ void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
     void *scratch = me->index == 0
                         ? step->scratch
                         : (void *)(args->worker_scratch + before * args->worker_scratch_bytes);
-    const int64_t piece = piece_of(step);
+    int64_t piece = FIRST_TASKS;
+    int64_t at = end - begin > piece ? taper_now() : 0;
     while (end - begin > piece) {
         run_piece(me, step, i, begin, begin + piece, scratch);
         begin += piece;
         if (!taper_goes_on(me, i))
             return;
+        const int64_t now = taper_now();
+        piece = next_piece(piece, now - at);
+        at = now;
     }
     run_piece(me, step, i, begin, end, scratch);
 }
