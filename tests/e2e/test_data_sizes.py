@@ -215,7 +215,7 @@ def test_a_size_that_the_module_does_not_take():
     session = taper_runtime.InferenceSession(taper_frontend.export(module, (floats(9),)))
     compare(session, module, [floats(9).abs() + 1])
     name = session.get_inputs()[0].name
-    with pytest.raises(InputError, match=r"test_data_sizes.py.*expected 1 to 9, got 0"):
+    with pytest.raises(InputError, match=r"function_module.py.*expected 1 to 9, got 0"):
         session.run(None, {name: -np.ones(9, np.float32)})
     compare(session, module, [floats(9).abs() + 1])
 
@@ -238,7 +238,7 @@ def positive_in_a_branch(x):
 
 @pytest.mark.parametrize("function", [positive_of_rows, positive_in_a_branch])
 def test_a_size_that_a_body_computes_is_refused(function):
-    words = r"aten.index.Tensor.*depends on values, in a body\n.*test_data_sizes.py"
+    words = r"aten.index.Tensor.*depends on values, in a body\n.*function_module.py"
     with pytest.raises(UnsupportedOpError, match=words):
         taper_frontend.export(Function(function), (floats(4, 5),))
 
