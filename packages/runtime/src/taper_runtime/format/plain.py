@@ -68,7 +68,7 @@ def from_json(value: Any, field: str, depth: int = 0) -> Any:
 def _is_scalar(value: object) -> bool:
     """Whether it is surely plain: what is not may be, and has a path if it is not."""
     kind = type(value)
-    return kind is float or (kind is str and value.isascii()) or is_integer(value)  # type: ignore[attr-defined]
+    return kind is float or (isinstance(value, str) and value.isascii()) or is_integer(value)
 
 
 def _parse_float(text: Any, field: str) -> float:

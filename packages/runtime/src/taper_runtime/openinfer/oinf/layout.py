@@ -17,6 +17,8 @@ from taper_runtime.openinfer.errors import OinfError
 from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, describe
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from taper_runtime.limits import Limits
 
 MAGIC = b"OINF\0"
@@ -250,9 +252,9 @@ def parse_tables(header: Header, tables: memoryview) -> Tables:
     return Tables(sizevars, metadata, tensors)
 
 
-def _new_name(cursor: _Cursor, known: object, table: str, place: int) -> str:
+def _new_name(cursor: _Cursor, known: Container[str], table: str, place: int) -> str:
     name = cursor.string(f"{table}[{place}].name")
-    if name in known:  # type: ignore[operator]
+    if name in known:
         raise OinfError(f"{table}[{place}].name", f"expected each name once, got {name!r} again")
     return name
 
