@@ -34,3 +34,5 @@ from taper_frontend.lowering.lower import Lowered, lower
 from taper_frontend.lowering.registry import HANDLERS, lowers
 
 __all__ = ["HANDLERS", "Lowered", "Lowering", "lower", "lowers"]
+
+elementwise.lower_other_unary_ops()  # when every module beside has registered its own

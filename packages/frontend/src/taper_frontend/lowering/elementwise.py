@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering import complex_numbers  # noqa: F401  (its handlers come first)
 from taper_frontend.lowering.complex_parts import real
 from taper_frontend.lowering.registry import HANDLERS, lowers
 from taper_frontend.lowering.representation import is_complex
@@ -234,8 +233,9 @@ def identity(ctx: Lowering, x: str) -> str:
     return x
 
 
-# A unary op that needs no more than this has ATen's name, in upper case.
-for _op, _micro in MICROOPS.items():
-    _target = f"aten.{_op.lower()}.default"
-    if _micro.arity == 1 and _target not in HANDLERS:
-        lowers(_target)(_unary(_op))
+def lower_other_unary_ops() -> None:
+    """Register those that have ATen's name, in upper case, and no handler by now."""
+    for op, micro in MICROOPS.items():
+        target = f"aten.{op.lower()}.default"
+        if micro.arity == 1 and target not in HANDLERS:
+            lowers(target)(_unary(op))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from taper_runtime.openinfer.graph import Node
 
 #: A bound or an index: a literal, or the name of what gives it when the program runs.
-Value = Union[int, str]  # noqa: UP007, a plain name at run time
+Value = int | str
 
 
 class Name(str):
@@ -24,7 +24,7 @@ class Name(str):
 
 
 #: What a setting of an op can be.
-Setting = Union[bool, int, float, str, tuple[int | str, ...]]  # noqa: UP007
+Setting = bool | int | float | str | tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from taper_runtime.openinfer.simulator.walking import walk
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     import numpy as np
 
@@ -74,7 +74,7 @@ class Executor:
         }
         self._compiled: dict[bool, Blocks] = {}
         self._events: list[TraceEvent] = []
-        self._walk: Iterator[TraceEvent] | None = None
+        self._walk: Generator[TraceEvent, None, None] | None = None
         self._is_looked_at = False
         self._has_stepped = False
         self._frame = self._new_frame()
@@ -289,9 +289,9 @@ class Executor:
         """End a step that :meth:`iterate` has not finished."""
         walk, self._walk = self._walk, None
         if walk is not None:
-            walk.close()  # type: ignore[attr-defined]  # a generator
+            walk.close()
 
-    def _walked(self, frame: Frame) -> Iterator[TraceEvent]:
+    def _walked(self, frame: Frame) -> Generator[TraceEvent, None, None]:
         """Walk over a step's nodes."""
         self._is_looked_at = True
         has_trace = self._simulator.has_trace

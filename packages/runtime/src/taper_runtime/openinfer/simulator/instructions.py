@@ -5,6 +5,7 @@ Names were resolved when it was made. ``run(frame)`` returns whether the block h
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 100
 
 
-class Instruction:
+class Instruction(ABC):
     """One node at work.
 
     Attributes
@@ -43,9 +44,9 @@ class Instruction:
     def __init__(self, node: Node, block: str) -> None:
         self.node, self.block = node, block
 
+    @abstractmethod
     def run(self, frame: Frame) -> bool | None:
         """Do what the node says."""
-        raise NotImplementedError
 
 
 def run_all(instructions: Sequence[Instruction], frame: Frame) -> bool:
