@@ -160,10 +160,11 @@ def test_the_option_counts_more_than_the_environment():
 import sys
 sys.path[:0] = {[*sys.path, os.path.dirname(__file__)]!r}
 import test_isa
+from taper_runtime.errors import TaperError
 test_isa.results({LEVELS[0]!r})
 try:
     test_isa.results(None)
-except Exception as error:
+except TaperError as error:
     print(type(error).__name__, error)
 """
     made = subprocess.run(

@@ -27,9 +27,7 @@ class Beside:
     """
 
     def __init__(self, graph: g.Graph) -> None:
-        kinds = [node.kind for node in graph.nodes()]
-        targets = {b for k in kinds if isinstance(k, g.Branch) for b in (k.then, k.otherwise)}
-        self.blocks = [name for name in graph.blocks if name != g.ENTRY and name not in targets]
+        self.blocks = graph.blocks_beside()
         self._before: dict[str, str] = {}
         self._scopes: dict[str, Scope] = {}
 

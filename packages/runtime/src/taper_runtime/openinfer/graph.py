@@ -317,6 +317,12 @@ class Graph:
             if isinstance(node.kind, Loop):
                 waiting.append(iter(node.kind.body))
 
+    def blocks_beside(self) -> list[str]:
+        """Names of the blocks that run beside the first one: no branch leads to them."""
+        branches = [node.kind for node in self.nodes() if isinstance(node.kind, Branch)]
+        targets = {name for branch in branches for name in (branch.then, branch.otherwise)}
+        return [name for name in self.blocks if name != ENTRY and name not in targets]
+
     def _block(self, name: str) -> Block:
         if name not in self.blocks:
             known = ", ".join(map(shown, self.blocks)) or "none"

@@ -84,10 +84,9 @@ def check_entries(
 ) -> None:
     """Check the entries of a prefix table that an op reads, where loops say which these are."""
     variable = linked.declaration
+    singles = [index.value for index in access.indices if isinstance(index, Single)]
     given: dict[int | str, range | None] = {}
-    for index in access.indices:
-        assert isinstance(index, Single)
-        value = index.value
+    for value in singles:
         given[value] = (
             range(value, value + 1)
             if isinstance(value, int)
@@ -102,7 +101,7 @@ def check_entries(
     context.entries_left -= count
     for numbers in itertools.product(*known):
         of = dict(zip(given, numbers, strict=True))
-        tensor = entry_name(variable, [of[index.value] for index in access.indices])  # type: ignore[union-attr]
+        tensor = entry_name(variable, [of[value] for value in singles])
         problem = entry_problem(context.model, linked, tensor)
         if problem is not None:
             context.report(problem, place, variable.name)

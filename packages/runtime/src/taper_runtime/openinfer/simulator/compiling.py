@@ -37,15 +37,6 @@ def find_slots(program: Program) -> list[Slot]:
     ]
 
 
-def consumers_of(graph: g.Graph) -> list[str]:
-    """Return the blocks that run beside ``entry``: none of them is a branch's target."""
-    kinds = [node.kind for node in graph.nodes()]
-    targets = {
-        name for kind in kinds if isinstance(kind, g.Branch) for name in (kind.then, kind.otherwise)
-    }
-    return [name for name in graph.blocks if name != g.ENTRY and name not in targets]
-
-
 class Compiler:
     """Makes the instructions of every block.
 

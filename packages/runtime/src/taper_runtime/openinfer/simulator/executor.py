@@ -10,7 +10,7 @@ from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.errors import OpenInferError, StepError
 from taper_runtime.openinfer.simulator import instructions as i
 from taper_runtime.openinfer.simulator.caches import make_cache
-from taper_runtime.openinfer.simulator.compiling import Compiler, consumers_of
+from taper_runtime.openinfer.simulator.compiling import Compiler
 from taper_runtime.openinfer.simulator.frame import Frame
 from taper_runtime.openinfer.simulator.threads import Threads
 from taper_runtime.openinfer.simulator.values import (
@@ -81,7 +81,7 @@ class Executor:
         self.is_stopped = False
         #: Held while one of several threads uses a persistent variable.
         self.lock = RLock()
-        self.threads = Threads(consumers_of(program.graph), self._slots, self._run_beside)
+        self.threads = Threads(program.graph.blocks_beside(), self._slots, self._run_beside)
 
     # -- what a user does ------------------------------------------------------------------------
 
