@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
-#: Sets of shapes and entries that a stretch keeps what computes them for.
-MAX_KEPT = 64
+#: Sets of shapes and entries that a stretch keeps: more than models have layers.
+MAX_KEPT = 512
 
 
 class Call(NamedTuple):
