@@ -32,7 +32,7 @@ NEWCOMERS = (
     "monai",
 )
 NEWCOMERS_NEED = ("einops", "importlib_metadata", "pillow", "requests", "huggingface_hub")
-TEST_TOOLS = ("pytest", "hypothesis", "safetensors", "numpy")
+TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "numpy")
 MAX_WHEEL_BYTES = 1_500_000  # of the runtime
 # Without what they require: that is onnxruntime, and torch in builds of its own.
 CLIENTS = ("rembg", "fastembed", "silero-vad", "rapidocr")
@@ -110,13 +110,13 @@ def tests_runtime(session: nox.Session) -> None:
         "tests/fuzz",
         "tests/soak",
     ]
-    session.run("python", "-m", "pytest", "-q", *paths)
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", *paths)
 
 
 @nox.session
 def tests_frontend(session: nox.Session) -> None:
     """Tests that need torch, whole models included."""
-    session.install(*TORCH, *TRANSFORMERS, *TEST_TOOLS, "pytest-xdist", "expecttest", "rich")
+    session.install(*TORCH, *TRANSFORMERS, *TEST_TOOLS, "expecttest", "rich")
     session.install(*MINILM)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")

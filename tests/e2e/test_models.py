@@ -66,9 +66,11 @@ def test_mlp(batch, width, tmp_path):
     assert ops(plan) == ["MATMUL"] * 3
 
 
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("form", ["sdpa", "softmax", "manual"])
-@pytest.mark.parametrize(("batch", "length", "width"), BLOCK_SIZES)
+@pytest.mark.parametrize(
+    ("batch", "length", "width", "causal"),
+    [(*BLOCK_SIZES[0], False), *((*size, True) for size in BLOCK_SIZES)],
+)
 def test_block(batch, length, width, form, causal, tmp_path):
     module = seeded(lambda: Block(width, form, causal))
     plan = check(module, (torch.randn(batch, length, width),), tmp_path)
@@ -85,11 +87,11 @@ def test_block(batch, length, width, form, causal, tmp_path):
 @pytest.mark.parametrize("length", [16, 128])
 def test_gpt2(length, tmp_path):
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(use_cache=False, n_positions=256)
+    config = transformers.GPT2Config(vocab_size=5000, n_layer=3, use_cache=False, n_positions=256)
     module = seeded(lambda: transformers.GPT2LMHeadModel(config))
     ids = torch.randint(0, config.vocab_size, (1, length))
     plan = check(module, (ids,), tmp_path, tolerance=1e-4)
-    assert ops(plan).count("ATTENTION") == 12
+    assert ops(plan).count("ATTENTION") == 3
     assert all(node.attrs.get("causal") for node in plan.nodes if node.op == "ATTENTION")
 
 

@@ -1,9 +1,8 @@
-"""The command: its options, its JSON, and what a stranger's file can make it print."""
+"""The command: its options, its JSON, its processes."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -12,33 +11,20 @@ import pytest
 
 import taper_runtime
 import taper_runtime.cli
-from cli_page import PAGE, check_json, schema, section, taper_command
+from cli_page import OWN, PAGE, check_json, schema, section, taper_command, without_measurement
 from measured_plans import measured_plan
-from plan_files import chain, small_plan
+from plan_files import chain, renamed, small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.cli import parser
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.machine.limits import Limits, Memory
 from taper_runtime.ops.convert import to_bfloat16
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
-
-LIMITS = Limits(
-    "avx2", 1, 100.0, 0.0, (Memory("L1", 1000, 50.0, 40.0), Memory("DRAM", 0, 9.0, 8.0))
-)
-
-#: The commands of the runtime alone; where the frontend is installed it adds one.
-OWN = ("bench", "completion", "inspect", "oinf", "profile", "report", "run")
 
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "taper_runtime.machine.measure.measure_limits",
-        lambda levels, threads, advance: [
-            LIMITS._replace(isa=isa, threads=n) for isa in levels for n in threads
-        ],
-    )
+    without_measurement(monkeypatch)
 
 
 @pytest.fixture
@@ -56,28 +42,6 @@ def model(tmp_path):
 def sized(tmp_path):
     sized_plan().save(tmp_path / "s.taper")
     return tmp_path / "s.taper"
-
-
-def renamed(plan, names):
-    """A plan with other names for tensors."""
-
-    def new(name):
-        return names.get(name, name)
-
-    return plan._replace(
-        nodes=tuple(
-            n._replace(inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs)))
-            for n in plan.nodes
-        ),
-        tensors={new(k): v._replace(name=new(k)) for k, v in plan.tensors.items()},
-        placements={new(k): v._replace(root=new(v.root)) for k, v in plan.placements.items()},
-        inputs=tuple(map(new, plan.inputs)),
-        outputs=tuple(map(new, plan.outputs)),
-        constants={new(k): v for k, v in plan.constants.items()},
-        samples={new(k): v for k, v in plan.samples.items()},
-        input_tree=None,
-        output_tree=None,
-    )
 
 
 # -- what commands print ---------------------------------------------------------------------------
@@ -450,144 +414,3 @@ def test_page_lists_the_exit_codes():
     documented = set(re.findall(r"^\| (\d+) \|", PAGE, re.M))
     assert documented == {"0", "1", "2", "130", "141"}
     assert all(code in taper_runtime.cli.__doc__ for code in documented)
-
-
-# -- what a stranger's file says -------------------------------------------------------------------
-
-ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e\x9b\n"
-
-
-@pytest.fixture
-def hostile(tmp_path):
-    plan = renamed(small_plan(), {name: f"{name}{ESCAPE}" for name in small_plan().tensors})
-    nodes = (plan.nodes[0]._replace(source=f"model.py:7{ESCAPE}"), *plan.nodes[1:])
-    metadata = {
-        "producer": ESCAPE,
-        "passes": [{"name": ESCAPE, "before": 1, "after": 2}],
-        "warnings": [{"kind": ESCAPE, "text": ESCAPE}],
-        "fallbacks": [{"node": ESCAPE, "op": ESCAPE, "source": ESCAPE}],
-    }
-    plan._replace(nodes=nodes, metadata=metadata).save(tmp_path / "h.taper")
-    return tmp_path / "h.taper"
-
-
-@pytest.mark.parametrize("command", ["inspect", "run", "profile", "bench"])
-@pytest.mark.parametrize("options", [[], ["--json"], ["--size", f"x{ESCAPE}=1"]])
-def test_nothing_of_a_file_reaches_the_terminal_raw(command, options, taper, hostile):
-    if command == "inspect" and "--size" in options:
-        options = [f"--{ESCAPE}"]
-    code, out, err = taper(command, hostile, *options)
-    assert code == (0 if options in ([], ["--json"]) else 2 if command == "inspect" else 1)
-    assert len(out) + len(err) > 20
-    assert (out + err).replace("\n", "").isprintable()
-    if command in ("inspect", "run", "profile") and not options:
-        assert r"y\x1b]0;owned\x07\x1b[31m\u202e\x9b\n" in out
-        assert sum("owned" in line for line in out.splitlines()) > 0
-
-
-def test_errors_about_a_file_are_escaped(taper, model):
-    plan = renamed(small_plan(), {"x": f"x{ESCAPE}"})._replace(samples={})
-    plan.save(model)
-    np.save("x.npy", np.ones((3, 3)))
-    code, _, err = taper("run", model, "--input", f"x{ESCAPE}=x.npy")
-    assert code == 1
-    assert err.startswith("taper: input 'x")
-    assert err.replace("\n", "").isprintable()
-    gamma = PlanNode("LGAMMA", ("u",), (f"y{ESCAPE}",))
-    plan = renamed(small_plan(), {"y": f"y{ESCAPE}"})
-    plan._replace(nodes=(*plan.nodes[:-1], gamma)).save(model)
-    code, _, err = taper("run", model, "--strict-native")
-    assert code == 1
-    assert r"owned\x07" in err
-    assert all(line.isprintable() for line in err.splitlines())
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "file",
-        "allow_pickle",
-        "../../evil",
-        "/etc/evil",
-        "a\\b",
-        "nul\0",
-        "..",
-        ".",
-        "größe",
-        ESCAPE,
-    ],
-)
-def test_outputs_of_any_name_are_safe_members(name, taper, model, tmp_path):
-    renamed(small_plan(), {"y": name}).save(model)
-    (expected,) = taper_runtime.InferenceSession(model).run(None, small_plan().samples)
-    code, _, err = taper("run", model, "--output", "out.npz")
-    assert (code, err) == (0, "")
-    with np.load("out.npz") as file:
-        (member,) = file.files
-        np.testing.assert_array_equal(file[member], expected)
-    assert re.fullmatch(r"[\w.~%-]+", member, re.ASCII)
-    (tmp_path / "unpacked").mkdir()
-    shutil.unpack_archive("out.npz", "unpacked", "zip")
-    assert os.listdir("unpacked") == [f"{member}.npy"]
-
-
-def test_an_output_whose_name_no_archive_holds(taper, model):
-    renamed(small_plan(), {"y": "y" * 65_532}).save(model)
-    code, _, err = taper("run", model, "--output", "out.npz")
-    assert (code, "too long" in err) == (1, True)
-    assert not os.path.exists("out.npz")
-
-
-# -- completion ------------------------------------------------------------------------------------
-
-
-def complete(*words):
-    """What bash offers for the last of these words."""
-    quoted = " ".join(f"'{word}'" for word in words)
-    script = f"""
-eval "$1"
-COMP_WORDS=({quoted}) COMP_CWORD={len(words) - 1}
-_taper
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-    (_, body, _) = taper_script("bash")
-    result = subprocess.run(
-        ["bash", "-c", script, "bash", body], check=True, capture_output=True, text=True
-    )
-    return result.stdout.split()
-
-
-def taper_script(shell):
-    args = parser.command_parser("completion").parse_args([shell])
-    result = args.command(args)
-    return shell, result.text, result.data
-
-
-def test_bash_completes():
-    assert set(OWN) < set(complete("taper", ""))
-    assert complete("taper", "prof") == ["profile"]
-    assert complete("taper", "run", "m.taper", "--thr") == ["--threads"]
-    assert complete("taper", "run", "--executor", "") == ["compiled", "interpreted"]
-    assert complete("taper", "completion", "z") == ["zsh"]
-    assert complete("taper", "run", "m") == [], "left to bash, which completes files"
-
-
-@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
-def test_scripts_have_every_option(shell):
-    _, script, _ = taper_script(shell)
-    for name in OWN:
-        lines = [line for line in script.splitlines() if name in line]
-        for action in parser.command_parser(name)._actions:
-            for flag in action.option_strings:
-                spelled = flag
-                if shell == "fish":
-                    spelled = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
-                assert any(spelled in line for line in lines), (name, flag)
-
-
-@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
-def test_shells_take_their_scripts(shell):
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    _, script, _ = taper_script(shell)
-    subprocess.run([shell, "-n"], input=script, check=True, text=True)

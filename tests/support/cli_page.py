@@ -5,8 +5,16 @@ import re
 from pathlib import Path
 
 import taper_runtime.cli
+from taper_runtime.machine.limits import Limits, Memory
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+#: The commands of the runtime alone; where the frontend is installed it adds one.
+OWN = ("bench", "completion", "inspect", "oinf", "profile", "report", "run")
+
+_LIMITS = Limits(
+    "avx2", 1, 100.0, 0.0, (Memory("L1", 1000, 50.0, 40.0), Memory("DRAM", 0, 9.0, 8.0))
+)
 
 _TYPES = {
     "string": str,
@@ -29,6 +37,16 @@ def taper_command(capsys):
         return (code, *capsys.readouterr())
 
     return call
+
+
+def without_measurement(monkeypatch):
+    """Have commands take limits of a machine as given that they would measure for seconds."""
+    monkeypatch.setattr(
+        "taper_runtime.machine.measure.measure_limits",
+        lambda levels, threads, advance: [
+            _LIMITS._replace(isa=isa, threads=n) for isa in levels for n in threads
+        ],
+    )
 
 
 def schema(name):

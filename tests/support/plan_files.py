@@ -144,3 +144,25 @@ def astuple(node: PlanNode) -> tuple:
 
 def as_lists(tree: object) -> object:
     return [as_lists(item) for item in tree] if isinstance(tree, list | tuple) else tree
+
+
+def renamed(plan, names):
+    """A plan with other names for tensors."""
+
+    def new(name):
+        return names.get(name, name)
+
+    return plan._replace(
+        nodes=tuple(
+            n._replace(inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs)))
+            for n in plan.nodes
+        ),
+        tensors={new(k): v._replace(name=new(k)) for k, v in plan.tensors.items()},
+        placements={new(k): v._replace(root=new(v.root)) for k, v in plan.placements.items()},
+        inputs=tuple(map(new, plan.inputs)),
+        outputs=tuple(map(new, plan.outputs)),
+        constants={new(k): v for k, v in plan.constants.items()},
+        samples={new(k): v for k, v in plan.samples.items()},
+        input_tree=None,
+        output_tree=None,
+    )

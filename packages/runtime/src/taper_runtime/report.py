@@ -15,7 +15,7 @@ from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.features import features
+from taper_runtime.plan.features import features, with_inner
 from taper_runtime.plan.recipes import KEY, parameter_names, recipe_text
 from taper_runtime.plan.varying import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
@@ -384,7 +384,7 @@ def _describe_weights(plan: Plan) -> list[str]:
 
 
 def _describe_nodes(plan: Plan) -> list[str]:
-    counts = Counter(node.op for node in _all_nodes(plan.nodes))
+    counts = Counter(node.op for node in with_inner(plan.nodes))
     return [
         *_node_lines(plan, ""),
         "",
@@ -403,14 +403,6 @@ def _node_lines(plan: Plan, indent: str) -> Iterable[str]:
             types = ", ".join(f"{name}: {type_text(block.tensors[name])}" for name in block.inputs)
             yield f"{indent}  ({types}) -> ({', '.join(block.outputs)}):"
             yield from _node_lines(plan.body(block), f"{indent}    ")
-
-
-def _all_nodes(nodes: Iterable[PlanNode]) -> Iterable[PlanNode]:
-    """These nodes and those of their blocks."""
-    for node in nodes:
-        yield node
-        for block in node.blocks:
-            yield from _all_nodes(block.nodes)
 
 
 def _short(value: object) -> str:
