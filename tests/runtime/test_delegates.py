@@ -1,5 +1,6 @@
 """Delegates: regions that something else computes, refused unless the caller allows them."""
 
+import re
 import shutil
 import threading
 
@@ -14,6 +15,8 @@ from taper_frontend.compiler.planning import make_plan
 from taper_frontend.delegates import elementwise_regions
 from taper_frontend.errors import CannotDelegate, ExportError
 from taper_runtime.plan.plan import Plan
+from taper_runtime.plan.weights import WeightSpec
+from weighted_plans import weight
 
 EXECUTORS = pytest.mark.parametrize("executor", ["compiled", "interpreted"])
 X = floats(3, 4, seed=7)
@@ -138,6 +141,113 @@ def test_weights_are_processed_then_committed(recorder):
     first = next(i for i, event in enumerate(recorder) if event[:1] == ("init",))
     assert [event[0] for event in recorder[first : first + 3]] == ["init", "process", "commit"]
     assert ("process", {1: (4,)}) in recorder
+
+
+def scaling_plan():
+    """Two regions, each a product with a weight that can be replaced."""
+    b = Builder()
+    x = b.input("x", 3, 4)
+    first = b.op("TANH", b.op("MUL", x, b.weight(4, name="scale")))
+    between = b.op("SIN", first)
+    graph = b.done(b.op("EXP", b.op("MUL", between, b.weight(4, seed=3, name="gain"))))
+
+    def regions(graph):
+        found = [node.output for node in graph.order() if node.op in ("MUL", "TANH", "EXP")]
+        return [found[:2], found[2:]]
+
+    plan, _ = delegated(regions, graph=graph)
+    return plan._replace(
+        weights={name: WeightSpec(name, "parameter", "float32", (4,)) for name in SCALES},
+        derived={name: (weight(name),) for name in SCALES},
+    )
+
+
+SCALES = {"scale": floats(4, seed=8), "gain": floats(4, seed=9)}
+
+
+class Keeping(Recorder):
+    """Has its own copy of each set of weights, which a run finds by the address of the weights."""
+
+    refused: dict = {}  # noqa: RUF012 - by the op that a region ends with: what it raises
+
+    def __init__(self, region):
+        super().__init__(region)
+        self.sets = {}
+
+    def process_weights(self, weights):
+        super().process_weights(weights)
+        if self.ops[-1] in self.refused:
+            raise self.refused[self.ops[-1]]
+        ((_, array),) = weights.items()
+        self.next = array.ctypes.data, array.copy()
+
+    def commit_weights(self):
+        super().commit_weights()
+        address, array = self.next
+        self.sets[address] = array
+
+    def run(self, inputs, outputs):
+        super().run((inputs[0], self.sets[inputs[1].ctypes.data]), outputs)
+
+
+@EXECUTORS
+def test_delegates_prepare_new_weights_before_any_is_swapped(recorder, executor):
+    session = taper_runtime.InferenceSession(scaling_plan(), options(executor, recorder=Keeping))
+    recorder.clear()
+    session.weights.update_many(SCALES)
+    told = [event[0] for event in recorder if event[0] in ("process", "commit")]
+    if executor == "compiled":
+        assert told == ["process", "process", "commit", "commit"]
+    got = session.run(None, {"x": X})
+    plan = scaling_plan()
+    fresh = plan._replace(constants={**plan.constants, **SCALES})
+    wanted = taper_runtime.InferenceSession(fresh, options(recorder=None)).run(None, {"x": X})
+    assert_close(got, wanted)
+
+
+def test_delegates_are_told_of_weights_of_theirs_alone(recorder):
+    session = taper_runtime.InferenceSession(scaling_plan(), options(recorder=Keeping))
+    recorder.clear()
+    session.weights.update("gain", SCALES["gain"])
+    assert [event[0] for event in recorder] == ["process", "commit"]
+    assert session.run(None, {"x": X})
+
+
+@EXECUTORS
+def test_a_delegate_that_refuses_weights_keeps_the_old_ones(recorder, executor, monkeypatch):
+    session = taper_runtime.InferenceSession(scaling_plan(), options(executor, recorder=Keeping))
+    before, version = session.run(None, {"x": X}), session.weights.version
+    session.weights.load(SCALES)
+    monkeypatch.setattr(Keeping, "refused", {"EXP": ValueError("too large")})
+    recorder.clear()
+    with pytest.raises((taper_runtime.KernelError, ValueError), match="too large") as caught:
+        session.weights.commit()
+    if executor == "compiled":
+        assert isinstance(caught.value, taper_runtime.KernelError)
+        words = (
+            r"node \w+ \(CALL_DELEGATE\): delegate 'recorder': process_weights raised ValueError"
+        )
+        assert re.match(words, str(caught.value))
+        assert ("commit",) not in recorder
+    assert session.weights.version == version
+    np.testing.assert_array_equal(session.run(None, {"x": X}), before)
+    monkeypatch.setattr(Keeping, "refused", {})
+    assert session.weights.commit() > version  # the set that was loaded is still there
+    assert not np.array_equal(session.run(None, {"x": X}), before)
+
+
+def test_everything_can_be_left_to_delegates(recorder):
+    b = Builder()
+    graph = b.done(b.op("EXP", b.op("NEG", b.input("x", 3, 4))))
+    plan, _ = delegated(lambda graph: [list(graph.nodes)], graph=graph)
+    session = taper_runtime.InferenceSession(plan, options("delegate", recorder=Recorder))
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], np.exp(-X), rtol=1e-6)
+    words = r"delegates alone for \"delegate\", got 1 node that something else .*CALL_DELEGATE"
+    with pytest.raises(taper_runtime.InputError, match=words):
+        taper_runtime.InferenceSession(plan, options("delegate", recorder=None))
+    partial, _ = delegated(regions_of)
+    with pytest.raises(taper_runtime.InputError, match=r"2 nodes .*MATMUL"):
+        taper_runtime.InferenceSession(partial, options("delegate", recorder=Recorder))
 
 
 @EXECUTORS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from taper_runtime.errors import InputError
+from taper_runtime.errors import InputError, KernelError
 from taper_runtime.plan.features import with_inner
+from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.options import SessionOptions
     from taper_runtime.plan.plan import Block, Plan, PlanNode
+
+
+_NAMED = 5  # nodes in an error
 
 
 class Region(NamedTuple):
@@ -71,19 +75,67 @@ class Delegate(ABC):
         self.commit_weights()
 
     def process_weights(self, weights: Mapping[int, np.ndarray]) -> None:  # noqa: B027 - optional
-        """Check new weights and prepare what is made of them; runs go on with those before."""
+        """Check new weights and prepare what is made of them; runs go on with those before.
+
+        What it raises stops the replacement: the session keeps its weights, and no delegate is told
+        to commit. What was prepared is then to be forgotten when this is called again.
+        """
 
     def commit_weights(self) -> None:  # noqa: B027 - optional
-        """Let runs that begin from now on use what :meth:`process_weights` has prepared."""
+        """Let runs that begin from now on use what :meth:`process_weights` has prepared.
+
+        The session has its new weights already, so this must not fail: what can fail belongs into
+        :meth:`process_weights`.
+        """
 
     @abstractmethod
     def run(self, inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...]) -> None:
         """Write every element of ``outputs``; return nothing.
 
         Several threads may call it at once. The arrays are C-contiguous and must not be kept. The
-        weights among the inputs are those of the run, whether or not :meth:`process_weights` has
-        seen them.
+        weights among the inputs are those of the run: one that began before a replacement ends with
+        the old ones, perhaps after :meth:`commit_weights`. Whoever keeps something made of them
+        tells the sets apart by their addresses, which are those that :meth:`process_weights` saw.
         """
+
+
+class BoundDelegate(NamedTuple):
+    """A delegate of a session, and which of the plan's constants are its weights.
+
+    Attributes
+    ----------
+    delegate : Delegate
+    label : str
+        What names it in errors.
+    weights : dict of int to str
+        Names of constants, by position among the inputs of the region.
+    """
+
+    delegate: Delegate
+    label: str
+    weights: dict[int, str]
+
+    def differs(
+        self, before: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray]
+    ) -> bool:
+        """Whether any of its weights is another array than before."""
+        return any(constants[name] is not before[name] for name in self.weights.values())
+
+    def process(self, constants: Mapping[str, np.ndarray]) -> None:
+        """Have it prepare new weights.
+
+        Raises
+        ------
+        KernelError
+            If it does not take them.
+        """
+        given = {position: constants[name] for position, name in self.weights.items()}
+        try:
+            self.delegate.process_weights(given)
+        except Exception as error:
+            raise KernelError(
+                f"{self.label}: process_weights raised {type(error).__name__}: {error}"
+            ) from error
 
 
 def check_delegates(plan: Plan, options: SessionOptions) -> None:
@@ -115,11 +167,32 @@ def check_delegates(plan: Plan, options: SessionOptions) -> None:
             )
 
 
-def make_delegate(plan: Plan, node: PlanNode, kind: type[Delegate]) -> Delegate:
-    """Return the delegate of a node, which has its weights."""
+def check_whole(plan: Plan, options: SessionOptions) -> None:
+    """Check that delegates compute all of a plan: what ``SessionOptions.executor`` may ask for.
+
+    Raises
+    ------
+    InputError
+        Naming the first nodes that something else computes.
+    """
+    others = [
+        f"{node.output!r} ({node.op})"
+        for node in filter(plan.is_executed, plan.nodes)
+        if node.op != "CALL_DELEGATE" or options.delegates.get(node.attrs["backend"]) is None
+    ]
+    if others:
+        named = ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
+        raise InputError(
+            f'executor: expected a plan of delegates alone for "delegate", got '
+            f"{counted(len(others), 'node')} that something else computes: {named}"
+        )
+
+
+def make_delegate(plan: Plan, node: PlanNode, kind: type[Delegate]) -> BoundDelegate:
+    """Return the delegate of a node, which has its first weights."""
     _, *operands = node.reads
     weights = {
-        position: plan.constants[name]
+        position: name
         for position, name in enumerate(operands)
         if name in plan.constants and name not in plan.states
     }
@@ -131,5 +204,6 @@ def make_delegate(plan: Plan, node: PlanNode, kind: type[Delegate]) -> Delegate:
     if blob is None:
         raise InputError(f"node {node.output!r}: expected a constant as the delegate's blob")
     delegate = kind(Region(node.output, blob, inputs, outputs, tuple(weights), block))
-    delegate.init_weights(weights)
-    return delegate
+    delegate.init_weights({position: plan.constants[name] for position, name in weights.items()})
+    label = f"node {node.output} ({node.op}): delegate {node.attrs['backend']!r}"
+    return BoundDelegate(delegate, label, weights)

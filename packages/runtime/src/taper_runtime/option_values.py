@@ -26,8 +26,8 @@ _Enum = TypeVar("_Enum", bound=IntEnum)
 #: Threads that the library can count.
 MAX_THREADS = 2**31 - 1
 
-#: What runs a plan; the second is for debugging.
-EXECUTORS = ("compiled", "interpreted")
+#: What runs a plan: the second is for debugging, the third leaves everything to delegates.
+EXECUTORS = ("compiled", "interpreted", "delegate")
 
 #: The device that is always there.
 CPU_DEVICE = "cpu"

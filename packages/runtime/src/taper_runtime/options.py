@@ -119,7 +119,8 @@ class SessionOptions(_Options):
     strict_native : bool
         Refuse plans with nodes that only numpy can compute.
     executor : str
-        ``"compiled"``, or ``"interpreted"`` for debugging.
+        ``"compiled"``; ``"interpreted"`` for debugging; or ``"delegate"``, which refuses a plan in
+        which anything but delegates computes.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. A session whose device is not there is refused; here
         that is every one but the CPU.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor._pool import Stop
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
@@ -63,6 +64,11 @@ class RecordingExecutor(Executor):
     def served(self) -> list[tuple[PlanNode, str]]:
         """See :attr:`Executor.served`."""
         return self.executor.served
+
+    @property
+    def delegates(self) -> list[BoundDelegate]:
+        """See :attr:`Executor.delegates`."""
+        return self.executor.delegates
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _EXECUTORS: dict[str, type[Executor]] = {
     "compiled": CompiledExecutor,
     "interpreted": InterpretedExecutor,
+    "delegate": CompiledExecutor,
 }
 _WARNING = 2  # ONNX Runtime's number
 
@@ -294,13 +295,26 @@ class InferenceSession:
         return self._weights["all"]
 
     def _swap(self, plan: Plan, generation: int) -> None:
-        """Let the runs that begin from now on use the constants of ``plan``."""
+        """Let the runs that begin from now on use the constants of ``plan``.
+
+        Delegates prepare first: one that refuses leaves everything as it was.
+        """
         entries = dict(self._entries)
         sessions = [*entries.values(), self]  # of which the last may record, once nothing can fail
         plans = [*map(plan.entry, entries), plan]
+        delegates = [
+            each
+            for session in sessions
+            for each in session._executor.delegates
+            if each.differs(session.plan.constants, plan.constants)
+        ]
+        for each in delegates:
+            each.process(plan.constants)
         made = [each._executor.with_constants(plan.constants, generation) for each in sessions]
         for session, own, executor in zip(sessions, plans, made, strict=True):
             session.plan, session._executor = own, executor
+        for delegate in delegates:
+            delegate.delegate.commit_weights()
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return an empty list: a plan's weights are not inputs."""
@@ -729,6 +743,10 @@ def _compile(
         from taper_runtime.delegates import check_delegates  # which most plans do not need
 
         check_delegates(plan, options)
+    if options.executor == "delegate":
+        from taper_runtime.delegates import check_whole
+
+        check_whole(plan, options)
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     dispatch = Dispatch(computing(providers), delegates, active_isa(options.isa))
     if options.strict_native:
@@ -743,7 +761,7 @@ def _compile(
 
 
 def _record(executor: Any, options: SessionOptions) -> RecordingExecutor:
-    if options.executor != "compiled":
+    if options.executor == "interpreted":
         raise InputError("enable_profiling: expected the compiled executor, got another")
     from taper_runtime.recording import RecordingExecutor
 

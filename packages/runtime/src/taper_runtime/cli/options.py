@@ -100,7 +100,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         default=EXECUTORS[0],
-        choices=EXECUTORS,
+        choices=EXECUTORS[:2],  # a command is given no delegates
         help="the interpreted one is for debugging",
     )
     parser.add_argument(

@@ -292,6 +292,15 @@ cdef class Runner:
             names.append(step.op.name.lower() if selection is None else selection.kernel_name)
         return names
 
+    def hosts(self):
+        """Return the Host of each step that has one, whether or not a kernel serves the step."""
+        cdef Step step
+        hosts = []
+        for step in self.program.steps:
+            if step.host is not None:
+                hosts.append(step.host)
+        return hosts
+
     @property
     def weights_version(self):
         """The generation of the weights that the next run reads."""

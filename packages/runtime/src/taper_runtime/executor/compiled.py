@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor._frames import Runner
     from taper_runtime.executor._pool import Stop
     from taper_runtime.plan.plan import Plan, PlanNode
@@ -84,6 +85,11 @@ class CompiledExecutor(Executor):
         """
         kernels = self._runner.kernels()
         return [(site, kernels[site.step] or "numpy") for site in self._sites]
+
+    @property
+    def delegates(self) -> list[BoundDelegate]:
+        """See :attr:`Executor.delegates`."""
+        return [host.delegate for host in self._runner.hosts() if host.delegate is not None]
 
     @property
     def weights_version(self) -> int:

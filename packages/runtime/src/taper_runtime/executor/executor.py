@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor._pool import FramePool, Stop
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
@@ -78,6 +79,11 @@ class Executor(ABC):
         Those of blocks that are run come behind the node that has them. Of the last run's sizes,
         where they vary.
         """
+
+    @property
+    def delegates(self) -> list[BoundDelegate]:
+        """The delegates that this and what :meth:`with_constants` returns have in common."""
+        return []
 
     @abstractmethod
     def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> Executor:

@@ -16,7 +16,7 @@ from taper_runtime.providers import NATIVE, NUMPY, OURS
 if TYPE_CHECKING:
     import numpy as np
 
-    from taper_runtime.delegates import Delegate
+    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor._kernels import ExternalKernel
     from taper_runtime.kernels import UserKernel
     from taper_runtime.ops.opdef import BlockFunction, OpDef, TensorType
@@ -38,11 +38,14 @@ class Host(NamedTuple):
     bind : callable
         ``(attrs, types) -> Compute``, for one set of sizes: complete attrs, and the types of inputs
         and outputs.
+    delegate : BoundDelegate or None
+        The delegate that it is.
     """
 
     name: str
     kind: str
     bind: Callable[[Mapping[str, Any], Sequence[TensorType | None]], Compute]
+    delegate: BoundDelegate | None = None
 
 
 class Servers(NamedTuple):
@@ -91,7 +94,7 @@ def find_servers(
         from taper_runtime.delegates import make_delegate
 
         delegate = make_delegate(plan, node, dispatch.delegates[backend])
-        return Servers([], delegate_host(delegate, backend, label))
+        return Servers([], delegate_host(delegate, backend))
     kernels: list[ExternalKernel | str | None] = []
     for provider in dispatch.providers:
         if provider == NATIVE:
@@ -140,14 +143,14 @@ def user_host(kernel: UserKernel, op: OpDef, label: str) -> Host:
     return Host(kernel.name, "user", bind)
 
 
-def delegate_host(delegate: Delegate, backend: str, label: str) -> Host:
+def delegate_host(bound: BoundDelegate, backend: str) -> Host:
     """Return a delegate as a host of its node."""
-    what = f"node {label}: delegate {backend!r}"
+    run = bound.delegate.run
 
     def bind(attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
-        return _checked(what, lambda inputs, outputs: delegate.run(inputs[1:], outputs))
+        return _checked(bound.label, lambda inputs, outputs: run(inputs[1:], outputs))
 
-    return Host(backend, "delegate", bind)
+    return Host(backend, "delegate", bind, bound)
 
 
 def _checked(what: str, function: Callable[[Any, Any], object]) -> Compute:

@@ -19,6 +19,7 @@ from taper_runtime.size_values import size_at
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.plan.plan import Plan, PlanNode
@@ -65,6 +66,11 @@ class StagedExecutor(Executor):
         """See :meth:`Executor.with_constants`."""
         executors = [each.with_constants(constants, generation) for each in self._executors]
         return StagedExecutor(self._plan, self._stages, executors, self._planner)
+
+    @property
+    def delegates(self) -> list[BoundDelegate]:
+        """See :attr:`Executor.delegates`."""
+        return [each for executor in self._executors for each in executor.delegates]
 
     @property
     def steps(self) -> list[tuple[Site, str]]:
