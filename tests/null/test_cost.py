@@ -19,7 +19,8 @@ from taper_runtime.machine.cost import (
 from taper_runtime.machine.limits import TYPICAL, Limits, Memory
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Cost, TensorType
-from taper_runtime.sizes import size_at, variable
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

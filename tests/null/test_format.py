@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from plan_files import PlanFile, assert_same_plan, pack, small_plan
 from plan_strategies import plain, plans, shapes
-from taper_runtime import sizes
+from taper_runtime import polynomials
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.format import container, expression
@@ -447,7 +447,7 @@ def test_page_states_the_limits():
         checks.MAX_ARENA_BYTES,
         expression.MAX_TEXT,
         expression.MAX_NESTING,
-        sizes.MAX_TERMS,
+        polynomials.MAX_TERMS,
         checks.MAX_BLOCK_DEPTH,
         checks.MAX_DEPTH,
     ]

@@ -12,7 +12,8 @@ from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
-from taper_runtime.sizes import size_at, variable
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import variable
 
 OPS = pytest.mark.parametrize("op", SAMPLED, ids=name_of)
 

@@ -19,7 +19,8 @@ from taper_runtime.ops.region import (
     reshape_region,
 )
 from taper_runtime.ops.region_check import check_region
-from taper_runtime.sizes import UndecidedError, size_at, variable
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import UndecidedError, variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

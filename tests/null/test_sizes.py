@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.executor.size_table import SizeTable
 from taper_runtime.format.expression import MAX_TEXT, parse
-from taper_runtime.sizes import (
-    Size,
-    UndecidedError,
-    assuming_nonempty,
-    bounds,
-    largest,
-    linear,
-    ranged,
-    size_at,
-    smallest,
-    variable,
-)
+from taper_runtime.size_values import assuming_nonempty, ranged, size_at
+from taper_runtime.sizes import Size, UndecidedError, bounds, largest, linear, smallest, variable
 
 RANGES = {"a": (1, 4), "b": (2, 7), "c": (3, 3 + 2**20)}
 KNOWN = {name: variable(name, *limits) for name, limits in RANGES.items()}

@@ -16,7 +16,7 @@ from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.program import arena_blocks, make_runner
 from taper_runtime.executor.sites import executed_nodes
-from taper_runtime.options import MemoryPlanning
+from taper_runtime.option_values import MemoryPlanning
 
 APART = MemoryPlanning(enabled=False)
 

@@ -15,7 +15,8 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from taper_frontend.lowering.source import describe_line
-from taper_runtime.sizes import size_at, variables
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -19,13 +19,8 @@ from taper_runtime.errors import (
 )
 from taper_runtime.format.reader import list_models, load
 from taper_runtime.limits import Limits
-from taper_runtime.options import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    RunOptions,
-    SessionOptions,
-)
+from taper_runtime.option_values import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.plan import Plan
 from taper_runtime.providers import get_all_providers, get_available_providers, get_device
 from taper_runtime.session import InferenceSession, NodeArg

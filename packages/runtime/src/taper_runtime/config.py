@@ -7,7 +7,7 @@ from collections import Counter
 
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
-from taper_runtime.options import MAX_THREADS
+from taper_runtime.option_values import MAX_THREADS
 
 
 def show_config() -> None:

@@ -6,160 +6,33 @@ when it is exported, or is refused with the reason. Any other name is refused wi
 
 from __future__ import annotations
 
-from enum import IntEnum
-from operator import index
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
+from taper_runtime import option_values as values
 from taper_runtime.errors import InputError, OptionError
 from taper_runtime.executor._pool import Stop, StopFlag
-from taper_runtime.generator import check_seed
-from taper_runtime.limits import Limits, check_limits
+from taper_runtime.limits import Limits
+from taper_runtime.option_values import (
+    CPU_DEVICE,
+    EXECUTORS,
+    LOAD_MODES,
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+)
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from taper_runtime.delegates import Delegate
-
-    #: Takes the field's name and a value; returns the value to keep, or raises InputError.
-    Check = Callable[[str, object], object]
-
-_Enum = TypeVar("_Enum", bound=IntEnum)
-
-#: Threads that the library can count.
-MAX_THREADS = 2**31 - 1
-
-#: What runs a plan; the second is for debugging.
-EXECUTORS = ("compiled", "interpreted")
-
-#: The device that is always there.
-CPU_DEVICE = "cpu"
-
-#: How a file may be opened.
-LOAD_MODES = ("map", "copy")
-
-#: How memory may be laid out.
-ALGORITHMS = ("bump", "greedy_by_size", "disjoint_groups", "best")
-
-_LONGEST_INTERVAL_S = 86400.0
-_LONGEST_TIMEOUT_S = 1e9
-
-
-class GraphOptimizationLevel(IntEnum):
-    """ONNX Runtime's levels of optimization at load. A plan was optimized at export."""
-
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
-
-
-class ExecutionMode(IntEnum):
-    """Whether nodes run in the plan's order, or each as soon as what it needs is there."""
-
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
-
-
-class ExecutionOrder(IntEnum):
-    """How ONNX Runtime orders nodes. A plan has the order that its memory was planned for."""
-
-    DEFAULT = 0
-    PRIORITY_BASED = 1
-    MEMORY_EFFICIENT = 2
-
-
-def _threads(name: str, value: object) -> int:
-    limits = f"a number of threads of at least 1 and at most {MAX_THREADS}, or 0 for the default"
-    return _whole(name, value, 0, MAX_THREADS, limits)
-
-
-def _severity(name: str, value: object) -> int:
-    limits = "0 (verbose), 1 (info), 2 (warning), 3 (error), 4 (fatal), or -1 for the default"
-    return _whole(name, value, -1, 4, limits)
-
-
-def _verbosity(name: str, value: object) -> int:
-    return _whole(name, value, 0, MAX_THREADS, "a number of at least 0")
-
-
-def _whole(name: str, value: object, low: int, high: int, limits: str) -> int:
-    try:
-        number = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None or not low <= number <= high:
-        raise InputError(f"{name}: expected {limits}, got {value!r}")
-    return number
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, (bool, int)) or value not in (0, 1):
-        raise InputError(f"{name}: expected True or False, got {value!r}")
-    return bool(value)
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{name}: expected a string, got {type(value).__name__}")
-    return value
-
-
-def _one_of(choices: tuple[str, ...]) -> Check:
-    def check(name: str, value: object) -> str:
-        if value not in choices:
-            raise InputError(
-                f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}"
-            )
-        return str(value)
-
-    return check
-
-
-def _device(name: str, value: object) -> str:
-    from taper_runtime.device import parse_device
-
-    return str(parse_device(value))
-
-
-def _isa(name: str, value: object) -> str | None:
-    return None if value is None else _text(name, value)
-
-
-def _limits(name: str, value: object) -> Limits:
-    return check_limits(value)
-
-
-def _seed(name: str, value: object) -> int | None:
-    return check_seed(value)
-
-
-def _member(kind: type[_Enum]) -> Check:
-    def check(name: str, value: object) -> _Enum:
-        if not isinstance(value, kind):
-            raise InputError(f"{name}: expected a member of {kind.__name__}, got {value!r}")
-        return value
-
-    return check
-
-
-def _mode(name: str, value: object) -> ExecutionMode:
-    modes = {"sequential": ExecutionMode.ORT_SEQUENTIAL, "parallel": ExecutionMode.ORT_PARALLEL}
-    if isinstance(value, str) and value in modes:
-        return modes[value]
-    if not isinstance(value, ExecutionMode):
-        raise InputError(
-            f"{name}: expected a member of ExecutionMode, 'sequential' or 'parallel', got {value!r}"
-        )
-    return value
 
 
 class _Options:
     """Fields with a check each; the names that ONNX Runtime has beside them have a reason each."""
 
-    _fields: ClassVar[Mapping[str, tuple[object, Check]]]  #: default and check by name
+    _fields: ClassVar[Mapping[str, tuple[object, values.Check]]]  #: default and check by name
     _refused: ClassVar[Mapping[str, str]]  #: why a name of ONNX Runtime is none here
     _entries: dict[str, str]
 
@@ -212,7 +85,7 @@ class _Options:
         return made
 
     def _add_entry(self, key: str, value: str) -> None:
-        self._entries[_text("key", key)] = _text(f"entry {key!r}", value)
+        self._entries[values.text("key", key)] = values.text(f"entry {key!r}", value)
 
     def _get_entry(self, key: str) -> str:
         if key not in self._entries:
@@ -224,87 +97,6 @@ _NO_FREE_DIMS = "sizes are fixed at export: export with dynamic_shapes that leav
 _NO_WEIGHTS = "a plan carries its weights: export the module with them"
 _NO_PROVIDERS = "providers are given to the session"
 _NO_LIBRARY = "taper_runtime.load_kernels loads kernels of others"
-_NO_DELEGATES: Mapping[str, type[Delegate] | None] = MappingProxyType({})
-
-
-class MemoryPlanning(NamedTuple):
-    """How the memory of tensors is laid out.
-
-    The algorithm, the interval and what follows are about tensors whose sizes a run finds out, that
-    cross to where those sizes are known; ``enabled`` is about all.
-
-    Attributes
-    ----------
-    enabled : bool
-        Whether tensors that are not needed at the same time share memory. Else each has memory of
-        its own: results are the same, a run takes more of it.
-    algorithm : str
-        ``"bump"``, where nothing shares memory, ``"greedy_by_size"``, ``"disjoint_groups"``, or
-        ``"best"``, the smallest that is known.
-    interval_s : float
-        Seconds between two looks at whether a tensor has become larger than ever.
-    deallocate_between_runs : bool
-        Whether a run gives its memory back to the system.
-    """
-
-    enabled: bool = True
-    algorithm: str = "best"
-    interval_s: float = 5.0
-    deallocate_between_runs: bool = True
-
-
-def _planning(name: str, value: object) -> MemoryPlanning:
-    if not isinstance(value, MemoryPlanning):
-        raise InputError(f"{name}: expected a SessionOptions.MemoryPlanning, got {value!r}")
-    for field in ("enabled", "deallocate_between_runs"):
-        _flag(f"{name}.{field}", getattr(value, field))
-    if value.algorithm not in ALGORITHMS:
-        raise InputError(
-            f"{name}.algorithm: expected one of {', '.join(ALGORITHMS)}, got {value.algorithm!r}"
-        )
-    interval = value.interval_s
-    if type(interval) not in (int, float) or not 0 < interval < _LONGEST_INTERVAL_S:
-        raise InputError(f"{name}.interval_s: expected seconds, more than 0, got {interval!r}")
-    return value
-
-
-_MemoryPlanning = MemoryPlanning
-
-
-def _runs(name: str, value: object) -> int:
-    return _whole(name, value, 1, MAX_THREADS, "a number of at least 1")
-
-
-def _frames(name: str, value: object) -> int:
-    return _whole(name, value, 0, MAX_THREADS, "a number of at least 0")
-
-
-def _interval(name: str, value: object) -> float:
-    return _seconds(name, value, _LONGEST_INTERVAL_S)
-
-
-def _timeout(name: str, value: object) -> float | None:
-    return None if value is None else _seconds(name, value, _LONGEST_TIMEOUT_S)
-
-
-def _seconds(name: str, value: object, most: float) -> float:
-    if type(value) not in (int, float) or not 0 < value <= most:  # type: ignore[operator]
-        raise InputError(f"{name}: expected seconds, more than 0, at most {most:g}, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
-    from collections.abc import Mapping
-
-    from taper_runtime.delegates import Delegate
-
-    if not isinstance(value, Mapping):
-        raise InputError(f"{name}: expected classes by backend, got {value!r}")
-    for backend, kind in value.items():
-        is_delegate = isinstance(kind, type) and issubclass(kind, Delegate)
-        if not (isinstance(backend, str) and (kind is None or is_delegate)):
-            raise InputError(f"{name}: expected subclasses of Delegate by name, got {kind!r}")
-    return MappingProxyType(dict(value))
 
 
 class SessionOptions(_Options):
@@ -394,7 +186,7 @@ class SessionOptions(_Options):
         On reading or assigning a name that is no field, an AttributeError that names the nearest.
     """
 
-    MemoryPlanning: ClassVar[type[MemoryPlanning]] = MemoryPlanning
+    MemoryPlanning: ClassVar[type[values.MemoryPlanning]] = values.MemoryPlanning
 
     intra_op_num_threads: int
     strict_native: bool
@@ -403,7 +195,7 @@ class SessionOptions(_Options):
     isa: str | None
     load_mode: str
     limits: Limits
-    memory_planning: _MemoryPlanning
+    memory_planning: values.MemoryPlanning
     delegates: Mapping[str, type[Delegate] | None]
     allow_native_code: bool
     runtime_const_folding: bool
@@ -428,39 +220,39 @@ class SessionOptions(_Options):
     log_verbosity_level: int
 
     _fields = {  # noqa: RUF012 - a mapping that nobody changes
-        "intra_op_num_threads": (0, _threads),
-        "strict_native": (False, _flag),
-        "executor": (EXECUTORS[0], _one_of(EXECUTORS)),
-        "device": (CPU_DEVICE, _device),
-        "isa": (None, _isa),
-        "load_mode": (LOAD_MODES[0], _one_of(LOAD_MODES)),
-        "limits": (Limits(), _limits),
-        "memory_planning": (MemoryPlanning(), _planning),
-        "delegates": (_NO_DELEGATES, _delegates),
-        "allow_native_code": (False, _flag),
-        "runtime_const_folding": (False, _flag),
-        "max_concurrent_runs": (8, _runs),
-        "min_frames": (1, _frames),
-        "frame_cleanup": (True, _flag),
-        "frame_cleanup_interval_s": (600.0, _interval),
-        "seed": (None, _seed),
-        "enable_profiling": (False, _flag),
-        "profile_file_prefix": ("taper_profile", _text),
-        "log_severity_level": (-1, _severity),
-        "logid": ("", _text),
+        "intra_op_num_threads": (0, values.threads),
+        "strict_native": (False, values.flag),
+        "executor": (EXECUTORS[0], values.one_of(EXECUTORS)),
+        "device": (CPU_DEVICE, values.device),
+        "isa": (None, values.isa),
+        "load_mode": (LOAD_MODES[0], values.one_of(LOAD_MODES)),
+        "limits": (Limits(), values.limits),
+        "memory_planning": (MemoryPlanning(), values.planning),
+        "delegates": (MappingProxyType({}), values.delegates),
+        "allow_native_code": (False, values.flag),
+        "runtime_const_folding": (False, values.flag),
+        "max_concurrent_runs": (8, values.runs),
+        "min_frames": (1, values.frames),
+        "frame_cleanup": (True, values.flag),
+        "frame_cleanup_interval_s": (600.0, values.interval),
+        "seed": (None, values.seed),
+        "enable_profiling": (False, values.flag),
+        "profile_file_prefix": ("taper_profile", values.text),
+        "log_severity_level": (-1, values.severity),
+        "logid": ("", values.text),
         "graph_optimization_level": (
             GraphOptimizationLevel.ORT_ENABLE_ALL,
-            _member(GraphOptimizationLevel),
+            values.member(GraphOptimizationLevel),
         ),
-        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, _mode),
-        "execution_order": (ExecutionOrder.DEFAULT, _member(ExecutionOrder)),
-        "inter_op_num_threads": (0, _threads),
-        "enable_cpu_mem_arena": (True, _flag),
-        "enable_mem_pattern": (True, _flag),
-        "enable_mem_reuse": (True, _flag),
-        "use_deterministic_compute": (False, _flag),
-        "use_per_session_threads": (True, _flag),
-        "log_verbosity_level": (0, _verbosity),
+        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, values.mode),
+        "execution_order": (ExecutionOrder.DEFAULT, values.member(ExecutionOrder)),
+        "inter_op_num_threads": (0, values.threads),
+        "enable_cpu_mem_arena": (True, values.flag),
+        "enable_mem_pattern": (True, values.flag),
+        "enable_mem_reuse": (True, values.flag),
+        "use_deterministic_compute": (False, values.flag),
+        "use_per_session_threads": (True, values.flag),
+        "log_verbosity_level": (0, values.verbosity),
     }
     _refused = {  # noqa: RUF012
         "optimized_model_filepath": "nothing is optimized at load; Plan.save writes a plan",
@@ -542,13 +334,13 @@ class RunOptions(_Options):
     only_execute_path_to_fetches: bool
 
     _fields = {  # noqa: RUF012
-        "seed": (None, _seed),
-        "terminate": (False, _flag),
-        "timeout_s": (None, _timeout),
-        "log_severity_level": (-1, _severity),
-        "logid": ("", _text),
-        "log_verbosity_level": (0, _verbosity),
-        "only_execute_path_to_fetches": (False, _flag),
+        "seed": (None, values.seed),
+        "terminate": (False, values.flag),
+        "timeout_s": (None, values.timeout),
+        "log_severity_level": (-1, values.severity),
+        "logid": ("", values.text),
+        "log_verbosity_level": (0, values.verbosity),
+        "only_execute_path_to_fetches": (False, values.flag),
     }
     _refused = {  # noqa: RUF012
         "add_active_adapter": "a plan has no adapters: export the module with its adapter merged",

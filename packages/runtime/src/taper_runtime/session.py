@@ -16,7 +16,8 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
-from taper_runtime.options import CPU_DEVICE, ExecutionMode, RunOptions, SessionOptions
+from taper_runtime.option_values import CPU_DEVICE, ExecutionMode
+from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.features import has_delegates
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import Dispatch, choose_providers, computing

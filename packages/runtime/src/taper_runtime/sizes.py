@@ -19,10 +19,20 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.errors import OpError
+from taper_runtime.polynomials import (
+    Atom,
+    FrozenTerms,
+    Terms,
+    add,
+    divide_product,
+    format_terms,
+    lower_bound,
+    multiply,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     _Int = int
 else:
@@ -35,17 +45,12 @@ MAX_SIZE = 2**48
 UNBOUNDED = 2**31 - 1
 
 #: Values that a size expression may have when it is evaluated: signed 64-bit integers.
-_LOW, _HIGH = -(2**63), 2**63 - 1
-
-#: Products in one expression, and atoms in one product.
-MAX_TERMS, MAX_DEGREE = 200, 60
+LOW, HIGH = -(2**63), 2**63 - 1
 
 #: Quotients in one expression that its bounds look into.
 _MAX_QUOTIENTS = 4
 
 FUNCTIONS = ("floordiv", "min", "max")
-
-_Terms = dict[tuple["Atom", ...], int]
 
 
 class UndecidedError(OpError):
@@ -62,40 +67,6 @@ class UndecidedError(OpError):
         self.size = size
 
 
-class Atom:
-    """A size variable (``function`` is empty, ``text`` its name) or a call.
-
-    Attributes
-    ----------
-    text : str
-        Canonical: atoms are equal where their texts are.
-    function : str
-        One of :data:`FUNCTIONS`, or empty.
-    args : tuple of sizes
-        Of a variable: an expression that it never exceeds, where one is known.
-    low, high : int
-        Its value is between them, both included.
-    """
-
-    __slots__ = ("args", "function", "high", "low", "text")
-
-    def __init__(self, text: str, function: str, args: tuple[int, ...], low: int, high: int):
-        self.text = text
-        self.function = function
-        self.args = args
-        self.low = low
-        self.high = high
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Atom) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __lt__(self, other: Atom) -> bool:
-        return self.text < other.text
-
-
 def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Compute an operation on a size and another once: the layers of a model repeat it.
 
@@ -107,9 +78,9 @@ def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         if not _is_size(other):
             return NotImplemented
         key = (operation, other)
-        result = self._results.get(key)
+        result = self.results.get(key)
         if result is None:
-            result = self._results[key] = operation(self, other)
+            result = self.results[key] = operation(self, other)
         return result
 
     return remembered
@@ -122,16 +93,18 @@ class Size(_Int):
     ----------
     terms : tuple of (tuple of Atom, int)
         Products and their factors, in canonical order: no factor is 0, no product stands twice.
+    results : dict
+        What operations on it gave, by operation and operand.
     """
 
-    __slots__ = ("_bounds", "_hash", "_results", "_text", "terms")
+    __slots__ = ("_bounds", "_hash", "_text", "results", "terms")
 
     def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
         self.terms = tuple(terms)
-        self._text = _format(self.terms)
+        self._text = format_terms(self.terms)
         self._hash = hash(self._text)
         self._bounds: tuple[int, int] | None = None
-        self._results: dict[Any, int] = {}
+        self.results: dict[Any, int] = {}
 
     def __repr__(self) -> str:
         return self._text
@@ -166,14 +139,7 @@ class Size(_Int):
 
     @_once
     def __mul__(self, other: int) -> Any:
-        product: _Terms = {}
-        for atoms, factor in _terms(self):
-            for more, other_factor in _terms(other):
-                key = tuple(sorted(atoms + more))
-                product[key] = product.get(key, 0) + factor * other_factor
-                if len(product) > MAX_TERMS or len(key) > MAX_DEGREE:
-                    raise OpError(f"a size expression of more than {MAX_TERMS} terms")
-        return _make(product)
+        return _make(multiply(_terms(self), _terms(other)))
 
     __rmul__ = __mul__
 
@@ -223,7 +189,7 @@ def variable(name: str, low: int, high: int) -> int:
     if low == high:
         return low
     limits = () if is_static(high) else (high,)
-    return _of_atom(Atom(name, "", limits, low, min(bounds(high)[1], MAX_SIZE)))
+    return of_atom(Atom(name, "", limits, low, min(bounds(high)[1], MAX_SIZE)))
 
 
 def range_of(atom: Atom) -> tuple[int, int]:
@@ -231,55 +197,7 @@ def range_of(atom: Atom) -> tuple[int, int]:
     return atom.low, atom.args[0] if atom.args else atom.high
 
 
-def assuming_nonempty(shape: Iterable[int]) -> Callable[[int], int]:
-    """Return a function that rewrites sizes by what follows from ``shape`` having elements.
-
-    What is said of where a tensor lies is said of its elements, so it need not hold where there are
-    none: a variable that is a factor of a dim is then 1 or more.
-    """
-    varying = [size for size in shape if isinstance(size, Size)]
-    if not varying:
-        return unchanged
-    factors = frozenset(
-        atom.text
-        for size in varying
-        if len(size.terms) == 1
-        for atom in size.terms[0][0]
-        if not atom.function and atom.low < 1
-    )
-    if not factors:
-        return unchanged
-
-    def assume(size: int) -> int:
-        if not isinstance(size, Size):
-            return size
-        key = (assuming_nonempty, factors)  # once, as other operations: layers repeat it
-        result = size._results.get(key)
-        if result is None:
-            result = _substitute(size, lambda atom: _raised(atom, factors))
-            size._results[key] = result
-        return result
-
-    return assume
-
-
-def unchanged(size: int) -> int:
-    """Return ``size``: what :func:`assuming_nonempty` makes of sizes of which none may be 0."""
-    return size
-
-
-def _raised(atom: Atom, factors: Collection[str]) -> int:
-    low = max(atom.low, 1) if atom.text in factors else atom.low
-    return _of_atom(Atom(atom.text, "", atom.args, low, atom.high))
-
-
-def ranged(size: int, known: Mapping[str, int]) -> int:
-    """Return ``size`` with these variables, of other ranges, in place of those of their names."""
-    result: int = _substitute(size, lambda atom: known.get(atom.text, _of_atom(atom)))
-    return result
-
-
-def _substitute(size: Any, variable: Callable[[Atom], int]) -> Any:
+def replace_variables(size: Any, variable: Callable[[Atom], int]) -> Any:
     """Return ``size`` with ``variable(atom)`` in place of each variable."""
     if not isinstance(size, Size):
         return size
@@ -288,7 +206,7 @@ def _substitute(size: Any, variable: Callable[[Atom], int]) -> Any:
         product: Any = factor
         for atom in atoms:
             if atom.function:
-                a, b = (_substitute(arg, variable) for arg in atom.args)
+                a, b = (replace_variables(arg, variable) for arg in atom.args)
                 product = product * CALLS[atom.function](a, b)
             else:
                 product = product * variable(atom)
@@ -353,42 +271,6 @@ def linear(size: int) -> tuple[str, int, int] | None:
     return atoms[0].text, factor, rest[0][1] if rest else 0
 
 
-def size_at(size: int, values: Mapping[str, int]) -> int:
-    """Return the number that ``size`` is for these values of its variables.
-
-    Raises
-    ------
-    InputError
-        If it, or something on the way to it, does not fit 64 bits, or a divisor is less than 1.
-    """
-    if not isinstance(size, Size):
-        return size
-    total = 0
-    for atoms, factor in _terms(size):
-        product = factor
-        for atom in atoms:
-            product = _checked(product * _evaluate_atom(atom, values), size)
-        total = _checked(total + product, size)
-    return total
-
-
-def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
-    if not atom.function:
-        return values[atom.text]
-    a, b = (size_at(arg, values) for arg in atom.args)
-    if atom.function == "floordiv":
-        if b < 1:  # where a variable is 0
-            raise InputError(f"sizes of the inputs: {atom.text} divides by {b}")
-        return a // b
-    return min(a, b) if atom.function == "min" else max(a, b)
-
-
-def _checked(value: int, size: int) -> int:
-    if not _LOW <= value <= _HIGH:
-        raise InputError(f"sizes of the inputs: {size} exceeds 64 bits")
-    return value
-
-
 def is_name(text: str) -> bool:
     """Whether ``text`` can name a size variable."""
     return text.isascii() and text.isidentifier() and len(text) <= 100 and text not in FUNCTIONS
@@ -401,17 +283,17 @@ def _is_size(value: object) -> bool:
     return isinstance(value, Size) or type(value) is int
 
 
-def _terms(size: Any) -> tuple[tuple[tuple[Atom, ...], int], ...]:
+def _terms(size: Any) -> FrozenTerms:
     if isinstance(size, Size):
         return size.terms
     return (((), size),) if size else ()
 
 
-def _make(terms: _Terms) -> int:
+def _make(terms: Terms) -> int:
     kept = [(atoms, factor) for atoms, factor in terms.items() if factor]
     if not kept:
         return 0
-    if any(not _LOW <= factor <= _HIGH for _, factor in kept):
+    if any(not LOW <= factor <= HIGH for _, factor in kept):
         raise OpError("a size expression with a factor beyond 64 bits")
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
@@ -419,17 +301,15 @@ def _make(terms: _Terms) -> int:
     return Size(kept)
 
 
-def _of_atom(atom: Atom) -> int:
+def of_atom(atom: Atom) -> int:
+    """Return an atom as a size."""
     return Size((((atom,), 1),))
 
 
 def _sum(a: Any, b: Any, sign: int) -> Any:
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
-    total = dict(_terms(a))
-    for atoms, factor in _terms(b):
-        total[atoms] = total.get(atoms, 0) + sign * factor
-    return _make(total)
+    return _make(add(_terms(a), _terms(b), sign))
 
 
 def _floordiv(a: Any, b: Any) -> Any:
@@ -443,12 +323,12 @@ def _floordiv(a: Any, b: Any) -> Any:
     if bounds(b)[0] < 1:
         raise UndecidedError(f"{a} // {b}: the divisor may be less than 1", b)
     divisor = _terms(b)
-    quotient: _Terms = {}
-    rest: _Terms = {}
+    quotient: Terms = {}
+    rest: Terms = {}
     if len(divisor) == 1:
         ((atoms, factor),) = divisor
         for term, amount in _terms(a):
-            left = _without(term, atoms)
+            left = divide_product(term, atoms)
             whole, part = divmod(amount, factor)
             if left is None:
                 rest[term] = amount
@@ -463,7 +343,7 @@ def _floordiv(a: Any, b: Any) -> Any:
     remainder = _make(rest)
     if is_static(b) and (inner := _inner_division(remainder)):
         x, m = inner.args
-        return _make(quotient) + _floordiv(x + m * (remainder - _of_atom(inner)), m * b)
+        return _make(quotient) + _floordiv(x + m * (remainder - of_atom(inner)), m * b)
     low, high = bounds(remainder)
     if low >= 0 and bounds(b - remainder)[0] > 0:
         return _make(quotient)
@@ -474,18 +354,18 @@ def _floordiv(a: Any, b: Any) -> Any:
     if min(corners) == max(corners):
         return _make(quotient) + corners[0]
     text = f"floordiv({remainder}, {b})"
-    return _make(quotient) + _of_atom(
+    return _make(quotient) + of_atom(
         Atom(text, "floordiv", (remainder, b), min(corners), max(corners))
     )
 
 
-def _divide_by_sum(a: Any, b: Any) -> tuple[_Terms, _Terms]:
+def _divide_by_sum(a: Any, b: Any) -> tuple[Terms, Terms]:
     """Return quotient and remainder of a division by ``b``'s first term, as of polynomials."""
     (atoms, factor), *_ = _terms(b)
-    quotient: _Terms = {}
+    quotient: Terms = {}
     rest = a
     for _ in range(_MAX_QUOTIENTS):
-        parts = ((_without(term, atoms), amount // factor) for term, amount in _terms(rest))
+        parts = ((divide_product(term, atoms), amount // factor) for term, amount in _terms(rest))
         found = next(((left, whole) for left, whole in parts if left is not None and whole), None)
         if found is None:
             return quotient, dict(_terms(rest))
@@ -504,16 +384,6 @@ def _inner_division(size: int) -> Atom | None:
     return None
 
 
-def _without(atoms: tuple[Atom, ...], fewer: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
-    """Return the product ``atoms`` divided by the product ``fewer``; None if it does not divide."""
-    left = list(atoms)
-    for atom in fewer:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
-
-
 def _extreme(function: str, a: int, b: int) -> int:
     for smaller, larger in ((a, b), (b, a)):  # the ranges may tell one way round and not the other
         try:
@@ -526,7 +396,7 @@ def _extreme(function: str, a: int, b: int) -> int:
     (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
     text = f"{function}({first}, {second})"
     low, high = choose(a_low, b_low), choose(a_high, b_high)
-    return _of_atom(Atom(text, function, (first, second), low, high))
+    return of_atom(Atom(text, function, (first, second), low, high))
 
 
 def _is_at_least(a: Any, b: Any) -> Any:
@@ -548,7 +418,7 @@ def _least(size: Any) -> int:
     when each is as small or as large as it can be. In the same way a variable that is subtracted is
     its limit less a rest, where it has one.
     """
-    low = _low(_terms(size))
+    low = lower_bound(_terms(size))
     if instead := _without_extreme(size):
         low = max(low, *(bounds(each)[0] for each in instead))
     for _ in range(_MAX_QUOTIENTS):
@@ -562,7 +432,7 @@ def _least(size: Any) -> int:
             size = _with_rest(size, limited)
         except OpError:
             break
-        low = max(low, _low(_terms(size)))
+        low = max(low, lower_bound(_terms(size)))
     common = gcd(*(factor for _, factor in _terms(size)))
     scale = 1
     for _ in range(_MAX_QUOTIENTS):
@@ -577,7 +447,7 @@ def _least(size: Any) -> int:
     if scale == 1:
         return low
     # a whole number of ``common``
-    return max(low, common * -(-_low(_terms(size)) // (scale * common)))
+    return max(low, common * -(-lower_bound(_terms(size)) // (scale * common)))
 
 
 def _without_extreme(size: Any) -> list[int]:
@@ -591,7 +461,7 @@ def _without_extreme(size: Any) -> list[int]:
             continue
         (atom,) = atoms
         if atom.function == ("max" if factor > 0 else "min"):
-            rest = size - factor * _of_atom(atom)
+            rest = size - factor * of_atom(atom)
             return [rest + factor * arg for arg in atom.args]
     return []
 
@@ -600,13 +470,13 @@ def _with_rest(size: Any, limited: Atom) -> Any:
     """Return ``size`` with a variable written as its limit less a rest."""
     (limit,) = limited.args
     rest = Atom(f"{limited.text} rest", "", (), 0, max(bounds(limit)[1] - limited.low, 0))
-    return _substitute(size, lambda a: limit - _of_atom(rest) if a == limited else _of_atom(a))
+    return replace_variables(size, lambda a: limit - of_atom(rest) if a == limited else of_atom(a))
 
 
 def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
     """Return ``size`` times a number, with the remainder in place of the quotient; that number."""
     numerator, divisor = quotient.args
-    remainder = _of_atom(Atom(f"{quotient.text} remainder", "", (), 0, divisor - 1))
+    remainder = of_atom(Atom(f"{quotient.text} remainder", "", (), 0, divisor - 1))
     powers = [atoms.count(quotient) for atoms, _ in _terms(size)]
     most = max(powers)
     total: Any = 0
@@ -621,42 +491,3 @@ def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
 
 def _divides(atom: Atom) -> bool:
     return atom.function == "floordiv" and is_static(atom.args[1])
-
-
-def _low(terms: tuple[tuple[tuple[Atom, ...], int], ...]) -> int:
-    """Return a number that the sum of ``terms`` is never less than.
-
-    Each atom is written as its least value plus a rest that is not negative. What becomes of
-    ``s * t - s`` with s, t >= 1 then has no negative term; as they are, its terms tell nothing.
-    """
-    shifted: _Terms = {}
-    for atoms, factor in terms:
-        parts: _Terms = {(): factor}
-        for atom in atoms:
-            grown: _Terms = {}
-            for rests, amount in parts.items():
-                for key, value in ((rests, amount * atom.low), ((*rests, atom), amount)):
-                    grown[key] = grown.get(key, 0) + value
-            parts = grown
-            if len(parts) > MAX_TERMS:
-                raise OpError(f"a product of more than {MAX_TERMS} terms")
-        for rests, amount in parts.items():
-            shifted[rests] = shifted.get(rests, 0) + amount
-    low = shifted.pop((), 0)
-    for rests, amount in shifted.items():
-        if amount < 0:
-            for atom in rests:
-                amount *= atom.high - atom.low
-            low += amount
-    return low
-
-
-def _format(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> str:
-    text = ""
-    for atoms, factor in terms:
-        parts = [atom.text for atom in atoms]
-        if abs(factor) != 1 or not parts:
-            parts.insert(0, str(abs(factor)))
-        sign = "-" if factor < 0 else "+"
-        text += (f" {sign} " if text else sign.strip("+")) + "*".join(parts)
-    return text

@@ -32,7 +32,8 @@ from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.errors import OpError
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import broadcast
-from taper_runtime.sizes import UNBOUNDED, bounds, largest, linear, size_at, smallest, variable
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import UNBOUNDED, bounds, largest, linear, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

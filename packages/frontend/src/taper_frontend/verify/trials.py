@@ -22,7 +22,7 @@ from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.trees import leaves
 from taper_runtime.providers import CPU
 from taper_runtime.session import InferenceSession
-from taper_runtime.sizes import size_at
+from taper_runtime.size_values import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,11 +11,12 @@ import numpy as np
 from taper_runtime.cli.parser import did_you_mean
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
-from taper_runtime.options import EXECUTORS, SessionOptions
+from taper_runtime.option_values import EXECUTORS
+from taper_runtime.options import SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.weights import completed
 from taper_runtime.session import InferenceSession
-from taper_runtime.sizes import size_at
+from taper_runtime.size_values import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

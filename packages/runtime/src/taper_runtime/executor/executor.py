@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from taper_runtime.errors import UnsupportedOpError
 from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
-from taper_runtime.options import MemoryPlanning
+from taper_runtime.option_values import MemoryPlanning
 from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.sizes import UNBOUNDED, size_at
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import UNBOUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

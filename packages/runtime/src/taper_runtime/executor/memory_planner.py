@@ -17,7 +17,7 @@ from taper_runtime.plan.liveness import Block
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from taper_runtime.options import MemoryPlanning
+    from taper_runtime.option_values import MemoryPlanning
 
 
 class Layout(NamedTuple):

@@ -9,7 +9,7 @@ from taper_runtime.sizes import Size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from taper_runtime.sizes import Atom
+    from taper_runtime.polynomials import Atom
 
 
 class SizeTable:

@@ -14,7 +14,7 @@ from taper_runtime.executor.inputs import bind_inputs, check_measured
 from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.stages import cut
-from taper_runtime.sizes import size_at
+from taper_runtime.size_values import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from taper_runtime.format.plain import from_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits
 from taper_runtime.ops import REGISTRY
-from taper_runtime.options import LOAD_MODES
+from taper_runtime.option_values import LOAD_MODES
 from taper_runtime.plan.checks import (
     ALIGNMENT,
     MAX_BLOCK_DEPTH,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import InputError
-from taper_runtime.sizes import UNBOUNDED, Size, linear, size_at, variables
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import UNBOUNDED, Size, linear, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.sizes import UndecidedError, assuming_nonempty, unchanged
+from taper_runtime.size_values import assuming_nonempty, unchanged
+from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Placement, TensorSpec

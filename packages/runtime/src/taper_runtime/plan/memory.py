@@ -24,7 +24,8 @@ from taper_runtime.plan.extents import Extent, extent_of
 from taper_runtime.plan.liveness import NEVER
 from taper_runtime.plan.occupancy import Occupancy
 from taper_runtime.plan.specialize import substitute
-from taper_runtime.sizes import Size, assuming_nonempty
+from taper_runtime.size_values import assuming_nonempty
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -8,7 +8,8 @@ from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
-from taper_runtime.sizes import Size, ranged, size_at, unchanged, variable
+from taper_runtime.size_values import ranged, size_at, unchanged
+from taper_runtime.sizes import Size, variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

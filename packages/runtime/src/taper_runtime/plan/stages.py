@@ -11,7 +11,7 @@ from taper_runtime.sizes import Size, variables
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from taper_runtime.sizes import Atom
+    from taper_runtime.polynomials import Atom
 
 
 class Stage(NamedTuple):

@@ -14,7 +14,8 @@ from taper_runtime.errors import InternalError
 from taper_runtime.ops.opdef import Signature, TensorType
 from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
 from taper_runtime.plan.plan import TensorSpec
-from taper_runtime.sizes import Size, size_at, variables
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

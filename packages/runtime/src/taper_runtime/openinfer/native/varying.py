@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_runtime.sizes import UNBOUNDED, Size, size_at, variable
+from taper_runtime.size_values import size_at
+from taper_runtime.sizes import UNBOUNDED, Size, variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
