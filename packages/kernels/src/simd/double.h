@@ -101,7 +101,7 @@ D_INLINE double d_log_sum(double u, double lost) {
     p = d_fma(p, z, 2.0 / 7);
     p = d_fma(p, z, 2.0 / 5);
     p = d_fma(p, z, 2.0 / 3) * z;
-    /* 2 s = f - s f, so that f itself is not rounded; ln 2 in two parts, e times the first exact. */
+    /* 2 s = f - s f: f itself is not rounded. ln 2 in two parts, e times the first exact. */
     const double tail = d_fma(s, f - p, e * -0x1.ef35793c7673p-45);
     return d_fma(e, 0x1.62e42fefa38p-1, f - tail);
 }
