@@ -10,6 +10,7 @@
 #include "common/tensor.h"
 #include "isa/isa.h"
 #include "map/program.h"
+#include "simd/double.h"
 #include "simd/narrow.h"
 #include "simd/math.h"
 #include "simd/simd.h"

@@ -1,6 +1,6 @@
 /*
- * float64 micro-ops, as plain C loops; exponentials, sines and cosines in a form that compilers
- * vectorise, the other functions through libm.
+ * float64 micro-ops, as plain C loops: functions of simd/double.h, which compilers vectorise, the
+ * others through libm.
  */
 
 C_UNARY(f64_neg, double, double, -a)
@@ -19,17 +19,14 @@ C_UNARY(f64_isnan, uint8_t, double, a != a)
 C_UNARY(f64_isinf, uint8_t, double, fabs(a) > DBL_MAX)
 C_UNARY(f64_logical_not, uint8_t, double, a == 0)
 C_UNARY_CALL(f64_expm1, double, double, expm1(a))
-C_UNARY_CALL(f64_log, double, double, log(a))
 C_UNARY_CALL(f64_log2, double, double, log2(a))
 C_UNARY_CALL(f64_log10, double, double, log10(a))
-C_UNARY_CALL(f64_log1p, double, double, log1p(a))
 C_UNARY_CALL(f64_tan, double, double, tan(a))
 C_UNARY_CALL(f64_asin, double, double, asin(a))
 C_UNARY_CALL(f64_acos, double, double, acos(a))
 C_UNARY_CALL(f64_atan, double, double, atan(a))
 C_UNARY_CALL(f64_sinh, double, double, sinh(a))
 C_UNARY_CALL(f64_cosh, double, double, cosh(a))
-C_UNARY_CALL(f64_tanh, double, double, tanh(a))
 C_UNARY_CALL(f64_asinh, double, double, asinh(a))
 C_UNARY_CALL(f64_acosh, double, double, acosh(a))
 C_UNARY_CALL(f64_atanh, double, double, atanh(a))
@@ -88,18 +85,20 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
 
 /* ---- in a form that compilers vectorise ---- */
 
-/* Block by block: where an element lies beyond limit or is no number, all go through libm. */
-#define C_WITHIN(name, limit, expr, exact)                                                         \
+/* Block by block: where one element `a` is not within, all go through libm. */
+#define C_WITHIN(name, within, expr, exact)                                                        \
     static void name(void *out, const program_operand *in, int64_t n) {                            \
         enum { BLOCK = 64 };                                                                       \
         double *r = out;                                                                           \
         const double *p = in[0].data;                                                              \
         for (int64_t begin = 0; begin < n; begin += BLOCK, r += BLOCK, p += BLOCK) {               \
             const int64_t block = n - begin < BLOCK ? n - begin : BLOCK;                           \
-            bool within = true;                                                                    \
-            for (int64_t i = 0; i < block; i++)                                                    \
-                within &= fabs(p[i]) <= limit;                                                     \
-            if (within)                                                                            \
+            int64_t others = 0;                                                                    \
+            for (int64_t i = 0; i < block; i++) {                                                  \
+                const double a = p[i];                                                             \
+                others += within ? 0 : 1;                                                          \
+            }                                                                                      \
+            if (others == 0)                                                                       \
                 C_INDEPENDENT                                                                      \
             for (int64_t i = 0; i < block; i++) {                                                  \
                 const double a = p[i];                                                             \
@@ -112,63 +111,12 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
         }                                                                                          \
     }
 
-/* e^x for |x| <= EXP_LIMIT, where it is a normal number. x = n ln 2 + r, ln 2 in two parts, n times
- * the first exact. Taylor's series for |r| <= ln 2 / 2: what is left out is below 2^-57. */
-#define EXP_LIMIT 708.0
-static inline double exp_within(double x) {
-    const double shift = 0x1.8p52, shifted = x * 0x1.71547652b82fep+0 + shift;
-    const double n = shifted - shift; /* rounded */
-    const double r = x - n * 0x1.62e42fefa38p-1 - n * 0x1.ef35793c7673p-45;
-    double p = 1.0 / 6227020800;
-    p = p * r + 1.0 / 479001600;
-    p = p * r + 1.0 / 39916800;
-    p = p * r + 1.0 / 3628800;
-    p = p * r + 1.0 / 362880;
-    p = p * r + 1.0 / 40320;
-    p = p * r + 1.0 / 5040;
-    p = p * r + 1.0 / 720;
-    p = p * r + 1.0 / 120;
-    p = p * r + 1.0 / 24;
-    p = p * r + 1.0 / 6;
-    p = p * r * r * r + 0.5 * r * r + r + 1;
-    uint64_t bits, exponent; /* of 2^n: the last bits of shifted */
-    memcpy(&exponent, &shifted, sizeof exponent);
-    memcpy(&bits, &p, sizeof bits);
-    bits += exponent << 52;
-    memcpy(&p, &bits, sizeof bits);
-    return p;
-}
-C_WITHIN(f64_exp, EXP_LIMIT, exp_within(a), exp(a))
-C_WITHIN(f64_sigmoid, EXP_LIMIT, 1 / (1 + exp_within(-a)), 1 / (1 + exp(-a)))
-C_WITHIN(f64_silu, EXP_LIMIT, a / (1 + exp_within(-a)), a / (1 + exp(-a)))
-
-/* sin(x + quadrants pi / 2) for 0 <= x <= TRIG_LIMIT. x = n pi / 2 + r; pi / 2 in parts of 33 bits,
- * n times the first two exact. Taylor's series for |r| <= pi / 4: what is left out is below 2^-58.
- */
-#define TRIG_LIMIT 0x1p20
-static inline double sin_of_quadrants(double x, double quadrants) {
-    const double n = rint(x * 0x1.45f306dc9c883p-1);
-    const double high = x - n * 0x1.921fb544p+0 - n * 0x1.0b4611a6p-34;
-    const double r = high - n * 0x1.3198a2e037073p-69, s = r * r;
-    double sine = 1.0 / 355687428096000, cosine = 1.0 / 20922789888000;
-    sine = sine * s - 1.0 / 1307674368000;
-    cosine = cosine * s - 1.0 / 87178291200;
-    sine = sine * s + 1.0 / 6227020800;
-    cosine = cosine * s + 1.0 / 479001600;
-    sine = sine * s - 1.0 / 39916800;
-    cosine = cosine * s - 1.0 / 3628800;
-    sine = sine * s + 1.0 / 362880;
-    cosine = cosine * s + 1.0 / 40320;
-    sine = sine * s - 1.0 / 5040;
-    cosine = cosine * s - 1.0 / 720;
-    sine = sine * s + 1.0 / 120;
-    cosine = cosine * s + 1.0 / 24;
-    sine = (sine * s - 1.0 / 6) * s * r + r;
-    cosine = cosine * s * s + (1 - 0.5 * s);
-    const double q = n + quadrants, quadrant = q - 4 * floor(0.25 * q);
-    const double value = quadrant == 1 || quadrant == 3 ? cosine : sine;
-    return quadrant >= 2 ? -value : value;
-}
-
-C_WITHIN(f64_sin, TRIG_LIMIT, copysign(1.0, a) * sin_of_quadrants(fabs(a), 0), sin(a))
-C_WITHIN(f64_cos, TRIG_LIMIT, sin_of_quadrants(fabs(a), 1), cos(a))
+C_WITHIN(f64_exp, fabs(a) <= D_EXP_LIMIT, d_exp(a), exp(a))
+C_WITHIN(f64_sigmoid, fabs(a) <= D_EXP_LIMIT, 1 / (1 + d_exp(-a)), 1 / (1 + exp(-a)))
+C_WITHIN(f64_silu, fabs(a) <= D_EXP_LIMIT, a / (1 + d_exp(-a)), a / (1 + exp(-a)))
+C_WITHIN(f64_tanh, a == a, d_tanh(a), tanh(a))
+C_WITHIN(f64_log, D_IS_NORMAL_POSITIVE(a), d_log(a), log(a))
+C_WITHIN(f64_log1p, D_IS_ABOVE_MINUS_ONE(a), copysign(d_log1p(a), a), log1p(a))
+C_WITHIN(f64_sin, fabs(a) <= D_TRIG_LIMIT, copysign(1.0, a) * d_sin_of_quadrants(fabs(a), 0),
+         sin(a))
+C_WITHIN(f64_cos, fabs(a) <= D_TRIG_LIMIT, d_sin_of_quadrants(fabs(a), 1), cos(a))
