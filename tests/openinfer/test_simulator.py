@@ -480,3 +480,17 @@ def test_importing_the_runtime_imports_none_of_this():
     program = "import sys, taper_runtime; print(any('openinfer' in name for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.parametrize("before", ["", "op add(x, x) >> x;"])
+def test_an_index_outside_is_told_in_the_words_of_the_program(before):
+    made = executor(
+        "dynamic { x: f32[2]; at: i64[1]; } volatile { y: f32[1]; } block entry {"
+        f" {before} op taper.INDEX_SELECT(x, at, axis=0) >> y; op add(y, y) >> y; }}"
+    )
+    with pytest.raises(StepError) as caught:
+        step(made, x=f32(1, 2), at=np.array([9]))
+    column = 75 + len(before)
+    assert str(caught.value) == (
+        f"1:{column}: op taper.INDEX_SELECT(x,at) >> y: expected indices in [-2, 2), got 9 to 9"
+    )

@@ -50,6 +50,25 @@ class InputError(TaperError, ValueError):
     """An array given to ``run`` does not fit the plan, or indexes outside a table."""
 
 
+class NodeInputError(InputError):
+    """The values that reach a node are none that it takes: an index outside a table, say.
+
+    Attributes
+    ----------
+    node : str
+        The node's output and op.
+    reason : str
+        What was expected and got.
+    """
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(node, reason)
+        self.node, self.reason = node, reason
+
+    def __str__(self) -> str:
+        return f"node {self.node}: {self.reason}"
+
+
 class StoppedError(TaperError):
     """A run was ended before its time: :attr:`RunOptions.terminate` was set."""
 

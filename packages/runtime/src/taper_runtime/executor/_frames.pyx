@@ -24,7 +24,7 @@ from taper_runtime.executor.taper cimport *
 
 import numpy as np
 
-from taper_runtime.errors import InputError, StoppedError
+from taper_runtime.errors import InputError, NodeInputError, StoppedError
 from taper_runtime.executor.inputs import check_input, check_output
 from taper_runtime.formats import decode
 
@@ -176,7 +176,7 @@ cdef class Frame(Slot):
                 )
             except InputError as found:
                 reason = str(found).removeprefix(f"{step.op.name}: ")
-        return InputError(f"node {step.label}: {reason}")
+        return NodeInputError(step.label, reason)
 
 
 cdef c_bool _poll(void *context) noexcept nogil:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import OpError
+from taper_runtime.errors import NodeInputError, OpError
 from taper_runtime.openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_runtime.openinfer.errors import OpenInferError, StepError
 from taper_runtime.openinfer.graph import describe
@@ -71,7 +71,8 @@ def run_all(instructions: Sequence[Instruction], frame: Frame) -> bool:
 def located(error: Exception, node: Node) -> StepError:
     """Return ``error`` as one that says at which node, unless it says so already."""
     if not isinstance(error, StepError):
-        return StepError(str(error), describe(node.kind), node.place)
+        text = error.reason if isinstance(error, NodeInputError) else str(error)
+        return StepError(text, describe(node.kind), node.place)
     if not error.node:
         error.node, error.place = describe(node.kind), node.place
     return error
