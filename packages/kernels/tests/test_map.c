@@ -270,6 +270,42 @@ static void double_ops(void) {
     }
 }
 
+/* Set element i of a float32 or float64 vector. */
+static void put(const taper_tensor *x, int64_t i, double value) {
+    if (x->dtype == TAPER_FLOAT64)
+        ((double *)x->data)[i] = value;
+    else
+        ((float *)x->data)[i] = (float)value;
+}
+
+/* The bits of an element do not depend on what lies beside it, and is computed another way. */
+static void elements_beside_others(void) {
+    const double others[] = {NAN, INFINITY, -INFINITY, 0, -0.0, 1e-310, -2, 1e30};
+    enum { N = 256 };
+    for (int is_double = 0; is_double < 2; is_double++) {
+        const taper_dtype dtype = is_double ? TAPER_FLOAT64 : F32;
+        const size_t size = is_double ? sizeof(double) : sizeof(float);
+        const taper_tensor x = vector(dtype, N), alone = vector(dtype, N),
+                           beside = vector(dtype, N);
+        for (size_t o = 0; o < COUNT(unary_ops); o++) {
+            const struct unary *u = &unary_ops[o];
+            for (int64_t i = 0; i < N; i++)
+                put(&x, i, (double)check_uniform(u->low, u->high) * (1 + 1e-9));
+            check_threads(u->op, NULL, &x, 1, &alone, &no_scalar);
+            for (size_t other = 0; other < COUNT(others); other++)
+                put(&x, 7 + 31 * (int64_t)other, others[other]);
+            check_threads(u->op, NULL, &x, 1, &beside, &no_scalar);
+            const char *want = alone.data, *got = beside.data;
+            for (size_t i = 0; i < N; i++)
+                CHECK(i % 31 == 7 || memcmp(got + i * size, want + i * size, size) == 0,
+                      "%s of element %zu of %zu bytes depends on others", u->op, i, size);
+        }
+        check_free(x.data);
+        check_free(alone.data);
+        check_free(beside.data);
+    }
+}
+
 /* ---- benches ---- */
 
 static void bench_ops(void) {
@@ -305,7 +341,7 @@ int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"float_unary", float_unary},       {"float_binary", float_binary},
         {"float_division", float_division}, {"power_of_a_constant", power_of_a_constant},
-        {"double_ops", double_ops},
+        {"double_ops", double_ops},         {"elements_beside_others", elements_beside_others},
     };
     static const check_case benches[] = {{"ops", bench_ops}};
     return check_main(argc, argv, cases, COUNT(cases), benches, COUNT(benches));

@@ -85,7 +85,9 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
 
 /* ---- in a form that compilers vectorise ---- */
 
-/* Block by block: where one element `a` is not within, all go through libm. */
+/* Block by block, in vectors where every element `a` of the block is within. Elsewhere those that
+ * are not go through libm, and the others give the same bits as in vectors: no element's bits
+ * depend on its neighbours. */
 #define C_WITHIN(name, within, expr, exact)                                                        \
     static void name(void *out, const program_operand *in, int64_t n) {                            \
         enum { BLOCK = 64 };                                                                       \
@@ -106,7 +108,7 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
             }                                                                                      \
             else for (int64_t i = 0; i < block; i++) {                                             \
                 const double a = p[i];                                                             \
-                r[i] = exact;                                                                      \
+                r[i] = within ? (expr) : (exact);                                                  \
             }                                                                                      \
         }                                                                                          \
     }
