@@ -9,6 +9,7 @@ import torch
 
 import taper_frontend
 import taper_runtime
+from taper_frontend import ExportError
 from taper_runtime import InputError
 
 transformers = pytest.importorskip("transformers")
@@ -163,3 +164,15 @@ def test_a_position_beyond_the_cache_changes_nothing(exported):
         session.run(None, {"input_ids": np.array([[5, 6]]), "cache_position": np.array([47, 48])})
     for name, array in before.items():
         np.testing.assert_array_equal(session.get_state(name), array)
+
+
+def test_a_cache_that_grows_is_refused_with_what_to_do():
+    model, ids = language_model("llama"), torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        cache = model(ids, use_cache=True).past_key_values
+    with pytest.raises(
+        ExportError, match=r"got a DynamicCache: .* pass use_cache=False, or .*static"
+    ):
+        taper_frontend.export(model, (), {"input_ids": ids, "past_key_values": cache})
+    with pytest.raises(ExportError, match=r"DynamicCache'> in output.*\n.*pass use_cache=False"):
+        taper_frontend.export(model, (), {"input_ids": ids, "use_cache": True})

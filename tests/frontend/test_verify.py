@@ -446,6 +446,13 @@ def test_exact_ties_in_any_order_are_right():
     assert not rests_on_ties(want, want, [want], 1e-4)
 
 
+def test_integers_that_no_run_gave_are_no_ties():
+    want, run = np.array([1, 2, 90, 95, 3]), np.array([2, 1, 95, 90, 3])
+    assert rests_on_ties(np.array([1, 2, 93, 90, 3]), want, [run], 1e-4)  # a sum, say
+    assert rests_on_ties(np.array([1, 90, 2, 95, 3]), want, [run], 1e-4)
+    assert not rests_on_ties(np.array([1, 50, 90, 95, 3]), want, [run], 1e-4)
+
+
 def test_floats_chosen_by_ties_are_compared_as_a_set():
     want = np.arange(12, dtype=np.float32).reshape(4, 3)
     turned = want[[0, 2, 1, 3]]

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from taper_frontend.errors import ExportError
+from taper_frontend.refusals import CACHE_HINT
 
 if TYPE_CHECKING:
     import os
@@ -51,8 +52,8 @@ def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     Raises
     ------
     ExportError
-        If ``args`` is no tuple, or they hold numpy arrays, or the module's forward does not take
-        them.
+        If ``args`` is no tuple, or they hold numpy arrays or a cache of transformers, or the
+        module's forward does not take them.
     """
     if not isinstance(args, tuple | list):
         hint = ", (x,) for one tensor" if isinstance(args, torch.Tensor | np.ndarray) else ""
@@ -62,6 +63,11 @@ def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ExportError(f"kwargs: expected a dict, got {type(kwargs).__name__}")
     for what, given in (("args", tuple(args)), ("kwargs", dict(kwargs or {}))):
+        for key, value in given.items() if isinstance(given, dict) else enumerate(given):
+            if type(value).__module__ == "transformers.cache_utils":
+                raise ExportError(
+                    f"{what}[{key!r}]: expected tensors, got a {type(value).__name__}: {CACHE_HINT}"
+                )
         for path, leaf in tree_flatten_with_path(given)[0]:
             if isinstance(leaf, np.ndarray | np.generic):
                 raise ExportError(

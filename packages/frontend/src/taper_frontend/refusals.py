@@ -21,7 +21,8 @@ _OWN = os.path.dirname(__file__) + os.sep
 #: What torch adds to its errors about itself.
 _ABOUT_TORCH = re.compile(
     r"\n\nThe error above occurred when calling torch\.export.*|"
-    r" For more information, run with TORCH_LOGS=\S+",
+    r" For more information, run with TORCH_LOGS=\S+|"
+    r" If this type holds tensors, you need to register a pytree for it\..*",
     re.DOTALL,
 )
 
@@ -32,6 +33,26 @@ _HINT_OF_ONE = (
     "not mix with others; give the Dim a larger min"
 )
 
+_WITHOUT_CACHE = (
+    "pass use_cache=False, or decode with a static cache as docs/how-to/transformers.md does"
+)
+CACHE_HINT = (
+    "a cache that grows with every call has no place in a plan, whose memory is planned: "
+    f"{_WITHOUT_CACHE}"
+)
+
+#: What an error of torch's says -> what to do about it.
+_HINTS = (
+    (_GUARD_OF_ONE, _HINT_OF_ONE),
+    (re.compile(r"<class '[\w.]+\.\w*Cache'> in output"), f"hint: {CACHE_HINT}"),
+    (
+        re.compile(r"lifted_tensor_\d+ is not in the constants dictionary"),
+        (
+            "hint: torch loses tensors that a class of arguments or results makes anew, as a "
+            f"growing cache of transformers does: {_WITHOUT_CACHE}"
+        ),
+    ),
+)
 
 #: Words of torch's own errors that tell a category. The first that is found counts.
 _WORDS = (
@@ -74,8 +95,10 @@ def read(error: Exception) -> Refusal:
             _source(error),
             "data-dependent",
         )
-    hint = f"\n{_HINT_OF_ONE}" if _GUARD_OF_ONE.search(text) else ""
-    return Refusal((text or type(error).__name__) + hint, _source(error), _category(text))
+    hints = [hint for pattern, hint in _HINTS if pattern.search(text)]
+    return Refusal(
+        "\n".join([text or type(error).__name__, *hints]), _source(error), _category(text)
+    )
 
 
 def _category(text: str) -> str:

@@ -125,8 +125,9 @@ def rests_on_ties(
 ) -> bool:
     """Whether a result differs from the module's only where that is uncertain.
 
-    What no jittered run changes must agree as everywhere else. Of the rest, integers must lie among
-    those that the runs gave; floats, once sorted, must be no farther than twice as far as the runs
+    What no jittered run changes must agree as everywhere else. Of the rest, an integer must be one
+    that a run gave somewhere, as what ties may change places, or lie between those that they gave
+    there; floats, once sorted, must be no farther than twice as far as the runs
     are: another order of the same values is what a tie makes.
 
     Parameters
@@ -147,7 +148,9 @@ def rests_on_ties(
         if not moved.any() or not np.array_equal(got[~moved], want[~moved]):
             return False
         seen = np.stack([want, *runs])[:, moved]
-        return bool(((got[moved] >= seen.min()) & (got[moved] <= seen.max())).all())
+        choice = got[moved]
+        between = (choice >= seen.min(axis=0)) & (choice <= seen.max(axis=0))
+        return bool((between | np.isin(choice, seen)).all())
     finite = want[np.isfinite(want)].astype(np.float64)
     scale = tolerance * np.sqrt(np.mean(finite**2)) if finite.size else 0.0
     moved = np.any([~(np.abs(run - want) <= scale) for run in runs], axis=0)
