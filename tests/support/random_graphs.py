@@ -82,6 +82,14 @@ class RandomGraph(Builder):
                 parts = [
                     self.op("SLICE", x, axis=2, start=s, stop=e) for s, e in ((cut, w), (0, cut))
                 ]
+                rolled = self.op("CAT", *parts, axis=2)
+                if cut % 2 == 0:
+                    return rolled
+                # and back, as parts of the rolled one
+                parts = [
+                    self.op("SLICE", rolled, axis=2, start=s, stop=e)
+                    for s, e in ((w - cut, w), (0, w - cut))
+                ]
                 return self.op("CAT", *parts, axis=2)
             case 4:
                 wide = self.op("CAST", x, dtype="float64")

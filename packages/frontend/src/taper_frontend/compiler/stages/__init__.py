@@ -23,6 +23,9 @@ from taper_frontend.compiler.stages.canonical.inline_blocks import inline_blocks
 from taper_frontend.compiler.stages.canonical.prune_operands import prune_operands
 from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
 from taper_frontend.compiler.stages.canonical.simplify_arithmetic import simplify_arithmetic
+from taper_frontend.compiler.stages.canonical.simplify_concatenations import (
+    simplify_concatenations,
+)
 from taper_frontend.compiler.stages.canonical.simplify_positions import simplify_positions
 from taper_frontend.compiler.stages.movement.hoist_reshapes import hoist_reshapes
 from taper_frontend.compiler.stages.movement.mix_in_place import mix_in_place
@@ -79,6 +82,7 @@ def simplify_blocks(graph: Graph) -> bool:
 #: One spelling for what can be spelled in several ways, each value computed once.
 _SIMPLIFY: tuple[Pass, ...] = (
     remove_noops,  # torch's casts, views and expands that do nothing hide every pattern
+    simplify_concatenations,  # what is joined only to be cut again hides them too
     simplify_arithmetic,
     absorb_into_matmul,  # before folding, which would store weights a second time, transposed
     fold_constants,  # masks, positions, casts: what no input decides
@@ -102,6 +106,7 @@ _RECOGNIZE: tuple[Pass, ...] = (
 
 _SIMPLE = (
     Form("no movement that moves nothing", remove_noops),
+    Form("no concatenation that is cut apart again", simplify_concatenations),
     Form("no arithmetic that has a simpler form", simplify_arithmetic),
     Form("no transpose or factor that a MATMUL can take over", absorb_into_matmul),
     Form("no computed value that no input decides", fold_constants),
