@@ -41,6 +41,21 @@ def check(blob: bytes) -> str:
     Exception
         Whatever a user would not expect from the documents.
     """
+    plan = read(blob)
+    if isinstance(plan, str):
+        return plan
+    ran = [_run(plan.entry(name)) for name in plan.entry_names]
+    return "ran" if all(ran) else "refused to run"
+
+
+def read(blob: bytes) -> Plan | str:
+    """Load a file and show it; return its plan, or what became of it.
+
+    Raises
+    ------
+    Exception
+        Whatever a user would not expect from the documents.
+    """
     try:
         plan = _loaded(blob)
     except PlanFormatError as error:
@@ -55,8 +70,7 @@ def check(blob: bytes) -> str:
         return "large"
     assert all(line.isprintable() for line in text.splitlines())
     plan.fingerprint()
-    ran = [_run(plan.entry(name)) for name in plan.entry_names]
-    return "ran" if all(ran) else "refused to run"
+    return plan
 
 
 def _loaded(blob: bytes) -> Plan:

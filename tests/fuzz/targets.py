@@ -35,11 +35,10 @@ class Target(NamedTuple):
 #: Modules of each target: those that have ``seeds``, ``mutate`` and ``STRANGE``, ``check``.
 _MODULES = {
     "plans": ("seeds", "mutation", "target"),
+    "loader": ("seeds", "mutation", "loader"),
     "oinf": ("oinf",) * 3,
     "programs": ("programs",) * 3,
 }
-
-TARGETS = tuple(_MODULES)
 
 
 def find(name: str) -> Target:
