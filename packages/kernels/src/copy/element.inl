@@ -58,16 +58,21 @@ V_INLINE void SIZED(transpose_tile)(uint8_t *dst, int64_t dst_row, const uint8_t
                                     int64_t src_col, const bool wide) {
     enum { N = 128 / BITS };
     vi a[N], b[N];
+#pragma GCC unroll 16
     for (int i = 0; i < N; i++)
         a[i] = vi_load_parts(src + i * src_col, wide ? N * src_col : 0);
+#pragma GCC unroll 16
     for (int round = 1; round < N; round *= 2) {
+#pragma GCC unroll 16
         for (int i = 0; i < N / 2; i++) {
             b[2 * i] = SIZED(vi_zip_low)(a[i], a[i + N / 2]);
             b[2 * i + 1] = SIZED(vi_zip_high)(a[i], a[i + N / 2]);
         }
+#pragma GCC unroll 16
         for (int i = 0; i < N; i++) /* not memcpy: it would go through memory */
             a[i] = b[i];
     }
+#pragma GCC unroll 16
     for (int i = 0; i < N; i++)
         if (wide)
             vi_store((void *)(dst + i * dst_row), a[i]);

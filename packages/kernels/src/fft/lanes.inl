@@ -78,6 +78,7 @@ static void fft_load_floats(const fft_tile *t, float *buf, const float *x, int64
     for (int64_t i = 0; i < rows; i += V_LEN) {
         const int64_t n = i64_min(V_LEN, rows - i);
         vf r[V_LEN];
+#pragma GCC unroll 16
         for (int64_t l = 0; l < V_LEN; l++)
             r[l] = l >= t->count ? v_zero()
                    : n == V_LEN  ? v_load(x + l * t->lane + i)
@@ -99,6 +100,7 @@ static void fft_store_floats(const fft_tile *t, float *y, const float *buf, int6
     for (int64_t i = 0; i < rows; i += V_LEN) {
         const int64_t n = i64_min(V_LEN, rows - i);
         vf r[V_LEN];
+#pragma GCC unroll 16
         for (int64_t j = 0; j < V_LEN; j++)
             r[j] = j < n ? v_mul(factor, v_load(buf + ((i + j) ^ swap) * pitch)) : v_zero();
         v_transpose(r);

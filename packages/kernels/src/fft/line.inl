@@ -21,6 +21,7 @@ static void fft_turn_matrix(float *y, const float *x, int64_t n1, int64_t n2,
         for (int64_t j = 0; j < wide; j++) {
             const int64_t columns = i64_min(V_LEN, n2 - j * V_LEN);
             vf re[V_LEN], im[V_LEN];
+#pragma GCC unroll 16
             for (int64_t l = 0; l < V_LEN; l++) {
                 const int64_t row = i * V_LEN + l;
                 re[l] = im[l] = v_zero();

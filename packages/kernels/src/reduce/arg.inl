@@ -57,6 +57,18 @@ V_INLINE void f32_arg(const row_op op, const axis_spans *s, const axis_span *at,
 V_INLINE void int_arg(const row_op op, const taper_dtype dtype, const axis_spans *s,
                       const axis_span *at, const void *x, int64_t *restrict best,
                       int64_t *restrict index) {
+    if (s->inner == 1) {
+        int64_t extreme = int_load(dtype, x, 0), place = 0;
+        for (int64_t i = 1; i < s->n; i++) {
+            const int64_t v = int_load(dtype, x, i);
+            if (op == ROW_MAX ? v > extreme : v < extreme) {
+                extreme = v;
+                place = i;
+            }
+        }
+        *index = place;
+        return;
+    }
     for (int64_t j = 0; j < at->width; j++) {
         best[j] = int_load(dtype, x, j);
         index[j] = 0;

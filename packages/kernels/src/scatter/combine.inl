@@ -95,8 +95,8 @@ struct scatter_run {
 #define SCATTER_FLOATS(id, T)                                                                      \
     SCATTER(id##_sum, T, a + b)                                                                    \
     SCATTER(id##_prod, T, a *b)                                                                    \
-    SCATTER(id##_amax, T, b > a || b != b ? b : a)                                                 \
-    SCATTER(id##_amin, T, b < a || b != b ? b : a)
+    SCATTER(id##_amax, T, b != b ? b : id##_larger(a, b))                                          \
+    SCATTER(id##_amin, T, b != b ? b : id##_smaller(a, b))
 /* Integers wrap. */
 #define SCATTER_INTS(id, T)                                                                        \
     SCATTER(id##_sum, T, (uint64_t)a + (uint64_t)b)                                                \

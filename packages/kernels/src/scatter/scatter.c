@@ -15,6 +15,7 @@
 #include "common/position.h"
 #include "common/tensor.h"
 #include "isa/isa.h"
+#include "simd/extremes.h"
 #include "scatter/kernels.inc"
 
 TAPER_DEFINE_ATTRS(scatter)

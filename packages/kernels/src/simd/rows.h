@@ -79,7 +79,9 @@ V_INLINE float row_lanes(const row_op op, vf a) {
     case ROW_PROD: {
         float lane[V_LEN];
         v_store(lane, a);
+#pragma GCC unroll 16
         for (int n = V_LEN / 2; n > 0; n /= 2)
+#pragma GCC unroll 16
             for (int i = 0; i < n; i++)
                 lane[i] *= lane[i + n];
         return lane[0];
@@ -101,6 +103,7 @@ V_INLINE float row_fold_block(const row_op op, const float *x, int64_t n) {
     vf acc[ROW_CHAINS] = {identity, identity, identity, identity};
     int64_t i = 0;
     for (; i + ROW_CHAINS * V_LEN <= n; i += ROW_CHAINS * V_LEN)
+#pragma GCC unroll 16
         for (int c = 0; c < ROW_CHAINS; c++)
             acc[c] = row_step(op, acc[c], v_load(x + i + c * V_LEN));
     for (; i + V_LEN <= n; i += V_LEN)
@@ -131,10 +134,12 @@ V_INLINE row_moments row_moments_about(float center, const float *x, int64_t n) 
     for (int64_t begin = 0; begin < n; begin += ROW_BLOCK) {
         const int64_t end = n - begin < ROW_BLOCK ? n : begin + ROW_BLOCK;
         vf first[ROW_CHAINS], second[ROW_CHAINS];
+#pragma GCC unroll 16
         for (int u = 0; u < ROW_CHAINS; u++)
             first[u] = second[u] = v_zero();
         int64_t i = begin;
         for (; i + ROW_CHAINS * V_LEN <= end; i += ROW_CHAINS * V_LEN)
+#pragma GCC unroll 16
             for (int u = 0; u < ROW_CHAINS; u++) {
                 const vf d = v_sub(v_load(x + i + u * V_LEN), c);
                 first[u] = v_add(first[u], d);

@@ -89,6 +89,7 @@ V_INLINE vf v_permute(vf a, vi index) { return _mm256_permutevar8x32_ps(a, index
 
 V_INLINE void v_transpose(vf r[V_LEN]) {
     vf t[V_LEN];
+#pragma GCC unroll 16
     for (int i = 0; i < 8; i += 4) { /* 4x4 blocks, one in each 128-bit lane */
         const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[i], r[i + 1]));
         const __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(r[i], r[i + 1]));
@@ -99,6 +100,7 @@ V_INLINE void v_transpose(vf r[V_LEN]) {
         t[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
         t[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
     }
+#pragma GCC unroll 16
     for (int i = 0; i < 4; i++) {
         r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
         r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);

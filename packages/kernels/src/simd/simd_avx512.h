@@ -109,10 +109,12 @@ V_INLINE vf v_permute(vf a, vi index) { return _mm512_permutexvar_ps(index, a); 
 
 V_INLINE void v_transpose(vf r[V_LEN]) {
     vf t[V_LEN];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i += 2) { /* pairs of rows: 2x2 blocks */
         t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i += 4) { /* 4x4 blocks, one in each 128-bit lane */
         const __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]);
         const __m512d c = _mm512_castps_pd(t[i + 2]), d = _mm512_castps_pd(t[i + 3]);
@@ -121,6 +123,7 @@ V_INLINE void v_transpose(vf r[V_LEN]) {
         r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
         r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
     }
+#pragma GCC unroll 16
     for (int i = 0; i < 4; i++) { /* then the 4x4 blocks among themselves */
         const vf a = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
         const vf b = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
@@ -131,6 +134,7 @@ V_INLINE void v_transpose(vf r[V_LEN]) {
         t[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
         t[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         r[i] = t[i];
 }
