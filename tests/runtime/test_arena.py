@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taper_runtime.executor._layout import assign_offsets
+from taper_runtime.executor._program import assign_offsets
 from taper_runtime.plan.checks import ALIGNMENT, aligned
 from taper_runtime.plan.liveness import Block, live_bytes
 

@@ -33,7 +33,13 @@ want = bits(session.run(None, feed))
 #: Children of a process whose threads are anywhere in a run, or wait for one.
 FORKS = """
 import os, signal
-session = opened(plan, max_concurrent_runs=int(sys.argv[2]))
+from plan_files import towers
+if sys.argv[3] == "parallel":
+    plan = towers(4, ["SIN"] * 4, 5000)
+    feed = drawn(plan)
+    want = bits(opened(plan).run(None, feed))
+options = {"execution_mode": sys.argv[3], "inter_op_num_threads": 2}
+session = opened(plan, max_concurrent_runs=int(sys.argv[2]), **options)
 stop = threading.Event()
 def work():
     while not stop.is_set():
@@ -47,7 +53,7 @@ for _ in range(20):
     if child == 0:
         signal.alarm(30)  # a child that hangs is ended by it
         right = all(bits(session.run(None, feed)) == want for _ in range(3))
-        other = bits(opened(plan).run(None, feed)) == want
+        other = bits(opened(plan, **options).run(None, feed)) == want
         os._exit(0 if right and other else 1)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 stop.set()
@@ -74,7 +80,7 @@ import _testcapi
 from fault_plans import cases
 from taper_runtime import InputError
 plan, feed = cases()[sys.argv[2]]
-session = opened(plan, threads=1)
+session = opened(plan, threads=1, execution_mode="parallel", inter_op_num_threads=2)
 want = bits(session.run(None, feed))
 failed = 0
 for number in range(200):
@@ -97,9 +103,12 @@ def python(program, *arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
-@pytest.mark.parametrize("runs", ["8", "2"])  # of 6 threads; with 2 most of them wait
-def test_children_of_a_busy_process_run(runs):
-    done = python(FORKS, runs)
+@pytest.mark.parametrize(
+    ("runs", "mode"),  # of 6 threads; with 2 most of them wait
+    [("8", "sequential"), ("2", "sequential"), ("8", "parallel")],
+)
+def test_children_of_a_busy_process_run(runs, mode):
+    done = python(FORKS, runs, mode)
     assert done.stdout.split() == ["0"] * 20, done.stderr
 
 

@@ -15,7 +15,8 @@ import pytest
 from plan_files import chain, small_plan
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
 from taper_runtime.errors import InputError, RunTimeoutError, StoppedError, TaperError
-from taper_runtime.executor._pool import FramePool, Lease, Stop, StopFlag
+from taper_runtime.executor import _runs
+from taper_runtime.executor._runs import FramePool, Lease, Stop, StopFlag
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -164,6 +165,97 @@ def test_a_slot_that_comes_as_the_wait_ends_is_not_lost():
     assert (pool.in_use, pool.n_idle, pool.created) == (0, 1, 1)
 
 
+def busy(plan, work, **fields):
+    """Call work() of a session on a thread while no run may begin.
+
+    Returns (session, what holds all slots of runs that compute, thread).
+    """
+    session = InferenceSession(plan, options(**fields))
+    held = Held(session._pool, session._pool.at_once)
+    thread = threading.Thread(target=work, args=(session,))
+    thread.start()
+    wait_until(lambda: session.stats().frames.waits == 1)
+    return session, held, thread
+
+
+def test_runs_beyond_the_cpus_are_computed_in_turn_by_another_thread():
+    results = {}
+    x = np.linspace(0, 1, 64, dtype=np.float32)
+
+    def work(session):
+        (results["first"],) = session.run(None, {"x": x})
+
+    session, held, first = busy(chain(["SIN", "EXP"], 64), work)
+    y = np.zeros(64, np.float32)
+    second = threading.Thread(target=lambda: session.run(None, {"x": -x}, out={"y": y}))
+    second.start()
+    wait_until(lambda: session.stats().frames.waits == 2)
+    held.release()  # one thread computes both
+    first.join()
+    second.join()
+    np.testing.assert_allclose(results["first"], np.exp(np.sin(x)), rtol=1e-6)
+    np.testing.assert_allclose(y, np.exp(np.sin(-x)), rtol=1e-6)
+    while held.leases:
+        held.release()
+    frames = session.stats().frames
+    assert (frames.in_use, frames.waits, frames.peak) == (0, 2, session._pool.at_once)
+    assert frames.waited_s > 0
+
+
+def test_a_run_that_another_thread_computes_raises_to_its_caller():
+    errors = []
+
+    def work(session):
+        with pytest.raises(InputError, match="input 'x': expected shape"):
+            session.run(None, {"x": np.zeros(5, np.float32)})
+        errors.append(session.stats().errors)
+
+    session, held, thread = busy(small_plan(), work)
+    held.release()
+    thread.join()
+    assert errors == [1]
+    assert session.stats().frames.in_use == len(held.leases)
+
+
+def test_a_run_that_another_thread_computes_ends_in_time():
+    errors = []
+
+    def work(session):
+        run = RunOptions()
+        run.timeout_s = 0.3
+        try:
+            session.run(None, {"x": np.zeros(1 << 18, np.float32)}, run)
+        except RunTimeoutError as error:
+            errors.append(error)
+
+    session, held, thread = busy(chain(["SIN"] * 20000, 1 << 18), work)
+    held.release()
+    thread.join(timeout=60)
+    assert len(errors) == 1
+    assert session.stats().frames.in_use == len(held.leases)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_a_run_that_no_thread_can_be_had_for_is_computed_by_its_caller(monkeypatch, error):
+    def start(*work):
+        raise error("can't start new thread")
+
+    monkeypatch.setattr(_runs, "start_new_thread", start)
+    results = []
+
+    def work(session):
+        results.append(session.run(None, {"x": np.ones((2, 4), np.float32)})[0])
+
+    session, held, thread = busy(small_plan(), work)
+    held.release()
+    thread.join()
+    (expected,) = InferenceSession(small_plan(), options()).run(
+        None, {"x": np.ones((2, 4), np.float32)}
+    )
+    np.testing.assert_array_equal(results[0], expected)
+    assert session.stats().frames.in_use == len(held.leases)
+
+
 def test_entries_share_frames():
     pool = FramePool(2)
     first, second = object(), object()
@@ -255,7 +347,8 @@ def test_the_thread_that_sweeps_ends_with_its_session():
     assert not sweeper.is_alive()
 
 
-#: 32 runs that would take long, ended once all have a frame, whose arena of 1 MB is touched.
+#: 32 runs that would take long, ended once all have a frame, whose arena of 1 MB is touched. They
+#: would end with numpy: of runs that do not, no more have a frame at once than there are CPUs.
 BURST = """
 import sys, threading, time
 import numpy as np
@@ -276,7 +369,7 @@ def wait_until(condition):
 size, options, run = 1 << 18, SessionOptions(), RunOptions()
 options.intra_op_num_threads = 1
 options.max_concurrent_runs, options.frame_cleanup_interval_s = 32, 0.3
-session = InferenceSession(chain(["SIN"] * 5000, size), options)
+session = InferenceSession(chain([*["SIN"] * 5000, "I0"], size), options)
 x, outs = np.zeros(size, np.float32), [np.zeros(size, np.float32) for _ in range(32)]
 
 def work(i):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from plan_files import chain, small_plan
+from plan_files import small_plan, towers
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
 from taper_runtime.errors import RunTimeoutError, StoppedError, TaperError
 from taper_runtime.ops import REGISTRY
@@ -19,18 +19,19 @@ SIZE = 1 << 18
 X = {"x": np.zeros(SIZE, np.float32)}
 
 
-def session_of(nodes, threads=1, executor="compiled"):
+def session_of(threads=1, executor="compiled", mode="sequential"):
     options = SessionOptions()
     options.intra_op_num_threads, options.executor = threads, executor
-    return InferenceSession(chain(["SIN"] * nodes, SIZE), options)
+    options.inter_op_num_threads, options.execution_mode = 2, mode
+    return InferenceSession(towers(2, ["SIN"] * 2500, SIZE), options)
 
 
-CASES = [(1, "compiled"), (2, "compiled"), (1, "interpreted")]
+CASES = [(1, "compiled"), (2, "compiled"), (1, "interpreted"), (1, "compiled", "parallel")]
 
 
-@pytest.mark.parametrize(("threads", "executor"), CASES)
-def test_a_run_is_terminated_by_another_thread(threads, executor):
-    session, run = session_of(5000, threads, executor), RunOptions()
+@pytest.mark.parametrize("how", CASES)
+def test_a_run_is_terminated_by_another_thread(how):
+    session, run = session_of(*how), RunOptions()
 
     def terminate():
         while not session.stats().frames.in_use:
@@ -49,9 +50,9 @@ def test_a_run_is_terminated_by_another_thread(threads, executor):
     assert (stats.errors, stats.frames.in_use) == (2, 0)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_run_ends_at_its_timeout(threads):
-    session, run = session_of(5000, threads), RunOptions()
+@pytest.mark.parametrize("how", [case for case in CASES if "interpreted" not in case])
+def test_a_run_ends_at_its_timeout(how):
+    session, run = session_of(*how), RunOptions()
     run.timeout_s = 0.05
     begin = time.monotonic()
     with pytest.raises(RunTimeoutError, match=r"did not end within 0\.05 s") as raised:

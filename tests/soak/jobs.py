@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fault_plans import bits, counting, cumulative, drawn, layers, opened
+from plan_files import towers
 from random_graphs import random_graph
 from sized_plans import sized_arrays, sized_plan
 from stateful_plans import accumulating_plan
 from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.graph import Graph
+from taper_frontend.compiler.partition import Partition, register_backend, unregister_backend
 from taper_frontend.compiler.planning import make_plan
-from taper_runtime import InferenceSession, InputError, RunOptions, SessionOptions
-from taper_runtime.errors import RunTimeoutError
-from weighted_plans import K, Q, weighted_plan
+from taper_runtime import Delegate, InferenceSession, InputError, RunOptions, SessionOptions
+from taper_runtime.errors import RunTimeoutError, StoppedError
+from taper_runtime.generator import new_state
+from taper_runtime.plan.weights import WeightSpec
+from weighted_plans import K, Q, weight, weighted_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
     from taper_runtime import Plan
 
 Feed = dict[str, np.ndarray]
+
+#: Options of a session whose nodes run at the same time.
+_TOGETHER = {"execution_mode": "parallel", "inter_op_num_threads": 2}
 
 #: Inputs of a job whose answers are known; runs of a state from its first value on.
 _VARIANTS, _STEPS = 16, 8
@@ -64,17 +72,21 @@ def jobs(folder: Path) -> list[Job]:
         _shared("loop", counting(), loop, fails={**loop[0], "top": np.array(99)}),
         _shared("scan", cumulative(), rows),
         Job("state", _stateful),
-        _swapping(),
+        _folded(),
+        _delegated(),
+        _drawing(),
         _opening(folder / "m.taper"),
     ]
+    wide = towers(4, ["SIN", "EXP"], 20000)
+    feeds = [drawn(wide, seed) for seed in range(_VARIANTS)]
+    found.append(_shared("towers, parallel", wide, feeds, **_TOGETHER))
     for seed in (1, 4):
         graph = random_graph(seed)
         compile_graph(graph)
         plan = make_plan(graph)
         feeds = [drawn(plan, number) for number in range(_VARIANTS)]
         found.append(_shared(f"graph {seed}", plan, feeds))
-        together = {"execution_mode": "parallel", "inter_op_num_threads": 2}
-        found.append(_shared(f"graph {seed}, parallel", plan, feeds, **together))
+        found.append(_shared(f"graph {seed}, parallel", plan, feeds, **_TOGETHER))
     return found
 
 
@@ -87,6 +99,7 @@ def _shared(
     session = opened(plan, max_concurrent_runs=4, frame_cleanup_interval_s=0.05, **options)
     unfit = [_unfit(feeds[0], kind) for kind in range(3)]
     unfit += [] if fails is None else [fails]
+    ended = RunOptions()  # by any thread, at any time
 
     def work(rng: np.random.Generator) -> None:
         if rng.random() < 0.1:
@@ -95,6 +108,10 @@ def _shared(
         index = int(rng.integers(len(feeds)))
         if rng.random() < 0.1:
             _hurried(session, feeds[index], float(10 ** rng.uniform(-7, -3)))
+        if rng.random() < 0.1:
+            ended.terminate = bool(rng.random() < 0.5)
+            with suppress(StoppedError):
+                session.run(None, feeds[index], ended)
         outputs = session.run(None, feeds[index])
         if bits(outputs) != wants[index]:
             raise WrongError(f"{name}, inputs {index}")
@@ -154,20 +171,17 @@ def _stateful() -> Callable[[np.random.Generator], None]:
     return work
 
 
-def _swapping() -> Job:
+def _swapping(
+    name: str, plan: Plan, versions: list[dict[str, np.ndarray]], **options: object
+) -> Job:
     """A session whose weights any thread swaps: no run sees some of one set, some of another."""
-    plan = weighted_plan()
-    versions = [
-        {"q": Q + number, "k": K - number, "b": np.full(8, number, np.float32)}
-        for number in range(4)
-    ]
     feeds = [drawn(plan, seed) for seed in range(_VARIANTS)]
     wants = []
     for weights in versions:
-        alone = opened(plan, threads=1)
+        alone = opened(plan, threads=1, **options)
         alone.weights.update_many(weights)
         wants.append([bits(alone.run(None, feed)) for feed in feeds])
-    session = opened(plan)
+    session = opened(plan, **options)
     session.weights.update_many(versions[0])
 
     def work(rng: np.random.Generator) -> None:
@@ -175,9 +189,78 @@ def _swapping() -> Job:
             session.weights.update_many(versions[rng.integers(len(versions))])
         index = int(rng.integers(len(feeds)))
         if bits(session.run(None, feeds[index])) not in [want[index] for want in wants]:
-            raise WrongError("no set of weights gives this")
+            raise WrongError(f"{name}: no set of weights gives this")
 
-    return Job("swaps", lambda: work)
+    return Job(name, lambda: work)
+
+
+def _folded() -> Job:
+    versions = [
+        {"q": Q + number, "k": K - number, "b": np.full(8, number, np.float32)}
+        for number in range(4)
+    ]
+    return _swapping("swaps", weighted_plan(), versions)
+
+
+class _Product(Delegate):
+    """Multiplies by its weight."""
+
+    def run(self, inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...]) -> None:
+        np.multiply(*inputs, out=outputs[0])
+
+
+def _delegated() -> Job:
+    """Two regions of a delegate beside nodes of ours; the weights of both are swapped."""
+    versions = [
+        {name: np.full(500, number + at, np.float32) for at, name in enumerate(("low", "high"))}
+        for number in range(4)
+    ]
+    graph = Graph()
+    x = graph.add_input("x", "float32", (500,))
+    products = [
+        graph.add_node("MUL", [graph.add_node(op, [x]), graph.add_constant(name, weight)])
+        for op, (name, weight) in zip(("SIN", "EXP"), versions[0].items(), strict=True)
+    ]
+    graph.set_outputs([graph.add_node("SUB", products)])
+    register_backend("product", lambda region: b"", _Product)
+    try:
+        regions = [[name] for name in products]
+        compile_graph(graph, partition=Partition(lambda graph: regions, "product"))
+    finally:
+        unregister_backend("product")
+    plan = make_plan(graph)._replace(
+        weights={n: WeightSpec(n, "parameter", "float32", (500,)) for n in versions[0]},
+        derived={name: (weight(name),) for name in versions[0]},
+    )
+    return _swapping("delegates", plan, versions, delegates={"product": _Product}, **_TOGETHER)
+
+
+def _drawing() -> Job:
+    """Towers that draw, in runs of known seeds; the generators are the runs' own."""
+    graph = Graph()
+    x = graph.add_input("x", "float32", (64,))
+    state = graph.add_state("generator", new_state(0))
+    law, towers = {"law": "normal", "limit": 0}, []
+    for op in ("SIN", "COS", "TANH"):
+        noise = graph.add_node("RANDOM", [state], {**law, "shape": (64,), "dtype": "float32"})
+        state = graph.add_node("RANDOM_NEXT", [state, noise], law)
+        towers.append(graph.add_node("MUL", [graph.add_node(op, [x]), noise]))
+    graph.set_next("generator", state)
+    graph.set_outputs(towers)
+    plan = make_plan(graph)
+    feed = {"x": np.linspace(-1, 1, 64, dtype=np.float32)}
+    seeds = [RunOptions() for _ in range(_VARIANTS)]
+    for number, options in enumerate(seeds):
+        options.seed = number
+    alone, session = opened(plan, threads=1), opened(plan, **_TOGETHER)
+    wants = [bits(alone.run(None, feed, options)) for options in seeds]
+
+    def work(rng: np.random.Generator) -> None:
+        seed = int(rng.integers(_VARIANTS))
+        if bits(session.run(None, feed, seeds[seed])) != wants[seed]:
+            raise WrongError(f"draws of seed {seed}")
+
+    return Job("draws, parallel", lambda: work)
 
 
 def _opening(path: Path) -> Job:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from control_plans import counting, cumulative
-from plan_files import chain, small_plan
+from plan_files import chain, small_plan, towers
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
@@ -57,6 +57,7 @@ def cases():
             "i0": np.array(0), "x0": np.ones(2, np.float32), "top": np.array(4),
         }),
         "chain": (chain(["SIN", "EXP", "TANH"], 5000), {"x": np.ones(5000, np.float32)}),
+        "towers": (towers(4, ["SIN", "EXP"], 5000), {"x": np.ones(5000, np.float32)}),
     }  # fmt: skip
 
 

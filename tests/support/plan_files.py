@@ -32,6 +32,37 @@ def chain(ops: list[str], size: int) -> Plan:
     )
 
 
+def towers(count: int, ops: list[str], size: int) -> Plan:
+    """``count`` chains of elementwise ops over one vector x that need not wait for each other,
+    added up."""
+    tails = [[f"{op.lower()}{tower}_{i}" for i, op in enumerate(ops)] for tower in range(count)]
+    sums = [f"sum{i}" for i in range(count - 2)] + ["y"]
+    nodes = [
+        PlanNode(op, (source,), (target,))
+        for tower in tails
+        for op, source, target in zip(ops, ["x", *tower], tower, strict=False)
+    ]
+    ends = [tower[-1] for tower in tails]
+    nodes += [
+        PlanNode("ADD", (left, right), (target,))
+        for left, right, target in zip([ends[0], *sums], ends[1:], sums, strict=False)
+    ]
+    roots = {"x": "x", "y": "y", **{name: tower[0] for tower in tails for name in tower}}
+    roots |= {name: name for name in sums}
+    roles = {"x": "input", "y": "output"}
+    return Plan(
+        nodes=tuple(nodes),
+        tensors={
+            name: TensorSpec(name, "float32", (size,), roles.get(name, "intermediate"))
+            for name in roots
+        },
+        placements={name: Placement(root, 0, (1,)) for name, root in roots.items()},
+        inputs=("x",),
+        outputs=("y",),
+        constants={},
+    )
+
+
 def small_plan() -> Plan:
     """relu(x @ w), its first half kept where `keep` says, plus b: with intermediates and views."""
     f32 = "float32"

@@ -195,6 +195,82 @@ static taper_status counts(const taper_call *call, int64_t begin, int64_t end, v
     return TAPER_OK;
 }
 
+/* What a run that takes one CPU, and ends when it is told to, is given. */
+typedef struct holder {
+    _Atomic int32_t begun, end;
+} holder;
+
+static taper_status hold(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    (void)begin, (void)end, (void)scratch;
+    holder *it = call->output->data;
+    atomic_store(&it->begun, 1);
+    while (!atomic_load(&it->end))
+        taper_os_yield();
+    return TAPER_OK;
+}
+
+/* Notes who has computed: a bit of the output for each of the workers' scratch. */
+static taper_status note(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    _Atomic uint64_t *seen = call->output->data;
+    atomic_fetch_or(seen, UINT64_C(1) << *(int32_t *)scratch);
+    const int64_t until = taper_os_now() + 2000000 * (end - begin);
+    while (taper_os_now() < until)
+        taper_os_yield();
+    return TAPER_OK;
+}
+
+enum { MOST = 8 };
+static int32_t workers_seen(int32_t workers) {
+    static const taper_kernel kernel = {.name = "note", .op = "NOTE", .run = note};
+    _Alignas(64) int32_t scratch[MOST][16];
+    _Atomic uint64_t seen = 0;
+    const taper_tensor output = {.data = &seen};
+    for (int32_t w = 0; w < MOST; w++)
+        scratch[w][0] = w;
+    const taper_step step = {.kernel = &kernel,
+                             .call = {.output = &output},
+                             .work = {.tasks = 2 * MOST},
+                             .scratch = scratch[0],
+                             .workers = workers};
+    const taper_run_args args = {.steps = &step,
+                                 .count = 1,
+                                 .workers = workers,
+                                 .worker_scratch = (char *)scratch[1],
+                                 .worker_scratch_bytes = sizeof scratch[0]};
+    int64_t failed = 0;
+    CHECK(taper_run(&args, &failed) == TAPER_OK, "run");
+    return __builtin_popcountll(seen);
+}
+
+static void run_and_hold(void *it) {
+    static const taper_kernel kernel = {.name = "hold", .op = "HOLD", .run = hold};
+    const taper_tensor output = {.data = it};
+    const taper_step step = {
+        .kernel = &kernel, .call = {.output = &output}, .work = {.tasks = 1}, .workers = 1};
+    const taper_run_args args = {.steps = &step, .count = 1, .workers = 1};
+    int64_t failed = 0;
+    CHECK(taper_run(&args, &failed) == TAPER_OK, "hold");
+}
+
+/* While another caller computes, a run has the CPUs that are left; alone, all that it asks for. */
+static void callers_leave_each_other_a_cpu(void) {
+    const int32_t cpus = taper_os_cpu_count(), workers = cpus < MOST ? cpus : MOST;
+    const int32_t left = cpus - 1 < workers ? cpus - 1 : workers;
+    if (cpus < 2)
+        return;
+    for (int i = 0; i < 3; i++) {
+        holder it = {0, 0};
+        host_thread *other = host_start(run_and_hold, &it);
+        while (!atomic_load(&it.begun))
+            taper_os_yield();
+        const int32_t seen = workers_seen(workers);
+        CHECK(seen <= left, "%d workers beside another caller, %d CPUs", seen, cpus);
+        atomic_store(&it.end, 1);
+        host_join(other);
+        CHECK(workers_seen(workers) > 1, "one worker, where nobody else computes");
+    }
+}
+
 static void stop_ends_a_long_step(void) {
     static const taper_kernel stops = {.name = "stops", .op = "STOPS", .run = wants_no_more},
                               goes_on = {.name = "counts", .op = "COUNTS", .run = counts};
@@ -248,6 +324,7 @@ int main(int argc, char **argv) {
         {"phases_wait_for_each_other", phases_wait_for_each_other},
         {"callers_share_the_pool", callers_share_the_pool},
         {"failure_names_the_step_and_stops", failure_names_the_step_and_stops},
+        {"callers_leave_each_other_a_cpu", callers_leave_each_other_a_cpu},
         {"stop_ends_a_long_step", stop_ends_a_long_step},
         {"no_steps", no_steps},
     };

@@ -1,6 +1,8 @@
 """Nodes that run at the same time: the bits, the memory, the errors and the states of a row."""
 
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,14 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
+from taper_runtime.generator import new_state
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef, Sample
+from taper_runtime.plan.order import order_of
 
 F = "float32"
 
@@ -229,6 +234,18 @@ def test_a_chain_has_the_layout_of_a_row():
     assert make_runner(plan, Settings(nodes_at_once=4)).arena() == make_runner(plan).arena()
 
 
+@pytest.mark.parametrize("width", [8, 4096])  # of a side, beside a chain of products
+def test_what_is_nearly_a_chain_has_the_layout_of_a_row(width):
+    graph = branches(1, width=128, depth=12)
+    side = graph.add_input("z", F, (128, width))
+    for _ in range(3):
+        side = graph.add_node("CUMSUM", [side], {"axis": 0})
+    graph.set_outputs([*graph.outputs, graph.add_node("SUM", [side], {"axes": (0, 1)})])
+    plan = make_plan(graph)
+    same = make_runner(plan, Settings(nodes_at_once=4)).arena() == make_runner(plan).arena()
+    assert same == (width == 8)
+
+
 def test_both_arenas_are_told():
     wide, chain = make_plan(branches(4)), make_plan(branches(1, depth=6))
     assert parallel_arena(wide) > memory_use(wide).arena
@@ -290,3 +307,87 @@ def test_an_error_of_a_host_call_is_raised(host):
                 session.run(None, feed)
     host.fails = None
     assert_same_bits(session.run(None, feed), want, "after the errors")
+
+
+def drawing():
+    """Towers that draw, two of them through a host; a sum, and rows written in place, are kept."""
+    graph = Graph()
+    x = graph.add_input("x", F, (32, 32))
+    ids = graph.add_input("ids", "int64", (4,))
+    state = graph.add_state("generator", new_state(0))
+    cache = graph.add_state("cache", np.zeros((20, 32), F))
+    total = graph.add_state("total", np.zeros((32, 32), F))
+    law = {"law": "normal", "limit": 0, "dtype": F}
+    for number in range(4):
+        drawn = graph.add_node("RANDOM", [state], {**law, "shape": (32, 32)})
+        state = graph.add_node("RANDOM_NEXT", [state, drawn], {k: law[k] for k in ("law", "limit")})
+        noisy = graph.add_node("MATMUL", [drawn, x])
+        if number % 2:
+            noisy = graph.add_node("HOST", [noisy], {"number": number})
+        total = graph.add_node("ADD", [total, noisy])
+    rows = graph.add_node(
+        "SLICE", [graph.add_node("TANH", [x])], {"axis": 0, "start": 0, "stop": 4}
+    )
+    graph.set_next("generator", state)
+    graph.set_next("cache", graph.add_node("WRITE", [cache, ids, rows], {"axis": 0}))
+    graph.set_next("total", total)
+    graph.set_outputs([graph.add_node("NEG", [total])])
+    return graph
+
+
+@pytest.mark.parametrize(("at_once", "threads"), [(2, 1), (3, 2)])
+def test_draws_and_states_are_those_of_a_row(at_once, threads, host):
+    """Runs that fail anywhere leave the generator and the other states as they were."""
+    plan = make_plan(drawing())
+    alone, session = opened(plan, seed=3), opened(plan, at_once, threads, seed=3)
+    rng = np.random.default_rng(0)
+
+    def check_states():
+        for name in session.state_names:
+            assert session.get_state(name).tobytes() == alone.get_state(name).tobytes(), name
+
+    for number in range(40):
+        host.longest_ms = number % 2 * 0.3
+        x, ids = rng.random((32, 32), F), np.array([0, 3, number % 18, 7])
+        with pytest.raises(InputError, match="20"):
+            session.run(None, {"x": x, "ids": np.array([5, 6, 20, 7])})
+        check_states()
+        host.fails = 3
+        with pytest.raises(ValueError, match="number 3"):
+            session.run(None, {"x": x, "ids": ids + 1})
+        check_states()
+        host.fails = None
+        feed = {"x": x, "ids": ids}
+        assert_same_bits(session.run(None, feed), alone.run(None, feed), number)
+        check_states()
+
+
+# Profiles ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_spans_follow_the_partial_order(seed, host):
+    plan = make_plan(wide_graph(seed))
+    nodes = executed_nodes(plan)
+    host.longest_ms = 0.3
+    executor = CompiledExecutor.compile(plan, Settings(threads=2, nodes_at_once=2))
+    feed = random_feed(plan)
+    outputs, spans = executor.profile([feed[name] for name in plan.inputs])
+    assert_same_bits(outputs, opened(plan).run(None, feed), seed)
+    began = [min(begin for begin, _, times in each if times) for each in spans]
+    ended = [max(end for _, end, _ in each) for each in spans]
+    for node, waits_for in enumerate(order_of(plan, nodes).producers):
+        assert ended[node] > began[node]
+        assert all(ended[each] <= began[node] for each in waits_for)
+
+
+def test_a_session_records_parallel_runs(tmp_path):
+    plan = make_plan(branches(4))
+    feed = random_feed(plan)
+    prefix = str(tmp_path / "trace")
+    session = opened(plan, 2, enable_profiling=True, profile_file_prefix=prefix)
+    assert_same_bits(session.run(None, feed), opened(plan).run(None, feed), "recorded")
+    events = json.loads(Path(session.end_profiling()).read_text())["traceEvents"]
+    assert {event["tid"] for event in events} <= {0, 1}
+    recorded = {event["name"] for event in events} - {"run"}
+    assert recorded == {f"{node.output} = {node.op}" for node in executed_nodes(plan)}

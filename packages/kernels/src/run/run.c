@@ -207,6 +207,7 @@ taper_status taper_run(const taper_run_args *args, int64_t *failed) {
     march with;
     const int32_t workers = workers_wanted(args);
     taper_region_begin(&with.r, args);
+    taper_pool_enter();
     if (args->order) {
         taper_schedule_begin(args);
         taper_run_ready(&with.r, 0, workers);
@@ -215,6 +216,7 @@ taper_status taper_run(const taper_run_args *args, int64_t *failed) {
             atomic_init(&with.cursors[w].at, 0);
         taper_pool_run(run_steps, &with, workers);
     }
+    taper_pool_leave();
     *failed = with.r.failed;
     return (taper_status)atomic_load_explicit(&with.r.status, memory_order_relaxed);
 }

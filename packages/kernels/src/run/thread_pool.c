@@ -33,10 +33,14 @@ static struct {
     /* That each worker was last seen on, the owner's first; and the owner's thread. */
     _Alignas(CACHE_LINE) _Atomic int32_t cpu[TAPER_POOL_WORKERS];
     _Atomic int32_t caller;
+    _Alignas(CACHE_LINE) _Atomic int32_t callers; /* that run something now */
     _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
     _Alignas(CACHE_LINE) _Atomic int32_t arrived; /* at the barrier */
     _Alignas(CACHE_LINE) _Atomic uint32_t phase;  /* of the barrier */
 } pool = {.owned = ATOMIC_FLAG_INIT};
+
+/* Runs of this thread, one inside another. */
+static _Thread_local int32_t depth;
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -142,6 +146,7 @@ static void forget(void) {
     atomic_store(&pool.guests, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.arrived, 0);
+    atomic_store(&pool.callers, depth > 0);
     taper_os_forget_waiters();
     atomic_flag_clear(&pool.owned);
 }
@@ -155,11 +160,29 @@ static void grow(int32_t wanted) {
         pool.threads++;
 }
 
+void taper_pool_enter(void) {
+    if (depth++ == 0)
+        atomic_fetch_add_explicit(&pool.callers, 1, memory_order_relaxed);
+}
+
+void taper_pool_leave(void) {
+    if (--depth == 0)
+        atomic_fetch_sub_explicit(&pool.callers, 1, memory_order_relaxed);
+}
+
+/* At most `workers`, and no more than other callers leave CPUs for. */
+static int32_t fitting(int32_t workers) {
+    const int32_t others = atomic_load_explicit(&pool.callers, memory_order_relaxed) - 1;
+    if (workers <= 1 || others <= 0)
+        return workers;
+    const int32_t left = taper_os_cpu_count() - others;
+    return workers < left ? workers : left;
+}
+
 /* Begins a run for the caller, who then has the pool and is worker 0; returns how many workers
- * there are, or 0 where another caller has the pool. kind: 0 or INVITED. */
+ * there are, or 0 where other callers have the pool or the CPUs. kind: 0 or INVITED. */
 static int32_t begin(taper_pool_fn fn, void *arg, int32_t workers, uint32_t kind) {
-    if (workers > TAPER_POOL_WORKERS)
-        workers = TAPER_POOL_WORKERS;
+    workers = fitting(workers < TAPER_POOL_WORKERS ? workers : TAPER_POOL_WORKERS);
     if (workers <= 1 || atomic_flag_test_and_set_explicit(&pool.owned, memory_order_acquire))
         return 0;
     if (pool.threads < workers - 1)

@@ -8,17 +8,22 @@ enum { TAPER_POOL_WORKERS = 255 }; /* at most; fits the low byte of a run's word
 
 typedef void (*taper_pool_fn)(void *arg, int32_t worker, int32_t workers);
 
+/* Around what a caller runs. Callers are not to be more than the CPUs together with the workers
+ * of the pool: who comes second computes alone, or with the CPUs that are left. */
+void taper_pool_enter(void);
+void taper_pool_leave(void);
+
 /*
  * Calls fn(arg, w, n) for w in [0, n), each in a thread of its own, w = 0 in the caller's, and
- * returns when all have. n is at most `workers`: less where threads cannot be created, 1 where
- * another caller has the pool.
+ * returns when all have. n is at most `workers`: less where threads cannot be created or other
+ * callers need the CPUs, 1 where another caller has the pool.
  */
 void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers);
 
 /*
  * Has others call fn(arg, w, n), each in a thread of its own, w in [1, n), for a caller who is at
  * that work as worker 0 already: any of the workers can do it. Returns n, at most `workers`, or 0
- * where another caller has the pool. fn has no meeting points.
+ * where another caller has the pool or the CPUs. fn has no meeting points.
  */
 int32_t taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers);
 

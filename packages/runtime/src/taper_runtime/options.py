@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from taper_runtime import option_values as values
 from taper_runtime.errors import InputError, OptionError
-from taper_runtime.executor._pool import Stop, StopFlag
+from taper_runtime.executor._runs import Stop, StopFlag
 from taper_runtime.limits import Limits
 from taper_runtime.option_values import (
     CPU_DEVICE,
@@ -147,7 +147,8 @@ class SessionOptions(_Options):
         in any case. The bits are the same.
     max_concurrent_runs : int
         Runs at the same time, of all entries; others wait, first come first served. Each has a
-        frame, with an arena of its own, which later runs use again.
+        frame, with an arena of its own, which later runs use again. Of runs that only Taper's
+        kernels compute, no more go on at once than there are CPUs.
     min_frames : int
         Frames that are kept however long they are idle.
     frame_cleanup : bool

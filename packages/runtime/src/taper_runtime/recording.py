@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.delegates import BoundDelegate
-    from taper_runtime.executor._pool import Stop
+    from taper_runtime.executor._runs import Stop
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.executor.staged import StagedExecutor

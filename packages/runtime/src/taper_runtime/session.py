@@ -11,7 +11,7 @@ from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor._kernels import active_isa
-from taper_runtime.executor._pool import FramePool, RunLog
+from taper_runtime.executor._runs import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from taper_runtime.background import Background, Callback
     from taper_runtime.calls import Call
     from taper_runtime.complex_ends import ComplexEnds
-    from taper_runtime.executor._pool import Stop
+    from taper_runtime.executor._runs import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.modelmeta import ModelMeta

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.errors import InputError
-from taper_runtime.executor._pool import Turn
+from taper_runtime.executor._runs import Turn
 from taper_runtime.executor.inputs import check_input
 from taper_runtime.generator import new_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_runtime.executor._pool import Stop
+    from taper_runtime.executor._runs import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.plan.plan import Plan
 

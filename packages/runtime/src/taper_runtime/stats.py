@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from taper_runtime.executor._pool import FramePool, RunLog
+    from taper_runtime.executor._runs import FramePool, RunLog
     from taper_runtime.executor.executor import Executor
 
 #: What a percentile is called, and the share of runs that took no longer.

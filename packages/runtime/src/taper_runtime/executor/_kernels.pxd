@@ -1,4 +1,4 @@
-"""What other modules use of the kernel library; see _kernels.pyx."""
+"""The kernel library; see _kernels.pyx."""
 from libc.stdint cimport int32_t, int64_t
 
 from taper_runtime.executor.taper cimport (

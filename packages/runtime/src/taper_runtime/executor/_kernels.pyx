@@ -24,7 +24,6 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, InternalError, TaperError
 from taper_runtime.formats import PLAIN, decode
 
-
 # From so many bytes on a Buffer is memory of its own from the system.
 cdef size_t MAPPED_BYTES = 1 << 18
 

@@ -66,6 +66,13 @@ class Weights:
     @property
     def generation(self) -> int: ...
 
+class Precedence:
+    def __init__(self, before: Sequence[int]) -> None: ...
+
+def assign_offsets(
+    blocks: Sequence[Block], precedence: Precedence | None = None
+) -> tuple[list[int], int]: ...
+
 class Order:
     def __init__(
         self, producers: Sequence[Sequence[int]], before: Sequence[int], leaders: int

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.delegates import BoundDelegate
-    from taper_runtime.executor._frames import Runner
-    from taper_runtime.executor._pool import Stop
+    from taper_runtime.executor._runs import Runner, Stop
     from taper_runtime.plan.plan import Plan, PlanNode
     from taper_runtime.providers import Dispatch
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.delegates import BoundDelegate
-    from taper_runtime.executor._pool import FramePool, Stop
+    from taper_runtime.executor._runs import FramePool, Stop
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 

@@ -9,7 +9,7 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.executor import _kernels
-from taper_runtime.executor._pool import FramePool, Lease, Stop
+from taper_runtime.executor._runs import FramePool, Lease, Stop
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Executor,

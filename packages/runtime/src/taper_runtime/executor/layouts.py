@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.executor._layout import assign_offsets
+from taper_runtime.executor._program import assign_offsets
 from taper_runtime.plan.checks import aligned
 
 if TYPE_CHECKING:

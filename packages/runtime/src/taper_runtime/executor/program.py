@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_runtime.executor import _program
-from taper_runtime.executor._frames import Runner
+from taper_runtime.executor._runs import Runner
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Settings,
@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.ops.opdef import BlockFunction
+    from taper_runtime.plan.order import Order
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
     from taper_runtime.providers import Dispatch
+
+
+#: Of the time of a row. Handing nodes to other workers costs time as well, and caches.
+_WORTH_SHARE = 0.9
 
 
 class Variables:
@@ -114,10 +119,10 @@ def _make_order(
     places: Container[str],
     settings: Settings,
 ) -> _program.Order | None:
-    """Return which steps may run at the same time; None if no two may."""
+    """Return which steps may run at the same time; None if no two may, or it saves little time."""
     nodes = executed_nodes(plan)
     order = order_of(plan, nodes)
-    if order.is_total:
+    if order.is_total or _least_share(plan, order) > _WORTH_SHARE:
         return None
     users = users_of(nodes, _arena_roots(plan, places), kept)
     every = (1 << len(nodes)) - 1  # what shares no memory is as if all nodes used it
@@ -128,6 +133,26 @@ def _make_order(
     own = [1 << index for index in range(len(nodes))]
     before = memory_before(order, [*in_arena, *own])
     return _program.Order(order.producers, before, min(settings.nodes_at_once, len(nodes)))
+
+
+def _least_share(plan: Plan, order: Order) -> float:
+    """Return the time of the nodes of which each waits for the one before, over that of all nodes.
+
+    No run takes less of the time of a row. 0 where nobody knows a node's time: it has blocks, or
+    numpy computes it.
+    """
+    from taper_runtime.machine.cost import alone_ns
+    from taper_runtime.plan.specialize import specialize
+
+    plan = specialize(plan, example_sizes(plan))
+    nodes = executed_nodes(plan)
+    if any(node.blocks or not definition(node)[0].native for node in nodes):
+        return 0.0
+    times = [alone_ns(node_work(plan, node)) for node in nodes]
+    ends: list[float] = []
+    for ns, waits_for in zip(times, order.producers, strict=True):
+        ends.append(ns + max((ends[each] for each in waits_for), default=0.0))
+    return max(ends) / sum(times)
 
 
 def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.errors import InputError
-from taper_runtime.executor._pool import FramePool, Stop
+from taper_runtime.executor._runs import FramePool, Stop
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.inputs import bind_inputs, check_measured

@@ -113,6 +113,12 @@ def threads_worth(work: Cost) -> int:
     return largest(work.flops // flops, work.bytes // nbytes)
 
 
+def alone_ns(work: Cost) -> float:
+    """Estimate the nanoseconds of a node on one thread, with all its traffic beyond the cache."""
+    limits = machine.TYPICAL
+    return limits.node_ns + max(work.flops / limits.flops, work.bytes / limits.memory[-2].copy)
+
+
 def traffic_ns(limits: Limits, constant: int, read: int, written: int, resident: int) -> float:
     """Return the least time of a node's traffic, in nanoseconds.
 

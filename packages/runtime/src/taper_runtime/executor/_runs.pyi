@@ -1,8 +1,14 @@
-"""Types of the extension; see _pool.pyx."""
+"""Types of the extension; see _runs.pyx."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
+
+import numpy as np
+
+from taper_runtime.executor._kernels import Selection
+from taper_runtime.executor._program import Program, Weights
+from taper_runtime.executor.hosts import Host
 
 _Result = TypeVar("_Result")
 
@@ -23,6 +29,8 @@ class FramePool:
     def max_frames(self) -> int: ...
     @property
     def min_frames(self) -> int: ...
+    @property
+    def at_once(self) -> int: ...
     @property
     def cleanup_interval_s(self) -> float: ...
     @property
@@ -64,3 +72,37 @@ class RunLog:
     def run(self, function: Callable[..., _Result], *args: Any) -> _Result: ...
     def count_error(self) -> None: ...
     def latest(self) -> list[float]: ...
+
+class Runner:
+    def __init__(
+        self,
+        program: Program,
+        weights: Weights,
+        sizes: Sequence[int],
+        pool: FramePool | None = None,
+    ) -> None: ...
+    @property
+    def program(self) -> Program: ...
+    def with_weights(self, weights: Weights) -> Runner: ...
+    @property
+    def weights_version(self) -> int: ...
+    @property
+    def pool(self) -> FramePool: ...
+    def kernels(self) -> list[str | None]: ...
+    def hosts(self) -> list[Host]: ...
+    def selections(self) -> list[Selection | None]: ...
+    def arena(self) -> tuple[list[tuple[int, int, int]], list[int], int]: ...
+    def run(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
+    ) -> list[np.ndarray]: ...
+    def profile(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
+    ) -> tuple[list[np.ndarray], list[list[tuple[int, int, int]]]]: ...

@@ -1,1 +1,0 @@
-"""Types of the extension: none that Python code uses; see _instance.pyx."""

@@ -1,0 +1,1023 @@
+# cython: language_level=3, auto_pickle=False
+"""Runs: which may go on, what ends one, what it needs, how arrays come in and go out.
+
+- :class:`StopFlag` and :class:`Stop`: what ends a run before its time.
+- :class:`FramePool`: frames for at most so many runs at once; others wait their turn.
+- :class:`Job`: a run that another thread computes where there are more callers than CPUs.
+- :class:`Turn`: for what one run at a time may have.
+- :class:`RunLog`: how many runs there were, and how long the latest took.
+- ``Frame``: everything one concurrent run needs: an arena, with the scratch of workers 1 and on
+  behind it, and a copy of the instance's image with its own pointers. A pool has it between runs.
+- :class:`Runner`: runs a program, with an instance for each set of sizes it meets.
+"""
+cimport cython
+from cpython.buffer cimport (
+    Py_buffer, PyBUF_C_CONTIGUOUS, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_IsContiguous,
+    PyBuffer_Release, PyObject_GetBuffer
+)
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from taper_runtime.executor._kernels cimport (
+    Buffer, has_begun, now, run_steps, schedule_bytes, status_text
+)
+from taper_runtime.executor._program cimport (
+    Body, External, HostCall, Instance, Patch, Program, Raised, Step, Weights
+)
+from taper_runtime.executor.taper cimport *
+
+from _thread import allocate_lock, start_new_thread
+
+import numpy as np
+
+from taper_runtime.errors import (
+    InputError, NodeInputError, RunTimeoutError, StoppedError, TaperError
+)
+from taper_runtime.executor._kernels import cpu_count
+from taper_runtime.executor.inputs import check_input, check_output
+from taper_runtime.executor.interval import start
+from taper_runtime.forks import watch
+from taper_runtime.formats import decode
+
+# What a run looks at on a thread without the GIL while others write it.
+cdef extern from *:
+    int __ATOMIC_RELAXED
+    void store_flag "__atomic_store_n" (int32_t *, int32_t, int) noexcept
+    void store_time "__atomic_store_n" (int64_t *, int64_t, int) noexcept
+    int64_t load_time "__atomic_load_n" (const int64_t *, int) noexcept nogil
+
+# Runs whose times are kept.
+cdef int WINDOW = 1024
+
+# Seconds between two looks of a run that waits at whether it is to end.
+cdef double GLANCE_S = 0.02
+
+# Arenas below this are never given back for being larger than what runs need.
+cdef size_t SMALL_BYTES = 1 << 20
+
+# Sets of sizes whose instances are kept.
+cdef int MAX_INSTANCES = 32
+
+cdef int64_t _NEVER = 0
+
+
+cdef class StopFlag:
+    """Set by any thread, it ends the runs that have it."""
+
+    def __init__(self, bint on=False):
+        self.value = on
+
+    def __reduce__(self):
+        return StopFlag, (self.is_set,)
+
+    @property
+    def is_set(self):
+        return self.value != 0
+
+    @is_set.setter
+    def is_set(self, bint on):
+        store_flag(&self.value, on, __ATOMIC_RELAXED)
+
+
+cdef class Stop:
+    """What ends one run before its time.
+
+    Parameters
+    ----------
+    flag : StopFlag
+    timeout_s : float or None
+        Seconds from now on.
+    """
+
+    def __init__(self, StopFlag flag, timeout_s=None):
+        self.flag = flag
+        if timeout_s is not None:
+            self.timeout_s = timeout_s
+            self.deadline = now() + <int64_t>(1e9 * self.timeout_s)
+
+    cdef object reason(self):
+        """What to raise where the run is to end; None where it is not."""
+        if self.flag is not None and self.flag.value:
+            return StoppedError("the run was ended: run_options.terminate is set")
+        if self.deadline and now() >= self.deadline:
+            return RunTimeoutError(f"the run did not end within {self.timeout_s:g} s")
+        return None
+
+    cdef void end(self) noexcept:
+        """End the run as soon as it looks."""
+        store_time(&self.deadline, 1, __ATOMIC_RELAXED)
+
+    def check(self):
+        """Raise if the run is to end."""
+        reason = self.reason()
+        if reason is not None:
+            raise reason
+
+    def acquire(self, lock):
+        """Acquire a lock, or raise if the run is to end before."""
+        if self.flag is None and not self.deadline:
+            lock.acquire()
+            return
+        self.check()
+        while not lock.acquire(True, GLANCE_S):
+            self.check()
+
+
+cdef class Slot:
+    """What a pool lends to a run: leave to go on, and the memory for it."""
+
+
+cdef class Waiter:
+    """A run that waits for a slot."""
+
+    cdef int go(self) except -1:
+        """Go on: it has a slot."""
+        self.lock.release()
+
+
+cdef class Job(Waiter):
+    """A run that waits for a slot and for a thread that computes it.
+
+    Where more runs are called for than there are CPUs, as many threads compute them one after the
+    other while the callers sleep. A CPU then goes from run to run without a change of threads,
+    over the same few arenas, and no run loses a CPU and its caches half way.
+
+    Parameters are as :meth:`Runner._compute` takes them.
+    """
+
+    def __init__(
+        self, Runner runner, Instance instance, arrays, out, Stop stop, list spans, list outputs
+    ):
+        self.owner, self.runner, self.instance = runner.program, runner, instance
+        self.arrays, self.out, self.spans, self.outputs = arrays, out, spans, outputs
+        self.stop = Stop(None) if stop is None else stop  # for a caller who is interrupted
+
+    cdef int compute(self) except -1:
+        """Run, with the slot that it has, which is a frame from then on."""
+        cdef Frame frame = _as_frame(self.slot)
+        self.slot = frame
+        self.runner._make_ready(frame, self.instance)
+        return self.runner._compute(
+            frame, self.arrays, self.out, self.stop, self.spans, self.outputs
+        )
+
+    cdef int go(self) except -1:
+        try:
+            start_new_thread(self.serve, ())
+        except (RuntimeError, MemoryError):  # no thread to be had: the caller computes it
+            self.lock.release()
+        return 0
+
+    def serve(self):
+        """Run, and then with the same slot the jobs that come next."""
+        cdef Waiter following = self
+        while isinstance(following, Job):
+            following = (<Job>following).finish()
+        if following is not None:
+            following.go()
+
+    cdef Waiter finish(self):
+        """Run, and let the caller go on; returns who has the slot next, if anyone."""
+        try:
+            self.compute()
+        except BaseException as error:
+            self.error = error
+        try:
+            return self.pool._pass_on(self.slot)
+        finally:
+            self.done = True
+            self.lock.release()
+
+    cdef int wait(self) except -1:
+        """Wait until it is done, or has a slot and no thread but this one.
+
+        A wait that is interrupted ends the run first, as that has arrays of the caller's.
+        """
+        try:
+            self.stop.acquire(self.lock)
+        except BaseException:
+            if not self.pool._drop(self):
+                self.stop.end()
+                _acquire_in_any_case(self.lock)
+                if not self.done:
+                    self.pool.give_back(self.slot)
+            raise
+        return 0
+
+
+cdef int _acquire_in_any_case(lock) except -1:
+    """Acquire a lock that is about to be released, whatever signals come."""
+    while True:
+        try:
+            lock.acquire()
+            return 0
+        except BaseException:  # a second Ctrl-C
+            pass
+
+
+cdef class FramePool:
+    """Slots for at most ``max_frames`` runs at once; a run that finds none waits, first come first
+    served.
+
+    Jobs are those runs that any thread may compute, as nothing in them waits or calls Python. At
+    most as many of them go on at once as there are CPUs.
+
+    After a burst a thread sweeps: twice, an interval apart, it looks which slots rest, and those
+    that have rested all the time in between are freed, but for ``min_frames``. It goes when nothing
+    is left to sweep.
+
+    Parameters
+    ----------
+    max_frames, min_frames : int
+    cleanup_interval_s : float
+        0: nothing is ever freed.
+
+    Attributes
+    ----------
+    in_use, peak : int
+        Slots with a run, and the most there were at once.
+    created : int
+        Slots made so far.
+    waits : int
+        Runs that had to wait.
+    arena_bytes : int
+        Of all slots' arenas.
+    """
+
+    def __init__(self, max_frames=8, min_frames=1, cleanup_interval_s=0.0):
+        self.max_frames, self.min_frames = max_frames, min_frames
+        self.cleanup_interval_s = cleanup_interval_s
+        self.at_once = min(self.max_frames, cpu_count())
+        self.idle, self.waiting = [], []
+        watch(self)
+
+    @property
+    def waited_s(self):
+        """Seconds that runs have waited."""
+        return 1e-9 * self.waited_ns
+
+    @property
+    def n_idle(self):
+        """Slots without a run."""
+        return len(self.idle)
+
+    cdef Slot take(self, object owner, Stop stop):
+        """A slot for one run, best one that ``owner`` has used.
+
+        A slot that is new has no owner: it is a Slot, and the owner's own kind may stand for it.
+        """
+        cdef Slot slot
+        if stop is not None:
+            stop.check()
+        with cython.critical_section(self):
+            slot = self._first(owner)
+        if slot is None:
+            slot = self._wait(owner, stop)
+        slot.owner = <void *>owner
+        return slot
+
+    cdef Slot _first(self, object owner):
+        """An idle slot, or a new one, from now on in use; None where there are too many."""
+        cdef Slot slot = None
+        cdef Py_ssize_t i
+        for i in range(len(self.idle) - 1, -1, -1):
+            if (<Slot>self.idle[i]).owner == <void *>owner:
+                slot = self.idle.pop(i)
+                break
+        if slot is None:
+            if len(self.idle) + self.in_use < self.max_frames:
+                self.created += 1
+                slot = Slot.__new__(Slot)
+            elif self.idle:
+                slot = self.idle.pop(0)
+            else:
+                return None
+        self.in_use += 1
+        self.peak = max(self.peak, self.in_use)
+        return slot
+
+    cdef Slot _wait(self, object owner, Stop stop):
+        """Wait for a slot, behind those who wait already."""
+        cdef Waiter waiter = Waiter.__new__(Waiter)
+        waiter.owner, waiter.lock, waiter.since = owner, allocate_lock(), now()
+        waiter.lock.acquire()
+        with cython.critical_section(self):  # or one may have become idle in the meantime
+            waiter.slot = self._first(owner)
+            if waiter.slot is not None:
+                return waiter.slot
+            self.waiting.append(waiter)
+            self.waits += 1
+        try:
+            if stop is None:
+                waiter.lock.acquire()
+            else:
+                stop.acquire(waiter.lock)
+            return waiter.slot
+        except BaseException:
+            if not self._drop(waiter):  # a slot has come just then
+                self.give_back(waiter.slot)
+            raise
+
+    cdef bint _drop(self, Waiter waiter):
+        """Have a run wait no longer; False where its turn has come."""
+        cdef Py_ssize_t i
+        with cython.critical_section(self):
+            for i in range(len(self.waiting)):
+                if self.waiting[i] is waiter:
+                    del self.waiting[i]
+                    self.waited_ns += now() - waiter.since
+                    return True
+        return False
+
+    cdef int give_back(self, Slot slot) except -1:
+        """Take a slot back, and give it to the one who has waited the longest."""
+        cdef Waiter waiter = self._pass_on(slot)
+        if waiter is not None:
+            waiter.go()
+        return 0
+
+    cdef Waiter _pass_on(self, Slot slot):
+        """Take a slot back; returns the one who has it from now on and is to go on, if any."""
+        cdef Waiter waiter = None
+        cdef bint sweep = False
+        slot.rested = False
+        with cython.critical_section(self):
+            if self.waiting:
+                waiter = self.waiting.pop(0)
+                waiter.slot = slot
+                slot.owner = <void *>waiter.owner
+                self.waited_ns += now() - waiter.since
+            else:
+                self.in_use = max(0, self.in_use - 1)  # a fork during the run has made it 0
+                if self.closed:
+                    self._forget(slot)
+                else:
+                    self.idle.append(slot)
+                    if self.cleanup_interval_s and not self.sweeping:
+                        sweep = self.sweeping = self._is_litter()
+        if sweep:
+            try:
+                start(self, FramePool.sweep, self.cleanup_interval_s, "taper_runtime frame cleanup")
+            except RuntimeError:  # no thread to be had now: the next run tries again
+                self.sweeping = False
+        return waiter
+
+    cdef bint is_busy(self) noexcept:
+        """Whether a job has to wait."""
+        return self.in_use >= self.at_once
+
+    cdef int do(self, Job job) except -1:
+        """Have a job done: on this thread, or in its turn on another.
+
+        Raises what the job raises.
+        """
+        cdef bint queued
+        job.pool, job.lock, job.since = self, allocate_lock(), now()
+        job.lock.acquire()
+        with cython.critical_section(self):
+            queued = self.is_busy()
+            if queued:
+                self.waiting.append(job)
+                self.waits += 1
+            else:
+                job.slot = self._first(job.owner)
+                job.slot.owner = <void *>job.owner
+        if queued:
+            job.wait()
+        if not job.done:
+            try:
+                return job.compute()
+            finally:
+                self.give_back(job.slot)
+        if job.error is not None:
+            error, job.error = job.error, None
+            raise error
+        return 0
+
+    cdef void count(self, Slot slot) noexcept:
+        """Note how large a slot's arena is by now."""
+        cdef size_t size = 0 if slot.arena is None else slot.arena.size
+        with cython.critical_section(self):
+            self.arena_bytes += <int64_t>size - <int64_t>slot.counted
+            slot.counted = size
+
+    cdef void _forget(self, Slot slot) noexcept:
+        """Note that a slot's arena goes."""
+        self.arena_bytes -= slot.counted
+        slot.counted = 0
+
+    cdef bint _is_litter(self) noexcept:
+        """Whether sweeps would ever free something."""
+        cdef Slot slot
+        if self.idle and len(self.idle) + self.in_use > self.min_frames:
+            return True
+        for slot in self.idle:
+            if _is_wasteful(slot, slot.need):
+                return True
+        return False
+
+    def sweep(self):
+        """Free what has rested since the last sweep; returns whether there is more to come.
+
+        That is slots above ``min_frames``, and arenas more than twice as large as what runs needed.
+        """
+        cdef Slot slot
+        cdef list kept = []
+        cdef list freed = []  # behind the critical section
+        with cython.critical_section(self):
+            count = len(self.idle) + self.in_use
+            for slot in self.idle:
+                if slot.rested and count > self.min_frames:
+                    count -= 1
+                    freed.append(slot)
+                    self._forget(slot)
+                    continue
+                if _is_wasteful(slot, slot.most):
+                    freed.append(slot.arena)
+                    self._forget(slot)
+                    slot.arena = None
+                slot.rested, slot.most = True, 0
+                kept.append(slot)
+            self.idle = kept
+            self.sweeping = self._is_litter()
+            return self.sweeping
+
+    def close(self):
+        """Keep no slots from now on: those of runs under way, and of runs that wait, go when these
+        end."""
+        with cython.critical_section(self):
+            self.closed = True
+            for slot in self.idle:
+                self._forget(slot)
+            self.idle = []
+
+    def after_fork(self):
+        """In the child of a fork: the parent's other runs and threads are gone."""
+        self.in_use, self.sweeping = 0, False
+        self.waiting = []
+
+
+cdef bint _is_wasteful(Slot slot, size_t need) noexcept:
+    """Whether a slot's arena is much larger than so many bytes."""
+    return slot.arena is not None and slot.arena.size > max(SMALL_BYTES, 2 * need)
+
+
+class Lease:
+    """A slot of a pool for the length of a ``with`` statement."""
+
+    def __init__(self, FramePool pool, owner, Stop stop):
+        self._pool, self._owner, self._stop = pool, owner, stop
+
+    def __enter__(self):
+        self._slot = (<FramePool>self._pool).take(self._owner, self._stop)
+        return self
+
+    def __exit__(self, *error):
+        (<FramePool>self._pool).give_back(self._slot)
+
+
+cdef class Turn:
+    """A lock for what runs take turns with, such as a state.
+
+    Where the process was forked while a thread of the parent had its turn, the child is told, as
+    what the lock guards stays halfway there.
+    """
+
+    def __init__(self):
+        self.lock = allocate_lock()
+        watch(self)
+
+    def take(self, stop=None):
+        """Return what has the turn for the length of a ``with`` statement."""
+        return Taken(self, stop)
+
+    def mend(self):
+        """Note that what the lock guards is about to be written anew."""
+        self.torn = False
+
+    def after_fork(self):
+        """In the child of a fork: no other thread is there to end its turn."""
+        if self.lock.locked():
+            self.lock, self.torn = allocate_lock(), True
+
+
+cdef class Taken:
+    """A turn in a ``with`` statement; in C, so that no signal comes between lock and statement."""
+
+    cdef Turn turn
+    cdef Stop stop
+
+    def __init__(self, Turn turn, Stop stop):
+        self.turn, self.stop = turn, stop
+
+    def __enter__(self):
+        if self.turn.torn:
+            raise TaperError(
+                "this process was forked while a run of its parent changed the state, which is "
+                "halfway since: reset_state() gives it its first value"
+            )
+        if self.stop is None:
+            self.turn.lock.acquire()
+        else:
+            self.stop.acquire(self.turn.lock)
+
+    def __exit__(self, *error):
+        self.turn.lock.release()
+
+
+cdef class RunLog:
+    """Counts runs and remembers how long the latest took.
+
+    Attributes
+    ----------
+    timed : int
+        Runs that have begun and ended.
+    errors : int
+        Runs that raised, those whose arguments were refused before among them.
+    """
+
+    def __init__(self):
+        self.window = Buffer(WINDOW * sizeof(int64_t))
+
+    def run(self, function, *args):
+        """Return what a function returns, which is to run once, and note how long it took.
+
+        Raises
+        ------
+        TaperError
+            If the session is closed.
+        """
+        cdef int64_t begin
+        if self.closed:
+            raise TaperError("the session is closed")
+        begin = now()
+        try:
+            return function(*args)
+        finally:
+            self._note(now() - begin)
+
+    cdef int _note(self, int64_t ns) except -1:
+        with cython.critical_section(self):
+            (<int64_t *>self.window.data)[self.timed % WINDOW] = ns
+            self.timed += 1
+
+    def count_error(self):
+        """Count a run that has raised."""
+        with cython.critical_section(self):
+            self.errors += 1
+
+    def latest(self):
+        """Return what the latest runs took, in seconds, in no order; at most 1024."""
+        cdef int64_t *window = <int64_t *>self.window.data
+        return [1e-9 * window[i] for i in range(min(self.timed, WINDOW))]
+
+
+cdef struct Poll:
+    void *raised    # the frame's
+    bint elsewhere  # than on the main thread, which alone handles signals
+    const int64_t *deadline  # by now(); to 0: none
+
+
+cdef class Frame(Slot):
+    """What one run at a time needs: an arena, and an instance's image with its own pointers.
+
+    It serves any instance of any program, best the one it served last.
+    """
+
+    cdef int adopt(self, Instance instance) except -1:
+        """Make it ready for an instance; weights are to be bound next.
+
+        Raises
+        ------
+        InputError
+            If there is no memory for the arena.
+        """
+        cdef Program program = instance.program
+        cdef size_t need = (
+            instance.scratch_at + (program.workers - 1) * instance.worker_scratch_bytes
+        )
+        if self.instance is None or self.instance.program is not program:
+            self.bases = Buffer(program.n_bases * sizeof(void *))
+            self.image = Buffer(program.image_bytes)
+            self.raised = Raised()
+            self._add_schedule(program)
+        self.instance, self.generation = None, -1
+        if self.arena is None or self.arena.size < need:
+            self.arena = None  # free it first
+            try:
+                self.arena = Buffer(need)
+            except MemoryError as error:
+                raise InputError(f"no memory for the {need} bytes that a run needs") from error
+        memcpy(self.image.data, instance.image.data, program.image_bytes)
+        cdef void **bases = <void **>self.bases.data
+        bases[program.arena_base] = self.arena.data
+        bases[program.image_base] = self.image.data
+        bases[program.raised_base] = <void *>self.raised
+        self.instance = instance
+        self._patch(program.arena_base, program.constants_base)
+        self.need = need
+        return 0
+
+    cdef int _add_schedule(self, Program program) except -1:
+        """Have what a run needs whose steps may run at the same time."""
+        cdef Py_ssize_t count = (<Body>program.bodies[0]).count
+        if program.order is not None:
+            self.schedule = Buffer(schedule_bytes(count, program.workers, program.order.leaders))
+        return 0
+
+    cdef int bind_weights(self, Weights weights) except -1:
+        """Have the image lead to a version of the constants, which the runner keeps alive."""
+        cdef Program program = self.instance.program
+        memcpy(
+            self.bases.data + program.constants_base * sizeof(void *), weights.addresses.data,
+            program.n_constants * sizeof(void *),
+        )
+        self._patch(program.constants_base, program.n_bases)
+        self.generation = weights.generation
+        return 0
+
+    cdef void bind(self) noexcept:
+        """Write the external arrays' addresses into the image."""
+        self._patch(0, self.instance.program.n_external)
+
+    cdef void _patch(self, Py_ssize_t first, Py_ssize_t end) noexcept:
+        """Write pointers into the bases [first, end)."""
+        cdef int64_t *ends = <int64_t *>self.instance.patch_ends.data
+        cdef Patch *patch = <Patch *>self.instance.patches.data
+        cdef char **bases = <char **>self.bases.data
+        cdef int64_t i
+        for i in range(ends[first - 1] if first else 0, ends[end - 1] if end else 0):
+            (<char **>(self.image.data + patch[i].at))[0] = bases[patch[i].base] + patch[i].offset
+
+    cdef int run(self, taper_span *spans, Stop stop) except -1:
+        """Run all steps; spans may be NULL."""
+        cdef Program program = self.instance.program
+        cdef taper_run_args args
+        cdef taper_status status
+        cdef int64_t failed = 0
+        cdef Poll poll
+        memset(&args, 0, sizeof(args))
+        args.steps = <taper_step *>self.image.data
+        args.count = (<Body>program.bodies[0]).count
+        args.workers = program.workers
+        args.worker_scratch = self.arena.data + self.instance.scratch_at
+        args.worker_scratch_bytes = self.instance.worker_scratch_bytes
+        args.spans = spans
+        poll.raised, poll.elsewhere = <void *>self.raised, False
+        poll.deadline = &_NEVER if stop is None else &stop.deadline
+        if stop is not None and stop.flag is not None:
+            args.stop = &stop.flag.value
+        args.poll = _poll
+        args.poll_context = &poll
+        if program.order is not None:
+            args.order, args.leaders = &program.order.native, program.order.leaders
+            args.schedule = self.schedule.data
+        with nogil:
+            status = run_steps(&args, &failed)
+        if status != TAPER_OK:
+            error = self.failure(failed, status, stop)
+            self._restore(&args, program.outermost(failed))
+            raise error
+        return 0
+
+    cdef int _restore(self, const taper_run_args *args, Py_ssize_t reached) except -1:
+        """Put back what a run that came to step ``reached`` has overwritten of states."""
+        cdef Program program = self.instance.program
+        cdef taper_step *step = <taper_step *>self.image.data
+        cdef Py_ssize_t i
+        for i in range(len(program.saved_by) - 1, -1, -1):
+            overwriting = program.saved_by[i] + 1
+            if overwriting <= reached if args.order == NULL else has_begun(args, overwriting):
+                (<HostCall>self.instance.host_calls[program.n_run + i]).compute(
+                    &step[program.n_run + i].call
+                )
+        return 0
+
+    cdef object failure(self, int64_t index, taper_status status, Stop stop):
+        """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
+        cdef Step step = self.instance.program.steps[index]
+        cdef HostCall call
+        error, self.raised.error = self.raised.error, None
+        if error is not None and status in (TAPER_CALL_FAILED, TAPER_STOPPED):
+            return error  # else another step's, which counts less
+        if status == TAPER_STOPPED and stop is not None:
+            return stop.reason() or StoppedError("the run was ended")  # by a flag no longer set
+        reason = status_text(status)
+        if status == TAPER_BAD_INDEX and step.op.check is not None:
+            call = self.instance.host_call(step)
+            arrays = call.operands(&(<taper_step *>self.image.data)[index].call)
+            try:
+                step.op.check(
+                    [
+                        None if type_ is None else decode(array, type_)
+                        for array, type_ in zip(arrays[:call.n_inputs], call.types)
+                    ],
+                    call.attrs,
+                )
+            except InputError as found:
+                reason = str(found).removeprefix(f"{step.op.name}: ")
+        return NodeInputError(step.label, reason)
+
+
+cdef c_bool _poll(void *context) noexcept nogil:
+    """What a run does now and then: look at the clock, and on Python's main thread at signals."""
+    cdef Poll *poll = <Poll *>context
+    cdef int64_t deadline = load_time(poll.deadline, __ATOMIC_RELAXED)
+    if deadline and now() >= deadline:
+        return False
+    return poll.elsewhere or _check_signals(poll)
+
+
+cdef c_bool _check_signals(Poll *poll) noexcept with gil:
+    """Have Python handle signals, KeyboardInterrupt above all; False where a handler raised."""
+    import threading
+
+    try:  # a handler may raise in any of these
+        poll.elsewhere = threading.get_ident() != threading.main_thread().ident
+        PyErr_CheckSignals()
+    except BaseException as error:
+        (<Raised>poll.raised).error = error
+        return False
+    return True
+
+
+cdef void *_address(array) except NULL:
+    """Address of a fresh contiguous array. Never NULL: numpy allocates at least one byte."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+    cdef void *data = view.buf
+    PyBuffer_Release(&view)
+    return data
+
+
+cdef bint _is_writable(array, void *data) except -1:
+    """Whether `data` is the array's own memory, and may be written."""
+    own = array.__array_interface__["data"][0] == <uintptr_t>data
+    return own and array.flags.writeable
+
+
+cdef void *_input_address(External external, array, list held) except NULL:
+    """Address of an input's elements, which is checked against what it has to be."""
+    cdef Py_buffer view
+    cdef void *data = NULL
+    cdef bint good = False
+    if (
+        type(array) is np.ndarray
+        and array.dtype is external.storage
+        and array.shape == external.shape
+    ):
+        PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO)
+        data = view.buf
+        good = PyBuffer_IsContiguous(&view, b"C") and <uintptr_t>data % view.itemsize == 0
+        PyBuffer_Release(&view)
+    if good:
+        return data
+    array = check_input(external.spec, array)  # says what is wrong, or copies
+    held.append(array)
+    return <void *><uintptr_t>array.__array_interface__["data"][0]
+
+
+cdef class Runner:
+    """Runs a program; its methods may be called from many threads at once.
+
+    Parameters
+    ----------
+    program : Program
+    weights : Weights
+    sizes : sequence of int
+        Values of the size variables: there is an instance for them from the start.
+    pool : FramePool, optional
+        It may serve other programs too.
+
+    Raises
+    ------
+    InputError
+        If the arena for these sizes would be larger than one may be.
+    """
+
+    def __init__(self, Program program, Weights weights, sizes, FramePool pool=None):
+        self.program, self.weights = program, weights
+        self.pool = FramePool() if pool is None else pool
+        self.instances = {}
+        self.last = Instance(program, sizes)
+        if program.dynamic:
+            self.instances[self.last.shapes()] = self.last
+
+    cdef Instance _latest(self):
+        """The instance used last."""
+        with cython.critical_section(self.instances):
+            return self.last
+
+    def with_weights(self, Weights weights):
+        """Return what runs the same program over other constants, with its instances and frames.
+
+        Parameters
+        ----------
+        weights : Weights
+            Of another generation.
+        """
+        cdef Runner other = Runner.__new__(Runner)
+        other.program, other.weights = self.program, weights
+        other.instances, other.pool = self.instances, self.pool
+        other.last = self._latest()
+        return other
+
+    def kernels(self):
+        """Return the name of each step's kernel in the instance used last, None for numpy's.
+
+        A step of control flow has the name of what it does.
+        """
+        cdef Step step
+        names = []
+        for step, selection in zip(self.program.steps, self.selections()):
+            names.append(step.op.name.lower() if selection is None else selection.kernel_name)
+        return names
+
+    def hosts(self):
+        """Return the Host of each step that has one, whether or not a kernel serves the step."""
+        cdef Step step
+        hosts = []
+        for step in self.program.steps:
+            if step.host is not None:
+                hosts.append(step.host)
+        return hosts
+
+    @property
+    def weights_version(self):
+        """The generation of the weights that the next run reads."""
+        return self.weights.generation
+
+    def selections(self):
+        """Return the Selection of each step in the instance used last, None for control flow."""
+        return self._latest().selections[:self.program.n_run]
+
+    def arena(self):
+        """Return the arena of the instance used last.
+
+        Returns
+        -------
+        blocks : list of tuple of int
+            First step, last step and bytes: of each root, then of each step's own memory. That is
+            a kernel's scratch, or what the bodies of control flow need.
+        offsets : list of int
+            Where each lies.
+        nbytes : int
+            Bytes in all, the scratch of a run's first worker among them.
+        """
+        cdef Instance instance = self._latest()
+        blocks = instance.blocks(self.program.bodies[0])
+        return blocks, instance.body_offsets[0], instance.scratch_at
+
+    def run(self, inputs, out=None, sizes=None, stop=None):
+        """One inference.
+
+        Parameters
+        ----------
+        inputs : sequence of numpy.ndarray
+            In the order of the program's.
+        out : sequence of numpy.ndarray or None, optional
+            Per output the array to write, None for a fresh one.
+        sizes : sequence of int, optional
+            Values of the size variables, where the inputs' shapes do not give them.
+        stop : Stop, optional
+
+        Returns
+        -------
+        list of numpy.ndarray
+            In the order of the program's.
+
+        Raises
+        ------
+        InputError
+            If an array's type, dtype or shape is not the input's, or an index is out of range.
+        StoppedError
+            If ``stop`` has ended it.
+        """
+        return self._run(inputs, out, sizes, stop, None)
+
+    def profile(self, inputs, out=None, sizes=None, stop=None):
+        """One inference as :meth:`run`; returns (outputs, spans).
+
+        spans : per step, per worker: (begin, end, times) in nanoseconds of a monotonic clock, zeros
+        where that worker had no part in the step; of a step inside a loop, all its times in one.
+        """
+        cdef list spans = []
+        outputs = self._run(inputs, out, sizes, stop, spans)
+        return outputs, spans
+
+    cdef Instance _instance(self, arrays, sizes):
+        """The instance for ``sizes``, else for the shapes of ``arrays``; of those kept, it becomes
+        the latest."""
+        cdef Instance instance = None
+        key = None
+        try:
+            key = tuple([array.shape for array in arrays]) if sizes is None else tuple(sizes)
+            instance = self.instances.get(key)
+        except (AttributeError, TypeError):
+            pass  # no arrays
+        if instance is None:
+            if sizes is None:
+                # which says what is wrong with the arrays
+                instance = Instance(self.program, self.program.variables.read(arrays))
+                key = instance.shapes()
+            else:
+                instance = Instance(self.program, sizes)
+        with cython.critical_section(self.instances):
+            if instance is not self.last:
+                self.instances.pop(key, None)
+                self.instances[key] = self.last = instance
+                if len(self.instances) > MAX_INSTANCES:
+                    del self.instances[next(iter(self.instances))]
+        return instance
+
+    cdef Frame _take(self, Instance instance, Stop stop):
+        """A frame for a run; it is to be given back."""
+        cdef Frame frame = _as_frame(self.pool.take(self.program, stop))
+        try:
+            self._make_ready(frame, instance)
+        except BaseException:
+            self.pool.give_back(frame)
+            raise
+        return frame
+
+    cdef int _make_ready(self, Frame frame, Instance instance) except -1:
+        if frame.instance is not instance or frame.arena is None:
+            try:
+                frame.adopt(instance)
+            finally:
+                self.pool.count(frame)
+        if frame.generation != <int64_t>self.weights.generation:
+            frame.bind_weights(self.weights)
+        if frame.need > frame.most:
+            frame.most = frame.need
+        return 0
+
+    cdef list _run(self, arrays, out, sizes, Stop stop, list spans):
+        cdef Program program = self.program
+        cdef list outputs = []
+        if len(arrays) != program.n_inputs:
+            raise InputError(f"expected {program.n_inputs} inputs, got {len(arrays)}")
+        if out is not None and len(out) != len(program.outputs):
+            raise InputError(f"out: expected {len(program.outputs)} arrays, got {len(out)}")
+        cdef Instance instance = self._instance(arrays, sizes) if program.dynamic else self.last
+        if instance.native and self.pool.is_busy():
+            self.pool.do(Job(self, instance, arrays, out, stop, spans, outputs))
+            return outputs
+        cdef Frame frame = self._take(instance, stop)
+        try:
+            self._compute(frame, arrays, out, stop, spans, outputs)
+        finally:
+            self.pool.give_back(frame)
+        return outputs
+
+    cdef int _compute(
+        self, Frame frame, arrays, out, Stop stop, list spans, list outputs
+    ) except -1:
+        """Run with arrays of the caller's; ``outputs`` gets the outputs."""
+        cdef Program program = self.program
+        cdef Instance instance = frame.instance
+        cdef Py_ssize_t i
+        cdef External external
+        cdef void **bases = <void **>frame.bases.data
+        cdef list held = []  # copies made of inputs that are not contiguous
+        for i in range(program.n_inputs):
+            bases[i] = _input_address(instance.inputs[i], arrays[i], held)
+            if i in program.overwritten and not _is_writable(arrays[i], bases[i]):
+                name = program.inputs[i].name
+                raise InputError(f"state {name!r}: expected to write its memory")
+        for i in range(program.n_external - program.n_inputs):
+            external = instance.outputs[i]
+            if out is None or out[i] is None:
+                array = np.empty(external.shape, external.storage)
+            else:
+                array = check_output(external.spec, out[i], [*arrays, *outputs])
+            bases[program.n_inputs + i] = _address(array)
+            outputs.append(array)
+        frame.bind()
+        if spans is None:
+            return frame.run(NULL, stop)
+        return self._record(frame, stop, spans)
+
+    cdef int _record(self, Frame frame, Stop stop, list spans) except -1:
+        """Run with times, which join ``spans``: per step, per worker, begin and end."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t workers = self.program.workers
+        cdef Py_ssize_t count = len(self.program.steps)
+        cdef Buffer record = Buffer(count * workers * sizeof(taper_span))
+        cdef taper_span *span = <taper_span *>record.data
+        frame.run(span, stop)
+        for i in range(0, count * workers, workers):
+            spans.append(
+                [(span[w].begin, span[w].end, span[w].times) for w in range(i, i + workers)]
+            )
+        return 0
+
+
+cdef Frame _as_frame(Slot slot):
+    """A slot as a frame; one that is new becomes one."""
+    if type(slot) is Frame:
+        return <Frame>slot
+    cdef Frame frame = Frame.__new__(Frame)
+    frame.owner = slot.owner
+    return frame
