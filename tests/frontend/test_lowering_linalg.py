@@ -282,7 +282,7 @@ def test_a_gaussian_process():
     model, x = Process().eval(), matrices(5, 2, seed=2)
     plan = export(model, (x,))
     assert {f["op"] for f in plan.metadata["fallbacks"]} == {"SOLVE_TRIANGULAR"}
-    assert plan.metadata["verified"]["relative_error"] < 1e-5
+    assert plan.metadata["verified"]["relative_error"] < 1e-4
 
 
 def test_an_invertible_convolution():

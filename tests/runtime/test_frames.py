@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import weakref
 from pathlib import Path
 
@@ -420,6 +421,46 @@ def test_the_arena_of_one_large_run_goes_where_later_ones_are_small():
     assert session.stats().frames.arena_bytes == small
     (y,) = session.run(None, feed[4096])
     np.testing.assert_array_equal(y, 1)
+
+
+def test_memory_of_results_serves_again_once_nobody_holds_it():
+    """Not before: not while an array, a part of it or a buffer over it is left."""
+    session = InferenceSession(growing(), options())
+
+    def run(number, rows=64):
+        return session.run(None, {"x": np.full((rows, 1024), number, np.float32)})[0]
+
+    (want,) = set(run(3).flat)
+    first = run(3)
+    address = first.ctypes.data
+    assert first.flags.writeable
+    others = [run(number, rows) for number, rows in ((0, 64), (1, 48), (2, 64))]
+    assert address not in [other.ctypes.data for other in others]
+    part = memoryview(first[1:2].T)
+    del first, others
+    assert address not in [run(number).ctypes.data for number in range(4)]
+    assert set(np.asarray(part).flat) == {want}
+    places = set()
+    for number in range(8):  # the one before is held while the next is computed
+        y = run(number, rows=64 - number)
+        places.add(y.ctypes.data)
+    assert len(places) == 2
+
+
+def test_memory_of_results_is_swept():
+    session = InferenceSession(growing(), options(frame_cleanup_interval_s=3600))
+    before = threading.enumerate()
+    tracemalloc.start()
+    try:
+        session.run(None, {"x": np.zeros((1024, 1024), np.float32)})
+        assert tracemalloc.get_traced_memory()[0] >= 4 << 20
+        assert sweepers(before)
+        for _ in range(2):
+            session._pool.sweep()
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
+        session.close()
 
 
 def growing():

@@ -189,6 +189,7 @@ cdef class External:
     cdef object spec     # TensorSpec
     cdef object storage  # numpy dtype
     cdef tuple shape
+    cdef Py_ssize_t nbytes
 
 
 cdef class Instance:

@@ -769,6 +769,7 @@ cdef class Instance:
         external.shape = substitute(spec.shape, self.number)
         external.spec = spec._replace(shape=external.shape)
         external.storage = DTYPES[spec.dtype].storage
+        external.nbytes = external.spec.nbytes
         return external
 
     def number(self, size):

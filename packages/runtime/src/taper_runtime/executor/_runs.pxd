@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from taper_runtime.executor._kernels cimport Buffer
-from taper_runtime.executor._program cimport Instance, Program, Raised, Weights
+from taper_runtime.executor._program cimport External, Instance, Program, Raised, Weights
 from taper_runtime.executor.taper cimport taper_run_args, taper_span, taper_status
 
 
@@ -25,6 +25,8 @@ cdef class Slot:
     cdef size_t need     # bytes of the arena that the last run needed
     cdef size_t most     # that any run has needed since the last sweep
     cdef size_t counted  # bytes of the arena that the pool's sum has
+    cdef list results    # per output a list of arrays of bytes: what the last large ones lay in
+    cdef size_t result_bytes
     cdef bint rested     # not used since the last sweep
 
 
@@ -109,6 +111,8 @@ cdef class Frame(Slot):
 
     cdef int adopt(self, Instance instance) except -1
     cdef int _add_schedule(self, Program program) except -1
+    cdef object fresh(self, Py_ssize_t i, External external)
+    cdef object add_memory(self, list kept, Py_ssize_t nbytes)
     cdef int bind_weights(self, Weights weights) except -1
     cdef void bind(self) noexcept
     cdef void _patch(self, Py_ssize_t first, Py_ssize_t end) noexcept

@@ -16,6 +16,7 @@ from cpython.buffer cimport (
     PyBuffer_Release, PyObject_GetBuffer
 )
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
@@ -53,8 +54,16 @@ cdef int WINDOW = 1024
 # Seconds between two looks of a run that waits at whether it is to end.
 cdef double GLANCE_S = 0.02
 
-# Arenas below this are never given back for being larger than what runs need.
+# Arenas below this are never given back for being larger than what runs need, nor is the memory of
+# results.
 cdef size_t SMALL_BYTES = 1 << 20
+
+# Results of this size and above lie in memory that a frame keeps.
+cdef Py_ssize_t LARGE_RESULT_BYTES = 1 << 16
+
+# Results of each output whose memory a frame keeps: `y = session.run(...)` in a loop holds one
+# while the next is computed.
+cdef int RESULTS_KEPT = 2
 
 # Sets of sizes whose instances are kept.
 cdef int MAX_INSTANCES = 32
@@ -413,14 +422,15 @@ cdef class FramePool:
         if self.idle and len(self.idle) + self.in_use > self.min_frames:
             return True
         for slot in self.idle:
-            if _is_wasteful(slot, slot.need):
+            if _is_wasteful(slot, slot.need) or slot.result_bytes >= SMALL_BYTES:
                 return True
         return False
 
     def sweep(self):
         """Free what has rested since the last sweep; returns whether there is more to come.
 
-        That is slots above ``min_frames``, and arenas more than twice as large as what runs needed.
+        That is slots above ``min_frames``, arenas more than twice as large as what runs needed, and
+        the memory of results.
         """
         cdef Slot slot
         cdef list kept = []
@@ -433,6 +443,9 @@ cdef class FramePool:
                     freed.append(slot)
                     self._forget(slot)
                     continue
+                if slot.rested:
+                    freed.append(slot.results)
+                    slot.results, slot.result_bytes = None, 0
                 if _is_wasteful(slot, slot.most):
                     freed.append(slot.arena)
                     self._forget(slot)
@@ -598,6 +611,7 @@ cdef class Frame(Slot):
             instance.scratch_at + (program.workers - 1) * instance.worker_scratch_bytes
         )
         if self.instance is None or self.instance.program is not program:
+            self.results, self.result_bytes = None, 0
             self.bases = Buffer(program.n_bases * sizeof(void *))
             self.image = Buffer(program.image_bytes)
             self.raised = Raised()
@@ -625,6 +639,36 @@ cdef class Frame(Slot):
         if program.order is not None:
             self.schedule = Buffer(schedule_bytes(count, program.workers, program.order.leaders))
         return 0
+
+    cdef object fresh(self, Py_ssize_t i, External external):
+        """An array for the output ``i``, in the memory of an earlier one that nobody holds.
+
+        The pages of large results would else come from the system, and go back, with each run.
+        """
+        if external.nbytes < LARGE_RESULT_BYTES:
+            return np.empty(external.shape, external.storage)
+        if self.results is None:
+            self.results = [[] for _ in self.instance.outputs]
+        cdef list kept = self.results[i]
+        for memory in kept:
+            if (
+                Py_REFCNT(memory) == 2  # the list's and this function's
+                and external.nbytes <= memory.nbytes <= 2 * external.nbytes
+            ):
+                break
+        else:
+            memory = self.add_memory(kept, external.nbytes)
+        return memory[: external.nbytes].view(external.storage).reshape(external.shape)
+
+    cdef object add_memory(self, list kept, Py_ssize_t nbytes):
+        """Return new memory, which joins those of an output in place of the oldest."""
+        if len(kept) == RESULTS_KEPT:
+            self.result_bytes -= <size_t>kept[0].nbytes
+            del kept[0]
+        memory = np.empty(nbytes, np.uint8)
+        kept.append(memory)
+        self.result_bytes += nbytes
+        return memory
 
     cdef int bind_weights(self, Weights weights) except -1:
         """Have the image lead to a version of the constants, which the runner keeps alive."""
@@ -989,7 +1033,7 @@ cdef class Runner:
         for i in range(program.n_external - program.n_inputs):
             external = instance.outputs[i]
             if out is None or out[i] is None:
-                array = np.empty(external.shape, external.storage)
+                array = frame.fresh(i, external)
             else:
                 array = check_output(external.spec, out[i], [*arrays, *outputs])
             bases[program.n_inputs + i] = _address(array)
