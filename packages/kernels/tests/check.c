@@ -253,6 +253,7 @@ int64_t check_numel(const taper_tensor *t) {
 /* ---- running one node ---- */
 
 int check_n_outputs = 1;
+const taper_tensor *check_table;
 
 typedef struct node {
     const taper_kernel *kernel;
@@ -306,6 +307,7 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
         n->work = (taper_work){-1, SIZE_MAX, 1};
         n->call = (taper_call){.inputs = n->inputs,
                                .output = n->outputs,
+                               .table = check_table,
                                .attrs = attrs,
                                .state = alloc_aligned(n->kernel->state_bytes, POISON_BYTE),
                                .n_inputs = n_inputs,

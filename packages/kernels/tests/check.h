@@ -82,6 +82,8 @@ size_t check_attr_bytes(taper_attr_type type);
 enum { CHECK_MAX_OUTPUTS = 3 };
 /* Of the nodes below: `output` points to the first of so many. 1 until a test sets it. */
 extern int check_n_outputs;
+/* The table of the calls below; NULL until a test sets it. */
+extern const taper_tensor *check_table;
 
 /* Selects the first kernel for op that accepts the call, allocates state and scratch, and runs its
  * tasks split over `workers` threads (each with its own scratch), in ranges of random length and a

@@ -143,26 +143,29 @@ static void check_transform(int kind, int64_t n, int64_t outer, int64_t inner, b
     const int x_rank = kind == TO_COMPLEX ? 3 : 4, y_rank = kind == TO_REAL ? 3 : 4;
     const int64_t x_count = outer * from * inner * (x_rank - 2);
     const int64_t y_count = outer * to * inner * (y_rank - 2);
-    taper_tensor inputs[2] = {check_tensor(check_alloc((size_t)x_count * sizeof(float), 0),
-                                           TAPER_FLOAT32, x_rank, x_dims),
-                              make_table(n, kind != COMPLEX)};
+    const taper_tensor x = check_tensor(check_alloc((size_t)x_count * sizeof(float), 0),
+                                        TAPER_FLOAT32, x_rank, x_dims);
+    const taper_tensor table = make_table(n, kind != COMPLEX);
     taper_tensor y = check_tensor(check_alloc((size_t)y_count * sizeof(float), 0), TAPER_FLOAT32,
                                   y_rank, y_dims);
-    check_fill_uniform(inputs[0].data, x_count, -1, 1);
-    const struct fft_attrs c2c = {.axis = 1, .inverse = inverse, .scale = 0.5};
-    const struct rfft_attrs r2c = {.axis = 1, .scale = 0.5};
-    const struct irfft_attrs c2r = {.axis = 1, .size = n, .scale = 0.5};
+    check_fill_uniform(x.data, x_count, -1, 1);
+    const char *norm = inverse ? "length" : outer > 3 ? "root" : "none";
+    const double scale = 1 / (inverse ? (double)n : outer > 3 ? sqrt((double)n) : 1);
+    const struct fft_attrs c2c = {.axis = 1, .inverse = inverse, .norm = norm};
+    const struct rfft_attrs r2c = {.axis = 1, .norm = norm};
+    const struct irfft_attrs c2r = {.axis = 1, .size = n, .norm = norm};
     const char *op = kind == COMPLEX ? "FFT" : kind == TO_COMPLEX ? "RFFT" : "IRFFT";
     const void *attrs = kind == COMPLEX      ? (const void *)&c2c
                         : kind == TO_COMPLEX ? (const void *)&r2c
                                              : (const void *)&c2r;
-    check_threads(op, NULL, inputs, 2, &y, attrs);
-    const double error =
-        wrong(&inputs[0], &y, kind, n, outer, inner, inverse || kind == TO_REAL, 0.5);
+    check_table = &table;
+    check_threads(op, NULL, &x, 1, &y, attrs);
+    check_table = NULL;
+    const double error = wrong(&x, &y, kind, n, outer, inner, inverse || kind == TO_REAL, scale);
     CHECK(error < 5e-7, "%s of %d, outer %d, inner %d: off by %g", op, (int)n, (int)outer,
           (int)inner, error);
-    check_free(inputs[0].data);
-    check_free(inputs[1].data);
+    check_free(x.data);
+    check_free(table.data);
     check_free(y.data);
 }
 
@@ -198,12 +201,15 @@ static void long_lines(void) {
 
 static void not_served(void) {
     float data[64];
-    const struct fft_attrs attrs = {.axis = 0, .scale = 1};
+    const struct fft_attrs attrs = {.axis = 0, .norm = "none"}, strange = {.axis = 0, .norm = ""};
     const taper_tensor x = check_tensor(data, TAPER_FLOAT32, 2, (int64_t[]){8, 2});
     const taper_tensor odd = check_tensor(data, TAPER_FLOAT32, 2, (int64_t[]){9, 2});
-    const taper_tensor other[] = {x, odd};
     CHECK(check_run("FFT", NULL, &x, 1, &x, &attrs, 1) == TAPER_UNSUPPORTED, "no table");
-    CHECK(check_run("FFT", NULL, other, 2, &x, &attrs, 1) == TAPER_UNSUPPORTED, "another table");
+    check_table = &odd;
+    CHECK(check_run("FFT", NULL, &x, 1, &x, &attrs, 1) == TAPER_UNSUPPORTED, "another table");
+    check_table = &x;
+    CHECK(check_run("FFT", NULL, &x, 1, &x, &strange, 1) == TAPER_UNSUPPORTED, "another norm");
+    check_table = NULL;
 }
 
 static const check_case cases[] = {{"every_length", every_length},
@@ -214,17 +220,19 @@ static const check_case cases[] = {{"every_length", every_length},
 static void bench(int64_t n, int64_t rows) {
     char name[64];
     const int64_t dims[] = {rows, n, 2};
-    taper_tensor inputs[2] = {
-        check_tensor(check_alloc((size_t)(rows * n) * 8, 0), TAPER_FLOAT32, 3, dims),
-        make_table(n, false)};
+    const taper_tensor x =
+        check_tensor(check_alloc((size_t)(rows * n) * 8, 0), TAPER_FLOAT32, 3, dims);
+    const taper_tensor table = make_table(n, false);
     taper_tensor y = check_tensor(check_alloc((size_t)(rows * n) * 8, 0), TAPER_FLOAT32, 3, dims);
-    check_fill_uniform(inputs[0].data, 2 * rows * n, -1, 1);
-    const struct fft_attrs attrs = {.axis = 1, .scale = 1};
+    check_fill_uniform(x.data, 2 * rows * n, -1, 1);
+    const struct fft_attrs attrs = {.axis = 1, .norm = "none"};
+    check_table = &table;
     snprintf(name, sizeof name, "fft %dx%d", (int)rows, (int)n);
-    check_bench_op(name, "FFT", NULL, inputs, 2, &y, &attrs,
-                   5.0 * (double)(rows * n) * log2((double)n), 16.0 * (double)(rows * n));
-    check_free(inputs[0].data);
-    check_free(inputs[1].data);
+    check_bench_op(name, "FFT", NULL, &x, 1, &y, &attrs, 5.0 * (double)(rows * n) * log2((double)n),
+                   16.0 * (double)(rows * n));
+    check_table = NULL;
+    check_free(x.data);
+    check_free(table.data);
     check_free(y.data);
 }
 

@@ -135,6 +135,7 @@ typedef struct taper_attr {
 typedef struct taper_call {
     const taper_tensor *inputs; /* [n_inputs] */
     const taper_tensor *output; /* [n_outputs]: the first of them */
+    const taper_tensor *table;  /* what the op computes once of its sizes; NULL: nothing */
     const void *attrs;          /* the kernel's attr struct */
     void *state;                /* taper_kernel.state_bytes, aligned to TAPER_ALIGNMENT */
     int32_t n_inputs;
@@ -179,7 +180,7 @@ typedef struct taper_kernel {
 /* -- kernels of others ------------------------------------------------------------------------- */
 
 /* Grows by one with every change of what is declared above. */
-enum { TAPER_ABI_VERSION = 1 };
+enum { TAPER_ABI_VERSION = 2 };
 
 /* What a library of kernels tells: it exports
  *

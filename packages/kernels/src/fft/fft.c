@@ -1,11 +1,14 @@
 /*
- * FFT, RFFT, IRFFT: Fourier transforms along one axis, in float32. The second input is the table of
- * the length (taper_runtime/ops/fft.py makes it): roots of unity, the factors of four steps, and
+ * FFT, RFFT, IRFFT: Fourier transforms along one axis, in float32. The call's table is that of the
+ * length (taper_runtime/ops/fft.py makes it): roots of unity, the factors of four steps, and
  * for lengths with large prime factors the chirp and its spectrum.
  *
  * Transforms are computed many at once, one in each lane (lanes.inl), or one after the other with
  * vectors inside (line.inl), whichever leaves fewer lanes idle: prepare() chooses by the shape.
  */
+#include <math.h>
+#include <string.h>
+
 #include "common/tensor.h"
 #include "fft/kernels.inc"
 #include "isa/isa.h"
@@ -99,12 +102,21 @@ static bool fft_takes_lines(const fft_length *t, int64_t rows) {
     return 1.5 * of_line < of_lanes * (large ? 2 : 1);
 }
 
+static bool fft_find_scale(const char *norm, int64_t n, float *scale) {
+    const double divisor = strcmp(norm, "none") == 0     ? 1
+                           : strcmp(norm, "root") == 0   ? sqrt((double)n)
+                           : strcmp(norm, "length") == 0 ? (double)n
+                                                         : 0;
+    *scale = (float)(1 / divisor);
+    return divisor > 0;
+}
+
 /* x, y: shapes without the parts' axis, which are 2 where there are `parts`. */
 static taper_status fft_prepare(const taper_call *call, int64_t axis, enum fft_kind kind,
-                                int64_t size, double scale, bool inverse, taper_work *work) {
+                                int64_t size, const char *norm, bool inverse, taper_work *work) {
     const taper_tensor *x = &call->inputs[0], *y = call->output;
     struct fft_state *s = call->state;
-    if (call->n_inputs != 2 || !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
+    if (call->n_inputs != 1 || !call->table || !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
         !tensor_is(y, TAPER_FLOAT32, tensor_numel(y)))
         return TAPER_UNSUPPORTED;
     const int32_t rank = x->rank - (kind != FFT_TO_COMPLEX);
@@ -112,7 +124,7 @@ static taper_status fft_prepare(const taper_call *call, int64_t axis, enum fft_k
         (kind != FFT_TO_COMPLEX && x->shape[rank] != 2) ||
         (kind != FFT_TO_REAL && y->shape[rank] != 2))
         return TAPER_UNSUPPORTED;
-    *s = (struct fft_state){.kind = kind, .inverse = inverse, .scale = (float)scale};
+    *s = (struct fft_state){.kind = kind, .inverse = inverse};
     s->n = kind == FFT_TO_REAL ? size : x->shape[axis];
     s->outer = tensor_count(x, 0, (int32_t)axis);
     s->inner = tensor_count(x, (int32_t)axis + 1, rank);
@@ -123,10 +135,12 @@ static taper_status fft_prepare(const taper_call *call, int64_t axis, enum fft_k
     for (int32_t d = 0; d < rank; d++)
         if (d != axis && x->shape[d] != y->shape[d])
             return TAPER_UNSUPPORTED;
+    if (!fft_find_scale(norm, s->n, &s->scale))
+        return TAPER_UNSUPPORTED;
     s->halved = kind != FFT_COMPLEX && s->n % 2 == 0;
     int64_t rows;
     s->length = fft_plan(s->n, s->halved ? s->n / 2 : s->n, &rows);
-    if (!tensor_is(&call->inputs[1], TAPER_FLOAT32, 2 * rows))
+    if (!tensor_is(call->table, TAPER_FLOAT32, 2 * rows))
         return TAPER_UNSUPPORTED;
     s->input = kind == FFT_TO_COMPLEX ? taken : 2 * taken;
     s->output = kind == FFT_TO_REAL ? given : 2 * given;
@@ -233,7 +247,7 @@ static fft_tile fft_tile_of(const struct fft_state *s, int64_t count, int64_t fl
 
 static taper_status fft_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     const struct fft_state *s = call->state;
-    const float *x = call->inputs[0].data, *table = call->inputs[1].data;
+    const float *x = call->inputs[0].data, *table = call->table->data;
     float *y = call->output->data, *a = scratch, *b = a + s->buffer;
     for (int64_t i = begin * s->per_task; i < i64_min(end * s->per_task, s->tiles); i++) {
         if (s->lines) {
@@ -260,14 +274,14 @@ static taper_status fft_run(const taper_call *call, int64_t begin, int64_t end, 
 
 static taper_status f32_fft_prepare(const taper_call *call, taper_work *work) {
     const struct fft_attrs *attrs = call->attrs;
-    return fft_prepare(call, attrs->axis, FFT_COMPLEX, 0, attrs->scale, attrs->inverse, work);
+    return fft_prepare(call, attrs->axis, FFT_COMPLEX, 0, attrs->norm, attrs->inverse, work);
 }
 static taper_status f32_fft_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     return fft_run(call, begin, end, scratch);
 }
 static taper_status f32_rfft_prepare(const taper_call *call, taper_work *work) {
     const struct rfft_attrs *attrs = call->attrs;
-    return fft_prepare(call, attrs->axis, FFT_TO_COMPLEX, 0, attrs->scale, false, work);
+    return fft_prepare(call, attrs->axis, FFT_TO_COMPLEX, 0, attrs->norm, false, work);
 }
 static taper_status f32_rfft_run(const taper_call *call, int64_t begin, int64_t end,
                                  void *scratch) {
@@ -275,7 +289,7 @@ static taper_status f32_rfft_run(const taper_call *call, int64_t begin, int64_t 
 }
 static taper_status f32_irfft_prepare(const taper_call *call, taper_work *work) {
     const struct irfft_attrs *attrs = call->attrs;
-    return fft_prepare(call, attrs->axis, FFT_TO_REAL, attrs->size, attrs->scale, true, work);
+    return fft_prepare(call, attrs->axis, FFT_TO_REAL, attrs->size, attrs->norm, true, work);
 }
 static taper_status f32_irfft_run(const taper_call *call, int64_t begin, int64_t end,
                                   void *scratch) {

@@ -50,6 +50,7 @@ cdef class PreparedNode:
 
 cdef bint is_served(types) except -1
 cdef int set_type(taper_tensor *tensor, type_, list owners) except -1
+cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1
 cdef list find_candidates(kernels, op, attrs)
 cdef Selection select_kernel(list candidates, taper_step *step, char *state)
 cdef size_t max_state_bytes() noexcept

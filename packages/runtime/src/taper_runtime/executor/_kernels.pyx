@@ -23,6 +23,7 @@ import os
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, InternalError, TaperError
 from taper_runtime.formats import PLAIN, decode
+from taper_runtime.ops.opdef import TensorType
 
 # From so many bytes on a Buffer is memory of its own from the system.
 cdef size_t MAPPED_BYTES = 1 << 18
@@ -324,6 +325,26 @@ cdef int set_type(taper_tensor *tensor, type_, list owners) except -1:
             (<int64_t *>logical.data)[i] = type_.shape[i]
         tensor.logical = <int64_t *>logical.data
         owners.append(logical)
+    return 0
+
+
+cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1:
+    """Give a step what its op computes once of such inputs; its memory joins `owners`."""
+    cdef Buffer place
+    cdef taper_tensor *tensor
+    cdef int k
+    table = None if op.table is None else op.table(types, attrs)
+    if table is None:
+        return 0
+    place = Buffer(sizeof(taper_tensor))
+    tensor = <taper_tensor *>place.data
+    set_type(tensor, TensorType(table.dtype.name, table.shape), owners)
+    for k in range(tensor.rank):
+        tensor.shape[k] = table.shape[k]
+        tensor.strides[k] = table.strides[k] // table.itemsize
+    tensor.data = <void *><uintptr_t>table.ctypes.data
+    owners += [place, table]
+    step.call.table = tensor
     return 0
 
 
@@ -640,6 +661,8 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     node.step.workers = 1
     node.state = Buffer(max_state_bytes())
     candidates = find_candidates(kernels, op, attrs)
+    if candidates:
+        set_table(&node.step, op, types[:len(inputs)], attrs, node.owners)
     node.selection = select_kernel(candidates, &node.step, node.state.data)
     return None if node.selection.chosen is None else node
 

@@ -200,6 +200,7 @@ cdef class Instance:
     cdef Buffer patch_ends    # int64 per base
     cdef Py_ssize_t n_patches
     cdef Buffer state         # of kernels
+    cdef list owners          # of what kernels read beside
     cdef list selections      # Selection per step; None for control
     cdef list host_calls      # HostCall per step that Python computes, else None
     cdef bint native          # kernels of ours compute every step
@@ -222,6 +223,7 @@ cdef class Instance:
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1
     cdef void _fill(self, Step step, taper_tensor *tensor) noexcept
     cdef HostCall host_call(self, Step step)
+    cdef list _types(self, Step step)
     cdef dict _attrs(self, Step step)
     cdef list blocks(self, Body body)
     cdef int _lay_out(self) except -1

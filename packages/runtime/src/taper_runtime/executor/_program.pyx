@@ -21,7 +21,8 @@ from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memmove, memset
 
 from taper_runtime.executor._kernels cimport (
-    Buffer, Selection, find_candidates, is_served, max_state_bytes, select_kernel, set_type
+    Buffer, Selection, find_candidates, is_served, max_state_bytes, select_kernel, set_table,
+    set_type
 )
 from taper_runtime.executor.taper cimport *
 
@@ -789,6 +790,7 @@ cdef class Instance:
         cdef Py_ssize_t i
         self.image = Buffer(program.image_bytes)
         self.state = Buffer(len(program.steps) * state_bytes)
+        self.owners = []
         self.selections = [None] * len(program.steps)
         self.host_calls = [None] * len(program.steps)
         native = <taper_step *>self.image.data
@@ -821,8 +823,11 @@ cdef class Instance:
         cdef Selection selection
         if candidates:
             self._fill(step, tensor)
+            attrs = self._attrs(step) if step.sized else step.attrs
             if step.sized:
-                candidates = find_candidates(step.kernels, step.op, self._attrs(step))
+                candidates = find_candidates(step.kernels, step.op, attrs)
+            if step.op.table is not None:
+                set_table(native, step.op, self._types(step)[:step.n_inputs], attrs, self.owners)
         selection = self.selections[i] = select_kernel(candidates, native, state)
         if selection.chosen is None and step.host is not None:
             selection.host = step.host
@@ -874,18 +879,26 @@ cdef class Instance:
         cdef HostCall call = HostCall.__new__(HostCall)
         cdef Operand operand
         call.attrs, call.n_inputs = self._attrs(step), step.n_inputs
-        call.arrays, call.types = [], []
-        for operand in step.operands:
-            if operand is None:
-                call.arrays.append(None)
-                call.types.append(None)
-                continue
-            shape = substitute(operand.type.shape, self.number)
-            call.types.append(operand.type._replace(shape=shape))
-            call.arrays.append(_array(call.types[-1], substitute(operand.strides, self.number)))
+        call.types = self._types(step)
+        call.arrays = []
+        for operand, type_ in zip(step.operands, call.types):
+            strides = None if operand is None else substitute(operand.strides, self.number)
+            call.arrays.append(None if operand is None else _array(type_, strides))
         if step.host is not None:
             call.function = step.host.bind(call.attrs, call.types)
         return call
+
+    cdef list _types(self, Step step):
+        """The types of the step's operands, None where one is absent."""
+        cdef Operand operand
+        cdef list types = []
+        for operand in step.operands:
+            if operand is None:
+                types.append(None)
+                continue
+            shape = substitute(operand.type.shape, self.number)
+            types.append(operand.type._replace(shape=shape))
+        return types
 
     cdef dict _attrs(self, Step step):
         """The step's attrs, all sizes known."""

@@ -68,6 +68,7 @@ cdef extern from "taper/kernels.h" nogil:
     ctypedef struct taper_call:
         const taper_tensor *inputs
         const taper_tensor *output
+        const taper_tensor *table
         const void *attrs
         void *state
         int32_t n_inputs

@@ -1,8 +1,7 @@
 """Fourier transforms along one axis.
 
 Complex numbers lie with real and imaginary parts along a last axis of 2; an axis is counted without
-it. A second input is a table of roots of unity and the like, :func:`table`, which the native
-kernels read; the meaning of an op does not depend on it.
+it. Native kernels read a table of roots of unity and the like, :func:`table`.
 
 A length whose prime factors are all small is transformed by passes of those radices (Stockham's
 form, Cochran et al. 1967, "What is the fast Fourier transform?"), a single long one in four steps
@@ -15,23 +14,34 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from taper_runtime.errors import OpError
 from taper_runtime.ops.complex_mul import check_pairs
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
-from taper_runtime.ops.region import WHOLE, Region, Same, all_of
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.region import WHOLE, Region, Same
 from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, fail, replace
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+#: What a transform of n numbers is divided by: nothing, the square root of n, n.
+_NORMS = ("none", "root", "length")
+
+#: Largest length that kernels serve.
+_MAX_LENGTH = 1 << 26
 
 #: Flops of a complex number, 5 log2(n): of a usual length, for sizes may decide the length.
 _FLOPS = 45
 
 #: Largest prime factor that a pass of its own transforms.
 _MAX_RADIX = 31
+
+
+#: By length and whether one side is real: what is in use, for many nodes have one length.
+_TABLES: WeakValueDictionary[tuple[int, bool], np.ndarray] = WeakValueDictionary()
 
 
 def table(n: int, *, real: bool) -> np.ndarray:
@@ -53,6 +63,9 @@ def table(n: int, *, real: bool) -> np.ndarray:
         ``w(2 length, j^2)``, the transform of its inverse in ``padded`` numbers divided by
         ``padded``, ``w(padded, k)`` for ``k < padded``, and the factors of ``padded``.
     """
+    found = _TABLES.get((n, real))
+    if found is not None:
+        return found
     length = _length(n, real)
     parts = [_roots(n, np.arange(n))]
     if _is_smooth(length):
@@ -66,16 +79,9 @@ def table(n: int, *, real: bool) -> np.ndarray:
         inverse[padded - length + 1 :] = chirp.conj()[:0:-1]
         spectrum = np.fft.fft(inverse) / padded
         parts += [chirp, spectrum, _roots(padded, np.arange(padded)), _factors(padded)]
-    return np.concatenate(parts).astype(np.complex64).view(np.float32).reshape(-1, 2)
-
-
-def table_rows(n: int, *, real: bool) -> int:
-    """Return the rows of :func:`table`."""
-    length = _length(n, real)
-    if _is_smooth(length):
-        return n + (length if _split(length) > 1 else 0)
-    padded = _padded(length)
-    return n + length + 3 * padded
+    rows = np.concatenate(parts).astype(np.complex64)
+    made = _TABLES[n, real] = np.stack([rows.real, rows.imag], 1)
+    return made
 
 
 def _length(n: int, real: bool) -> int:
@@ -133,19 +139,15 @@ def _factors(length: int) -> np.ndarray:
 # -- ops ------------------------------------------------------------------------------------------
 
 
-def _check_table(op: str, inputs: Sequence[TensorType], n: int, *, real: bool) -> None:
-    """Check a table, which lengths that vary have none of."""
-    if len(inputs) == 1:
-        return
-    dtype, shape, _ = inputs[1]
-    check_dtype(op, "table", dtype, ("float32",))
-    if isinstance(n, Size) or not 1 <= n <= 2**31 or shape != (table_rows(n, real=real), 2):
-        fail(op, f"the table of a length of {n}", list(shape))
+def _check_norm(op: str, attrs: Attrs) -> None:
+    if attrs["norm"] not in _NORMS:
+        raise OpError(f"{op}: norm: expected one of {list(_NORMS)}, got {attrs['norm']!r}")
 
 
 def _infer_fft(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     shape = check_pairs("FFT", "x", inputs[0])
-    _check_table("FFT", inputs, shape[check_axis("FFT", attrs["axis"], len(shape))], real=False)
+    check_axis("FFT", attrs["axis"], len(shape))
+    _check_norm("FFT", attrs)
     return inputs[0]
 
 
@@ -153,7 +155,7 @@ def _infer_rfft(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     dtype, shape, _ = inputs[0]
     check_dtype("RFFT", "x", dtype, FLOATS)
     axis = check_axis("RFFT", attrs["axis"], len(shape))
-    _check_table("RFFT", inputs, shape[axis], real=True)
+    _check_norm("RFFT", attrs)
     return TensorType(dtype, (*replace(shape, axis, shape[axis] // 2 + 1), 2))
 
 
@@ -163,8 +165,12 @@ def _infer_irfft(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     size = attrs["size"]
     if size < 1 or shape[axis] != size // 2 + 1:
         fail("IRFFT", f"{size // 2 + 1} numbers along axis {axis} for size {size}", list(shape))
-    _check_table("IRFFT", inputs, size, real=True)
+    _check_norm("IRFFT", attrs)
     return TensorType(inputs[0].dtype, replace(shape, axis, size))
+
+
+def _divisor(attrs: Attrs, n: int) -> float:
+    return {"none": 1.0, "root": math.sqrt(n), "length": float(n)}[attrs["norm"]]
 
 
 def _numbers(x: np.ndarray) -> np.ndarray:
@@ -189,7 +195,7 @@ def _evaluate_fft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         y = np.fft.ifft(numbers, axis=axis, norm="forward")
     else:
         y = np.fft.fft(numbers, axis=axis)
-    return _pairs(attrs["scale"] * y, inputs[0])
+    return _pairs(y / _divisor(attrs, x.shape[axis]), inputs[0])
 
 
 @np.errstate(all="ignore")
@@ -198,7 +204,8 @@ def _evaluate_rfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     if not x.size:
         shape = replace(x.shape, axis, x.shape[axis] // 2 + 1)
         return np.zeros((*shape, 2), inputs[0].dtype)
-    return _pairs(attrs["scale"] * np.fft.rfft(x, axis=axis), inputs[0])
+    y = np.fft.rfft(x, axis=axis)
+    return _pairs(y / _divisor(attrs, x.shape[axis]), inputs[0])
 
 
 @np.errstate(all="ignore")
@@ -207,7 +214,7 @@ def _evaluate_irfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     if not x.size:
         return np.zeros(replace(x.shape[:-1], axis, size), inputs[0].dtype)
     y = np.fft.irfft(_numbers(x), size, axis=axis, norm="forward")
-    return _as(inputs[0], attrs["scale"] * y)
+    return _as(inputs[0], y / _divisor(attrs, size))
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
@@ -216,7 +223,25 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
     rank -= len(inputs[0].shape) == len(output.shape)  # the parts' axis of both
     axes = [WHOLE if axis == attrs["axis"] else Same(axis) for axis in range(rank)]
     parts = [WHOLE] * (len(inputs[0].shape) - rank)
-    return [(*axes, *parts), *(all_of(t.shape) for t in inputs[1:])]
+    return [(*axes, *parts)]
+
+
+def _table_fft(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
+    return _table(inputs[0], inputs[0].shape[attrs["axis"]], real=False)
+
+
+def _table_rfft(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
+    return _table(inputs[0], inputs[0].shape[attrs["axis"]], real=True)
+
+
+def _table_irfft(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
+    return _table(inputs[0], attrs["size"], real=True)
+
+
+def _table(x: TensorType, n: int, *, real: bool) -> np.ndarray | None:
+    if x.dtype != "float32" or not 1 <= n <= _MAX_LENGTH:
+        return None
+    return table(n, real=real)
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
@@ -227,82 +252,86 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 _LENGTHS = (1, 2, 3, 4, 5, 8, 12, 15, 16, 21, 30, 31, 37, 49, 64, 74, 100, 144)
 
 
-def _given(n: int, shape: Shape, *, real: bool) -> list[np.ndarray]:
-    rng = np.random.default_rng(n)
-    return [rng.standard_normal(shape).astype(np.float32), table(n, real=real)]
+def _given(*shape: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(sum(shape))
+    return [rng.standard_normal(shape).astype(np.float32)]
 
 
 def _samples_fft() -> Iterator[Sample]:
     for n in _LENGTHS:
-        yield Sample(_given(n, (3, n, 2), real=False), {"axis": 1})
-    for n, shape, axis in ((6, (2, 6, 5, 2), 1), (37, (37, 19, 2), 0), (256, (256, 2), 0)):
-        attrs = {"axis": axis, "inverse": True, "scale": 0.5}
-        yield Sample(_given(n, shape, real=False), attrs)
-    yield Sample(_given(8, (0, 8, 2), real=False), {"axis": 1})
-    yield Sample(_given(8, (2, 8, 2), real=False)[:1], {"axis": 1}, native=False)
+        yield Sample(_given(3, n, 2), {"axis": 1})
+    for shape, axis in (((2, 6, 5, 2), 1), ((37, 19, 2), 0), ((256, 2), 0)):
+        yield Sample(_given(*shape), {"axis": axis, "inverse": True, "norm": "length"})
+    yield Sample(_given(2, 8, 2), {"axis": 1, "norm": "root"})
+    yield Sample(_given(0, 8, 2), {"axis": 1})
     yield Sample([np.ones((2, 6, 2))], {"axis": 1}, native=False)
 
 
 def _samples_rfft() -> Iterator[Sample]:
     for n in _LENGTHS:
-        yield Sample(_given(n, (19, n), real=True), {"axis": 1})
-    for n, shape, axis in (
-        (6, (2, 6, 5), 1),
-        (37, (37, 19), 0),
-        (512, (512,), 0),
-        (22, (3, 22), 1),
+        yield Sample(_given(19, n), {"axis": 1})
+    for shape, axis, norm in (
+        ((2, 6, 5), 1, "length"),
+        ((37, 19), 0, "root"),
+        ((512,), 0, "length"),
+        ((3, 22), 1, "root"),
     ):
-        yield Sample(_given(n, shape, real=True), {"axis": axis, "scale": 0.5})
-    yield Sample(_given(8, (2, 8), real=True)[:1], {"axis": 1}, native=False)
+        yield Sample(_given(*shape), {"axis": axis, "norm": norm})
     yield Sample([np.ones((2, 7))], {"axis": 1}, native=False)
 
 
 def _samples_irfft() -> Iterator[Sample]:
     for n in _LENGTHS:
-        yield Sample(_given(n, (19, n // 2 + 1, 2), real=True), {"axis": 1, "size": n})
-    for n, shape, axis in ((6, (2, 4, 5, 2), 1), (37, (19, 19, 2), 0), (512, (257, 2), 0)):
-        attrs = {"axis": axis, "size": n, "scale": 0.5}
-        yield Sample(_given(n, shape, real=True), attrs)
-    yield Sample(_given(8, (2, 5, 2), real=True)[:1], {"axis": 1, "size": 8}, native=False)
+        yield Sample(_given(19, n // 2 + 1, 2), {"axis": 1, "size": n})
+    for n, shape, axis, norm in (
+        (6, (2, 4, 5, 2), 1, "length"),
+        (37, (19, 19, 2), 0, "root"),
+        (512, (257, 2), 0, "length"),
+    ):
+        yield Sample(_given(*shape), {"axis": axis, "size": n, "norm": norm})
     yield Sample([np.ones((2, 4, 2))], {"axis": 1, "size": 7}, native=False)
 
 
 _AXIS: dict[str, Attr] = {"axis": Attr("int", role="axis")}
-_SCALE: dict[str, Attr] = {"scale": Attr("float", 1.0)}
+_NORM: dict[str, Attr] = {"norm": Attr("string", "none")}
 
 
 def _op(name: str, doc: str, attrs: dict[str, Attr], **rules: Any) -> OpDef:
     return OpDef(
-        name=name, doc=doc, inputs=(1, 2), attrs=attrs, region=_region, cost=_cost, **rules
+        name=name, doc=doc, inputs=(1, 1), attrs=attrs, region=_region, cost=_cost, **rules
     )
 
 
 OPS = (
     _op(
         "FFT",
-        "scale * sum over j of x[j] exp(-2 pi i j k / n) along an axis of n complex numbers; with "
-        "exp(+2 pi i j k / n) if inverse. The table is that of n (taper_runtime.ops.fft).",
-        {**_AXIS, "inverse": Attr("bool", default=False), **_SCALE},
+        "sum over j of x[j] exp(-2 pi i j k / n) along an axis of n complex numbers, or with "
+        "exp(+2 pi i j k / n) if inverse; divided by 1, the square root of n, or n, as norm says: "
+        "none, root, length.",
+        {**_AXIS, "inverse": Attr("bool", default=False), **_NORM},
         infer=_infer_fft,
         evaluate=_evaluate_fft,
         samples=_samples_fft,
+        table=_table_fft,
     ),
     _op(
         "RFFT",
         "The first n // 2 + 1 numbers of FFT along an axis of n real numbers: the others are their "
-        "conjugates. The table is that of n real numbers.",
-        {**_AXIS, **_SCALE},
+        "conjugates.",
+        {**_AXIS, **_NORM},
         infer=_infer_rfft,
         evaluate=_evaluate_rfft,
         samples=_samples_rfft,
+        table=_table_rfft,
     ),
     _op(
         "IRFFT",
         "The real numbers, size of them, whose inverse FFT's first half is given along an axis; "
-        "imaginary parts where there can be none are not read. The table is that of RFFT.",
-        {**_AXIS, "size": Attr("int", sized=True), **_SCALE},
+        "imaginary parts where there can be none are not read. norm divides by size.",
+        {**_AXIS, "size": Attr("int", sized=True), **_NORM},
         infer=_infer_irfft,
         evaluate=_evaluate_irfft,
         samples=_samples_irfft,
+        table=_table_irfft,
     ),
 )

@@ -199,6 +199,7 @@ Check = Callable[..., None]
 DecodesRule = Callable[[Sequence[Any], TensorType], bool]
 PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
 SaveRule = Callable[[Attrs], Save]
+TableRule = Callable[[Sequence[Any], Attrs], "np.ndarray | None"]
 CostRule = Callable[[Sequence[Any], TensorType, Attrs], Cost]
 PackingRule = Callable[[TensorType, Attrs], str | None]
 
@@ -289,6 +290,10 @@ class OpDef(NamedTuple):
         The others must be contiguous.
     formatted : tuple of int
         Inputs that may have any format; the others are plain. Kernels say which formats they read.
+    table : callable, optional
+        ``(input types, attrs) -> array``: what native kernels read beside the inputs and what
+        takes long to compute, roots of unity say. A session computes it once for each set of sizes.
+        None where no kernel serves them.
     cost : callable
     native : bool
         Whether native kernels exist (for the dtypes they list). Ops without only feed folding, or
@@ -317,6 +322,7 @@ class OpDef(NamedTuple):
     save: SaveRule | None = None
     strided: tuple[int, ...] = ()
     formatted: tuple[int, ...] = ()
+    table: TableRule | None = None
     cost: CostRule = _streaming_cost
     native: bool = True
     optional: tuple[int, ...] = ()

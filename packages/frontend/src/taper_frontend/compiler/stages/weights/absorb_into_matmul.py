@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
 
 _ROOTS = ("MATMUL", "MUL", "DIV")
-_VIEWS = frozenset({"RESHAPE", "TRANSPOSE", "PERMUTE", "EXPAND", "SLICE"})
 
 
 def absorb_into_matmul(graph: Graph) -> bool:
@@ -102,7 +101,7 @@ def _absorb_input_factor(graph: Graph, node: Node) -> bool:
                 graph.bypass(producer, producer.inputs[0])
                 graph.replace_node(node, "MATMUL", node.inputs, attrs)
                 return True
-            if producer.op not in _VIEWS:
+            if producer.definition.view is None:
                 break
             reader, producer = producer, graph.producer(producer.inputs[0])
     return False
