@@ -408,6 +408,15 @@ def plans(session: nox.Session) -> None:
 
 
 @nox.session
+def export_time(session: nox.Session) -> None:
+    """Export of some of zoo/ beside torch.export's own; `-- BertModel` takes what is named."""
+    session.install(*TORCH, *TRANSFORMERS, "rich")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("python", "-m", "zoo.export_time", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def pages(session: nox.Session) -> None:
     """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.arguments import check_model
+from taper_frontend.decompose import decompose_calls
 from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.guards import user_lines
 from taper_frontend.lowering.fx_nodes import draws
@@ -80,12 +81,20 @@ def capture(
             )
         else:
             program = model
-        with _unread_draws_kept(program):
-            captured = _attempt(
-                "decompose the program", lambda: program.run_decompositions(_decompositions())
-            )
-        captured.graph_module.meta[TRAINING] = isinstance(model, torch.nn.Module) and model.training
+        training = isinstance(model, torch.nn.Module) and model.training
+        captured = _attempt("decompose the program", lambda: _decomposed(model, program, training))
+        captured.graph_module.meta[TRAINING] = training
         return captured
+
+
+def _decomposed(model: Model, program: ExportedProgram, training: bool) -> ExportedProgram:
+    """Decompose a program call by call, or all of it at once: a user's stays as it is."""
+    table = _decompositions()
+    if program is not model and not training and decompose_calls(program, table):
+        return program
+    with _unread_draws_kept(program):
+        decomposed: ExportedProgram = program.run_decompositions(table)
+        return decomposed
 
 
 def _capture_module(

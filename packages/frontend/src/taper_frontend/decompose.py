@@ -1,0 +1,311 @@
+"""Turn a captured program into Core ATen and what else has a handler, call by call.
+
+``ExportedProgram.run_decompositions`` traces the whole program again, which takes longer than to
+capture it. Most programs only compute: there each call stands for itself, and only those that no
+handler lowers are traced, each kind of call once.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+from taper_frontend.lowering import HANDLERS
+from taper_frontend.lowering.fx_nodes import draws, unbacked_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OperatorBase
+    from torch.export import ExportedProgram
+    from torch.fx import Graph, GraphModule
+
+    Table = dict[OperatorBase, Callable[..., Any]]
+
+aten = torch.ops.aten
+
+#: Ops of numbers in a program whose sizes vary.
+_NUMBERS = frozenset({"_operator", "math", "torch"})
+
+#: What is its first argument, where that has the dtype already.
+_CASTS = frozenset({
+    "aten.detach_.default",
+    "aten.dropout.default",
+    "aten.dropout_.default",
+    "aten.to.dtype",
+    "aten.type_as.default",
+})  # fmt: skip
+
+#: What gives the elements of its first argument in another shape.
+_SHAPES = frozenset({
+    "aten.flatten.using_ints",
+    "aten.reshape.default",
+    "aten.reshape_as.default",
+    "aten.unflatten.int",
+})  # fmt: skip
+
+
+def decompose_calls(program: ExportedProgram, table: Table) -> bool:
+    """Replace calls that no handler lowers by what they are made of, in place.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+        Of a module in evaluation mode, as ``torch.export.export`` gives it.
+    table : mapping
+        What the ops without a handler are made of.
+
+    Returns
+    -------
+    bool
+        Whether nothing is left to decompose. Else the program is as right as before, and has to be
+        decomposed as a whole: it writes to tensors that others see, draws random numbers, has
+        bodies of control flow or sizes that values decide, or an op is made of such.
+    """
+    graph = program.graph
+    if not all(map(_stands_alone, graph.nodes)):
+        return False
+    calls = _Calls(graph, table)
+    complete = all(map(calls.decompose, _keep_needed(graph)))
+    (results,) = next(node.args for node in graph.nodes if node.op == "output")
+    for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
+        if isinstance(result, Node):
+            spec.arg.name = result.name
+    if not complete:
+        program.graph_module.recompile()
+    return complete
+
+
+def _keep_needed(graph: Graph) -> list[Node]:
+    """Erase the calls that no result and no write is made of; return the others, in order."""
+    wanted = {node for node in graph.nodes if node.op == "output" or _writes(node)}
+    for node in reversed(graph.nodes):
+        if node in wanted:
+            wanted.update(node.all_input_nodes)
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    for node in reversed(calls):
+        if node not in wanted:
+            graph.erase_node(node)
+    return [node for node in calls if node in wanted]
+
+
+def _writes(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
+def _stands_alone(node: Node) -> bool:
+    """Whether what a node computes follows from its arguments alone."""
+    if node.op != "call_function":
+        return node.op in ("placeholder", "output")
+    if unbacked_sizes(node):
+        return False
+    if not isinstance(node.target, OpOverload):
+        return getattr(node.target, "__module__", "") in _NUMBERS
+    return not draws(node) or _chance(node) == 0
+
+
+def _chance(node: Node) -> Any:
+    """Return the probability with which an op drops elements; 1 for another that draws."""
+    given = _arguments(node)
+    if given.get("train") is False:
+        return 0
+    return next((given[name] for name in ("p", "dropout", "dropout_p") if name in given), 1)
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """Return the arguments of a call by name, its defaults among them."""
+    assert isinstance(node.target, OpOverload)
+    arguments = node.target._schema.arguments
+    given: dict[str, Any] = {argument.name: argument.default_value for argument in arguments}
+    return given | dict(zip(given, node.args, strict=False)) | node.kwargs
+
+
+class _Calls:
+    """The calls of one graph, and how each kind of them has been decomposed."""
+
+    def __init__(self, graph: Graph, table: Table) -> None:
+        self._graph = graph
+        self._table = table
+        self._traced: dict[Any, GraphModule | None] = {}
+        self._done: set[Node] = set()
+
+    def decompose(self, node: Node) -> bool:
+        """Replace a call, if it has to be; return whether it is one that can be lowered then."""
+        if _writes(node) and str(node.target) not in _CASTS and not self._make_functional(node):
+            return False
+        self._done.add(node)
+        if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
+            return True
+        if isinstance(node.meta["val"], torch.SymInt | torch.SymFloat | torch.SymBool):
+            return True
+        return self._respell(node) or self._trace(node)
+
+    def _make_functional(self, node: Node) -> bool:
+        """Put the result of a write in the place of what it writes to, if nobody else sees that."""
+        target: Any = node.target
+        name, written = target._schema.name.removeprefix("aten::"), node.args[0]
+        packet = getattr(aten, name.removesuffix("_"), None)
+        function = getattr(packet, target._overloadname, None)
+        if (
+            function is None
+            or not isinstance(written, Node)
+            or not _is_fresh(written)
+            or any(not _is_fresh(user) for user in written.users if user in self._done)
+            or any(argument.alias_info for argument in target._schema.arguments[1:])
+        ):
+            return False
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+        with _fake_mode(node):
+            value = function(*args, **kwargs)
+        if (value.dtype, value.shape) != (node.meta["val"].dtype, node.meta["val"].shape):
+            return False
+        node.target = function
+        seen = self._done | {node}
+        written.replace_all_uses_with(node, delete_user_cb=lambda user: user not in seen)
+        return True
+
+    def _respell(self, node: Node) -> bool:
+        """Replace a call by one other, where that takes no tracing."""
+        name, value, source = str(node.target), node.meta["val"], node.args[0]
+        if name == "aten.batch_norm.default":
+            return self._take_statistics(node)
+        if not isinstance(source, Node):
+            return False
+        before = source.meta["val"]
+        if name in _CASTS and value.dtype == before.dtype and not _arguments(node).get("copy"):
+            self._replace(node, source)
+            return True
+        if name == "aten.lift_fresh_copy.default":
+            node.target = aten.clone.default
+        elif name == "aten.transpose.int" and value.dim():
+            axes: list[Any] = list(range(value.dim()))
+            first, second = (int(axis) for axis in node.args[1:])  # type: ignore[arg-type]
+            axes[first], axes[second] = axes[second], axes[first]
+            node.target, node.args = aten.permute.default, (source, axes)
+        elif (
+            name in _SHAPES and _is_static(value) and _is_static(before) and before.is_contiguous()
+        ):
+            node.target, node.args, node.kwargs = aten.view.default, (source, [*value.shape]), {}
+        else:
+            return False
+        return True
+
+    def _take_statistics(self, node: Node) -> bool:
+        """Have BatchNorm take its own statistics, which writes to nothing."""
+        given, value = _arguments(node), node.meta["val"]
+        names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
+        if given["training"] or given["running_mean"] is None:
+            return False
+        node.target = aten._native_batch_norm_legit_no_training.default
+        node.args, node.kwargs = tuple(given[name] for name in names), {}
+        with self._graph.inserting_after(node):
+            first = self._graph.call_function(operator.getitem, (node, 0))
+        first.meta = dict(node.meta)
+        node.meta["val"] = (value, value.new_empty(0), value.new_empty(0))
+        node.replace_all_uses_with(first, delete_user_cb=lambda user: user is not first)
+        self._done.add(first)
+        return True
+
+    def _trace(self, node: Node) -> bool:
+        """Replace a call by the nodes of its decomposition."""
+        leaves, spec = tree_flatten((node.args, node.kwargs))
+        values = tree_map_only(Node, lambda each: each.meta["val"], leaves)
+        key = (node.target, str(spec), *map(_kind, values))
+        if key not in self._traced:
+            with _fake_mode(node):
+                self._traced[key] = _trace_call(node.target, values, spec, self._table)
+        traced = self._traced[key]
+        if traced is None:
+            return False
+        sources = (leaf for leaf in leaves if isinstance(leaf, Node))
+        copies: dict[Node, Any] = {}
+        with self._graph.inserting_before(node):
+            for each in traced.graph.nodes:
+                if each.op == "placeholder":
+                    copies[each] = next(sources)
+                elif each.op == "call_function":
+                    new = self._graph.node_copy(each, copies.__getitem__)
+                    new.meta = {**node.meta, "val": each.meta["val"]}
+                    copies[each] = new
+                    self._done.add(new)
+                else:
+                    self._replace(node, torch.fx.map_arg(each.args[0], copies.__getitem__))
+        return True
+
+    def _replace(self, node: Node, result: Any) -> None:
+        """Put a result in the place of a call: a node, or several for what picks one of them."""
+        if isinstance(result, Node):
+            self._done.add(result)
+            node.replace_all_uses_with(result)
+        else:
+            for user in list(node.users):
+                user.replace_all_uses_with(result[user.args[1]])
+                self._graph.erase_node(user)
+        self._graph.erase_node(node)
+
+
+def _is_fresh(node: Node) -> bool:
+    """Whether the result of a node is in memory of its own."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], Node) and _is_fresh(node.args[0])
+    if not isinstance(node.target, OpOverload):
+        return node.op == "output"
+    returns = node.target._schema.returns
+    return not any(each.alias_info for each in returns) and str(node.target) not in _CASTS
+
+
+def _fake_mode(node: Node) -> FakeTensorMode:
+    """Return the mode in which the tensors of a program have no data."""
+    tensor = tree_leaves(node.meta["val"])[0]
+    assert isinstance(tensor, FakeTensor)
+    return tensor.fake_mode
+
+
+def _is_static(tensor: torch.Tensor) -> bool:
+    return not any(isinstance(size, torch.SymInt) for size in tensor.shape)
+
+
+def _kind(value: Any) -> Any:
+    """Return what of an argument decides how a call is decomposed."""
+    if isinstance(value, torch.Tensor):
+        sizes = (*value.shape, *value.stride())
+        return value.dtype, value.device, value.dim(), *map(str, sizes), value.is_conj()
+    return type(value), str(value)
+
+
+def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> GraphModule | None:
+    """Trace a call on tensors without data; None if it is made of what cannot be lowered so."""
+    function = table.get(target, target)
+    traced = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+    def call(*given: Any) -> Any:
+        rest = iter(given)
+        leaves = [next(rest) if isinstance(value, traced) else value for value in values]
+        args, kwargs = tree_unflatten(leaves, spec)
+        return function(*args, **kwargs)
+
+    given = [value for value in values if isinstance(value, traced)]
+    try:
+        with enable_python_dispatcher():  # which knows sizes that vary
+            module = make_fx(call, decomposition_table=table)(*given)  # type: ignore[arg-type]
+    except Exception:  # torch raises many types; with the whole program it may do, or say why not
+        return None
+    calls = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
+    return module if all(map(_is_lowered, calls)) else None
+
+
+def _is_lowered(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return node.op == "call_function" and getattr(target, "__module__", "") in _NUMBERS
+    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+        return True
+    return str(target) in HANDLERS and not target._schema.is_mutable and not draws(node)
