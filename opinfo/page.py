@@ -30,8 +30,8 @@ def page(
         "leaves out: see below."
     )
     refused = (
-        "Sparse and quantized tensors, custom ops without a handler and shapes that "
-        "depend on values are refused by name. OpInfos not served, and why:"
+        "Sparse tensors, torch's quantized dtypes, custom ops without a handler and decisions of "
+        "Python by values are refused by name. OpInfos not served, and why:"
     )
     counts = "dtype, samples, refused by torch, not served, served, exported, run, right, share"
     lines = [

@@ -94,6 +94,22 @@ class Bags(nn.Module):
         return weighed, self.mean(words, offsets), self.max(words, offsets)
 
 
+class EqualBags(nn.Module):
+    """Embedding bags of one length, by a matrix of words or by offsets, and one shorter bag."""
+
+    def __init__(self):
+        super().__init__()
+        self.bags = Bags()
+
+    def forward(self, words, weights):
+        bags = self.bags
+        last = torch.arange(0, words.numel() + 1, 5)
+        ended = F.embedding_bag(words.flatten(), bags.sum.weight, last, include_last_offset=True)
+        shorter = F.embedding_bag(words.flatten(), bags.sum.weight, torch.arange(0, 20, 7))
+        weighed = bags.sum(words, per_sample_weights=weights)
+        return weighed, bags.mean(words), bags.max(words), ended, shorter
+
+
 class Pyramid(nn.Module):
     """PSPNet's head over a size that neither 2, 3 nor 6 divides."""
 
@@ -174,6 +190,7 @@ def arguments(module):
             torch.tensor([0, 4, 4, 19]),
             torch.rand(30, generator=g),
         ),
+        EqualBags: (torch.randint(0, 50, (4, 5), generator=g), torch.rand(4, 5, generator=g)),
         Pyramid: (torch.randn(1, 3, 41, 37, generator=g),),
         Photograph: (photographs.to(torch.uint8),),
         Decoder: (torch.tensor([3, 7]), torch.tensor(0.7)),
@@ -201,7 +218,7 @@ def run(plan, args):
 
 
 MODELS = [
-    *(GraphConvolution, GraphAttention, Experts, Bags),
+    *(GraphConvolution, GraphAttention, Experts, Bags, EqualBags),
     *(Pyramid, Photograph, Decoder, Rotation),
 ]
 

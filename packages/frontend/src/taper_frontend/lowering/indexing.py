@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch.fx import Node
+
 from taper_frontend.lowering.measured import places_of
 from taper_frontend.lowering.registry import lowers
 
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.context import Lowering
     from taper_runtime.ops.opdef import Shape
+
+    #: Combines the rows ``[indices, columns]`` of each bag, by their maximum where the number that
+    #: changes nothing is infinite, else by their sum.
+    Combine = Callable[[str, float], str]
 
 _INDEX_DTYPES = frozenset({"int64", "int32"})
 _MASK_DTYPES = frozenset({"bool", "uint8"})
@@ -92,10 +98,9 @@ def embedding_bag(
     bags = ctx.output.shape[0]
     count = ctx.shape(indices)[0]
     dtype = ctx.dtype(weight)
-    starts = ctx.slice(offsets, 0, 0, bags) if include_last_offset else offsets
-    places = ctx.emit("ARANGE", [], start=0, stop=count)
-    bag = ctx.emit("SEARCHSORTED", [ctx.cast(starts, "int64"), places], right=True)
-    bag = ctx.reshape(ctx.apply("SUB", bag, 1, dtype="int64"), (count, 1))
+    combine = _combine_equal(ctx, bags, count) or _combine_any(
+        ctx, bags, ctx.slice(offsets, 0, 0, bags) if include_last_offset else offsets, count
+    )
     rows = ctx.emit("EMBEDDING", [weight, indices])
     if per_sample_weights is not None:
         scale = ctx.reshape(ctx.cast(per_sample_weights, dtype), (count, 1))
@@ -108,21 +113,47 @@ def embedding_bag(
     if padding_idx >= 0:
         rows = ctx.apply("WHERE", present, rows, neutral, dtype=dtype)
 
-    def gather(src: str, start: float, reduce: str) -> str:
-        columns = ctx.shape(src)[1]
-        into = ctx.full((bags, columns), start, dtype)
-        index = ctx.expand(bag, (count, columns))
-        return ctx.emit("SCATTER", [into, index, src], axis=0, reduce=reduce)
-
-    total = gather(rows, neutral, "amax" if mode == _MAX else "sum")
+    total = combine(rows, neutral)
     if mode == _SUM:
         return total, None, None, None
-    size = gather(ctx.cast(present, dtype), 0, "sum")
+    size = combine(ctx.cast(present, dtype), 0)
     if mode == _MEAN:
         size = ctx.apply("MAXIMUM", size, 1, dtype=dtype)
         return ctx.emit("DIV", [total, size]), None, None, None
     is_empty = ctx.apply("EQ", size, 0, dtype=dtype)
     return ctx.apply("WHERE", is_empty, 0, total, dtype=dtype), None, None, None
+
+
+def _combine_equal(ctx: Lowering, bags: int, count: int) -> Combine | None:
+    """Combine bags of one length, which a matrix of indices has; None where they may differ."""
+    offsets = ctx.node.args[2]
+    if not isinstance(offsets, Node) or str(offsets.target) != "aten.arange.start_step":
+        return None
+    start, _, step, *_ = (*offsets.args, 1)
+    if start != 0 or not isinstance(step, int) or bags * step != count:
+        return None
+
+    def combine(rows: str, neutral: float) -> str:
+        apart = ctx.reshape(rows, (bags, step, ctx.shape(rows)[1]))
+        return ctx.emit("AMAX" if neutral else "SUM", [apart], axes=(1,))
+
+    return combine
+
+
+def _combine_any(ctx: Lowering, bags: int, starts: str, count: int) -> Combine:
+    """Combine bags that begin where ``starts`` says."""
+    places = ctx.emit("ARANGE", [], start=0, stop=count)
+    bag = ctx.emit("SEARCHSORTED", [ctx.cast(starts, "int64"), places], right=True)
+    bag = ctx.reshape(ctx.apply("SUB", bag, 1, dtype="int64"), (count, 1))
+
+    def combine(rows: str, neutral: float) -> str:
+        columns = ctx.shape(rows)[1]
+        into = ctx.full((bags, columns), neutral, ctx.dtype(rows))
+        index = ctx.expand(bag, (count, columns))
+        reduce = "amax" if neutral else "sum"
+        return ctx.emit("SCATTER", [into, index, rows], axis=0, reduce=reduce)
+
+    return combine
 
 
 def as_index(ctx: Lowering, index: str) -> str:
