@@ -62,19 +62,27 @@ const char *taper_dtype_name(int dtype);
 /* Bytes per element; 0 outside the enum. */
 size_t taper_dtype_size(int dtype);
 
-/* How a tensor is stored. A matrix in panels is [ceil(N/16)][K][16], zero beyond N. */
-typedef enum taper_format {
-    TAPER_PLAIN,
-    TAPER_PANELS_0,       /* [N, K], the second operand of a product stored transposed */
-    TAPER_PANELS_1,       /* [K, N] */
-    TAPER_GROUPED_PANELS, /* [*kernel, C/G, O] as [G] matrices in panels, [taps * C/G, O/G] */
-    TAPER_WINOGRAD_2,     /* [3, 3, C, O] as [16] matrices [C, O] in panels, of 2x2 tiles */
-    TAPER_WINOGRAD_4,     /* as [36], of 4x4 tiles */
-    TAPER_FORMAT_COUNT
-} taper_format;
+/*
+ * How a tensor is stored: X(name, what plans call it, without the parameters that the storage's
+ * shape tells). A matrix in panels is [ceil(N/16)][K][16], zero beyond N.
+ *   PANELS_0        [N, K], the second operand of a product stored transposed
+ *   PANELS_1        [K, N]
+ *   GROUPED_PANELS  [*kernel, C/G, O] as [G] matrices in panels, [taps * C/G, O/G]
+ *   WINOGRAD_2      [3, 3, C, O] as [16] matrices [C, O] in panels, of 2x2 tiles
+ *   WINOGRAD_4      as [36], of 4x4 tiles
+ */
+#define TAPER_FORMATS(X)                                                                           \
+    X(PLAIN, "plain")                                                                              \
+    X(PANELS_0, "panels.0")                                                                        \
+    X(PANELS_1, "panels.1")                                                                        \
+    X(GROUPED_PANELS, "grouped_panels")                                                            \
+    X(WINOGRAD_2, "winograd.2")                                                                    \
+    X(WINOGRAD_4, "winograd.4")
 
-/* "plain", "panels.0", ...: what plans call it, without the parameters that the storage's shape
- * tells; NULL outside the enum. Resolved by name, as dtypes are. */
+#define TAPER_FORMAT_CODE(name, text) TAPER_##name,
+typedef enum taper_format { TAPER_FORMATS(TAPER_FORMAT_CODE) TAPER_FORMAT_COUNT } taper_format;
+
+/* "plain", "panels.0", ...; NULL outside the enum. Resolved by name, as dtypes are. */
 const char *taper_format_name(int format);
 
 typedef struct taper_tensor {

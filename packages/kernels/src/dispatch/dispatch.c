@@ -163,11 +163,8 @@ size_t taper_dtype_size(int dtype) {
 }
 
 const char *taper_format_name(int format) {
-    static const char *const names[TAPER_FORMAT_COUNT] = {
-        [TAPER_PLAIN] = "plain",           [TAPER_PANELS_0] = "panels.0",
-        [TAPER_PANELS_1] = "panels.1",     [TAPER_GROUPED_PANELS] = "grouped_panels",
-        [TAPER_WINOGRAD_2] = "winograd.2", [TAPER_WINOGRAD_4] = "winograd.4",
-    };
+#define FORMAT_NAME(name, text) [TAPER_##name] = text,
+    static const char *const names[TAPER_FORMAT_COUNT] = {TAPER_FORMATS(FORMAT_NAME)};
     return format >= 0 && format < TAPER_FORMAT_COUNT ? names[format] : NULL;
 }
 

@@ -40,17 +40,17 @@ enum {
  * k, 9 x 3 vectors take 27 FMAs and 12 loads, 14 x 2 take 28 and 16. In tiles of one vector an
  * element of A has one use: the FMA reads it, and 14 x 1 take 14 and 1.
  */
-#define GEMM_ROWS_1(X, panels) X(1, panels)
-#define GEMM_ROWS_2(X, panels) GEMM_ROWS_1(X, panels) X(2, panels)
-#define GEMM_ROWS_3(X, panels) GEMM_ROWS_2(X, panels) X(3, panels)
-#define GEMM_ROWS_5(X, panels) GEMM_ROWS_3(X, panels) X(4, panels) X(5, panels)
-#define GEMM_ROWS_6(X, panels) GEMM_ROWS_5(X, panels) X(6, panels)
-#define GEMM_ROWS_9(X, panels)                                                                     \
-    GEMM_ROWS_6(X, panels)                                                                         \
-    X(7, panels) X(8, panels) X(9, panels)
-#define GEMM_ROWS_14(X, panels)                                                                    \
-    GEMM_ROWS_9(X, panels)                                                                         \
-    X(10, panels) X(11, panels) X(12, panels) X(13, panels) X(14, panels)
+#define GEMM_ROWS_1(X, ...) X(1, __VA_ARGS__)
+#define GEMM_ROWS_2(X, ...) GEMM_ROWS_1(X, __VA_ARGS__) X(2, __VA_ARGS__)
+#define GEMM_ROWS_3(X, ...) GEMM_ROWS_2(X, __VA_ARGS__) X(3, __VA_ARGS__)
+#define GEMM_ROWS_5(X, ...) GEMM_ROWS_3(X, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__)
+#define GEMM_ROWS_6(X, ...) GEMM_ROWS_5(X, __VA_ARGS__) X(6, __VA_ARGS__)
+#define GEMM_ROWS_9(X, ...)                                                                        \
+    GEMM_ROWS_6(X, __VA_ARGS__)                                                                    \
+    X(7, __VA_ARGS__) X(8, __VA_ARGS__) X(9, __VA_ARGS__)
+#define GEMM_ROWS_14(X, ...)                                                                       \
+    GEMM_ROWS_9(X, __VA_ARGS__)                                                                    \
+    X(10, __VA_ARGS__) X(11, __VA_ARGS__) X(12, __VA_ARGS__) X(13, __VA_ARGS__) X(14, __VA_ARGS__)
 #if V_LEN == 16 /* 32 registers */
 enum { GEMM_MR = 9, GEMM_PANELS = 3, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4, GEMM_MAX_MR = 14 };
 #define GEMM_MOST_ROWS {0, 14, 14, 9, 6}

@@ -1,8 +1,8 @@
 /*
  * MATMUL and GROUPED_MATMUL in float32. matmul_shape.inl reduces every case of ranks, strides and
  * batches to a batch of plain products C = A * B; matmul.inl chooses how B is read, splits the work
- * and applies the epilogue to each block of C while it is in cache; gemm_f32.inl, gemm_narrow.inl
- * and dot_f32.inl compute blocks.
+ * and applies the epilogue to each block of C while it is in cache; element.h says
+ * what B may hold; gemm_f32.inl, gemm_narrow.inl and dot_f32.inl compute blocks.
  */
 #include <assert.h>
 

@@ -4,12 +4,7 @@
 
 #include <string.h>
 
-#include "gemm/engine.h"
-#include "simd/narrow.h"
-
-/* What B holds. Of 16-bit floats a float is two, of int8 four: a line of a panel is 8 or 4, and so
- * are the strides. */
-typedef enum gemm_element { GEMM_F32, GEMM_F16, GEMM_BF16, GEMM_I8 } gemm_element;
+#include "gemm/element.h"
 
 /* C has all the tile's columns. The k lines from `prefetch` on, a step apart, are brought to L2
  * meanwhile. */
@@ -25,20 +20,6 @@ enum {
 #define GEMM_UNKNOWN(x) __asm__("" : "+r"(x))
 
 typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
-
-/* Floats in a line of a panel of such elements. */
-V_INLINE int gemm_line(const gemm_element of) {
-    return of == GEMM_F32 ? GEMM_NR : of == GEMM_I8 ? GEMM_NR / 4 : GEMM_NR / 2;
-}
-
-/* Vector v of a line. */
-V_INLINE vf gemm_load(const float *line, const int v, const gemm_element of) {
-    const uint16_t *narrow = (const uint16_t *)line + v * V_LEN;
-    return of == GEMM_F16    ? v_load_f16(narrow)
-           : of == GEMM_BF16 ? v_load_bf16(narrow)
-           : of == GEMM_I8   ? v_load_i8((const int8_t *)line + v * V_LEN)
-                             : v_load(line + v * V_LEN);
-}
 
 /*
  * Adds the products of one k, `ahead` of what a and b point at. rows, panels, ahead and `of` are

@@ -1,7 +1,6 @@
 /*
- * Blocks of a float32 product whose B is float16, bfloat16 or int8, in panels as gemm_f32.inl has
- * them. Widening is exact and the sums are the same: so are the bits of C, as if B had been
- * float32.
+ * Blocks of a float32 product whose B is narrower (element.h), in panels as gemm_f32.inl has them.
+ * The sums are the same: so are the bits of C, as if B had been float32.
  *
  * Where few tiles of rows read B they widen it in registers: a row costs half of the bytes, or a
  * quarter. For more rows the panels of a tile are widened into scratch when their turn comes.
@@ -9,33 +8,28 @@
 
 enum { GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR }; /* up to which widening once more costs less */
 
-/* X(rows, panels) for all that gemm_next_panels gives at most GEMM_WIDE_MR rows. */
+/* X(rows, panels, of) for all that gemm_next_panels gives at most GEMM_WIDE_MR rows. */
 #if V_LEN == 16
-#define GEMM_FEW_ROWS(X) GEMM_ROWS_6(X, 1) GEMM_ROWS_6(X, 2) GEMM_ROWS_6(X, 3) GEMM_ROWS_6(X, 4)
+#define GEMM_FEW_ROWS(X, of)                                                                       \
+    GEMM_ROWS_6(X, 1, of) GEMM_ROWS_6(X, 2, of) GEMM_ROWS_6(X, 3, of) GEMM_ROWS_6(X, 4, of)
 #elif V_LEN == 8
-#define GEMM_FEW_ROWS(X) GEMM_ROWS_2(X, 1) GEMM_ROWS_2(X, 2)
+#define GEMM_FEW_ROWS(X, of) GEMM_ROWS_2(X, 1, of) GEMM_ROWS_2(X, 2, of)
 #else
-#define GEMM_FEW_ROWS(X) GEMM_ROWS_1(X, 1) GEMM_ROWS_1(X, 2)
+#define GEMM_FEW_ROWS(X, of) GEMM_ROWS_1(X, 1, of) GEMM_ROWS_1(X, 2, of)
 #endif
 
-#define GEMM_NARROW_TILE(name, rows, panels, of)                                                   \
-    static void name(const gemm_block *g, const float *prefetch, int64_t prefetch_step) {          \
-        gemm_tile(g, prefetch, prefetch_step, rows, panels, of);                                   \
+#define GEMM_NARROW_TILE(rows, panels, of)                                                         \
+    static void gemm_tile_##of##_##rows##x##panels(const gemm_block *g, const float *prefetch,     \
+                                                   int64_t prefetch_step) {                        \
+        gemm_tile(g, prefetch, prefetch_step, rows, panels, GEMM_##of);                            \
     }
-#define GEMM_F16_TILE(rows, panels)                                                                \
-    GEMM_NARROW_TILE(gemm_f16_tile_##rows##x##panels, rows, panels, GEMM_F16)
-#define GEMM_BF16_TILE(rows, panels)                                                               \
-    GEMM_NARROW_TILE(gemm_bf16_tile_##rows##x##panels, rows, panels, GEMM_BF16)
-#define GEMM_I8_TILE(rows, panels)                                                                 \
-    GEMM_NARROW_TILE(gemm_i8_tile_##rows##x##panels, rows, panels, GEMM_I8)
-GEMM_FEW_ROWS(GEMM_F16_TILE)
-GEMM_FEW_ROWS(GEMM_BF16_TILE)
-GEMM_FEW_ROWS(GEMM_I8_TILE)
-#define GEMM_F16_PLACE(rows, panels) [GEMM_F16][panels][rows] = gemm_f16_tile_##rows##x##panels,
-#define GEMM_BF16_PLACE(rows, panels) [GEMM_BF16][panels][rows] = gemm_bf16_tile_##rows##x##panels,
-#define GEMM_I8_PLACE(rows, panels) [GEMM_I8][panels][rows] = gemm_i8_tile_##rows##x##panels,
+#define GEMM_NARROW_TILES(of, ...) GEMM_FEW_ROWS(GEMM_NARROW_TILE, of)
+GEMM_NARROW(GEMM_NARROW_TILES)
+#define GEMM_NARROW_PLACE(rows, panels, of)                                                        \
+    [GEMM_##of][panels][rows] = gemm_tile_##of##_##rows##x##panels,
+#define GEMM_NARROW_PLACES(of, ...) GEMM_FEW_ROWS(GEMM_NARROW_PLACE, of)
 static const gemm_tile_fn gemm_narrow_tiles[][GEMM_WIDE_PANELS + 1][GEMM_WIDE_MR + 1] = {
-    GEMM_FEW_ROWS(GEMM_F16_PLACE) GEMM_FEW_ROWS(GEMM_BF16_PLACE) GEMM_FEW_ROWS(GEMM_I8_PLACE)};
+    GEMM_NARROW(GEMM_NARROW_PLACES)};
 
 /* Whether m rows need a block's `packed`, for panels of floats. */
 static bool gemm_widens(int64_t m, gemm_element of) {
@@ -53,12 +47,10 @@ static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of)
     for (int64_t p = 0; p < panels; p++) {
         const float *from = block->b + p * block->b_panel_stride;
         float *to = block->packed + p * block->k * GEMM_NR;
-        if (of == GEMM_F16)
-            gemm_widen_lines(to, from, block->k, GEMM_F16);
-        else if (of == GEMM_BF16)
-            gemm_widen_lines(to, from, block->k, GEMM_BF16);
-        else
-            gemm_widen_lines(to, from, block->k, GEMM_I8);
+#define GEMM_WIDEN(name, ...)                                                                      \
+    if (of == GEMM_##name)                                                                         \
+        gemm_widen_lines(to, from, block->k, GEMM_##name);
+        GEMM_NARROW(GEMM_WIDEN)
     }
 }
 

@@ -73,14 +73,6 @@ static void matmul_swap(matmul_shape *s) {
     s->swapped = true;
 }
 
-static bool matmul_element(const taper_tensor *b, bool packed, gemm_element *element) {
-    *element = b->dtype == TAPER_FLOAT16    ? GEMM_F16
-               : b->dtype == TAPER_BFLOAT16 ? GEMM_BF16
-               : b->dtype == TAPER_INT8     ? GEMM_I8
-                                            : GEMM_F32;
-    return b->dtype == TAPER_FLOAT32 || (packed && *element != GEMM_F32);
-}
-
 /* false if the tensors are not those of a float32 MATMUL node. */
 static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
                             const struct matmul_attrs *attrs) {
@@ -90,7 +82,8 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
         return false;
 
     *s = (matmul_shape){.m = 1, .n = 1, .packed = b->format != TAPER_PLAIN};
-    if (a->format != TAPER_PLAIN || !matmul_element(b, s->packed, &s->b_element))
+    s->b_element = gemm_element_of(b);
+    if (a->format != TAPER_PLAIN || s->b_element == GEMM_ELEMENTS)
         return false;
     const int32_t a_row = a->rank - 2, a_k = a->rank - 1;
     if (a_row >= 0) {

@@ -55,12 +55,8 @@ typedef struct taper_family {
 #define D_ANY ((1u << TAPER_DTYPE_COUNT) - 1)
 #define D_REAL (D_ANY & ~(D_F16 | D_BF16 | D_BOOL))
 #define D_NONE 0
-#define S_PLAIN (1u << TAPER_PLAIN)
-#define S_PANELS_0 (1u << TAPER_PANELS_0)
-#define S_PANELS_1 (1u << TAPER_PANELS_1)
-#define S_GROUPED_PANELS (1u << TAPER_GROUPED_PANELS)
-#define S_WINOGRAD_2 (1u << TAPER_WINOGRAD_2)
-#define S_WINOGRAD_4 (1u << TAPER_WINOGRAD_4)
+#define TAPER_FORMAT_BIT(name, text) S_##name = 1u << TAPER_##name,
+enum { TAPER_FORMATS(TAPER_FORMAT_BIT) };
 #define STORED(dtypes, formats) ((taper_operand)(formats) << 32 | (dtypes))
 #define TENSOR(dtypes) STORED(dtypes, S_PLAIN)
 

@@ -1,0 +1,63 @@
+/*
+ * What the panels of B hold: a row for each kind of elements but float32.
+ *
+ * X(name, dtype, format, floats, load): the dtype and the format of the stored tensor (PANELS_1
+ * stands for both panels), how many floats take the room of a line of 16 elements, and what widens
+ * vector v of a line to floats. Loads, tiles, and which tensors MATMUL takes follow from the rows.
+ *
+ * Widening is exact.
+ */
+#ifndef TAPER_GEMM_ELEMENT_H
+#define TAPER_GEMM_ELEMENT_H
+
+#include "gemm/engine.h"
+#include "simd/narrow.h"
+
+#define GEMM_NARROW(X)                                                                             \
+    X(F16, FLOAT16, PANELS_1, 8, v_load_f16((const uint16_t *)line + v * V_LEN))                   \
+    X(BF16, BFLOAT16, PANELS_1, 8, v_load_bf16((const uint16_t *)line + v * V_LEN))                \
+    X(I8, INT8, PANELS_1, 4, v_load_i8((const int8_t *)line + v * V_LEN))
+
+#define GEMM_NAME(of, ...) GEMM_##of,
+typedef enum gemm_element { GEMM_F32, GEMM_NARROW(GEMM_NAME) GEMM_ELEMENTS } gemm_element;
+
+/* Floats in a line of a panel of such elements: what strides count. */
+V_INLINE int gemm_line(const gemm_element of) {
+#define GEMM_FLOATS(name, dtype, format, floats, load) [GEMM_##name] = (floats),
+    static const int lines[] = {[GEMM_F32] = GEMM_NR, GEMM_NARROW(GEMM_FLOATS)};
+    return lines[of];
+}
+
+/* Vector v of a line. */
+V_INLINE vf gemm_load(const float *line, const int v, const gemm_element of) {
+#define GEMM_LOAD(name, dtype, format, floats, load)                                               \
+    case GEMM_##name:                                                                              \
+        return load;
+    switch (of) {
+        GEMM_NARROW(GEMM_LOAD)
+    default:
+        return v_load(line + v * V_LEN);
+    }
+}
+
+/* The elements of a stored tensor; GEMM_ELEMENTS where it has others. */
+static gemm_element gemm_element_of(const taper_tensor *b) {
+    const bool plain = b->format == TAPER_PLAIN;
+    const int32_t format = b->format == TAPER_PANELS_0 ? TAPER_PANELS_1 : b->format;
+    if (b->dtype == TAPER_FLOAT32 && (plain || format == TAPER_PANELS_1))
+        return GEMM_F32;
+#define GEMM_IS(name, dtype_, format_, floats, load)                                               \
+    if (b->dtype == TAPER_##dtype_ && format == TAPER_##format_)                                   \
+        return GEMM_##name;
+    GEMM_NARROW(GEMM_IS)
+    return GEMM_ELEMENTS;
+}
+
+/* What a row of the kernel table says of B. */
+#define GEMM_DTYPE(name, dtype, format, floats, load) | (1u << TAPER_##dtype)
+#define GEMM_FORMAT(name, dtype, format, floats, load) | S_##format
+#define GEMM_B                                                                                     \
+    STORED(D_F32 GEMM_NARROW(GEMM_DTYPE),                                                          \
+           S_PLAIN | S_PANELS_0 | S_PANELS_1 GEMM_NARROW(GEMM_FORMAT))
+
+#endif /* TAPER_GEMM_ELEMENT_H */
