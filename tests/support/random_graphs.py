@@ -277,6 +277,18 @@ class RandomGraph(Builder):
         y = self.op("MATMUL", self.op("MUL", y, factors), self.weight(16, 8))
         return self.reshape(self.op("MEAN", y, axes=(2, 3)), *shape)
 
+    def quantized(self) -> str:
+        """A weight of integers, a scale for each 32 of a column."""
+        x = self.pool[-1]
+        shape = self.graph.tensors[x].shape
+        count = math.prod(shape)
+        integers = self.constant(np.random.default_rng(9).integers(-128, 128, (512, 64), np.int8))
+        levels = self.reshape(self.op("CAST", integers, dtype="float32"), 512, 2, 32)
+        weight = self.op("MUL", levels, self.constant(floats(512, 2, 1, seed=9)))
+        weight = self.transpose(self.reshape(weight, 512, 64), 0, 1)
+        rows = self.op("EXPAND", self.reshape(x, count, 1), shape=(count, 64))
+        return self.reshape(self.op("MEAN", self.op("MATMUL", rows, weight), axes=(1,)), *shape)
+
     def grow(self, fragments: int) -> Graph:
         kinds: list[Callable[[], str]] = [
             self.unary, self.binary, self.broadcast, self.move, self.masked, self.linear,
@@ -291,6 +303,7 @@ class RandomGraph(Builder):
             self.pool.append(self.image())
         if self.length == 2:
             self.pool.append(self.talking_heads())
+            self.pool.append(self.quantized())
         count = int(self.rng.integers(1, 4))
         outputs = [self.pool[-1], *(self.pick() for _ in range(count - 1))]
         if self.chance(0.2):

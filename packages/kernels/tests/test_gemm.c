@@ -561,8 +561,72 @@ static uint16_t random_half(taper_dtype dtype) {
     return (uint16_t)((low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f));
 }
 
+/* Writes a random level into a line of a block. */
+static float set_level(char *line, int column, int bits) {
+    (void)bits;
+    const int64_t level = check_int(-128, 127);
+    line[column] = (char)level;
+    return (float)level;
+}
+
+/* What B is stored in beside float32: each is tried with the same bits as of float32. */
+typedef struct narrow {
+    const char *name;
+    taper_dtype dtype;
+    taper_format format;
+    int bits; /* of a level, in blocks */
+} narrow;
+
+static const narrow narrows[] = {{"f16", TAPER_FLOAT16, TAPER_PANELS_1, 0},
+                                 {"bf16", TAPER_BFLOAT16, TAPER_PANELS_1, 0},
+                                 {"i8", TAPER_INT8, TAPER_PANELS_1, 0},
+                                 {"blocks_i8", TAPER_INT32, TAPER_BLOCKS_8, 8}};
+enum { NARROWS = sizeof narrows / sizeof *narrows };
+
+/* The largest number of k in a block of a sum over k. */
+static int64_t block_of(int64_t k) {
+    int64_t block = 128;
+    while (k % block != 0)
+        block /= 2;
+    return block;
+}
+
+/* B in random levels with random factors and offsets; the packed float32 of t gets their values.
+ * Products by small powers of 2 are exact, so that no level fuses what another rounds. */
+static taper_tensor level_weight(tensors *t, const narrow *kind, size_t misalign) {
+    const taper_tensor *b = &t->inputs[1];
+    const int64_t panels = b->shape[0], k = b->shape[1], block = block_of(k);
+    const int64_t line = 2 * kind->bits, head = 2 * 16 * 4, bytes = head + block * line;
+    char *memory = check_alloc((size_t)(panels * (k / block) * bytes), misalign);
+    t->memory[t->n_memory++] = memory;
+    for (int64_t i = 0; i < panels * (k / block); i++) {
+        char *at = memory + i * bytes;
+        float factor[16], offset[16], *value = (float *)b->data + i * block * 16;
+        for (int c = 0; c < 16; c++) {
+            factor[c] = (float)check_int(1, 8) * 0.125f;
+            offset[c] = (float)check_int(-64, 64) * 0.125f;
+        }
+        memcpy(at, factor, sizeof factor);
+        memcpy(at + sizeof factor, offset, sizeof offset);
+        memset(at + head, 0, (size_t)(block * line));
+        for (int64_t l = 0; l < block; l++)
+            for (int c = 0; c < 16; c++)
+                value[l * 16 + c] =
+                    set_level(at + head + l * line, c, kind->bits) * factor[c] + offset[c];
+    }
+    const int64_t shape[] = {panels, k / block, bytes / 4};
+    taper_tensor stored = check_tensor(memory, TAPER_INT32, 3, shape);
+    stored.format = kind->format;
+    stored.logical = b->logical;
+    return stored;
+}
+
 /* B in random numbers of a narrow dtype; the packed float32 of t gets their values. */
-static taper_tensor narrow_weight(tensors *t, taper_dtype dtype, size_t misalign) {
+static taper_tensor narrow_weight(tensors *t, const narrow *kind, bool misaligned) {
+    const taper_dtype dtype = kind->dtype;
+    const size_t misalign = misaligned ? taper_dtype_size(dtype) : 0;
+    if (kind->bits)
+        return level_weight(t, kind, misalign);
     const taper_tensor *b = &t->inputs[1];
     const int64_t numel = check_numel(b);
     void *memory = check_alloc((size_t)numel * taper_dtype_size(dtype), misalign);
@@ -587,11 +651,12 @@ static taper_tensor narrow_weight(tensors *t, taper_dtype dtype, size_t misalign
 }
 
 /* The same bits as of a float32 operand that holds the same numbers. */
-static void check_narrow(product p, taper_dtype dtype) {
+static void check_narrow(product p, const narrow *kind) {
     p.packed = true;
+    if (kind->bits && p.b.dims[0] == 0) /* no blocks */
+        return;
     tensors t = make(&p);
-    const taper_tensor b =
-        narrow_weight(&t, dtype, p.b.layout == MISALIGNED ? taper_dtype_size(dtype) : 0);
+    const taper_tensor b = narrow_weight(&t, kind, p.b.layout == MISALIGNED);
     const size_t bytes = (size_t)check_numel(&t.output) * sizeof(float);
     float *want = check_alloc(bytes, 0);
     CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
@@ -599,8 +664,8 @@ static void check_narrow(product p, taper_dtype dtype) {
     memset(t.output.data, 0xff, bytes);
     t.inputs[1] = b;
     CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
-    CHECK(memcmp(want, t.output.data, bytes) == 0, "%lld columns, sums of %lld: other bits",
-          (long long)p.b.dims[1], (long long)p.b.dims[0]);
+    CHECK(memcmp(want, t.output.data, bytes) == 0, "%s: %lld columns, sums of %lld: other bits",
+          kind->name, (long long)p.b.dims[1], (long long)p.b.dims[0]);
     if (p.b.dims[0] == 300)
         check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
     check_free(want);
@@ -608,28 +673,27 @@ static void check_narrow(product p, taper_dtype dtype) {
 }
 
 static void narrow_b(void) {
-    static const taper_dtype dtypes[] = {TAPER_FLOAT16, TAPER_BFLOAT16, TAPER_INT8};
     static const int64_t ks[] = {0, 1, 7, 64, 300, 2100};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < NARROWS; i++) {
         for (int64_t m = 1; m <= 17; m++)
             for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
-                check_narrow(matrices(m, n, ks[(m + n) % 4]), dtypes[i]);
+                check_narrow(matrices(m, n, ks[(m + n) % 4]), &narrows[i]);
         static const int64_t ms[] = {1, 2, 6, 7, 40, 300};
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
             for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
                 product p = matrices(ms[j], 333, ks[k]);
                 p.b.layout = k % 2 ? MISALIGNED : ROWS;
-                check_narrow(p, dtypes[i]);
+                check_narrow(p, &narrows[i]);
                 p.a.layout = COLUMNS;
                 p.alpha = -0.37;
                 p.epilogue = k % 2 ? &head : &chain;
                 p.n_extras = 2;
                 p.extras[0] = (operand){1, {333}, ROWS};
                 p.extras[1] = (operand){2, {ms[j], 333}, ROWS};
-                check_narrow(p, dtypes[i]);
+                check_narrow(p, &narrows[i]);
             }
         product p = {.a = {4, {2, 3, 5, 7}, STRIDED}, .b = {2, {7, 20}, ROWS}};
-        check_narrow(p, dtypes[i]);
+        check_narrow(p, &narrows[i]);
     }
 }
 
@@ -644,7 +708,7 @@ static void unsupported(void) {
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "fewer panels than columns need");
     t.inputs[1].logical = p.b.dims;
     static const taper_format others[] = {TAPER_PLAIN, TAPER_PANELS_0, TAPER_GROUPED_PANELS,
-                                          TAPER_WINOGRAD_2};
+                                          TAPER_WINOGRAD_2, TAPER_BLOCKS_8};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         t.inputs[1].format = others[i];
         CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s", taper_format_name(others[i]));
@@ -671,11 +735,11 @@ static void unsupported(void) {
 
 /* ---- benchmarks ---- */
 
-/* dtype: of B, which is packed if that is no float32. */
-static void bench_element(const char *name, product p, taper_dtype dtype) {
+/* kind: of B; NULL: float32. */
+static void bench_element(const char *name, product p, const narrow *kind) {
     tensors t = make(&p);
-    if (dtype != TAPER_FLOAT32)
-        t.inputs[1] = narrow_weight(&t, dtype, 0);
+    if (kind)
+        t.inputs[1] = narrow_weight(&t, kind, false);
     const double flops = 2.0 * (double)check_numel(&t.output) * (double)p.a.dims[p.a.rank - 1];
     double bytes = 4.0 * (double)check_numel(&t.output);
     for (int i = 0; i < 2 + p.n_extras; i++)
@@ -685,7 +749,7 @@ static void bench_element(const char *name, product p, taper_dtype dtype) {
     release(&t);
 }
 
-static void bench_product(const char *name, product p) { bench_element(name, p, TAPER_FLOAT32); }
+static void bench_product(const char *name, product p) { bench_element(name, p, NULL); }
 
 static void bench_packed(void) {
     static const int64_t sizes[][3] = {
@@ -707,16 +771,14 @@ static void bench_packed(void) {
 static void bench_narrow(void) {
     static const int64_t sizes[][3] = {
         {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {128, 2048, 2048}};
-    static const taper_dtype dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT16, TAPER_BFLOAT16, TAPER_INT8};
-    static const char *const names[] = {"f32", "f16", "bf16", "i8"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int d = 0; d < 4; d++) {
+        for (int d = -1; d < NARROWS; d++) {
             char name[64];
             product p = matrices(sizes[i][0], sizes[i][1], sizes[i][2]);
             p.packed = true;
-            snprintf(name, sizeof name, "%s_%dx%dx%d", names[d], (int)sizes[i][0], (int)sizes[i][1],
-                     (int)sizes[i][2]);
-            bench_element(name, p, dtypes[d]);
+            snprintf(name, sizeof name, "%s_%dx%dx%d", d < 0 ? "f32" : narrows[d].name,
+                     (int)sizes[i][0], (int)sizes[i][1], (int)sizes[i][2]);
+            bench_element(name, p, d < 0 ? NULL : &narrows[d]);
         }
 }
 

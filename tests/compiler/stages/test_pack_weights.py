@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
-from taper_frontend.compiler.stages import fold_packing, pack_weights
+from taper_frontend.compiler.graph.constants import Parameter
+from taper_frontend.compiler.stages import fold_packing, keep_quantized, pack_weights
 from taper_runtime.formats import decode
 from taper_runtime.ops.convert import cast
+from taper_runtime.ops.opdef import TensorType
 
 
 def pack(graph):
@@ -220,3 +222,60 @@ def test_packed_stays():
     check_fires(pack, graph)
     check_keeps(pack, graph)
     assert op_counts(graph) == {"MATMUL": 1}
+
+
+LEVELS = np.random.default_rng(1).integers(-100, 100, (96, 256), np.int8)
+
+
+def quantized(b, way, group=32):
+    """A weight [96, 256] of LEVELS with a factor for each block, computed in some way."""
+    factors, zeros = floats(96, 256 // group, seed=2), floats(96, 256 // group, 1, seed=3)
+    q = b.op("CAST", b.graph.add_constant("q", LEVELS, "int8"), dtype="float32")
+    if way == "repeated":  # what belongs to a block is written out for each element
+        scaled = b.op("MUL", q, b.constant(np.repeat(factors, group, 1)))
+        return b.op("SUB", scaled, b.constant(np.repeat(zeros[..., 0], group, 1)))
+    q = b.op("RESHAPE", q, shape=(96, 256 // group, group))
+    factors = b.constant(factors[..., None])
+    if way == "zero first":
+        q = b.op("MUL", b.op("SUB", q, b.constant(zeros)), factors)
+    else:
+        q = b.op("ADD", b.op("MUL", q, factors), b.constant(zeros))
+    return b.op("RESHAPE", q, shape=(96, 256))
+
+
+@pytest.mark.parametrize("way", ["zero first", "zero last", "repeated"])
+@pytest.mark.parametrize("group", [32, 128, 256])
+def test_quantized_weights_stay_quantized(way, group):
+    b = Builder()
+    weight = quantized(b, way, group)
+    graph = b.done(b.op("MATMUL", b.input("a", 4, 256), weight, transpose_b=True))
+    check_fires(keep_quantized, graph)
+    (stored,) = [name for name in graph.constants if graph.tensors[name].format != "plain"]
+    assert graph.tensors[stored].type == ("float32", (256, 96), f"blocks.8.{group}")
+    assert only(graph, "MATMUL").inputs[1] == stored
+
+
+def test_weights_that_are_no_levels_stay():
+    b = Builder()
+    weight = b.op("SIN", quantized(b, "repeated"))
+    plain = b.op("CAST", b.graph.add_constant("r", LEVELS, "int8"), dtype="float32")
+    moving = b.op("MUL", plain, b.input("scale"))
+    products = [
+        b.op("MATMUL", b.input("a", 4, 256), w, transpose_b=True) for w in (weight, plain, moving)
+    ]
+    check_keeps(keep_quantized, b.done(*products))
+
+
+def test_weights_that_a_session_may_replace_stay():
+    b = Builder()
+    q = Parameter(TensorType("int8", LEVELS.shape), ("q",), lambda: LEVELS, is_replaceable=True)
+    weight = b.op("MUL", b.op("CAST", b.graph.add_constant("q", q), dtype="float32"), 0.5)
+    graph = b.done(b.op("MATMUL", b.input("a", 4, 96), weight))
+    check_keeps(keep_quantized, graph)
+
+
+def test_halves_scaled_stay():
+    b = Builder()
+    h = b.op("CAST", b.constant(floats(256, 96).astype(np.float16), "h"), dtype="float32")
+    graph = b.done(b.op("MATMUL", b.input("a", 4, 256), b.op("MUL", h, 0.5)))
+    check_keeps(keep_quantized, graph)

@@ -70,6 +70,8 @@ size_t taper_dtype_size(int dtype);
  *   GROUPED_PANELS  [*kernel, C/G, O] as [G] matrices in panels, [taps * C/G, O/G]
  *   WINOGRAD_2      [3, 3, C, O] as [16] matrices [C, O] in panels, of 2x2 tiles
  *   WINOGRAD_4      as [36], of 4x4 tiles
+ *   BLOCKS_8        [K, N] as int32 [ceil(N/16)][K/G][32 + 4G]: for each block of G k of a panel a
+ *                   float32 factor and offset for each column, then int8 [G][16]
  */
 #define TAPER_FORMATS(X)                                                                           \
     X(PLAIN, "plain")                                                                              \
@@ -77,7 +79,8 @@ size_t taper_dtype_size(int dtype);
     X(PANELS_1, "panels.1")                                                                        \
     X(GROUPED_PANELS, "grouped_panels")                                                            \
     X(WINOGRAD_2, "winograd.2")                                                                    \
-    X(WINOGRAD_4, "winograd.4")
+    X(WINOGRAD_4, "winograd.4")                                                                    \
+    X(BLOCKS_8, "blocks.8")
 
 #define TAPER_FORMAT_CODE(name, text) TAPER_##name,
 typedef enum taper_format { TAPER_FORMATS(TAPER_FORMAT_CODE) TAPER_FORMAT_COUNT } taper_format;

@@ -5,7 +5,8 @@
  * stands for both panels), how many floats take the room of a line of 16 elements, and what widens
  * vector v of a line to floats. Loads, tiles, and which tensors MATMUL takes follow from the rows.
  *
- * Widening is exact.
+ * Elements in a format of blocks are levels: each block of some lines begins with a factor and an
+ * offset for each column, level * factor + offset being what B holds. Else widening is exact.
  */
 #ifndef TAPER_GEMM_ELEMENT_H
 #define TAPER_GEMM_ELEMENT_H
@@ -16,7 +17,8 @@
 #define GEMM_NARROW(X)                                                                             \
     X(F16, FLOAT16, PANELS_1, 8, v_load_f16((const uint16_t *)line + v * V_LEN))                   \
     X(BF16, BFLOAT16, PANELS_1, 8, v_load_bf16((const uint16_t *)line + v * V_LEN))                \
-    X(I8, INT8, PANELS_1, 4, v_load_i8((const int8_t *)line + v * V_LEN))
+    X(I8, INT8, PANELS_1, 4, v_load_i8((const int8_t *)line + v * V_LEN))                          \
+    X(LEVEL_I8, INT32, BLOCKS_8, 4, v_load_i8((const int8_t *)line + v * V_LEN))
 
 #define GEMM_NAME(of, ...) GEMM_##of,
 typedef enum gemm_element { GEMM_F32, GEMM_NARROW(GEMM_NAME) GEMM_ELEMENTS } gemm_element;
@@ -26,6 +28,20 @@ V_INLINE int gemm_line(const gemm_element of) {
 #define GEMM_FLOATS(name, dtype, format, floats, load) [GEMM_##name] = (floats),
     static const int lines[] = {[GEMM_F32] = GEMM_NR, GEMM_NARROW(GEMM_FLOATS)};
     return lines[of];
+}
+
+/* Whether such elements are levels; and how many floats the factors and offsets of a block are. */
+V_INLINE bool gemm_has_levels(const gemm_element of) {
+#define GEMM_LEVELS(name, dtype, format, floats, load)                                             \
+    [GEMM_##name] = TAPER_##format != TAPER_PANELS_1,
+    static const bool levels[] = {[GEMM_F32] = false, GEMM_NARROW(GEMM_LEVELS)};
+    return levels[of];
+}
+enum { GEMM_HEAD = 2 * GEMM_NR };
+
+/* Floats from the start of a panel to its line k; blocks of `block` lines begin where k does. */
+V_INLINE int64_t gemm_line_offset(int64_t k, int64_t k_stride, int64_t block) {
+    return k * k_stride + (block ? k / block * GEMM_HEAD : 0);
 }
 
 /* Vector v of a line. */

@@ -109,7 +109,7 @@ typedef struct gemm_block {
     bool accumulate;       /* C += rather than C = */
     tile_fused fused;      /* of C's first element */
     int64_t jumps;         /* runs but one; GEMM_B_PANELS only */
-    const gemm_jump *jump; /* [jumps] */
+    const gemm_jump *jump; /* [jumps]; NULL where runs are blocks of levels (element.h) */
     const float *b_next;   /* the panels that are read after these; NULL: those that follow them */
     int64_t more_image_rows; /* image rows but one, of m rows of A each */
     int64_t a_image_row_stride;

@@ -21,18 +21,41 @@ enum {
 
 typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
 
+/* Of the columns of a tile in a block of levels. */
+typedef struct gemm_head {
+    vf factor[GEMM_WIDE_PANELS * GEMM_NV], offset[GEMM_WIDE_PANELS * GEMM_NV];
+} gemm_head;
+
+V_INLINE void gemm_read_head(gemm_head *head, const float *b, int64_t panel_stride,
+                             const int panels) {
+#pragma GCC unroll 16
+    for (int v = 0; v < panels * GEMM_NV; v++) {
+        const float *from = b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN;
+        head->factor[v] = v_load(from);
+        head->offset[v] = v_load(from + GEMM_NR);
+    }
+}
+
+/* What vector v of a line holds, which is vector `at` of the tile's. */
+V_INLINE vf gemm_value(const float *line, const int v, const gemm_head *head, const int at,
+                       const gemm_element of) {
+    const vf loaded = gemm_load(line, v, of);
+    return gemm_has_levels(of) ? v_fma(loaded, head->factor[at], head->offset[at]) : loaded;
+}
+
 /*
  * Adds the products of one k, `ahead` of what a and b point at. rows, panels, ahead and `of` are
  * constants wherever this is inlined: the sums live in registers.
  */
 V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
-                        int64_t panel_stride, const int ahead, const int rows, const int panels,
-                        const gemm_element of) {
+                        int64_t panel_stride, const gemm_head *head, const int ahead,
+                        const int rows, const int panels, const gemm_element of) {
     vf line[GEMM_WIDE_PANELS * GEMM_NV];
     b += ahead * gemm_line(of);
 #pragma GCC unroll 16
     for (int v = 0; v < panels * GEMM_NV; v++)
-        line[v] = v_in_register(gemm_load(b + v / GEMM_NV * panel_stride, v % GEMM_NV, of));
+        line[v] =
+            v_in_register(gemm_value(b + v / GEMM_NV * panel_stride, v % GEMM_NV, head, v, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         const float *at = a[i / GEMM_REACH] + i % GEMM_REACH * row_stride + ahead;
@@ -75,8 +98,13 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
     const bool dense = g->a_k_stride == 1 && g->b_k_stride == gemm_line(of);
+    gemm_head head;
     for (int64_t run = 0;; run++) {
         int64_t k = g->k;
+        if (gemm_has_levels(of)) {
+            gemm_read_head(&head, b, g->b_panel_stride, panels);
+            b += GEMM_HEAD;
+        }
         for (; dense && k >= GEMM_UNROLL; k -= GEMM_UNROLL) {
             int64_t row_stride = g->a_row_stride, panel_stride = g->b_panel_stride;
             GEMM_UNKNOWN(row_stride);
@@ -87,7 +115,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
                 GEMM_UNKNOWN(a[i / GEMM_REACH]);
 #pragma GCC unroll 16
             for (int u = 0; u < GEMM_UNROLL; u++) {
-                gemm_step(sum, a, row_stride, b, panel_stride, u, rows, panels, of);
+                gemm_step(sum, a, row_stride, b, panel_stride, &head, u, rows, panels, of);
                 if (panels <= GEMM_PANELS) { /* a wide tile has nothing to fetch */
                     __builtin_prefetch(prefetch, 0, 2);
                     prefetch += prefetch_step;
@@ -97,7 +125,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
             b += GEMM_UNROLL * gemm_line(of);
         }
         for (; k > 0; k--) {
-            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, 0, rows, panels, of);
+            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &head, 0, rows, panels, of);
             if (panels <= GEMM_PANELS) {
                 __builtin_prefetch(prefetch, 0, 2);
                 prefetch += prefetch_step;
@@ -107,6 +135,8 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
         }
         if (run == g->jumps)
             break;
+        if (gemm_has_levels(of)) /* blocks lie one behind the other */
+            continue;
         gemm_advance(a, g->jump[run].a, rows);
         b += g->jump[run].b * g->b_k_stride;
     }

@@ -36,20 +36,29 @@ static bool gemm_widens(int64_t m, gemm_element of) {
     return of != GEMM_F32 && m > GEMM_NARROW_ROWS;
 }
 
-V_INLINE void gemm_widen_lines(float *to, const float *from, int64_t k, const gemm_element of) {
-    for (; k > 0; k--, from += gemm_line(of), to += GEMM_NR)
-        for (int v = 0; v < GEMM_NV; v++)
-            v_store(to + v * V_LEN, gemm_load(from, v, of));
+V_INLINE void gemm_widen_lines(float *to, const float *from, int64_t k, int64_t runs,
+                               const gemm_element of) {
+    for (; runs > 0; runs--) {
+        gemm_head head;
+        if (gemm_has_levels(of)) {
+            gemm_read_head(&head, from, 0, 1);
+            from += GEMM_HEAD;
+        }
+        for (int64_t i = 0; i < k; i++, from += gemm_line(of), to += GEMM_NR)
+            for (int v = 0; v < GEMM_NV; v++)
+                v_store(to + v * V_LEN, gemm_value(from, v, &head, v, of));
+    }
 }
 
-/* Panels of k lines each: block->b -> block->packed [panels][k][16]. */
+/* Panels: block->b -> block->packed [panels][k][16], k being that of all runs. */
 static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of) {
+    const int64_t runs = block->jumps + 1;
     for (int64_t p = 0; p < panels; p++) {
         const float *from = block->b + p * block->b_panel_stride;
-        float *to = block->packed + p * block->k * GEMM_NR;
+        float *to = block->packed + p * runs * block->k * GEMM_NR;
 #define GEMM_WIDEN(name, ...)                                                                      \
     if (of == GEMM_##name)                                                                         \
-        gemm_widen_lines(to, from, block->k, GEMM_##name);
+        gemm_widen_lines(to, from, block->k, runs, GEMM_##name);
         GEMM_NARROW(GEMM_WIDEN)
     }
 }
@@ -69,6 +78,8 @@ static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n,
             gemm_widen(&g, panels, of);
             g.b_next = g.b + panels * g.b_panel_stride;
             g.b = g.packed;
+            g.k *= g.jumps + 1;
+            g.jumps = 0;
             g.b_panel_stride = g.k * GEMM_NR;
             g.b_k_stride = GEMM_NR;
             gemm_block_run(&g, m, cols);

@@ -70,6 +70,8 @@ static void matmul_choose(struct matmul_state *state) {
     const int64_t step = matmul_step(s);
     state->max_cols = i64_max(2, l2 / MATMUL_L2_PER_COL / step) * step;
     state->k_piece = i64_min(s->k, MATMUL_KC);
+    if (s->b_block) /* whole ones */
+        state->k_piece = i64_max(1, state->k_piece / s->b_block) * s->b_block;
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
 }
@@ -188,7 +190,8 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     gemm_block g = {.b_form = state->b_form,
-                    .b_panel_stride = s->packed ? s->k * s->b_k_stride : GEMM_NR * s->b_col_stride,
+                    .b_panel_stride = s->packed ? gemm_line_offset(s->k, s->b_k_stride, s->b_block)
+                                                : GEMM_NR * s->b_col_stride,
                     .b_k_stride = s->b_k_stride,
                     .b_col_stride = s->b_col_stride,
                     .packed = (float *)(scratch + state->b_scratch),
@@ -203,14 +206,15 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
         g.c = (float *)call->output->data + c_row * s->n + part->col;
         int64_t k = 0;
         do { /* once when there is nothing to add up: C is zero */
-            g.k = i64_min(state->k_piece, s->k - k);
+            const int64_t piece = i64_min(state->k_piece, s->k - k);
+            g.k = piece;
             g.a = a + row * s->a_row_stride + k * s->a_k_stride;
             g.a_row_stride = s->a_row_stride;
             g.a_k_stride = s->a_k_stride;
-            g.b = b + k * g.b_k_stride;
+            g.b = b + gemm_line_offset(k, g.b_k_stride, s->b_block);
             g.accumulate = k > 0;
             g.fused = (tile_fused){.bounded = false};
-            if (k + g.k >= s->k)
+            if (k + piece >= s->k)
                 g.fused = program_fused_at(&state->fused, call->inputs + 2, s->n, c_row, part->col);
             if (matmul_copies_a(state)) {
                 g.a_row_stride = g.k + MATMUL_PAD;
@@ -219,11 +223,15 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                           rows, g.k);
                 g.a = (const float *)scratch;
             }
+            if (s->b_block) {
+                g.k = s->b_block;
+                g.jumps = piece / g.k - 1;
+            }
             if (s->b_element == GEMM_F32)
                 gemm_block_run(&g, rows, part->cols);
             else
                 gemm_narrow_block_run(&g, rows, part->cols, s->b_element);
-            k += g.k;
+            k += piece;
         } while (k < s->k);
         matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);
         row += rows;

@@ -15,8 +15,9 @@ typedef struct matmul_shape {
     int64_t b_k_stride, b_col_stride;
     matmul_batch_dim batch[TAPER_MAX_RANK];
     int32_t batch_dims;
-    bool packed;            /* B is [ceil(n/16)][k][16] */
+    bool packed;            /* B is [ceil(n/16)][k][16], or such panels in blocks */
     gemm_element b_element; /* GEMM_F32 but for a packed B */
+    int64_t b_block;        /* k of a block where elements are levels, else 0 */
     bool swapped;           /* A is the node's second operand, transposed, and B its first */
 } matmul_shape;
 
@@ -95,13 +96,22 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
 
     int64_t k = b->shape[0];
     if (s->packed) {
-        if (b->format != (attrs->transpose_b ? TAPER_PANELS_0 : TAPER_PANELS_1))
+        if (attrs->transpose_b != (b->format == TAPER_PANELS_0) || b->rank != 3)
             return false;
         s->n = b->logical[attrs->transpose_b ? 0 : 1];
         s->b_k_stride = gemm_line(s->b_element); /* in a panel */
         s->b_col_stride = 1;
-        k = b->rank == 3 ? b->shape[1] : -1;
-        if (!tensor_is(b, b->dtype, i64_ceil_div(s->n, GEMM_NR) * GEMM_NR * s->k))
+        k = b->shape[1];
+        int64_t items = k * GEMM_NR; /* of the storage, in a panel */
+        if (gemm_has_levels(s->b_element)) {
+            const int64_t blocks = k;
+            k = b->logical[0];
+            s->b_block = blocks > 0 ? k / blocks : 0;
+            if (s->b_block < 1 || k % blocks != 0)
+                return false;
+            items = gemm_line_offset(k, s->b_k_stride, s->b_block);
+        }
+        if (!tensor_is(b, b->dtype, i64_ceil_div(s->n, GEMM_NR) * items))
             return false;
     } else if (b->rank == 1) {
         s->b_k_stride = b->strides[0];

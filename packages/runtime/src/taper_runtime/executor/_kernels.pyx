@@ -79,10 +79,9 @@ cdef dict FORMAT_CODES = _format_codes()
 
 cdef int _format_code(str name) except -2:
     """The library's code of a format; -1 of one that it does not know."""
-    code = FORMAT_CODES.get(name)
-    if code is None:
-        code = FORMAT_CODES.get(name.partition(".")[0], -1)
-    return code
+    while name not in FORMAT_CODES and "." in name:  # a parameter that the shape tells
+        name = name.rpartition(".")[0]
+    return FORMAT_CODES.get(name, -1)
 
 
 cdef class Level:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import OpError
-from taper_runtime.formats import grouped_panels, panels, plain, winograd
+from taper_runtime.formats import blocks, grouped_panels, panels, plain, winograd
 from taper_runtime.formats.format import Family, Format
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ __all__ = ["FAMILIES", "PLAIN", "Family", "Format", "decode", "encode", "find"]
 PLAIN = plain.PLAIN.name
 
 FAMILIES: dict[str, Family] = {
-    module.FAMILY.name: module.FAMILY for module in (plain, panels, grouped_panels, winograd)
+    module.FAMILY.name: module.FAMILY
+    for module in (plain, panels, grouped_panels, winograd, blocks)
 }
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)((?:\.(?:0|[1-9][0-9]*))*)")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.formats import PLAIN, find
+from taper_runtime.formats import FAMILIES, PLAIN, find
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def _arrays() -> Iterator[tuple[np.ndarray, str]]:
         ("winograd.4", (3, 3, 4, 18)),
     ):
         yield np.asarray(rng.standard_normal(shape), np.float32), format
+    for format in FAMILIES["blocks"].examples:
+        yield np.asarray(rng.integers(0, 16, (64, 20)) / 8 - 1, np.float32), format
 
 
 def _samples_pack() -> Iterator[Sample]:

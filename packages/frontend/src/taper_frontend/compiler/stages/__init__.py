@@ -50,6 +50,7 @@ from taper_frontend.compiler.stages.weights.absorb_into_matmul import absorb_int
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
 from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
 from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
+from taper_frontend.compiler.stages.weights.keep_quantized import keep_quantized
 from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.compiler.stages.weights.merge_summed_products import merge_summed_products
 from taper_frontend.compiler.stages.weights.move_scales import move_scales
@@ -158,6 +159,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "weights",
         steps=(
+            keep_quantized,  # before scales go into weights
             Group(
                 fold_scales,  # batch norm
                 merge_summed_products,  # whose biases are apart now

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.graph.constants import Constant, Derived
+from taper_frontend.compiler.analysis.static import static_constants
 from taper_runtime.ops.convert import NARROW
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
@@ -31,11 +29,10 @@ def fold_constants(graph: Graph) -> bool:
     read), a value above 4 MiB that is more than 16 times the constants it comes from, or weights
     stored in a narrow dtype, widened.
     """
-    constants: dict[str, Constant] = dict(graph.constants)
-    leaves: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in constants}
+    constants = static_constants(graph)
+    leaves: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in graph.constants}
     for node in graph.order():
-        if _is_foldable(graph, node) and all(name in constants for name in node.reads):
-            constants.update(zip(node.outputs, _derived(graph, node, constants), strict=True))
+        if node.output in constants:
             under: frozenset[str] = frozenset().union(*(leaves[name] for name in node.reads))
             leaves.update(dict.fromkeys(node.outputs, under))
 
@@ -56,24 +53,6 @@ def fold_constants(graph: Graph) -> bool:
         graph.listener.fired("fold_constants", name)
         changed = True
     return changed
-
-
-def _is_foldable(graph: Graph, node: Node) -> bool:
-    return not node.blocks and graph.is_static(node) and not _is_bound_copy(graph, node)
-
-
-def _derived(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> list[Constant]:
-    """Return the recipes of the outputs of ``node``."""
-    inputs = tuple(constants.get(name) for name in node.inputs)
-    return [
-        Derived(type_, node.op, inputs, node.attrs, node.source.line, index)
-        for index, type_ in enumerate(graph.output_types(node))
-    ]
-
-
-def _is_bound_copy(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` is there to make an output, or a size, of a constant; it stays."""
-    return node.op == "COPY" and (graph.is_output(node.output) or graph.is_origin(node.output))
 
 
 def _repeats(graph: Graph, node: Node) -> bool:

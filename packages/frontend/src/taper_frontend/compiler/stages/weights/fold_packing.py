@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.graph.constants import derived
+from taper_frontend.compiler.analysis.static import static_constants
 
 if TYPE_CHECKING:
-    from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
 
 
@@ -18,27 +17,12 @@ def fold_packing(graph: Graph) -> bool:
 
         PACK(w, format)                            constant w in that format
     """
+    packs = [node for node in graph.order() if node.op == "PACK"]
+    constants = static_constants(graph) if packs else {}
     changed = False
-    for node in graph.order():
-        if node.op != "PACK":
-            continue
-        constant = _constant(graph, node.output)
-        if constant is not None:
-            graph.replace_by_constant(node, constant)
+    for node in packs:
+        if node.output in constants:
+            graph.replace_by_constant(node, constants[node.output])
             graph.listener.fired("fold_packing", node.output)
             changed = True
     return changed
-
-
-def _constant(graph: Graph, tensor: str) -> Constant | None:
-    """Return what computes ``tensor`` from constants alone; None where there is no such."""
-    if graph.is_constant(tensor):
-        return graph.constants[tensor]
-    node = graph.producer(tensor)
-    if node is None:
-        return None
-    inputs = [_constant(graph, name) for name in node.inputs]
-    known = [constant for constant in inputs if constant is not None]
-    if len(known) < len(inputs):
-        return None
-    return derived(node.op, known, node.attrs, node.source.line)
