@@ -201,3 +201,53 @@ def test_weights_of_blocks_stay_integers(format, low, high, dtype, group, rows, 
     x = torch.randn(rows, 512, generator=torch.Generator().manual_seed(rows))
     want = (x.double() @ layer.weight(torch.float64).T + layer.bias).relu().numpy()
     check_block_linear(layer, x, f"{format}.{group}", want, tmp_path)
+
+
+class Int4Linear(torch.nn.Module):
+    """A layer that torch packs for its own CPU kernel."""
+
+    def __init__(self, q: torch.Tensor, scales_and_zeros: torch.Tensor, group: int) -> None:
+        super().__init__()
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q.to(torch.int32), 1)
+        self.register_buffer("packed", packed)
+        self.register_buffer("scales_and_zeros", scales_and_zeros)
+        self.group = group
+
+    def forward(self, x):
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(
+            x, self.packed, self.group, self.scales_and_zeros
+        )
+
+
+def int4_layer(columns, k, group, dtype=torch.float32):
+    """A packed layer and its weight in float64."""
+    generator = torch.Generator().manual_seed(columns)
+    q = torch.randint(0, 16, (columns, k), generator=generator)
+    scales_and_zeros = torch.rand(k // group, columns, 2, generator=generator).to(dtype)
+    scales, zeros = scales_and_zeros.double().transpose(0, 1).split(1, 2)
+    weight = ((q.view(columns, -1, group) - 8) * scales + zeros).view(columns, k)
+    return Int4Linear(q, scales_and_zeros, group), weight
+
+
+# The rows of a weight are packed in blocks, of which the last one may have fewer.
+@pytest.mark.parametrize("columns", [16, 32, 48, 64, 80, 112, 160])
+@pytest.mark.parametrize("group", [32, 256])
+def test_int4_weights_that_torch_packed(columns, group):
+    layer, weight = int4_layer(columns, 512, group)
+    x = torch.randn(5, 512, generator=torch.Generator().manual_seed(1))
+    plan = taper_frontend.export(layer, (x,))
+    (node,) = plan.nodes
+    assert (node.op, node.targets) == ("MATMUL", ("aten._weight_int4pack_mm_for_cpu.default",))
+    (y,) = taper_runtime.InferenceSession(plan).run(None, {"x": x.numpy()})
+    want = (x.double() @ weight.T).numpy()
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5 * abs(want).max())
+
+
+def test_halves_by_int4_weights():
+    layer, weight = int4_layer(64, 256, 64, torch.bfloat16)
+    x = torch.randn(3, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
+    session = taper_runtime.InferenceSession(taper_frontend.export(layer, (x,)))
+    (bits,) = session.run(None, {"x": x.view(torch.uint16).numpy()})
+    want = (x.double() @ weight.T).float()
+    y = torch.from_numpy(bits).view(torch.bfloat16)
+    torch.testing.assert_close(y, want.bfloat16(), rtol=2**-7, atol=1e-3 * want.abs().max())

@@ -14,6 +14,7 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     fold,
     grid_sample,
     indexing,
+    int4pack,
     linalg,
     matmul,
     measured,
