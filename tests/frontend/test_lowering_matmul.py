@@ -195,6 +195,8 @@ def check_block_linear(module, x, format, want, tmp_path):
 @pytest.mark.parametrize(("format", "low", "high", "dtype"), [
     ("blocks.8", -128, 127, torch.int8),
     ("blocks.8", 0, 255, torch.uint8),
+    ("blocks.4", -8, 7, torch.int8),
+    ("blocks.4", 0, 15, torch.uint8),
 ])  # fmt: skip
 def test_weights_of_blocks_stay_integers(format, low, high, dtype, group, rows, tmp_path):
     layer = BlockLinear(low, high, group, dtype)
@@ -238,6 +240,9 @@ def test_int4_weights_that_torch_packed(columns, group):
     plan = taper_frontend.export(layer, (x,))
     (node,) = plan.nodes
     assert (node.op, node.targets) == ("MATMUL", ("aten._weight_int4pack_mm_for_cpu.default",))
+    small = columns * 512 * 4 <= 64 << 10
+    expected = "panels.1" if small else f"blocks.4.{group}"
+    assert plan.tensors[node.inputs[1]].format == expected
     (y,) = taper_runtime.InferenceSession(plan).run(None, {"x": x.numpy()})
     want = (x.double() @ weight.T).numpy()
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5 * abs(want).max())

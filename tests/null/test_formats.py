@@ -122,11 +122,13 @@ def test_blocks_are_what_the_kernels_read(name):
 
 
 #: The level that a block's offset is the number of, from the least.
-LEAST = {8: -128}
+LEAST = {4: 0, 8: -128}
 
 
 def level_of(line, column, bits):
     """The level of a column of a line, counted from the least."""
+    if bits == 4:
+        return int(line.view(np.uint32)[column % 2]) >> column // 2 * 4 & 15
     return int(line.view(np.int8)[column]) - LEAST[bits]
 
 
@@ -157,12 +159,12 @@ def test_names_are_read_strictly(text):
         find(text)
 
 
-def packed_file():
+def packed_file(format="panels.1", k=4):
     """The file of x @ w, w in panels."""
-    type_ = TensorType("float32", (4, 20), "panels.1")
-    array = encode(np.arange(80, dtype=np.float32).reshape(4, 20), type_)
+    type_ = TensorType("float32", (k, 20), format)
+    array = encode(np.arange(20 * k, dtype=np.float32).reshape(k, 20) % 16, type_)
     tensors = [
-        TensorSpec("x", "float32", (2, 4), "input"),
+        TensorSpec("x", "float32", (2, k), "input"),
         TensorSpec("w", *type_[:2], "constant", type_.format),
         TensorSpec("y", "float32", (2, 20), "output"),
     ]
@@ -200,7 +202,28 @@ def packed_file():
     ("plan.nodes[0]", "plan.nodes.0.inputs", ["w", "w"]),
 ])  # fmt: skip
 def test_file_that_contradicts_a_format_is_refused(field, place, value):
-    file = PlanFile(packed_file())
+    check_refused(packed_file(), field, place, value)
+
+
+@pytest.mark.parametrize(("field", "place", "value"), [
+    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.128"),
+    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.16"),
+    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.2.32"),
+    ("plan.tensors['w'].format", "plan.tensors.w.dtype", "int8"),
+    ("plan.tensors['w'].format", "plan.tensors.w.shape", [0, 20]),
+    ("plan.tensors['w'].format", "plan.tensors.w.shape", [63, 20]),
+    ("plan.tensors['w'].shape", "plan.tensors.w.format", "blocks.4.64"),
+    ("plan.tensors['w'].shape", "plan.tensors.w.shape", [64, 40]),
+    ("plan.tensors['w'].shape", "header.w.shape", [2, 1, 192]),
+    ("plan.tensors['w'].dtype", "header.w.dtype", "F32"),
+    ("plan.nodes[0].outputs[0]", "plan.tensors.w.shape", [64, 32]),
+])  # fmt: skip
+def test_file_that_contradicts_its_blocks_is_refused(field, place, value):
+    check_refused(packed_file("blocks.4.32", 64), field, place, value)
+
+
+def check_refused(packed, field, place, value):
+    file = PlanFile(packed)
     part, *keys, last = place.split(".")
     holder = getattr(file, part)
     for key in keys:

@@ -563,7 +563,14 @@ static uint16_t random_half(taper_dtype dtype) {
 
 /* Writes a random level into a line of a block. */
 static float set_level(char *line, int column, int bits) {
-    (void)bits;
+    if (bits == 4) {
+        const int64_t level = check_int(0, 15);
+        uint32_t words[2];
+        memcpy(words, line, sizeof words);
+        words[column % 2] |= (uint32_t)level << column / 2 * 4;
+        memcpy(line, words, sizeof words);
+        return (float)level;
+    }
     const int64_t level = check_int(-128, 127);
     line[column] = (char)level;
     return (float)level;
@@ -580,7 +587,8 @@ typedef struct narrow {
 static const narrow narrows[] = {{"f16", TAPER_FLOAT16, TAPER_PANELS_1, 0},
                                  {"bf16", TAPER_BFLOAT16, TAPER_PANELS_1, 0},
                                  {"i8", TAPER_INT8, TAPER_PANELS_1, 0},
-                                 {"blocks_i8", TAPER_INT32, TAPER_BLOCKS_8, 8}};
+                                 {"blocks_i8", TAPER_INT32, TAPER_BLOCKS_8, 8},
+                                 {"blocks_u4", TAPER_INT32, TAPER_BLOCKS_4, 4}};
 enum { NARROWS = sizeof narrows / sizeof *narrows };
 
 /* The largest number of k in a block of a sum over k. */
@@ -673,7 +681,7 @@ static void check_narrow(product p, const narrow *kind) {
 }
 
 static void narrow_b(void) {
-    static const int64_t ks[] = {0, 1, 7, 64, 300, 2100};
+    static const int64_t ks[] = {0, 1, 7, 64, 300, 2176};
     for (int i = 0; i < NARROWS; i++) {
         for (int64_t m = 1; m <= 17; m++)
             for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
@@ -707,8 +715,8 @@ static void unsupported(void) {
     t.inputs[1].logical = (int64_t[]){6, 40};
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "fewer panels than columns need");
     t.inputs[1].logical = p.b.dims;
-    static const taper_format others[] = {TAPER_PLAIN, TAPER_PANELS_0, TAPER_GROUPED_PANELS,
-                                          TAPER_WINOGRAD_2, TAPER_BLOCKS_8};
+    static const taper_format others[] = {TAPER_PLAIN,      TAPER_PANELS_0, TAPER_GROUPED_PANELS,
+                                          TAPER_WINOGRAD_2, TAPER_BLOCKS_8, TAPER_BLOCKS_4};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         t.inputs[1].format = others[i];
         CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s", taper_format_name(others[i]));
@@ -767,10 +775,10 @@ static void bench_packed(void) {
     }
 }
 
-/* A row reads half of the bytes, or a quarter. */
+/* A row reads half of the bytes, a quarter or an eighth. */
 static void bench_narrow(void) {
     static const int64_t sizes[][3] = {
-        {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {128, 2048, 2048}};
+        {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {64, 2048, 2048}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int d = -1; d < NARROWS; d++) {
             char name[64];
@@ -849,11 +857,11 @@ int main(int argc, char **argv) {
         {"special_values", special_values},
         {"rows_independent", rows_independent},
         {"threads_same_bits", threads_same_bits},
-        {"16-bit floats", narrow_b},
+        {"narrow", narrow_b},
         {"unsupported", unsupported},
     };
     static const check_case benches[] = {
-        {"packed", bench_packed},   {"16-bit floats", bench_narrow}, {"unpacked", bench_unpacked},
+        {"packed", bench_packed},   {"narrow", bench_narrow},       {"unpacked", bench_unpacked},
         {"batched", bench_batched}, {"epilogues", bench_epilogues},
     };
     return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,

@@ -106,6 +106,26 @@ static void narrow_floats(void) {
     }
 }
 
+/* Every number of 4 bits at every place, all others being 0 or 15. */
+static void narrow_integers(void) {
+    for (int i = 0; i < 16; i++)
+        for (int number = 0; number < 16; number++)
+            for (int others = 0; others <= 15; others += 15) {
+                uint32_t words[] = {others ? UINT32_MAX : 0, others ? UINT32_MAX : 0};
+                words[i % 2] &= ~(15u << i / 2 * 4);
+                words[i % 2] |= (uint32_t)number << i / 2 * 4;
+                for (int v = 0; v < 16 / V_LEN; v++) {
+                    float got[V_LEN];
+                    v_store(got, v_load_u4(words, v));
+                    for (int lane = 0; lane < V_LEN; lane++) {
+                        const int want = v * V_LEN + lane == i ? number : others;
+                        CHECK(got[lane] == (float)want, "%d at %d: %g, not %d", number, i,
+                              (double)got[lane], want);
+                    }
+                }
+            }
+}
+
 static void masks(void) {
 #define PICK(mask) v_select(mask, va, vb)
     CHECK_LANES("v_lt", PICK(v_lt(va, vb)), x < y ? x : y)
@@ -400,6 +420,7 @@ const check_case level_cases[] = {
     {"arithmetic", arithmetic},
     {"multiply_add", multiply_add},
     {"16-bit floats", narrow_floats},
+    {"narrow integers", narrow_integers},
     {"masks", masks},
     {"partial_loads_and_stores", partial_loads_and_stores},
     {"integers", integers},

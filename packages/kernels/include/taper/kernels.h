@@ -72,6 +72,8 @@ size_t taper_dtype_size(int dtype);
  *   WINOGRAD_4      as [36], of 4x4 tiles
  *   BLOCKS_8        [K, N] as int32 [ceil(N/16)][K/G][32 + 4G]: for each block of G k of a panel a
  *                   float32 factor and offset for each column, then int8 [G][16]
+ *   BLOCKS_4        as [ceil(N/16)][K/G][32 + 2G], of 4 bits: columns 0, 2, 4... in the first word
+ *                   of a line from its lowest bits on, columns 1, 3, 5... in the second
  */
 #define TAPER_FORMATS(X)                                                                           \
     X(PLAIN, "plain")                                                                              \
@@ -80,7 +82,8 @@ size_t taper_dtype_size(int dtype);
     X(GROUPED_PANELS, "grouped_panels")                                                            \
     X(WINOGRAD_2, "winograd.2")                                                                    \
     X(WINOGRAD_4, "winograd.4")                                                                    \
-    X(BLOCKS_8, "blocks.8")
+    X(BLOCKS_8, "blocks.8")                                                                        \
+    X(BLOCKS_4, "blocks.4")
 
 #define TAPER_FORMAT_CODE(name, text) TAPER_##name,
 typedef enum taper_format { TAPER_FORMATS(TAPER_FORMAT_CODE) TAPER_FORMAT_COUNT } taper_format;

@@ -18,7 +18,8 @@
     X(F16, FLOAT16, PANELS_1, 8, v_load_f16((const uint16_t *)line + v * V_LEN))                   \
     X(BF16, BFLOAT16, PANELS_1, 8, v_load_bf16((const uint16_t *)line + v * V_LEN))                \
     X(I8, INT8, PANELS_1, 4, v_load_i8((const int8_t *)line + v * V_LEN))                          \
-    X(LEVEL_I8, INT32, BLOCKS_8, 4, v_load_i8((const int8_t *)line + v * V_LEN))
+    X(LEVEL_I8, INT32, BLOCKS_8, 4, v_load_i8((const int8_t *)line + v * V_LEN))                   \
+    X(LEVEL_U4, INT32, BLOCKS_4, 2, v_load_u4(line, v))
 
 #define GEMM_NAME(of, ...) GEMM_##of,
 typedef enum gemm_element { GEMM_F32, GEMM_NARROW(GEMM_NAME) GEMM_ELEMENTS } gemm_element;

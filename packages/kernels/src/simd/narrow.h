@@ -1,6 +1,7 @@
 /*
  * Loads that widen V_LEN narrow numbers: v_load_f16, v_load_bf16 and v_load_i8 to floats, which is
- * exact, and vi_load_u16 and vi_load_i8 to integers.
+ * exact, and vi_load_u16 and vi_load_i8 to integers. v_load_u4 takes vector v of the 16 numbers of
+ * 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2.
  */
 #ifndef TAPER_SIMD_NARROW_H
 #define TAPER_SIMD_NARROW_H
@@ -17,6 +18,15 @@ V_INLINE vi vi_load_i8(const int8_t *p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 #define V_LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+/* A permutation looks at 4 bits of an index: it masks and widens. */
+V_INLINE vf v_load_u4(const void *p, const int v) {
+    int64_t words;
+    memcpy(&words, p, sizeof words);
+    const vi places = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+    const vf values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    (void)v;
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_set1_epi64(words), places), values);
+}
 #elif defined(__AVX2__) && defined(__FMA__) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -25,6 +35,13 @@ V_INLINE vi vi_load_i8(const int8_t *p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
 }
 #define V_LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+V_INLINE vf v_load_u4(const void *p, const int v) {
+    int64_t words;
+    memcpy(&words, p, sizeof words);
+    const vi first = _mm256_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12);
+    const vi places = v == 0 ? first : _mm256_add_epi32(first, vi_set1(16));
+    return v_from_int(vi_and(_mm256_srlv_epi32(_mm256_set1_epi64x(words), places), vi_set1(15)));
+}
 #elif defined(__SSE4_1__) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) {
     return _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p));
@@ -34,12 +51,25 @@ V_INLINE vi vi_load_i8(const int8_t *p) {
     memcpy(&four, p, sizeof four);
     return _mm_cvtepi8_epi32(_mm_cvtsi32_si128(four));
 }
+V_INLINE vf v_load_u4(const void *p, const int v) {
+    const vi words = _mm_loadl_epi64((const __m128i *)p), twice = _mm_unpacklo_epi64(words, words);
+    const vi low = _mm_srli_epi32(twice, 8 * v), high = _mm_srli_epi32(twice, 8 * v + 4);
+    return v_from_int(vi_and(_mm_blend_epi16(low, high, 0xf0), vi_set1(15)));
+}
 #elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p))); }
 V_INLINE vi vi_load_i8(const int8_t *p) {
     int32_t four;
     memcpy(&four, p, sizeof four);
     return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))));
+}
+V_INLINE vf v_load_u4(const void *p, const int v) {
+    uint64_t words;
+    memcpy(&words, p, sizeof words);
+    const int32_t places[] = {-8 * v, -8 * v, -8 * v - 4, -8 * v - 4};
+    const uint32x4_t shifted =
+        vshlq_u32(vreinterpretq_u32_u64(vdupq_n_u64(words)), vld1q_s32(places));
+    return v_from_int(vi_and(vreinterpretq_s32_u32(shifted), vi_set1(15)));
 }
 #define V_LOAD_F16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #else
@@ -53,6 +83,14 @@ V_INLINE vi vi_load_i8(const int8_t *p) {
     vi r;
     for (int i = 0; i < V_LEN; i++)
         r.lane[i] = p[i];
+    return r;
+}
+V_INLINE vf v_load_u4(const void *p, const int v) {
+    uint32_t words[2];
+    memcpy(words, p, sizeof words);
+    vf r;
+    for (int i = 0; i < V_LEN; i++)
+        r.lane[i] = (float)(words[i % 2] >> (v * V_LEN + i) / 2 * 4 & 15);
     return r;
 }
 #endif

@@ -21,9 +21,12 @@ from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
 
 #: Of a level, with the least level.
-_BITS = {8: -128}
+_BITS = {4: 0, 8: -128}
 _SIZES = (32, 64, 128, 256)
 _HEAD = 2 * PANEL
+
+#: Of 4 bits: even columns are in the first word of a line, odd ones in the second, at these bits.
+_PLACES = np.arange(0, 32, 4, dtype=np.uint32)
 
 #: How far a number may be from its level, as a part of the block's largest magnitude: some float32
 #: operations have rounded both.
@@ -108,13 +111,19 @@ def _encode_panel(bits: int, size: int, panel: np.ndarray) -> np.ndarray:
 
 def _store_levels(bits: int, levels: np.ndarray) -> np.ndarray:
     """Store levels ``[blocks, size, 16]`` as words ``[blocks, size * bits / 2]``."""
-    stored = levels.astype(np.int8)
-    return stored.reshape(len(levels), -1).view(np.int32)
+    if bits == 8:
+        return levels.astype(np.int8).reshape(len(levels), -1).view(np.int32)
+    places = levels.astype(np.uint32).reshape(*levels.shape[:2], 8, 2) << _PLACES[:, None]
+    words: np.ndarray = np.bitwise_or.reduce(places, 2)
+    return words.reshape(len(levels), -1).view(np.int32)
 
 
 def _load_levels(bits: int, words: np.ndarray, size: int) -> np.ndarray:
     """Undo :func:`_store_levels`, for words ``[..., size * bits / 2]``."""
-    return words.view(np.int8).reshape(*words.shape[:-1], size, PANEL)
+    if bits == 8:
+        return words.view(np.int8).reshape(*words.shape[:-1], size, PANEL)
+    pairs = words.view(np.uint32).reshape(*words.shape[:-1], size, 1, 2) >> _PLACES[:, None] & 15
+    return pairs.reshape(*words.shape[:-1], size, PANEL)
 
 
 def _storage(bits: int, size: int, dtype: str, shape: Shape) -> tuple[str, Shape]:
