@@ -11,8 +11,12 @@
 typedef void (*gemm_tile_fn)(const gemm_block *g, const float *prefetch, int64_t prefetch_step);
 
 enum {
-    GEMM_UNROLL = 4, /* values of k in an iteration */
-    GEMM_REACH = 3,  /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
+    GEMM_UNROLL = 4,     /* values of k in an iteration */
+    GEMM_REACH = 3,      /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
+    GEMM_AHEAD = 3 << 8, /* floats from what is read of narrow panels to what is fetched: of so slow
+                            a stream CPUs fetch too little by themselves, 3 KB ahead is the best of
+                            1 to 8 */
+    GEMM_CACHE_LINE = 16, /* in floats */
     GEMM_POINTERS = (GEMM_MAX_MR + GEMM_REACH - 1) / GEMM_REACH,
 };
 
@@ -70,6 +74,16 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
     }
 }
 
+/* Brings what a tile reads of its narrow panels some iterations later. */
+V_INLINE void gemm_fetch_ahead(const float *b, int64_t panel_stride, const int panels,
+                               const gemm_element of) {
+#pragma GCC unroll 16
+    for (int p = 0; p < panels; p++)
+#pragma GCC unroll 16
+        for (int i = 0; i < GEMM_UNROLL * gemm_line(of); i += GEMM_CACHE_LINE)
+            __builtin_prefetch(b + p * panel_stride + i + GEMM_AHEAD);
+}
+
 V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i += GEMM_REACH)
@@ -98,6 +112,8 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
     const bool dense = g->a_k_stride == 1 && g->b_k_stride == gemm_line(of);
+    /* A wide tile has nothing to fetch, a narrow one what it reads itself. */
+    const bool fetches = of == GEMM_F32 && panels <= GEMM_PANELS;
     gemm_head head;
     for (int64_t run = 0;; run++) {
         int64_t k = g->k;
@@ -116,17 +132,19 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 #pragma GCC unroll 16
             for (int u = 0; u < GEMM_UNROLL; u++) {
                 gemm_step(sum, a, row_stride, b, panel_stride, &head, u, rows, panels, of);
-                if (panels <= GEMM_PANELS) { /* a wide tile has nothing to fetch */
+                if (fetches) {
                     __builtin_prefetch(prefetch, 0, 2);
                     prefetch += prefetch_step;
                 }
             }
+            if (of != GEMM_F32)
+                gemm_fetch_ahead(b, panel_stride, panels, of);
             gemm_advance(a, GEMM_UNROLL, rows);
             b += GEMM_UNROLL * gemm_line(of);
         }
         for (; k > 0; k--) {
             gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &head, 0, rows, panels, of);
-            if (panels <= GEMM_PANELS) {
+            if (fetches) {
                 __builtin_prefetch(prefetch, 0, 2);
                 prefetch += prefetch_step;
             }

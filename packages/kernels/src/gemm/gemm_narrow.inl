@@ -2,8 +2,8 @@
  * Blocks of a float32 product whose B is narrower (element.h), in panels as gemm_f32.inl has them.
  * The sums are the same: so are the bits of C, as if B had been float32.
  *
- * Where few tiles of rows read B they widen it in registers: a row costs half of the bytes, or a
- * quarter. For more rows the panels of a tile are widened into scratch when their turn comes.
+ * Where few tiles of rows read B they widen it in registers: a row costs fewer bytes. For more rows
+ * the panels of a tile are widened into scratch when their turn comes.
  */
 
 enum { GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR }; /* up to which widening once more costs less */
