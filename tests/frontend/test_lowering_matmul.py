@@ -246,6 +246,7 @@ def test_int4_weights_that_torch_packed(columns, group):
     (y,) = taper_runtime.InferenceSession(plan).run(None, {"x": x.numpy()})
     want = (x.double() @ weight.T).numpy()
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5 * abs(want).max())
+    np.testing.assert_allclose(y, layer(x), rtol=1e-5, atol=1e-5 * abs(want).max())
 
 
 def test_halves_by_int4_weights():
