@@ -734,7 +734,28 @@ static void unsupported(void) {
     t.inputs[1].dtype = TAPER_INT32;
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "packed integers");
     release(&t);
-    p.packed = false;
+    for (int i = 0; i < NARROWS; i++) {
+        if (!narrows[i].bits)
+            continue;
+        p = matrices(4, 20, 64);
+        p.packed = true;
+        t = make(&p);
+        taper_tensor *b = &t.inputs[1];
+        const taper_tensor whole = *b = level_weight(&t, &narrows[i], 0);
+        CHECK(run(&t, &p, 1) == TAPER_OK, "%s", narrows[i].name);
+        t.attrs.transpose_b = true;
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, transposed", narrows[i].name);
+        t.attrs.transpose_b = false;
+        for (int d = 0; d < 3; d++) {
+            b->shape[d] += d == 2 ? -1 : 1;
+            CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, another dim %d", narrows[i].name, d);
+            *b = whole;
+        }
+        b->logical = (int64_t[]){128, 20};
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, another k", narrows[i].name);
+        release(&t);
+    }
+    p = matrices(4, 20, 6);
     t = make(&p);
     t.inputs[1].dtype = TAPER_BFLOAT16;
     CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "16-bit floats that are not packed");

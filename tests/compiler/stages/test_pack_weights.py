@@ -274,8 +274,10 @@ def test_weights_that_a_session_may_replace_stay():
     check_keeps(keep_quantized, graph)
 
 
-def test_halves_scaled_stay():
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_scaled_stay(dtype):
     b = Builder()
-    h = b.op("CAST", b.constant(floats(256, 96).astype(np.float16), "h"), dtype="float32")
+    levels = np.random.default_rng(1).integers(0, 16, (256, 96)).astype(np.float32)
+    h = b.op("CAST", b.graph.add_constant("h", cast(levels, dtype), dtype), dtype="float32")
     graph = b.done(b.op("MATMUL", b.input("a", 4, 256), b.op("MUL", h, 0.5)))
     check_keeps(keep_quantized, graph)

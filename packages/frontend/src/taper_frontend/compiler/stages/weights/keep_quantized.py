@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.analysis.product import is_product, packing
 from taper_frontend.compiler.analysis.static import static_constants
 from taper_frontend.compiler.graph.constants import Derived, derived, steps, transposed
-from taper_runtime.dtypes import DTYPES
 from taper_runtime.formats import PLAIN
 from taper_runtime.formats.blocks import find_exact
+from taper_runtime.ops.rules import INTS
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
@@ -85,7 +85,7 @@ def _is_from_integers(constant: Constant) -> bool:
         return False
     least = constant.type.size / _MOST_PER_INTEGER
     return any(
-        DTYPES[leaf.dtype].storage.kind in "iu" and leaf.type.size >= least
+        leaf.dtype in INTS and leaf.type.size >= least
         for leaf in steps(constant)
         if not isinstance(leaf, Derived)
     )
