@@ -8,10 +8,10 @@
 
 enum { GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR }; /* up to which widening once more costs less */
 
-/* X(rows, panels, of) for all that gemm_next_panels gives at most GEMM_WIDE_MR rows. */
+/* X(rows, panels, of) for all that gemm_narrow_panels gives at most GEMM_WIDE_MR rows. */
 #if V_LEN == 16
 #define GEMM_FEW_ROWS(X, of)                                                                       \
-    GEMM_ROWS_6(X, 1, of) GEMM_ROWS_6(X, 2, of) GEMM_ROWS_6(X, 3, of) GEMM_ROWS_6(X, 4, of)
+    GEMM_ROWS_6(X, 1, of) GEMM_ROWS_6(X, 2, of) GEMM_ROWS_1(X, 3, of) GEMM_ROWS_6(X, 4, of)
 #elif V_LEN == 8
 #define GEMM_FEW_ROWS(X, of) GEMM_ROWS_2(X, 1, of) GEMM_ROWS_2(X, 2, of)
 #else
@@ -63,12 +63,23 @@ static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of)
     }
 }
 
+/* Panels of the next tiles of so many rows, of those that are left. Tiles are code: at the edge,
+ * more rows take two panels and one, not three. */
+static int64_t gemm_narrow_panels(int64_t rows, int64_t left) {
+    if (left >= GEMM_WIDE_PANELS)
+        return GEMM_WIDE_PANELS;
+    return i64_min(left, rows == 1 ? 3 : 2);
+}
+
 /* As gemm_block_run, for a plain matrix A. */
 static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n, gemm_element of) {
     if (m <= 0)
         return;
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
-        panels = gemm_next_panels(gemm_widens(m, of) ? m : 1, i64_ceil_div(n - j, GEMM_NR));
+        const int64_t left = i64_ceil_div(n - j, GEMM_NR);
+        const int64_t tiles = i64_ceil_div(m, GEMM_WIDE_MR);
+        panels = gemm_widens(m, of) ? gemm_next_panels(m, left)
+                                    : gemm_narrow_panels(i64_ceil_div(m, tiles), left);
         const int64_t cols = i64_min(panels * GEMM_NR, n - j);
         gemm_block g = *block;
         g.b += j / GEMM_NR * g.b_panel_stride;
@@ -85,7 +96,6 @@ static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n,
             gemm_block_run(&g, m, cols);
             continue;
         }
-        const int64_t tiles = i64_ceil_div(m, GEMM_WIDE_MR);
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             const gemm_tile_fn tile = gemm_narrow_tiles[of][panels][rows];
