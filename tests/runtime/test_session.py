@@ -4,6 +4,7 @@ import copy
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -197,8 +198,8 @@ def test_refused_node_says_which_kernels_there_are():
             taper_runtime.InferenceSession(plan, options)
         message = str(caught.value)
         assert "of float64[2, 3], float64[3, 4] -> float64[2, 4]" in message
-        rows = "float32|float16|bfloat16|int8 in plain|panels.0|panels.1, any dtype... -> float32"
-        assert f"f32_matmul: float32, {rows}" in message
+        weights = r"float32\|float16.* in plain\|panels.0\|panels.1.*, any dtype... -> float32"
+        assert re.search(f"f32_matmul: float32, {weights}", message)
         assert "kernels of LGAMMA:\n    none" in message
 
 
