@@ -41,6 +41,12 @@ def add_to_sum(m, x):
     return y - x
 
 
+def write_power(m, x):
+    y = x * 2
+    y **= 2
+    return y.floor_divide_(0.5).transpose_(0, 1)
+
+
 def put_into_new(m, x):
     y = torch.zeros(3, 4, 8)
     y[torch.tensor([0, 2])] = x[1:]
@@ -110,7 +116,14 @@ def write_to_buffer(m, x):
     return m.seen * 2
 
 
-COMPUTING = [layers, add_to_sum, write_behind_reader, write_unread, write_to_dropped]
+COMPUTING = [
+    layers,
+    add_to_sum,
+    write_behind_reader,
+    write_power,
+    write_to_dropped,
+    write_unread,
+]
 WRITING = [
     put_into_new,
     write_part,

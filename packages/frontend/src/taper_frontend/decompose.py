@@ -151,9 +151,7 @@ class _Calls:
     def _make_functional(self, node: Node) -> bool:
         """Put the result of a write in the place of what it writes to, if nobody else sees that."""
         target: Any = node.target
-        name, written = target._schema.name.removeprefix("aten::"), node.args[0]
-        packet = getattr(aten, name.removesuffix("_"), None)
-        function = getattr(packet, target._overloadname, None)
+        function, written = _find_function(target), node.args[0]
         if (
             function is None
             or not isinstance(written, Node)
@@ -250,6 +248,24 @@ class _Calls:
                 user.replace_all_uses_with(result[user.args[1]])
                 self._graph.erase_node(user)
         self._graph.erase_node(node)
+
+
+def _find_function(write: OpOverload) -> Any:
+    """Return the op that computes what another writes; None if there is none.
+
+    Its overload may have another name: that of ``pow_.Scalar`` is ``pow.Tensor_Scalar``.
+    """
+    name = write._schema.name.removeprefix("aten::").removesuffix("_")
+    packet = getattr(aten, name, None)
+    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
+    wanted = _parameters(write)
+    return next(
+        (op for op in overloads if not op._schema.is_mutable and _parameters(op) == wanted), None
+    )
+
+
+def _parameters(op: OpOverload) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
 
 
 def _is_fresh(node: Node) -> bool:
