@@ -23,16 +23,22 @@ cdef class ExternalKernel:
     cdef object library  # which has its code
 
 
+cdef class KernelAttrs:
+    cdef Buffer struct
+    cdef list owners  # of what it points to
+
+
 cdef class Candidate:
     cdef const taper_kernel *kernel
     cdef ExternalKernel external  # it is one of a user's; else None
-    cdef Buffer attrs
-    cdef list owners  # of what attrs point to
+    cdef object values            # of the node's attrs, by name
+    cdef KernelAttrs attrs        # None until the kernel is asked
 
 
 cdef class Selection:
     cdef list candidates    # Candidate
     cdef Candidate chosen   # None where none serves the step
+    cdef KernelAttrs attrs  # of the chosen one
     cdef list reasons       # str: why not those before the chosen one
     cdef object host        # Host: what computes the step where no kernel does
 

@@ -357,8 +357,12 @@ cdef bint is_served(types) except -1:
     return True
 
 
+cdef class KernelAttrs:
+    """A node's attrs in the struct that a kernel takes."""
+
+
 cdef class Candidate:
-    """A kernel that may serve a node, with the node's attrs as it takes them."""
+    """A kernel that may serve a node, and the node's attrs."""
 
 cdef class ExternalKernel:
     """A kernel of a user's library."""
@@ -459,11 +463,6 @@ cdef list find_candidates(kernels, op, attrs):
     """The kernels for a node of ``op``, in order of preference.
 
     kernels : ExternalKernels; a str or None stands for those that our library has of that ISA level
-
-    Raises
-    ------
-    InternalError
-        If a kernel's attr descriptors differ from the op's definition.
     """
     cdef list candidates = []
     cdef ExternalKernel external
@@ -474,37 +473,39 @@ cdef list find_candidates(kernels, op, attrs):
     for each in kernels:
         if isinstance(each, ExternalKernel):
             external = each
-            candidates.append(_candidate(external.kernel, external, op, attrs))
+            candidates.append(_candidate(external.kernel, external, attrs))
             continue
         level, position = _level(each), 0
         while True:
             kernel = taper_kernel_next(level.level, name, &position)
             if kernel == NULL:
                 break
-            candidates.append(_candidate(kernel, None, op, attrs))
+            candidates.append(_candidate(kernel, None, attrs))
     return candidates
 
 
-cdef Candidate _candidate(const taper_kernel *kernel, ExternalKernel external, op, attrs):
+cdef Candidate _candidate(const taper_kernel *kernel, ExternalKernel external, attrs):
     """A kernel with a node's attrs."""
-    cdef size_t a
-    described = _describe(kernel)
-    defined = {key: attr.type for key, attr in op.attrs.items()}
-    if described != defined:
-        raise InternalError(
-            f"attrs of {op.name}: kernel {kernel.name.decode()} has {described}, "
-            f"the op has {defined}"
-        )
     cdef Candidate candidate = Candidate.__new__(Candidate)
-    candidate.kernel, candidate.external = kernel, external
-    candidate.attrs = Buffer(kernel.attrs_bytes)
-    candidate.owners = []
-    for a in range(kernel.n_attrs):
-        _set_attr(
-            candidate.attrs.data + kernel.attrs[a].offset, kernel.attrs[a].type,
-            attrs[kernel.attrs[a].name.decode()], candidate.owners,
-        )
+    candidate.kernel, candidate.external, candidate.values = kernel, external, attrs
     return candidate
+
+
+cdef KernelAttrs _kernel_attrs(Candidate candidate):
+    """The node's attrs as the kernel takes them, made once."""
+    cdef const taper_kernel *kernel = candidate.kernel
+    cdef KernelAttrs attrs = candidate.attrs
+    cdef size_t a
+    if attrs is None:
+        attrs = KernelAttrs.__new__(KernelAttrs)
+        attrs.struct, attrs.owners = Buffer(kernel.attrs_bytes), []
+        for a in range(kernel.n_attrs):
+            _set_attr(
+                attrs.struct.data + kernel.attrs[a].offset, kernel.attrs[a].type,
+                candidate.values[kernel.attrs[a].name.decode()], attrs.owners,
+            )
+        candidate.attrs = attrs
+    return attrs
 
 
 cdef class Selection:
@@ -540,9 +541,10 @@ cdef Selection select_kernel(list candidates, taper_step *step, char *state):
         if not taper_kernel_takes(candidate.kernel, &step.call):
             selection.reasons.append("it takes tensors of other dtypes or formats")
             continue
+        selection.attrs = _kernel_attrs(candidate)
         memset(state, 0, candidate.kernel.state_bytes)
         step.kernel = candidate.kernel
-        step.call.attrs = candidate.attrs.data
+        step.call.attrs = selection.attrs.struct.data
         step.call.state = state
         step.work.phases = 1
         if candidate.kernel.prepare(&step.call, &step.work) == TAPER_OK:
@@ -631,11 +633,6 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     -------
     PreparedNode or None
         None where no kernel serves the node.
-
-    Raises
-    ------
-    InternalError
-        If a kernel's attr descriptors differ from the op's definition.
     """
     cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
     operands = [(None, ()) if operand is None else operand for operand in (*inputs, *outputs)]

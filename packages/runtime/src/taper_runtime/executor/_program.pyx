@@ -54,6 +54,12 @@ cdef struct Instruction:
 cdef tuple _OPERATIONS = ("add", "mul", "floordiv", "min", "max")
 
 
+cdef Py_ssize_t _slot(table, size) except -1:
+    """The slot of a size in a SizeTable; most are there already."""
+    found = (<dict>table.slots).get(size)
+    return table.slot(size) if found is None else found
+
+
 cdef class SizeCode:
     """A SizeTable that is complete; ``tensor_bytes`` are slots of the bytes of tensors."""
 
@@ -150,8 +156,8 @@ cdef class Operand:
         self.type, self.strides, self.along = type, strides, along
 
     cdef int bind(self, table) except -1:
-        self.offset_slot = table.slot(self.offset)
-        self.along_slots = [table.slot(size) for _, size in self.along]
+        self.offset_slot = _slot(table, self.offset)
+        self.along_slots = [_slot(table, size) for _, size in self.along]
         return 0
 
 
@@ -164,7 +170,7 @@ cdef class Copy:
     cdef int bind(self, table) except -1:
         self.target.bind(table)
         self.source.bind(table)
-        self.nbytes = table.slot(self.source.type.nbytes)
+        self.nbytes = _slot(table, self.source.type.nbytes)
         return 0
 
 
@@ -190,7 +196,7 @@ cdef class Control:
 
     cdef int bind(self, table) except -1:
         cdef Copy copy
-        self.trips_slot = table.slot(self.trips)
+        self.trips_slot = _slot(table, self.trips)
         if self.predicate is not None:
             self.predicate.bind(table)
         for copy in self.enter + self.next:
@@ -249,7 +255,7 @@ cdef class Step:
     cdef int bind(self, table) except -1:
         """Give all sizes a slot of the table, and find the kernels that may serve the step."""
         cdef Operand operand
-        self.threads_slot = table.slot(self.threads)
+        self.threads_slot = _slot(table, self.threads)
         self.candidates = []
         if self.control is not None:
             self.operands, self.n_inputs = [], 0  # its bodies have them
@@ -257,18 +263,20 @@ cdef class Step:
         for operand in self.operands:
             if operand is not None:
                 operand.bind(table)
-                for size in (*operand.type.storage.shape, *operand.strides):
-                    table.slot(size)
         for value in self.attrs.values() if self.sized else ():
             for size in (value if type(value) is tuple else (value,)):
                 if type(size) is Size:
-                    table.slot(size)
+                    _slot(table, size)
         types = [(<Operand>each).type for each in self.operands if each is not None]
         if self.kernels and is_served(types):
-            known = {name: _stand_in(value) for name, value in self.attrs.items()}
-            self.candidates = find_candidates(self.kernels, self.op, known)
+            self.candidates = find_candidates(self.kernels, self.op, self.attrs)
         if self.candidates:
             self._describe_operands(table)
+            return 0
+        for operand in self.operands:
+            if operand is not None:
+                for size in (*operand.type.storage.shape, *operand.strides):
+                    _slot(table, size)
         return 0
 
     cdef int _describe_operands(self, table) except -1:
@@ -288,8 +296,8 @@ cdef class Step:
                 set_type(tensor, operand.type, self.owners)
                 shape = operand.type.storage.shape
                 for k in range(tensor.rank):
-                    slot[k] = table.slot(shape[k])
-                    slot[TAPER_MAX_RANK + k] = table.slot(operand.strides[k])
+                    slot[k] = _slot(table, shape[k])
+                    slot[TAPER_MAX_RANK + k] = _slot(table, operand.strides[k])
             tensor += 1
             slot += 2 * TAPER_MAX_RANK
         return 0
@@ -300,13 +308,6 @@ cdef bint _is_sized(value):
     if type(value) is tuple:
         return any([type(item) is Size for item in value])
     return type(value) is Size
-
-
-cdef object _stand_in(value):
-    """An attr's value where it is known, else a number in its place."""
-    if type(value) is tuple:
-        return tuple([0 if type(item) is Size else item for item in value])
-    return 0 if type(value) is Size else value
 
 
 cdef class Weights:
@@ -427,16 +428,16 @@ cdef class Program:
         for body in self.bodies:
             body.first_root = self.n_roots
             self.n_roots += len(body.roots)
-            body.roots = [(birth, death, self.table.slot(n)) for birth, death, n in body.roots]
+            body.roots = [(birth, death, _slot(self.table, n)) for birth, death, n in body.roots]
         for i, step in enumerate(self.steps):
             step.bind(self.table)
             for inner in () if step.control is None else step.control.bodies:
                 body = self.bodies[inner]
                 body.owner = i
-        slots = [self.table.slot(size) for size in tensor_bytes]
+        slots = [_slot(self.table, size) for size in tensor_bytes]
         for spec in (*self.inputs, *self.outputs):
             for size in spec.shape:
-                self.table.slot(size)
+                _slot(self.table, size)
         self.sizes = SizeCode(self.table, slots)
         return 0
 
@@ -775,7 +776,7 @@ cdef class Instance:
 
     def number(self, size):
         """Return what a size expression of the program is here."""
-        return self.value(self.program.table.slot(size))
+        return self.value(_slot(self.program.table, size))
 
     # -- kernels -----------------------------------------------------------------------------------
 

@@ -121,14 +121,19 @@ def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:
 
 def numpy_host(op: OpDef, blocks: Sequence[Callable[[], BlockFunction]] = ()) -> Host:
     """Return the op's own evaluator as a host; ``blocks`` give those of a node."""
+    return Host("numpy", "numpy", partial(_bind_evaluator, op, blocks))
 
-    def bind(attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
-        def compute(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
-            op.compute(inputs, attrs, outputs, types, [block() for block in blocks])
 
-        return compute
+def _bind_evaluator(
+    op: OpDef,
+    blocks: Sequence[Callable[[], BlockFunction]],
+    attrs: Mapping[str, Any],
+    types: Sequence[TensorType | None],
+) -> Compute:
+    def compute(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
+        op.compute(inputs, attrs, outputs, types, [block() for block in blocks])
 
-    return Host("numpy", "numpy", bind)
+    return compute
 
 
 def user_host(kernel: UserKernel, op: OpDef, label: str) -> Host:

@@ -301,8 +301,8 @@ class _Scope(NamedTuple):
     def place(self, name: str) -> Place:
         """Where a tensor lies."""
         root, offset, _ = self.plan.placements[name]
-        kind, number, start, along = self.places[root]
-        return Place(kind, number, start + offset, along)
+        place = self.places[root]
+        return place._replace(offset=place.offset + offset) if root != name else place
 
     def operand(self, name: str) -> _program.Operand:
         """A tensor and where it lies."""

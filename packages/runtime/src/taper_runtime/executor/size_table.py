@@ -20,6 +20,8 @@ class SizeTable:
 
     Attributes
     ----------
+    slots : dict
+        By sizes, and by operations with the slots of their operands.
     start : list of int
     code : list of tuple of (str, int, int, int)
         Operation ("add", "mul", or a function of size expressions), slots of its operands, slot it
@@ -27,16 +29,16 @@ class SizeTable:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._slots: dict[Any, int] = {}
+        self.slots: dict[Any, int] = {}
         self.start: list[int] = []
         self.code: list[tuple[str, int, int, int]] = []
         for name in names:
-            self._slots[name] = self._new(0)
+            self.slots[name] = self._new(0)
 
     def slot(self, size: int) -> int:
         """Return where the value of ``size`` will be."""
-        if size in self._slots:
-            return self._slots[size]
+        if size in self.slots:
+            return self.slots[size]
         if not isinstance(size, Size):
             slot = self._new(size)
         else:
@@ -44,7 +46,7 @@ class SizeTable:
             slot = first
             for other in others:
                 slot = self._emit("add", slot, other)
-        self._slots[size] = slot
+        self.slots[size] = slot
         return slot
 
     def _product(self, atoms: tuple[Atom, ...], factor: int) -> int:
@@ -57,16 +59,16 @@ class SizeTable:
 
     def _atom(self, atom: Atom) -> int:
         if not atom.function:
-            return self._slots[atom.text]
+            return self.slots[atom.text]
         a, b = map(self.slot, atom.args)
         return self._emit(atom.function, a, b)
 
     def _emit(self, operation: str, a: int, b: int) -> int:
         key = (operation, a, b)
-        if key not in self._slots:
-            slot = self._slots[key] = self._new(0)
+        if key not in self.slots:
+            slot = self.slots[key] = self._new(0)
             self.code.append((*key, slot))
-        return self._slots[key]
+        return self.slots[key]
 
     def _new(self, value: int) -> int:
         self.start.append(value)
