@@ -103,7 +103,7 @@ def _pick_tensor(plan: Any, rng: random.Random) -> Any:
 
 def _anywhere(file: PlanFile, donor: PlanFile, rng: random.Random) -> None:
     """Put anything anywhere."""
-    root = file.header if rng.random() < 0.1 else file.plan
+    root = rng.choices((file.plan, file.header, file.provenance), (8, 1, 1))[0]
     holder, key = rng.choice(list(_places(root)))
     how = rng.randrange(5)
     if how == 0:

@@ -58,6 +58,7 @@ def read(blob: bytes) -> Plan | str:
     """
     try:
         plan = _loaded(blob)
+        len(plan.provenance)  # which is parsed when it is asked for
     except PlanFormatError as error:
         text = str(error)
         assert text.isprintable() and len(text) < 600, text  # noqa: PT018

@@ -218,7 +218,7 @@ def test_attack(name, blob, tmp_path):
     broken = breaks(file)
     path.write_bytes(file.pack() if broken is None else broken)
     with pytest.raises(PlanFormatError) as caught:
-        load(path)
+        len(load(path).provenance)  # which is parsed when it is asked for
     assert caught.value.field == field
     assert len(str(caught.value).encode()) < 600
 
@@ -477,6 +477,19 @@ def deep_metadata(file):
     for _ in range(100):
         value = [value]
     file.plan["metadata"] = value
+
+
+@attack("plan.provenance['w']")
+def constant_made_of_nothing(file):
+    file.provenance = {"w": []}
+
+
+@attack("plan.provenance.w[0][2]" + "[0]" * 97)
+def deep_provenance(file):
+    value = []
+    for _ in range(100):
+        value = [value]
+    file.provenance = {"w": [["ADD", [], value]]}
 
 
 @attack("plan.tensors['']")

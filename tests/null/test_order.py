@@ -49,8 +49,8 @@ def meets(plan, node, later):
     pairs += [(a, b) for a in node.reads for b in later.outputs]
     return any(
         plan.placements[a].root == plan.placements[b].root
-        and extent_of(plan.tensors[a], plan.placements[a]).overlaps(
-            extent_of(plan.tensors[b], plan.placements[b])
+        and extent_of(plan.tensors[a].storage, plan.placements[a]).overlaps(
+            extent_of(plan.tensors[b].storage, plan.placements[b])
         )
         for a, b in pairs
     )

@@ -13,7 +13,7 @@ from taper_runtime.executor.memory import memory_use
 from taper_runtime.format.reader import loads
 from taper_runtime.format.writer import to_document
 from taper_runtime.limits import Limits
-from taper_runtime.plan.recipes import Step, parse_steps
+from taper_runtime.plan.recipes import Step, parse_recipes
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import WeightSpec, folded, unfolded, weight_values
 from weighted_plans import K, Q, weight, weighted_plan
@@ -291,7 +291,7 @@ def test_page_shows_weights():
             "k": WeightSpec("k", "parameter", "float32", (8, 4), aliases=("head.k",)),
             "scale": WeightSpec("scale", "constant", "float32", ()),
         },
-        derived=parse_steps(shown["derived"], "plan.derived"),
+        derived=parse_recipes(shown["derived"], "plan.derived"),
         originals={"k": k, "scale": scale},
     )
     document = to_document(plan)

@@ -14,6 +14,7 @@ from taper_runtime.openinfer.oinf.convert import plan_tensors
 from taper_runtime.openinfer.oinf.reader import Model, open_model
 from taper_runtime.openinfer.oinf.values import Quantization, SizeVar, TensorSpec
 from taper_runtime.openinfer.oinf.writer import write_model
+from taper_runtime.plan.recipes import parse_recipes
 from taper_runtime.plan.weights import unfolded
 from weighted_plans import weighted_plan
 
@@ -259,7 +260,7 @@ def test_constants_become_parameters_again():
         "b": [["PARAMETER", [], {"names": ["bias"]}], ["NEG", [0], {}]],
     }
     plan = plan._replace(
-        constants={**plan.constants, "w": array}, metadata={**plan.metadata, "recipes": recipes}
+        constants={**plan.constants, "w": array}, provenance=parse_recipes(recipes, "recipes")
     )
     found = plan_tensors(plan)
     assert found.parameters == ("fc.weight",)

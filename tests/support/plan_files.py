@@ -125,14 +125,16 @@ def small_file() -> bytes:
 class PlanFile:
     """The parts of a file, put together by :meth:`pack` without the writer under test.
 
-    ``header`` is the JSON header without the plan, ``plan`` the JSON plan, ``data`` the bytes after
-    the header. :meth:`pack` takes the texts instead where a test sets them.
+    ``header`` is the JSON header without the plan and the recipes, which are ``plan`` and
+    ``provenance``; ``data`` is the bytes after the header. :meth:`pack` takes the texts instead
+    where a test sets them.
     """
 
     def __init__(self, blob: bytes) -> None:
         length = int.from_bytes(blob[:8], "little")
         self.header = json.loads(blob[8 : 8 + length])
         self.plan = json.loads(self.header["__metadata__"].pop("plan"))
+        self.provenance = json.loads(self.header["__metadata__"].pop("provenance", "{}"))
         self.data = blob[8 + length :]
         self.plan_text = None
         self.header_text = None
@@ -143,7 +145,8 @@ class PlanFile:
         if self.header_text is None:
             metadata = self.header.get("__metadata__")
             if isinstance(metadata, dict):
-                self.header["__metadata__"] = {"plan": self.plan_text} | metadata
+                recipes = {"provenance": json.dumps(self.provenance)} if self.provenance else {}
+                self.header["__metadata__"] = {"plan": self.plan_text, **recipes} | metadata
             self.header_text = json.dumps(self.header)
         return pack(self.header_text, self.data)
 
@@ -155,7 +158,7 @@ def pack(header: str, data: bytes = b"") -> bytes:
 
 
 def assert_same_plan(got: Plan, expected: Plan) -> None:
-    for part in ("tensors", "placements", "inputs", "outputs", "metadata"):
+    for part in ("tensors", "placements", "inputs", "outputs", "metadata", "provenance"):
         assert getattr(got, part) == getattr(expected, part), part
     assert [astuple(node) for node in got.nodes] == [astuple(node) for node in expected.nodes]
     assert as_lists(got.input_tree) == as_lists(expected.input_tree)

@@ -16,7 +16,7 @@ from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.features import features, with_inner
-from taper_runtime.plan.recipes import KEY, parameter_names, recipe_text
+from taper_runtime.plan.recipes import parameter_names, recipe_text
 from taper_runtime.plan.varying import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
 from taper_runtime.text import counted, printable
@@ -95,7 +95,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "memory_sizes": dict(memory.sizes),
         "nodes_total": len(plan.nodes),
         "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
-        "metadata": to_json({k: v for k, v in plan.metadata.items() if k != KEY}, "metadata"),
+        "metadata": to_json(dict(plan.metadata), "metadata"),
     }
     if nodes:
         data["weights"] = [

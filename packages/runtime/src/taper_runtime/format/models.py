@@ -32,6 +32,11 @@ def has_models(document: object) -> bool:
     return type(document) is dict and document.get("features") == [MODELS]
 
 
+def member(kind: str, model: str, document: object) -> str:
+    """Return which string of the header's metadata is a plan's ``kind``, its fingerprint say."""
+    return f"{kind}.{model}" if has_models(document) else kind
+
+
 def model_names(document: Any) -> list[str]:
     """Return the names of the plans of a document whose version is right.
 
@@ -61,8 +66,8 @@ def model_names(document: Any) -> list[str]:
 
 def choose_model(
     document: Any, stored: Mapping[str, _Stored], model: str | None
-) -> tuple[Any, Mapping[str, _Stored], str]:
-    """Return a plan's own document and tensors, and the path of the former in the file.
+) -> tuple[str, Any, Mapping[str, _Stored], str]:
+    """Return a plan's name, its own document and tensors, and the path of the document.
 
     Parameters
     ----------
@@ -86,7 +91,7 @@ def choose_model(
     if model not in names:
         raise InputError(f"unknown model {model!r}; expected one of {names}")
     if not has_models(document):
-        return document, stored, "plan"
+        return model, document, stored, "plan"
     used = set()
     for name, item in document["models"].items():
         for own, shared in item["tensors"].items():
@@ -102,7 +107,7 @@ def choose_model(
             raise PlanFormatError(f"header[{name!r}]", "expected a tensor of one of the models")
     item = document["models"][model]
     tensors = {own: stored[shared] for own, shared in item["tensors"].items()}
-    return item["plan"], tensors, f"plan.models[{model!r}].plan"
+    return model, item["plan"], tensors, f"plan.models[{model!r}].plan"
 
 
 class Joined:

@@ -67,8 +67,9 @@ def from_json(value: Any, field: str, depth: int = 0) -> Any:
 
 def _is_scalar(value: object) -> bool:
     """Whether it is surely plain: what is not may be, and has a path if it is not."""
-    kind = type(value)
-    return kind is float or (isinstance(value, str) and value.isascii()) or is_integer(value)
+    if isinstance(value, str):
+        return value.isascii()
+    return type(value) is float or is_integer(value)
 
 
 def _parse_float(text: Any, field: str) -> float:

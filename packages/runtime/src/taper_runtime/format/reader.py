@@ -9,12 +9,13 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
+from taper_runtime.format.container import Container, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
-from taper_runtime.format.container import parse_header, parse_json
 from taper_runtime.format.expression import Expressions
 from taper_runtime.format.mapping import aligned_array, mapped
-from taper_runtime.format.models import choose_model, model_names
+from taper_runtime.format.models import choose_model, member, model_names
 from taper_runtime.format.plain import from_json
+from taper_runtime.format.recipes import PROVENANCE, StoredRecipes, read_recipes
 from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits
 from taper_runtime.ops import REGISTRY
@@ -40,7 +41,6 @@ from taper_runtime.plan.plan import (
     ReadOnly,
     TensorSpec,
 )
-from taper_runtime.plan.recipes import parse_steps
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import WEIGHT_PREFIX, WeightSpec
 from taper_runtime.sizes import variable
@@ -114,9 +114,9 @@ def load(
 def load_all(path: FilePath) -> dict[str, Plan]:
     """Open all plans of the file at ``path``, by name; else as :func:`load`."""
     with mapped(path) as buffer:
-        document, stored = _parse(buffer, UNLIMITED)
+        header, document = _parse(buffer, UNLIMITED)
         return {
-            name: _read(buffer, document, stored, name, UNLIMITED) for name in model_names(document)
+            name: _read(buffer, header, document, name, UNLIMITED) for name in model_names(document)
         }
 
 
@@ -131,7 +131,7 @@ def list_models(path: FilePath) -> list[str]:
         As :func:`load`.
     """
     with mapped(path) as buffer:
-        document, _ = _parse(buffer, _DEFAULT)
+        _, document = _parse(buffer, _DEFAULT)
         return model_names(document)
 
 
@@ -146,9 +146,10 @@ def loads(buffer: bytes | mmap, model: str | None = None, *, limits: Limits = _D
     return _read(buffer, *_parse(buffer, check_limits(limits)), model, limits)
 
 
-def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Any, Mapping[str, StoredArray]]:
-    """Return a file's document, whose version is right, and where its tensors lie."""
-    metadata, entries = parse_header(buffer, limits)
+def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Container, Any]:
+    """Return a file's header, and its document, whose version is right."""
+    header = parse_header(buffer, limits)
+    metadata = header.metadata
     field = f"header.{METADATA_NAME}"
     if metadata.get("format") != FORMAT:
         raise PlanFormatError(
@@ -161,25 +162,27 @@ def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Any, Mapping[str, Stor
     document = parse_json(metadata["plan"], "plan")
     check_counts(document, limits)
     _check_version(document)
-    return document, entries
+    return header, document
 
 
 def _read(
     buffer: bytes | mmap,
+    header: Container,
     document: Any,
-    stored: Mapping[str, StoredArray],
     model: str | None,
     limits: Limits,
 ) -> Plan:
     """Return one plan of a file; the field of what is wrong begins with its place there."""
     whole = document
-    document, stored, field = choose_model(document, stored, model)
+    model, document, stored, field = choose_model(document, header.entries, model)
+    recipes = header.metadata.get(member(PROVENANCE, model, whole))
     try:
         if document is not whole:
             check_counts(document, limits)
-        return _read_plan(buffer, document, stored, limits)
+        plan = _read_plan(buffer, document, stored, limits)
     except PlanFormatError as error:
         raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+    return plan if recipes is None else plan._replace(provenance=StoredRecipes(recipes))
 
 
 def _read_plan(
@@ -262,13 +265,12 @@ def _weights(document: dict[str, Any]) -> dict[str, Any]:
         raise PlanFormatError(f"plan.{key}", "is missing")
     if not _object(document, "weights"):
         fail("plan.weights", "expected no weights where there are none", document["weights"])
-    derived = from_json(document["derived"], "plan.derived")
     return {
         "weights": {
             name: _weight(name, item, f"plan.weights[{name!r}]")
             for name, item in document["weights"].items()
         },
-        "derived": parse_steps(derived, "plan.derived"),
+        "derived": read_recipes(document["derived"], "plan.derived"),
     }
 
 
@@ -404,10 +406,8 @@ def _tensor(
     name: str, item: Any, expressions: Expressions, field: str
 ) -> tuple[TensorSpec, Placement]:
     _check_object(item, _TENSOR_KEYS, field, _TENSOR_OPTIONS)
-    shape, strides = (
-        _parse_sizes(_tuple(item, key, field), expressions, field, key)
-        for key in ("shape", "strides")
-    )
+    shape = _parse_sizes(_tuple(item, "shape", field), expressions, field, "shape")
+    strides = _parse_sizes(_tuple(item, "strides", field), expressions, field, "strides")
     offset = _parse_size(item["offset"], expressions, f"{field}.offset")
     format = item.get("format", PLAIN)
     if "format" in item and format == PLAIN:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import dump_json, make_header
-from taper_runtime.format.models import DEFAULT_MODEL, Joined
+from taper_runtime.format.models import DEFAULT_MODEL, Joined, member
 from taper_runtime.format.plain import to_json
+from taper_runtime.format.recipes import PROVENANCE, write_recipes
 from taper_runtime.format.replacing import replace_file
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
@@ -89,8 +90,9 @@ def _file(plans: Mapping[str, Plan]) -> tuple[bytes, Iterable[np.ndarray]]:
         document, arrays, types = joined.document(), joined.arrays, joined.types
     metadata = {"format": FORMAT, "plan": dump_json(document)}
     for name in sorted(plans):
-        key = "fingerprint" if [*plans] == [DEFAULT_MODEL] else f"fingerprint.{name}"
-        metadata[key] = plans[name].fingerprint()
+        if recipes := write_recipes(plans[name].provenance, f"plan.{PROVENANCE}"):
+            metadata[member(PROVENANCE, name, document)] = dump_json(recipes)
+        metadata[member("fingerprint", name, document)] = plans[name].fingerprint()
     header, order = make_header(metadata, types)
     return header, (arrays[name] for name in order)
 
@@ -119,13 +121,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
     weights: dict[str, Any] = {}
     if plan.weights:
         weights["weights"] = {name: _weight(plan.weights[name]) for name in sorted(plan.weights)}
-        weights["derived"] = {
-            name: [
-                (op, inputs, to_json(dict(attrs), f"plan.derived[{name!r}]"))
-                for op, inputs, attrs in plan.derived[name]
-            ]
-            for name in sorted(plan.derived)
-        }
+        weights["derived"] = write_recipes(plan.derived, "plan.derived")
     return {
         "format_version": FORMAT_VERSION,
         "features": features(plan),

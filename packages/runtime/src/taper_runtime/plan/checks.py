@@ -145,10 +145,10 @@ def check_type(dtype: object, shape: object, field: str) -> None:
         fail(f"{field}.shape", f"expected at most {MAX_RANK} dims", len(shape))
     nbytes = DTYPES[dtype].size
     for size in shape:
-        if is_size(size):
-            if size > MAX_TENSOR_BYTES:
-                fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", size)
+        if type(size) is int and 0 <= size <= MAX_TENSOR_BYTES:
             nbytes *= size or 1
+        elif is_size(size):
+            fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", size)
         elif type(size) is not Size:
             fail(f"{field}.shape", "expected sizes >= 0", size)
         elif bounds(size)[0] < 0:

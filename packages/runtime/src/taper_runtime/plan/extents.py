@@ -9,7 +9,8 @@ from taper_runtime.size_values import assuming_nonempty, unchanged
 from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
-    from taper_runtime.plan.plan import Placement, TensorSpec
+    from taper_runtime.ops.opdef import TensorType
+    from taper_runtime.plan.plan import Placement
 
 
 class Extent(NamedTuple):
@@ -33,15 +34,17 @@ class Extent(NamedTuple):
             return False
 
 
-def extent_of(spec: TensorSpec, placement: Placement) -> Extent:
-    """Return the bytes of a tensor that is placed so; only one with elements lies anywhere.
+def extent_of(storage: TensorType, placement: Placement) -> Extent:
+    """Return the bytes of a tensor that is stored and placed so.
+
+    Only one with elements lies anywhere.
 
     Raises
     ------
     OpError
         If the ranges of the sizes do not tell the sign of a stride.
     """
-    dtype, shape, _ = spec.storage
+    dtype, shape, _ = storage
     _, offset, strides = placement
     assume = assuming_nonempty(shape)
     itemsize = DTYPES[dtype].size

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from taper_runtime.limits import Budget
-    from taper_runtime.ops.opdef import OpDef
-    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+    from taper_runtime.ops.opdef import OpDef, Shape, TensorType
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -99,64 +99,65 @@ def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, Exte
     """Check that every tensor lies inside memory it may have; return where in its root."""
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
-    sizes = {name: spec.nbytes for name, spec in plan.tensors.items()}
+    stored = {name: spec.storage for name, spec in plan.tensors.items()}
+    sizes = {name: storage.nbytes for name, storage in stored.items()}
     extents = {}
-    for name, spec in plan.tensors.items():
-        field = tensor_field(name)
-        placement = plan.placements[name]
-        root, strides = placement.root, placement.strides
+    for name, storage in stored.items():
+        root, offset, strides = plan.placements[name]
         if type(root) is not str or root not in sizes:
-            fail(f"{field}.root", "expected a tensor's name", root)
-        if type(placement.offset) is not Size and not is_size(placement.offset):
-            fail(f"{field}.offset", "expected bytes >= 0", placement.offset)
+            fail(f"{tensor_field(name)}.root", "expected a tensor's name", root)
+        if type(offset) is not Size and not is_size(offset):
+            fail(f"{tensor_field(name)}.offset", "expected bytes >= 0", offset)
         if type(strides) is not tuple or not all(
             type(stride) is Size or is_integer(stride) for stride in strides
         ):
-            fail(f"{field}.strides", "expected an array of integers", strides)
-        rank = len(spec.storage.shape)
+            fail(f"{tensor_field(name)}.strides", "expected an array of integers", strides)
+        rank = len(storage.shape)
         if len(strides) != rank:
-            fail(f"{field}.strides", f"expected {rank}, one per dim", len(strides))
+            fail(f"{tensor_field(name)}.strides", f"expected {rank}, one per dim", len(strides))
         if root == name:
-            _check_root(plan, spec, field)
+            _check_row_major(name, strides, storage)
+            if type(offset) is Size or offset != 0:
+                field = f"{tensor_field(name)}.offset"
+                fail(field, "expected 0, as it is its own root", offset)
             extents[name] = Extent(0, sizes[name])
         else:
             try:
-                extents[name] = _check_slice(plan, spec, sizes, replaced.get(name), field)
+                extents[name] = _check_slice(plan, name, stored, sizes, replaced.get(name))
             except OpError as error:
-                raise PlanFormatError(f"{field}.offset", str(error)) from error
+                raise PlanFormatError(f"{tensor_field(name)}.offset", str(error)) from error
     return extents
 
 
-def _check_root(plan: Plan, spec: TensorSpec, field: str) -> None:
-    offset = plan.placements[spec.name].offset
-    _check_row_major(plan, spec, field)
-    if type(offset) is Size or offset != 0:
-        fail(f"{field}.offset", "expected 0, as it is its own root", offset)
-
-
 def _check_slice(
-    plan: Plan, spec: TensorSpec, sizes: Mapping[str, int], replaced: str | None, field: str
+    plan: Plan,
+    name: str,
+    stored: Mapping[str, TensorType],
+    sizes: Mapping[str, int],
+    replaced: str | None,
 ) -> Extent:
     """Check a tensor that is a slice of another's memory; return which.
 
-    Only a tensor with elements lies anywhere.
+    ``stored`` are the types that tensors are stored as, ``sizes`` their bytes. Only a tensor with
+    elements lies anywhere.
     """
-    placement = plan.placements[spec.name]
-    dtype, shape, _ = spec.storage
+    placement, spec = plan.placements[name], plan.tensors[name]
+    dtype, shape, _ = stored[name]
     root = plan.tensors[placement.root]
+    field = tensor_field(name)
     itemsize = DTYPES[dtype].size
     if plan.placements[root.name].root != root.name:
         fail(f"{field}.root", "expected a root", root.name)
     if spec.role != "intermediate" and root.name != replaced:
         fail(f"{field}.root", f"expected itself, for an {spec.role} has external memory", root.name)
     if spec.role != "intermediate":
-        _check_row_major(plan, spec, field)
+        _check_row_major(name, placement.strides, stored[name])
     if placement.offset % itemsize != 0:
         fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
-    if itemsize > DTYPES[root.storage.dtype].size:
+    if itemsize > DTYPES[stored[root.name].dtype].size:
         # The caller's array is aligned for its own dtype only.
         fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
-    start, stop = extent = extent_of(spec, placement)
+    start, stop = extent = extent_of(stored[name], placement)
     if not (start >= 0 and stop <= assuming_nonempty(shape)(sizes[root.name])):
         raise PlanFormatError(
             f"{field}.offset",
@@ -165,12 +166,12 @@ def _check_slice(
     return extent
 
 
-def _check_row_major(plan: Plan, spec: TensorSpec, field: str) -> None:
-    strides = plan.placements[spec.name].strides
-    expected = contiguous_strides(spec.storage.shape)
+def _check_row_major(name: str, strides: Shape, storage: TensorType) -> None:
+    expected = contiguous_strides(storage.shape)
     if strides != expected:
         raise PlanFormatError(
-            f"{field}.strides", f"expected row-major {list(expected)}, got {list(strides)}"
+            f"{tensor_field(name)}.strides",
+            f"expected row-major {list(expected)}, got {list(strides)}",
         )
 
 
@@ -196,10 +197,10 @@ def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
     root = plan.tensors[plan.placements[name].root]
     if root.name == name:
         return
-    field = tensor_field(name)
-    _check_row_major(plan, plan.tensors[name], field)
+    _check_row_major(name, plan.placements[name].strides, plan.tensors[name].storage)
     if root.role in ("input", "constant") and root.name not in writable:
-        fail(f"{field}.root", "expected memory that a node may write", f"{root.role} {root.name}")
+        field = f"{tensor_field(name)}.root"
+        fail(field, "expected memory that a node may write", f"{root.role} {root.name}")
 
 
 def _check_write_to_state(
@@ -279,8 +280,8 @@ def _check_view(plan: Plan, node: PlanNode) -> None:
 def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
     """Check that the inputs of a node that is not executed make up its output."""
     assert op.parts is not None  # else it is executed
-    spec, root = plan.tensors[node.output], plan.placements[node.output].root
-    _check_row_major(plan, spec, tensor_field(node.output))
+    spec, (root, _, strides) = plan.tensors[node.output], plan.placements[node.output]
+    _check_row_major(node.output, strides, spec.storage)
     shapes = [plan.tensors[name].shape for name in node.reads]
     offsets = op.parts(shapes, op.complete(node.attrs))
     if offsets is None:

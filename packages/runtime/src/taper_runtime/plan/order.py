@@ -84,7 +84,7 @@ def _places(plan: Plan, names: Iterable[str]) -> Iterator[tuple[str, Extent]]:
     for name in dict.fromkeys(names):
         placement = plan.placements[name]
         if placement.root in plan.states or placement.root not in plan.constants:
-            yield placement.root, extent_of(plan.tensors[name], placement)
+            yield placement.root, extent_of(plan.tensors[name].storage, placement)
 
 
 def _overlapping(accesses: Iterable[_Access], extent: Extent) -> Iterator[int]:

@@ -14,7 +14,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from taper_runtime.format.writer import FilePath
     from taper_runtime.plan.recipes import Step
@@ -254,6 +254,10 @@ class Plan(NamedTuple):
         By the names of constants, how each is computed from weights: all that a weight decides.
     originals : mapping of str to numpy.ndarray
         The values of the weights that recipes need and no constant is.
+    provenance : mapping of str to sequence of Step
+        By the names of constants, how the export made each that is not ``derived``, as far as it
+        knows; never read to run. That of a file is parsed when it is asked for: PlanFormatError
+        then, where it holds no recipes.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -274,6 +278,7 @@ class Plan(NamedTuple):
     weights: Mapping[str, WeightSpec] = _NOTHING
     derived: Mapping[str, tuple[Step, ...]] = _NOTHING
     originals: Mapping[str, np.ndarray] = _NOTHING
+    provenance: Mapping[str, Sequence[Step]] = _NOTHING
 
     @property
     def entry_names(self) -> tuple[str, ...]:
@@ -318,6 +323,7 @@ class Plan(NamedTuple):
             input_tree=entry.input_tree,
             output_tree=entry.output_tree,
             metadata=self.metadata,
+            provenance=self.provenance,
             sizes=entry.sizes,
             states=entry.states,
             origins=entry.origins,
@@ -364,14 +370,12 @@ class Plan(NamedTuple):
         return next((name for name in first if name in self.states), None)
 
     @property
-    def recipes(self) -> dict[str, tuple[Step, ...]]:
+    def recipes(self) -> dict[str, Sequence[Step]]:
         """From which parameters of the module, and by which ops, each constant was made.
 
         By the constant's name, as far as the export knew; see :mod:`taper_runtime.plan.recipes`.
         """
-        from taper_runtime.plan.recipes import parse_recipes
-
-        return {**parse_recipes(self.metadata), **self.derived}
+        return {**self.provenance, **self.derived}
 
     def made_from(self, parameter: str) -> tuple[str, ...]:
         """Return the names of the constants that a parameter or buffer went into.

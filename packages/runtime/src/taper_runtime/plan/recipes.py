@@ -1,7 +1,7 @@
 """From which parameters, and by which ops, a plan's constants were made.
 
-An export writes recipes into the plan's metadata; no run reads them. Of a plan whose weights can
-be replaced, those that they decide are in ``plan.derived`` instead: there they are complete, and
+An export writes recipes into ``plan.provenance``; no run reads them. Of a plan whose weights can be
+replaced, those that they decide are in ``plan.derived`` instead: there they are complete, and
 constants are computed by them (:mod:`taper_runtime.plan.weights`). The last step of a recipe is the
 constant.
 """
@@ -14,9 +14,6 @@ from taper_runtime.plan.checks import check_text, fail, is_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-#: The member of a plan's metadata.
-KEY = "recipes"
 
 #: A step without inputs: a parameter or buffer of the module, by its names in the state dict.
 #: Several names are tied, or have equal values.
@@ -38,7 +35,7 @@ class Step(NamedTuple):
     ----------
     op : str
         An op's name, with ``[1]`` behind it for its second output and so on; :data:`PARAMETER`,
-        :data:`LITERAL` or :data:`WEIGHT`. In metadata it need not be registered.
+        :data:`LITERAL` or :data:`WEIGHT`. In a plan's provenance it need not be registered.
     inputs : tuple of int or None
         Which steps before it the op reads, counted from 0; None where an input is absent.
     attrs : mapping
@@ -56,18 +53,7 @@ class Step(NamedTuple):
         return tuple([place for place in self.inputs if place is not None])
 
 
-def parse_recipes(metadata: Mapping[str, Any]) -> dict[str, tuple[Step, ...]]:
-    """Return the recipes in a plan's metadata, by the names of the constants.
-
-    Raises
-    ------
-    PlanFormatError
-        If they have another form than an export writes.
-    """
-    return parse_steps(metadata.get(KEY, {}), f"plan.metadata.{KEY}")
-
-
-def parse_steps(found: Any, field: str) -> dict[str, tuple[Step, ...]]:
+def parse_recipes(found: Any, field: str) -> dict[str, tuple[Step, ...]]:
     """Return recipes by the names of the constants, of which ``field`` of a plan says ``found``.
 
     Raises

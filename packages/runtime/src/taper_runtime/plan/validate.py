@@ -30,7 +30,6 @@ from taper_runtime.plan.checks import (
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
-from taper_runtime.plan.recipes import parse_recipes
 from taper_runtime.plan.trees import check_arguments, check_tree
 from taper_runtime.sizes import Size, linear, range_of, variables
 
@@ -65,7 +64,6 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
     _check_entry(
         plan, comparisons, {name for entry in plan.entries.values() for name in entry.states}
     )
-    parse_recipes(plan.metadata)
     check_weights(plan)
     for name, entry in plan.entries.items():
         field = f"plan.entries[{name!r}]"
@@ -137,11 +135,12 @@ def _check_sizes(plan: Plan) -> None:
 def _check_expressions(plan: Plan) -> None:
     """Check the size variables of shapes and placements."""
     for spec in plan.tensors.values():
-        if type(spec.shape) is tuple:
+        if type(spec.shape) is tuple and Size in map(type, spec.shape):
             _check_variables(plan.sizes, spec.shape, tensor_field(spec.name))
-    for name, placement in plan.placements.items():
-        values = placement.strides if type(placement.strides) is tuple else ()
-        _check_variables(plan.sizes, (placement.offset, *values), tensor_field(name))
+    for name, (_, offset, strides) in plan.placements.items():
+        values = (offset, *strides) if type(strides) is tuple else (offset,)
+        if Size in map(type, values):
+            _check_variables(plan.sizes, values, tensor_field(name))
 
 
 def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
@@ -332,11 +331,10 @@ def _check_nodes(plan: Plan, shared: _Shared, depth: int = 0) -> dict[str, int]:
         if not node.outputs:
             raise PlanFormatError(f"{field}.outputs", "expected at least one tensor")
         for index, name in enumerate(node.outputs):
-            where = f"{field}.outputs[{index}]"
             if type(name) is not str or name not in tensors:
-                fail(where, "expected the name of a tensor", name)
+                fail(f"{field}.outputs[{index}]", "expected the name of a tensor", name)
             if name in defined:
-                fail(where, "expected a tensor without a value yet", name)
+                fail(f"{field}.outputs[{index}]", "expected a tensor without a value yet", name)
             defined.add(name)
         _check_blocks(plan, node, shared, field, depth + 1)
         _check_types(node, types, field)

@@ -63,6 +63,7 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
         },
         constants=joiner.constants,
         metadata=plans[default].metadata,
+        provenance=plans[default].provenance,
         default=default,
         entries=dict(others),
         **joiner.weights(),

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.freeze import freeze
-from taper_frontend.compiler.planning.recipes import replaceable, with_tile_weights, written_recipes
+from taper_frontend.compiler.planning.recipes import provenance, replaceable, with_tile_weights
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import make_runner
@@ -45,7 +45,7 @@ def make_plan(
         ``graph.writes``.
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "fallbacks" (nodes without a native
-        kernel at the graph's example sizes) and "recipes" (see :mod:`taper_runtime.plan.recipes`).
+        kernel at the graph's example sizes).
     complex_ends : collection of str
         The inputs, outputs and states that users see as complex numbers.
     weights : sequence of Parameter
@@ -80,7 +80,8 @@ def make_plan(
         samples=dict(samples or {}),
         input_tree=input_tree,
         output_tree=output_tree,
-        metadata={**(metadata or {}), **written_recipes(frozen.constants)},
+        metadata=dict(metadata or {}),
+        provenance=provenance(frozen.constants),
         sizes={
             name: (low if name in graph.origins else max(low, 1), high)
             for name, (low, high) in graph.sizes.items()

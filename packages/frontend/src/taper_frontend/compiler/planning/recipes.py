@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
-from taper_runtime.plan.recipes import KEY, LITERAL, PARAMETER, WEIGHT, Step
+from taper_runtime.plan.recipes import LITERAL, PARAMETER, WEIGHT, Step
 from taper_runtime.plan.weights import WeightSpec, direct_weight, is_tiles, weights_needed
 
 if TYPE_CHECKING:
@@ -14,37 +14,34 @@ if TYPE_CHECKING:
 _FEW = 8  # elements of a literal whose values are written
 
 
-def written_recipes(constants: Mapping[str, Constant]) -> dict[str, dict[str, list[Any]]]:
-    """Return metadata that tells how those constants are made that a parameter has a part in.
+def provenance(constants: Mapping[str, Constant]) -> dict[str, tuple[Step, ...]]:
+    """Return how those constants are made that a parameter has a part in.
 
-    But for those that replaceable weights decide, whose recipes the plan itself has. That is plain
-    data in the form of :class:`taper_runtime.plan.recipes.Step`; nothing where there is no such
-    constant.
+    But for those that replaceable weights decide, which are ``derived`` (:func:`replaceable`).
     """
-    recipes = {
-        name: _written(constant)
+    return {
+        name: _recipe(constant)
         for name, constant in sorted(constants.items())
         if not constant.is_literal and not constant.is_open
     }
-    return {KEY: recipes} if recipes else {}
 
 
-def _written(constant: Constant) -> list[Any]:
+def _recipe(constant: Constant) -> tuple[Step, ...]:
     order = list(steps(constant))
     places = {id(step): place for place, step in enumerate(order)}
-    written: list[Any] = []
+    recipe: list[Step] = []
     for step in order:
         if isinstance(step, Derived):
             attrs = {name: _plain(value) for name, value in step.attrs.items()}
-            written.append([_op(step), [places[id(x)] for x in step.reads], attrs])
+            recipe.append(Step(_op(step), tuple([places[id(x)] for x in step.reads]), attrs))
         elif isinstance(step, Parameter):
-            written.append([PARAMETER, [], {"names": list(step.names)}])
+            recipe.append(Step(PARAMETER, (), {"names": list(step.names)}))
         else:
             leaf: dict[str, Any] = {"dtype": step.dtype, "shape": list(step.shape)}
             if step.type.size <= _FEW:
                 leaf["values"] = step.value().tolist()
-            written.append([LITERAL, [], leaf])
-    return written
+            recipe.append(Step(LITERAL, (), leaf))
+    return tuple(recipe)
 
 
 def _op(step: Derived) -> str:

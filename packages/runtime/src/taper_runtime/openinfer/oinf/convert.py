@@ -16,7 +16,7 @@ from taper_runtime.openinfer.dtypes import DTYPES, from_taper_name, taper_name, 
 from taper_runtime.openinfer.oinf.values import TensorSpec
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import METADATA_NAME
-from taper_runtime.plan.recipes import PARAMETER, parse_recipes
+from taper_runtime.plan.recipes import PARAMETER
 from taper_runtime.plan.weights import completed, weight_values
 
 if TYPE_CHECKING:
@@ -61,10 +61,9 @@ def plan_tensors(plan: Plan) -> PlanTensors:
     for name, array in sorted(weight_values(plan).items()):
         specs[name] = TensorSpec(array, from_taper_name(plan.weights[name].dtype))
     parameters = set(specs)
-    recipes = parse_recipes(plan.metadata)
     for name in sorted(plan.constants.keys() - plan.derived.keys()):
         array, dtype = _plain_constant(plan, name)
-        found = _parameter(recipes.get(name, ()), array) if dtype else None
+        found = _parameter(plan.provenance.get(name, ()), array) if dtype else None
         if found and found[0] not in specs:
             parameters.add(found[0])
             name, array = found
