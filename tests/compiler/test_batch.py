@@ -20,7 +20,8 @@ WHOLE = {
     "MATRIX_EXP",
     "NMS",  # which compares its boxes
     *("EIG", "EIGH", "LU", "NONZERO", "QR", "SLOGDET", "SVD"),  # of several outputs
-    *("COMPLEX_EIG", "COMPLEX_EIGH", "COMPLEX_QR", "COMPLEX_SLOGDET", "COMPLEX_SVD"),
+    *("COMPLEX_EIG", "COMPLEX_EIGH", "COMPLEX_LU", "COMPLEX_QR", "COMPLEX_SLOGDET", "COMPLEX_SVD"),
+    "COMPLEX_MATRIX_EXP",
     *("PACK", "UNPACK"),
 }
 

@@ -64,6 +64,13 @@ FUNCTIONS = [
     lambda x, y: torch.log1p(x / 8) + torch.expm1(y / 8) + torch.nn.functional.silu(x),
     lambda x, y: x.asin() + y.acos() + x.atan() + y.asinh() + x.acosh() + y.atanh(),
     lambda x, y: x.var(1) + y.std(dim=(0, 2), keepdim=True).sum() + torch.dist(x, y),
+    lambda x, y: torch.cumprod(x, -1) + torch.logcumsumexp(9 * y, 1),
+    lambda x, y: torch.linspace(x[0, 0, 0], 2 - 1j, 7) * torch.linspace(-1j, y[0, 0, 0], 7),
+    lambda x, y: torch.linspace(x[0, 0, 0], y[0, 0, 0], 6, dtype=x.dtype),
+    lambda x, y: x.index_copy(1, torch.tensor([2, 0]), y[:, 1:]),
+    lambda x, y: x.index_put((torch.tensor([1, 0]), torch.tensor([2, 2])), y[0, :2]),
+    lambda x, y: torch.nn.functional.rms_norm(x, (3, 4), y[0]),
+    lambda x, y: torch.nn.functional.rms_norm(x, (4,), eps=0.1),
     lambda x, y: (1e30 * x).abs() / 1e30 + (1e-30 * y).abs() * 1e30 + (0 * x).abs(),
 ]
 
@@ -71,6 +78,11 @@ FUNCTIONS = [
 def test_ops():
     """Functions of two complex tensors, captured together."""
     check(lambda x, y: [function(x, y) for function in FUNCTIONS], X, Y)
+
+
+def test_running_sums_of_exponentials_of_any_size():
+    x = torch.tensor([-torch.inf, -200, 1 + 2j, 1e-4j, 300, -5 + 1j, 300 + 3j], dtype=X.dtype)
+    check(lambda x: torch.logcumsumexp(x, 0), x)
 
 
 def test_a_product_is_one_node():
@@ -189,7 +201,7 @@ def test_state():
 def test_what_is_refused():
     """What complex numbers do not have is refused by name; no imaginary part is lost silently."""
     with pytest.raises(UnsupportedOpError, match="expected real numbers"):
-        exported(lambda x: x.cumprod(1), X)
+        exported(lambda x: x.scatter(0, torch.zeros(1, 3, 4, dtype=int), x, reduce="multiply"), X)
 
 
 def test_powers_are_as_exact_as_float32_allows():

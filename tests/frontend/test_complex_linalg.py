@@ -32,7 +32,7 @@ def run(function, *args):
 
 
 def close(got, want, dtype):
-    tolerance = 1e-4 if dtype == torch.complex64 else 1e-11
+    tolerance = 1e-11 if dtype == torch.complex128 else 1e-4
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
 
@@ -78,6 +78,37 @@ def test_factors(dtype):
     h = hermitian(2, 4, 4, dtype=dtype)
     values, vectors = run(lambda x: [*L.eigh(x)], h)
     close(vectors * values[:, None].to(dtype) @ vectors.mH, h, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (2, 3, 5), (0, 3, 3)])
+def test_lu(dtype, shape):
+    """Pivots and all: LAPACK compares the sums of the parts' magnitudes."""
+    x = numbers(*shape, dtype=dtype)
+
+    def compute(x):
+        return [*L.lu(x), *L.lu_factor_ex(x)]
+
+    for got, want in zip(run(compute, x), compute(x), strict=True):
+        assert got.dtype == want.dtype
+        close(got, want, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.complex128], ids=str)
+def test_solutions_with_their_factors(dtype):
+    a, b = numbers(2, 3, 3, dtype=dtype), numbers(2, 3, 2, dtype=dtype, seed=1)
+
+    def compute(a, b):
+        return [
+            *L.inv_ex(a),
+            *torch._linalg_solve_ex(a, b),
+            *torch._linalg_solve_ex(a, b.mT, left=False),
+            torch.matrix_exp(4 * a),
+        ]
+
+    for got, want in zip(run(compute, a, b), compute(a, b), strict=True):
+        assert got.dtype == want.dtype
+        close(got, want, dtype)
 
 
 @DTYPES

@@ -16,7 +16,7 @@ from taper_frontend.lowering.complex_parts import Parts, beside, conjugate, join
 from taper_frontend.lowering.representation import Pairs, is_complex, real_dtype
 from taper_runtime.errors import OpError
 from taper_runtime.ops.complex_linalg import OPS as COMPLEX_LINALG
-from taper_runtime.ops.complex_linalg import PREFIX, real_result
+from taper_runtime.ops.complex_linalg import PREFIX, real_results
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def emit(ctx: Lowering, op: str, inputs: Sequence[str | None], attrs: Mapping[st
 def emit_multi(
     ctx: Lowering, op: str, inputs: Sequence[str | None], attrs: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Emit an op of linear algebra on complex inputs, whatever number of results it has.
+    """Emit an op of linear algebra, or a scan, on complex inputs; it may have several results.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def emit_multi(
     operands = [str(ctx.cast(x, dtype)) for x in given]
     results = ctx.emit_multi(f"{PREFIX}{op}", operands, **attrs)
     return tuple(
-        result if index == real_result(op, attrs) else Pairs(result)
+        result if index in real_results(op, attrs) else Pairs(result)
         for index, result in enumerate(results)
     )
 
@@ -241,6 +241,18 @@ def _matmul(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> s
     return ctx.reshape(Pairs(ctx.reshape(product, (*outer, rows, columns, 2))), shape)
 
 
+def _rms_norm(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
+    """Divide by the root of the mean of the squares, which torch does not take of magnitudes."""
+    x, *weight = inputs
+    dtype, rank = next(ctx.dtype(each) for each in inputs if isinstance(each, Pairs)), ctx.rank(x)
+    axes = tuple(range(rank - attrs["dims"], rank))
+    mean = ctx.emit("MEAN", [ctx.emit("SQUARE", [x])], axes=axes, keepdim=True)
+    scale = ctx.emit("RSQRT", [ctx.apply("ADD", mean, attrs["eps"], dtype=dtype)])
+    for factor in (scale, *weight):
+        x = ctx.emit("MUL", [x, factor])
+    return x
+
+
 def _var(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     """Add up the variances of both parts; the result is real."""
     parts = ctx.emit("VAR", [str(inputs[0])], **attrs)
@@ -275,7 +287,7 @@ _BY_LAPACK = frozenset(
 )
 
 _RULES: dict[str, Rule] = {
-    **{op: _same_axes(op) for op in ("TRANSPOSE", "SLICE", "FLIP", "INDEX_SELECT", "CAT")},
+    **{op: _same_axes(op) for op in ("TRANSPOSE", "SLICE", "FLIP", "INDEX_SELECT", "WRITE", "CAT")},
     **{op: _same_axes(op) for op in ("SUM", "MEAN", "CUMSUM")},
     **{op: _same_shape(op) for op in ("RESHAPE", "EXPAND")},
     **{op: _each_part(op) for op in ("ADD", "SUB", "NEG")},
@@ -293,6 +305,8 @@ _RULES: dict[str, Rule] = {
     "NE": _compare("NE", "ANY"),
     "ISNAN": _predicate("ISNAN"),
     "ISINF": _predicate("ISINF"),
+    "NONZERO": lambda ctx, inputs, attrs: ctx.emit("NONZERO", [ctx.cast(inputs[0], "bool")]),
+    "RMS_NORM": _rms_norm,
     "VAR": _var,
     **FUNCTIONS,
 }

@@ -8,6 +8,7 @@ import numpy as np
 
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.representation import computed, is_complex
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ def scalar_tensor(ctx: Lowering, value: float, **options: Any) -> str:
 def linspace(ctx: Lowering, start: Operand, end: Operand, steps: int, **options: Any) -> str:
     """Go from one number to another in equal steps: forth for the first half, back for the rest."""
     dtype = ctx.output.dtype
-    whole = not is_float(dtype)  # then torch rounds the ends, and computes between them
-    real = "float64" if whole or dtype == "float64" else "float32"
+    # of whole numbers torch rounds the ends, and computes between them
+    whole = not (is_float(dtype) or is_complex(dtype))
+    real = "float64" if whole else computed(dtype)
     start, end = (
         ctx.cast(x if isinstance(x, str) else ctx.full((), x, dtype), dtype if whole else real)
         for x in (start, end)

@@ -45,8 +45,7 @@ def solve_ex(
         )
     factors, pivots, info = None, None, None
     if any(_is_read(ctx, index) for index in (1, 2, 3)):
-        factors, pivots, _, info = _lu(ctx, a if left else _transpose(ctx, a))
-        factors = factors if left else _transpose(ctx, factors)
+        factors, pivots, _, info = _lu(ctx, a)
     return ctx.reshape(x, ctx.output.shape), factors, pivots, info
 
 

@@ -1,4 +1,4 @@
-"""Linear algebra on complex numbers, whose parts lie along a last axis of 2, by numpy's LAPACK.
+"""Linear algebra and scans of complex numbers, whose parts lie along a last axis of 2, by numpy.
 
 Each op is one on reals under another name: the same attrs and errors, and the same evaluator, which
 gets complex arrays.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops import decompositions, linalg, reduce
+from taper_runtime.ops import decompositions, linalg, reduce, scan
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.region import WHOLE, whole
 from taper_runtime.ops.rules import FLOATS, check_dtype, fail
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 PREFIX = "COMPLEX_"
 
 #: Results that are real, by op: singular values, eigenvalues, logarithms of magnitudes, places.
-_REAL_RESULTS = {"SVD": 1, "EIGH": 0, "SLOGDET": 1, "CHOLESKY_INFO": 0}
+_REAL_RESULTS: dict[str, tuple[int, ...]] = {
+    "SVD": (1,), "EIGH": (0,), "SLOGDET": (1,), "CHOLESKY_INFO": (0,), "LU": (1, 2, 3),
+}  # fmt: skip
 
 _SOURCES = (
     "INVERSE", "SOLVE", "SOLVE_TRIANGULAR", "CHOLESKY", "CHOLESKY_INFO", "DET", "SLOGDET", "QR",
-    "SVD", "EIGH", "PROD",
+    "SVD", "EIGH", "LU", "MATRIX_EXP", "PROD", "CUMPROD", "LOGCUMSUMEXP",
 )  # fmt: skip
 
 
@@ -42,9 +44,9 @@ def _as_pairs(array: np.ndarray) -> np.ndarray:
     return np.stack([array.real, array.imag], axis=-1)
 
 
-def real_result(op: str, attrs: Attrs) -> int | None:
-    """Return which result of the op is real; values come first where there are no vectors."""
-    return 0 if attrs.get("vectors") is False else _REAL_RESULTS.get(op)
+def real_results(op: str, attrs: Attrs) -> tuple[int, ...]:
+    """Return which results of the op are real; values come first where there are no vectors."""
+    return (0,) if attrs.get("vectors") is False else _REAL_RESULTS.get(op, ())
 
 
 def _define(op: OpDef) -> OpDef:
@@ -58,9 +60,9 @@ def _define(op: OpDef) -> OpDef:
         reals = [TensorType(dtype, shape[:-1]) for dtype, shape, _ in inputs]
         found = op.infer(reals, attrs)
         results = (found,) if isinstance(found, TensorType) else found
-        real = real_result(op.name, attrs)
+        real = real_results(op.name, attrs)
         types = tuple(
-            type_ if index == real else type_._replace(shape=(*type_.shape, 2))
+            type_ if index in real else type_._replace(shape=(*type_.shape, 2))
             for index, type_ in enumerate(results)
         )
         return types[0] if isinstance(found, TensorType) else types
@@ -68,13 +70,13 @@ def _define(op: OpDef) -> OpDef:
     def evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray | tuple[np.ndarray, ...]:
         found = op.evaluate([_as_complex(x) for x in inputs], attrs)
         results = found if isinstance(found, tuple) else (found,)
-        real = real_result(op.name, attrs)
-        arrays = tuple(x if index == real else _as_pairs(x) for index, x in enumerate(results))
+        real = real_results(op.name, attrs)
+        arrays = tuple(x if index in real else _as_pairs(x) for index, x in enumerate(results))
         return arrays if isinstance(found, tuple) else arrays[0]
 
     def region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
         reals = [t._replace(shape=t.shape[:-1]) for t in inputs]
-        if real_result(op.name, attrs) != 0:
+        if 0 not in real_results(op.name, attrs):
             output = output._replace(shape=output.shape[:-1])
         return [(*relations, WHOLE) for relations in op.region(reals, output, attrs)]
 
@@ -115,7 +117,7 @@ def _samples(op: OpDef) -> Iterator[Sample]:
         yield Sample(pairs, sample.attrs, native=False)
 
 
-_KNOWN = {op.name: op for op in (*linalg.OPS, *decompositions.OPS, *reduce.OPS)}
+_KNOWN = {op.name: op for op in (*linalg.OPS, *decompositions.OPS, *reduce.OPS, *scan.OPS)}
 
 
 # -- eigenvalues of matrices that are not symmetric -----------------------------------------------

@@ -97,7 +97,10 @@ def _infer_lu(inputs: Sequence[TensorType], attrs: Attrs) -> Types:
 
 
 def _lu(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
-    """Eliminate column by column, the largest element of each first."""
+    """Eliminate column by column, the largest element of each first.
+
+    Of complex numbers LAPACK takes that with the largest sum of its parts.
+    """
     x = np.array(inputs[0], order="C")
     *batch, rows, columns = x.shape
     steps = min(rows, columns)
@@ -108,7 +111,8 @@ def _lu(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
         for index in np.ndindex(*batch):
             matrix = x[index]
             for i in range(steps):
-                pivot = i + int(np.argmax(np.abs(matrix[i:, i])))
+                below = matrix[i:, i]
+                pivot = i + int(np.argmax(np.abs(below.real) + np.abs(below.imag)))
                 pivots[index][i] = pivot + 1
                 matrix[[i, pivot]] = matrix[[pivot, i]]
                 order[index][[i, pivot]] = order[index][[pivot, i]]

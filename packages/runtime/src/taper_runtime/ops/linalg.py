@@ -202,7 +202,7 @@ _PADE_NORM = 5.37
 
 
 def _matrix_exp(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    x = inputs[0].astype(np.float64)
+    x = inputs[0].astype(np.result_type(inputs[0], np.float64))
     with np.errstate(all="ignore"):
         norm = float(np.abs(x).sum(-2).max(initial=0))
         if not math.isfinite(norm):

@@ -1,4 +1,4 @@
-"""Scans: running sums, products and extremes along an axis. Floats are added in float64."""
+"""Scans: running sums, products and extremes along an axis, floats in float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Evaluate, OpDef, Sample, TensorType
 from taper_runtime.ops.region import along
 from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axis, check_dtype
 
@@ -29,10 +29,26 @@ def _infer_places(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> Tensor
 
 def _accumulate(function: np.ufunc, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     (x,) = inputs
-    dtype = np.float64 if x.dtype.kind == "f" else x.dtype
+    dtype = np.result_type(x, np.float64) if x.dtype.kind in "fc" else x.dtype
     with np.errstate(all="ignore"):
         result = function.accumulate(x, attrs["axis"], dtype)
         return np.asarray(result, x.dtype, order="C")
+
+
+def _log_sum(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Add up exponentials; of complex numbers, which np.logaddexp does not take, step by step."""
+    (x,) = inputs
+    if x.dtype.kind == "f":
+        return _accumulate(np.logaddexp, inputs, attrs)
+    out = np.moveaxis(x.astype(np.complex128), attrs["axis"], 0)
+    with np.errstate(all="ignore"):
+        for i in range(1, len(out)):
+            before, now = out[i - 1], out[i]
+            is_larger = now.real > before.real
+            large, small = np.where(is_larger, now, before), np.where(is_larger, before, now)
+            added = large + np.log1p(np.exp(small - large))
+            out[i] = np.where(large.real == -np.inf, large, added)
+    return np.asarray(np.moveaxis(out, 0, attrs["axis"]), x.dtype, order="C")
 
 
 def _extreme(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -62,13 +78,13 @@ def _samples(dtypes: Sequence[str]) -> Iterator[Sample]:
         yield Sample([np.array(special, np.float32)], {"axis": axis})
 
 
-def _define(op: str, doc: str, function: np.ufunc, dtypes: Sequence[str]) -> OpDef:
+def _define(op: str, doc: str, evaluate: Evaluate, dtypes: Sequence[str]) -> OpDef:
     return OpDef(
         name=op,
         doc=f"{doc} along an axis.",
         inputs=(1, 1),
         infer=partial(_infer, op, dtypes),
-        evaluate=partial(_accumulate, function),
+        evaluate=evaluate,
         samples=partial(_samples, dtypes),
         attrs={"axis": Attr("int", role="axis")},
         region=along("axis"),
@@ -89,9 +105,9 @@ def _define_extreme(op: str, which: str) -> OpDef:
 
 
 OPS = (
-    _define("CUMSUM", "Running sum", np.add, REALS),
-    _define("CUMPROD", "Running product", np.multiply, REALS),
-    _define("LOGCUMSUMEXP", "Logarithm of the running sum of exponentials", np.logaddexp, FLOATS),
+    _define("CUMSUM", "Running sum", partial(_accumulate, np.add), REALS),
+    _define("CUMPROD", "Running product", partial(_accumulate, np.multiply), REALS),
+    _define("LOGCUMSUMEXP", "Logarithm of the running sum of exponentials", _log_sum, FLOATS),
     _define_extreme("CUMARGMAX", "largest"),
     _define_extreme("CUMARGMIN", "smallest"),
 )
