@@ -152,6 +152,16 @@ PROGRAMS = {
     ),
     "rows up to a number": (first_rows, lambda: [floats(6, 3), numbers(7)]),
     "rows up to any number": (any_first_rows, lambda: [floats(6, 3), numbers(20) - 10]),
+    "rows from any number on": (
+        lambda x, n: x[n[0].item() :: 2] * 2, lambda: [floats(6, 3), numbers(20, 1) - 10],
+    ),
+    "columns between numbers": (
+        lambda x, n: x[:, n[0].item() : n[1].item()], lambda: [floats(2, 9), numbers(26, 2) - 13],
+    ),
+    "split at numbers": (torch.tensor_split, lambda: [floats(9, 2), numbers(26, 3) - 13]),
+    "split at a constant": (
+        lambda x: torch.tensor_split(x, torch.tensor([2, -4, 3]), 1), lambda: [floats(2, 9)],
+    ),
     "one row": (one_row, lambda: [floats(6, 3), numbers(6) - 3]),
     "tensors of sizes in a tensor": (made, lambda: [numbers(5, 2)]),
     "scaled by a number": (lambda x, s: x * s.item(), lambda: [floats(3), floats()]),
@@ -208,6 +218,20 @@ def test_sizes_that_inputs_and_values_decide():
     session = taper_runtime.InferenceSession(plan)
     for rows in (5, 1, 64, 9, 0):
         compare(session, module, [floats(rows, 3), mask(rows)])
+
+
+def test_places_on_an_axis_whose_size_varies():
+    def cut(x, n):
+        return *torch.tensor_split(x, n), x[2:][: n[0].item() : 3], x[-3 : n[1].item()]
+
+    module = Function(cut)
+    n = Dim("n", min=4, max=64)
+    plan = taper_frontend.export(
+        module, (floats(5, 3), numbers(5, 2)), dynamic_shapes={"args": ({0: n}, {})}
+    )
+    session = taper_runtime.InferenceSession(plan)
+    for rows in (5, 4, 64, 9):
+        compare(session, module, [floats(rows, 3), numbers(2 * rows, 2) - rows])
 
 
 def test_a_size_that_the_module_does_not_take():

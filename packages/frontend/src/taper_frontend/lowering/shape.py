@@ -47,30 +47,45 @@ def slice_(
     ctx: Lowering,
     x: str,
     dim: int = 0,
-    start: int | None = None,
+    start: int | str | None = None,
     end: int | str | None = None,
     step: int = 1,
 ) -> str:
-    """Take every ``step``-th element of a range of one axis."""
+    """Take every ``step``-th element of a range of one axis; values may decide its ends."""
     axis = ctx.axis(x, dim)
-    if isinstance(end, str):
-        return _up_to(ctx, x, axis, start, end, step)
+    if isinstance(start, str) or isinstance(end, str):
+        return _between(ctx, x, axis, start, end, step)
     return ctx.slice(x, axis, *ctx.range(x, axis, start, end), step)
 
 
-def _up_to(ctx: Lowering, x: str, axis: int, start: int | None, end: str, step: int) -> str:
-    """Take the elements before a place that a tensor holds, which may count from the end."""
+def _between(
+    ctx: Lowering, x: str, axis: int, start: int | str | None, end: int | str | None, step: int
+) -> str:
+    """Take elements between two places of which one or both are in tensors."""
     count, size = ctx.output.shape[axis], ctx.shape(x)[axis]
-    if start or step != 1 or not ctx.is_unmeasured(count):
-        ctx.unsupported("expected a slice from 0 on, each element, up to a number that is computed")
-    place = ctx.reshape(ctx.cast(end, "int64"), (1,))
+    if not ctx.is_unmeasured(count):
+        ctx.unsupported(f"expected a slice whose size its ends alone decide, got one of {count}")
+    low, high = ctx.range(x, axis, *(None if isinstance(e, str) else e for e in (start, end)))
+    first = _place(ctx, start, size) if isinstance(start, str) else low
+    last = _place(ctx, end, size) if isinstance(end, str) else high
+    last = ctx.apply("MAXIMUM", last, first, dtype="int64")
+    length = ctx.apply("SUB", last, first, dtype="int64")
+    rounded = ctx.apply("ADD", length, step - 1, dtype="int64")
+    ctx.measure(count, ctx.apply("FLOOR_DIV", rounded, step, dtype="int64"))
+    if first == 0 and step == 1:
+        return ctx.slice(x, axis, 0, count)
+    index = ctx.emit("ARANGE", [], start=0, stop=step * count, step=step)
+    index = ctx.apply("ADD", index, first, dtype="int64")
+    return ctx.emit("INDEX_SELECT", [x, index], axis=axis)
+
+
+def _place(ctx: Lowering, place: str, size: int) -> str:
+    """Return a place of an axis that a tensor holds, which may count from the end, as a vector."""
+    place = ctx.reshape(ctx.cast(place, "int64"), (1,))
+    from_end = ctx.apply("ADD", place, size, dtype="int64")
     negative = ctx.apply("LT", place, 0, dtype="int64")
-    place = ctx.apply(
-        "WHERE", negative, ctx.apply("ADD", place, size, dtype="int64"), place, dtype="int64"
-    )
-    place = ctx.apply("MAXIMUM", ctx.apply("MINIMUM", place, size, dtype="int64"), 0, dtype="int64")
-    ctx.measure(count, place)
-    return ctx.slice(x, axis, 0, count)
+    place = ctx.apply("WHERE", negative, from_end, place, dtype="int64")
+    return ctx.apply("MAXIMUM", ctx.apply("MINIMUM", place, size, dtype="int64"), 0, dtype="int64")
 
 
 @lowers("aten.select.int")
