@@ -130,6 +130,9 @@ PROGRAMS = {
     "nonzero as tuple": (lambda x: torch.nonzero(x, as_tuple=True), lambda: [mask(3, 4, 2)]),
     "where": (lambda x: x[torch.where(x > 0)] * 2, lambda: [floats(4, 5)]),
     "masked_select": (torch.masked_select, lambda: [floats(4, 5), mask(4, 1)]),
+    "masked_select of what a mask repeats": (
+        torch.masked_select, lambda: [floats(4, 1, 2), mask(5, 2)],
+    ),
     "rows by mask": (lambda x, m: x[m] + 1, lambda: [floats(7, 3), mask(7)]),
     "columns by mask": (lambda x, m: x[:, m], lambda: [floats(2, 7, 3), mask(7)]),
     "elements by mask": (lambda x, m: x[m], lambda: [floats(4, 5, 2), mask(4, 5)]),

@@ -234,8 +234,11 @@ class Sizes:
             most = limits.upper
             most = UNBOUNDED if most == int_oo or most >= UNBOUNDED else int(most)
             capacity = self._capacity(node)
-            if capacity is not None and (most == UNBOUNDED or not isinstance(capacity, int)):
-                most = capacity
+            if capacity is not None:
+                # torch's own limit is too low where a mask repeats what it takes from
+                own = math.prod(self._shape(node.all_input_nodes[0]))
+                if most in (UNBOUNDED, own) or not isinstance(capacity, int):
+                    most = capacity
             self._bind(symbol, int(limits.lower), most)
 
     def _bind(self, symbol: sympy.Symbol, low: int, most: int) -> None:
