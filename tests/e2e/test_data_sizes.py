@@ -212,6 +212,24 @@ def test_none_and_all(share):
     compare(session, module, [floats(7, 3), torch.full((7,), bool(share))])
 
 
+def test_places_in_a_tensor_without_elements():
+    def places(x):
+        return torch.nonzero(x), *torch.nonzero(x, as_tuple=True), torch.argwhere(x), x[x > 0]
+
+    module = Function(places)
+    session = open_in("compiled", taper_frontend.export(module, (floats(2, 0, 3),)))
+    compare(session, module, [floats(2, 0, 3)])
+
+
+def test_places_of_complex_numbers():
+    def places(x):
+        return torch.nonzero(x), *torch.nonzero(x.T, as_tuple=True), torch.argwhere(x[1])
+
+    x = torch.tensor([[1 + 1j, 0, 2j], [0, 3, -0j]])
+    session = open_in("compiled", taper_frontend.export(Function(places), (x,)))
+    compare(session, Function(places), [x])
+
+
 def test_sizes_that_inputs_and_values_decide():
     module = Function(lambda x, m: (x[m] * 2, torch.nonzero(m), chained(x.flatten())))
     n = Dim("n", max=64)

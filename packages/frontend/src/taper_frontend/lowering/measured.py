@@ -250,6 +250,8 @@ def places_of(ctx: Lowering, mask: str, count: int) -> str:
         torch's symbol for their number, which gets its value here if it has none. Else the same
         mask has to have given it that.
     """
+    if ctx.type(mask).size == 0:  # torch knows what it has
+        return ctx.full((0,), 0, "int64")
     if not ctx.is_unmeasured(count):
         return ctx.slice(_places_counted(ctx, mask, count), 0, 0, count)
     places = ctx.emit("NONZERO", [mask])
