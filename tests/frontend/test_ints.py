@@ -11,6 +11,7 @@ import taper_runtime
 from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError, UnsupportedOpError
 from taper_frontend.lowering import lower
+from taper_frontend.lowering.context import to_numpy
 from taper_runtime import InferenceSession, InputError
 
 
@@ -146,6 +147,24 @@ def test_numbers_that_values_decide():
     assert type(peak) is float
     assert type(place) is int
     assert (peak, place) == (23.0, 23)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float64", "int8", "uint8", "int32", "bool"]
+)
+def test_numbers_of_any_dtype(dtype):
+    class Number(torch.nn.Module):
+        def forward(self, x, y):
+            return x.item(), y * x.item()
+
+    x, y = torch.tensor([[2.3]]).to(getattr(torch, dtype)), torch.tensor([1.0, -3.0])
+    session = InferenceSession(taper_frontend.export(Number(), (x, y)))
+    for given in (x,) if dtype in ("uint8", "bool") else (x, -x):
+        number, product = session(to_numpy(given), y.numpy())
+        wanted, theirs = Number()(given, y)
+        assert type(number) is type(wanted)
+        assert number == wanted
+        np.testing.assert_array_equal(product, theirs)
 
 
 def test_names_of_inputs_count_ints():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.registry import lowers
 from taper_runtime.ops.rules import broadcast
+from taper_runtime.plan.trees import NUMBERS
 from taper_runtime.sizes import Size, linear
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ def item(ctx: Lowering, x: str) -> Any:
     """Take a number out of a tensor: a size where it can be one, else a scalar tensor."""
     size = ctx.bound_size
     if size is None:
+        if ctx.dtype(x) not in NUMBERS:  # Python's int and float hold what torch gives
+            x = ctx.cast(x, "float32" if is_float(ctx.dtype(x)) else "int64")
         return ctx.reshape(x, ())
     source = ctx.cast(x, "int64")
     ctx.measure(size, ctx.reshape(source, () if ctx.rank(source) else (1,)))

@@ -222,7 +222,8 @@ class Walk:
         """Lower a node that takes a number out of a tensor: a size, or a scalar tensor."""
         args, kwargs = arguments
         result = handler(self.context, *args, **kwargs)
-        if isinstance(result, str):
+        # of a truth torch asserts that it is 0 or 1, which needs no size
+        if isinstance(result, str) and not isinstance(node.meta["val"], torch.SymBool):
             numbers = (torch.SymInt, torch.SymFloat)
             if any(isinstance(user.meta.get("val"), numbers) for user in node.users):
                 raise Refusal(
