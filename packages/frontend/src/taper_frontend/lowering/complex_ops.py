@@ -156,8 +156,9 @@ def _gather(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> s
 
 def _scatter(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     x, index, source = inputs
-    if attrs.get("reduce", "none") not in ("none", "sum"):
-        raise OpError(f"SCATTER: reduce {attrs['reduce']!r}: expected real numbers")
+    reduce = attrs.get("reduce", "none")
+    if reduce not in ("none", "sum"):
+        raise OpError(f"SCATTER: reduce {reduce!r}: expected real numbers, got complex ones")
     operands = [str(x), _for_both(ctx, index), str(source)]
     return Pairs(ctx.emit("SCATTER", operands, **attrs))
 
