@@ -217,9 +217,11 @@ def fuzz(session: nox.Session) -> None:
     editable(session, f"-Dc_args={flags}", f"-Dc_link_args={flags}", *level)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     session.run("ninja", "-C", "build/nox-fuzz", silent=True)  # compile before the preload
+    # libFuzzer asks for a mutator of its user's when it is loaded: both have to be there by then.
+    libraries = Path(session.virtualenv.location)
+    preloaded = [next(libraries.rglob(f"{name}*.so")) for name in ("asan_with_fuzzer", "custom_mut")]
     checks = {
-        # atheris has the library beside its package
-        "LD_PRELOAD": str(next(Path(session.virtualenv.location).rglob("asan_with_fuzzer.so"))),
+        "LD_PRELOAD": ":".join(map(str, preloaded)),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "PYTHONMALLOC": "malloc",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",

@@ -7,11 +7,14 @@ covers more.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from pathlib import Path
 
 import atheris
+
+os.environ.pop("LD_PRELOAD", None)  # what this process starts has no use for the fuzzer
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
 
