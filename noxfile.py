@@ -219,12 +219,13 @@ def fuzz(session: nox.Session) -> None:
     session.run("ninja", "-C", "build/nox-fuzz", silent=True)  # compile before the preload
     # libFuzzer asks for a mutator of its user's when it is loaded: both have to be there by then.
     libraries = Path(session.virtualenv.location)
-    preloaded = [next(libraries.rglob(f"{name}*.so")) for name in ("asan_with_fuzzer", "custom_mut")]
+    names = ("asan_with_fuzzer", "custom_mutator")
+    preloaded = [next(libraries.rglob(f"{name}*.so")) for name in names]
     checks = {
         "LD_PRELOAD": ":".join(map(str, preloaded)),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "PYTHONMALLOC": "malloc",
-        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:suppressions=tests/fuzz/ubsan.txt",
     }
     limits = ("-max_len=65536", "-timeout=30", "-rss_limit_mb=6000")
     corpus = f"build/fuzz-corpus/{options.target}"

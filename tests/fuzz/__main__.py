@@ -25,6 +25,11 @@ with atheris.instrument_imports(include=["taper_runtime"]):
 
 _known: list[bytes] = []
 
+#: Files that libFuzzer asks for without our mutator: it reads the corpus first.
+_UNMUTATED = 20_000
+
+_calls = {"check": 0, "mutate": 0}
+
 
 def main() -> None:
     """Write the seeds into the folder, then fuzz."""
@@ -33,11 +38,19 @@ def main() -> None:
     for index, blob in enumerate(_target.seeds()):
         _known.append(blob)
         (corpus / f"seed-{index:04}").write_bytes(blob)
-    atheris.Setup(sys.argv, _target.check, custom_mutator=_mutate)
+    atheris.Setup(sys.argv, _check, custom_mutator=_mutate)
     atheris.Fuzz()
 
 
+def _check(blob: bytes) -> None:
+    _calls["check"] += 1
+    if _calls["check"] > _UNMUTATED and not _calls["mutate"]:
+        raise RuntimeError("expected libFuzzer to change files by structure, it changes bytes")
+    _target.check(blob)
+
+
 def _mutate(blob: bytes, max_size: int, seed: int) -> bytes:
+    _calls["mutate"] += 1
     rng = random.Random(seed)
     if rng.random() < 0.95:
         for base in (blob, rng.choice(_known)):
