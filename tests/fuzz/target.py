@@ -41,15 +41,17 @@ def check(blob: bytes) -> str:
     Exception
         Whatever a user would not expect from the documents.
     """
-    plan = read(blob)
+    plan = load(blob)
     if isinstance(plan, str):
         return plan
+    if not _show(plan):
+        return "large"
     ran = [_run(plan.entry(name)) for name in plan.entry_names]
     return "ran" if all(ran) else "refused to run"
 
 
-def read(blob: bytes) -> Plan | str:
-    """Load a file and show it; return its plan, or what became of it.
+def load(blob: bytes) -> Plan | str:
+    """Load a file; return its plan, or what became of it.
 
     Raises
     ------
@@ -63,15 +65,20 @@ def read(blob: bytes) -> Plan | str:
         text = str(error)
         assert text.isprintable() and len(text) < 600, text  # noqa: PT018
         return "refused"
+    return plan
+
+
+def _show(plan: Plan) -> bool:
+    """Show a plan; return whether its tensors and arena are no larger than they may be."""
     try:
         text = "\n".join([describe_plan(plan), *map(printable, describe_batch(plan))])
         plan_data(plan)
         batch_data(plan)
-    except InputError:  # a tensor or the arena would be too large
-        return "large"
+    except InputError:
+        return False
     assert all(line.isprintable() for line in text.splitlines())
     plan.fingerprint()
-    return plan
+    return True
 
 
 def _loaded(blob: bytes) -> Plan:
