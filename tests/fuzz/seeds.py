@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from control_plans import counting, cumulative
+from control_plans import branching, calling, counting, cumulative, delegating
 from measured_plans import measured_plan
 from op_samples import SAMPLED, stored_inputs, type_of
 from plan_files import small_plan
@@ -25,6 +25,8 @@ from weighted_plans import weighted_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from taper_runtime.ops.opdef import Sample
 
 #: Samples of one op that are seeds; the largest seed in bytes.
 _PER_OP, _LARGEST = 4, 1 << 15
@@ -53,6 +55,9 @@ def plans() -> Iterator[Plan]:
     yield measured_plan()
     yield counting()
     yield cumulative()
+    yield branching()
+    yield calling()
+    yield delegating()
     yield _with_entries()
     yield accumulating_plan(6, 3)
     yield _of_complex_numbers()
@@ -61,8 +66,9 @@ def plans() -> Iterator[Plan]:
         compile_graph(graph)
         yield make_plan(graph)
     for op in SAMPLED:
-        samples = [sample for sample in op.samples() if sum(map(_nbytes, sample.inputs)) < 4096]
-        for sample in samples[:: max(1, len(samples) // _PER_OP)]:
+        samples = sorted(op.samples(), key=_sample_bytes)
+        small = [sample for sample in samples if _sample_bytes(sample) < 4096] or samples[:_PER_OP]
+        for sample in small[:: max(1, len(small) // _PER_OP)]:
             plan = of_sample(op.name, sample)
             if all(plan.tensors[name].format == PLAIN for name in plan.outputs):
                 yield plan
@@ -94,8 +100,8 @@ def of_sample(op: str, sample: object) -> Plan:
     )
 
 
-def _nbytes(array: object) -> int:
-    return 0 if array is None else np.asarray(array).nbytes
+def _sample_bytes(sample: Sample) -> int:
+    return sum(np.asarray(array).nbytes for array in sample.inputs if array is not None)
 
 
 def _with_entries() -> Plan:

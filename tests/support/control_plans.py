@@ -147,3 +147,32 @@ def branching():
         x=row,
         y=(F, (3,), "output"),
     )
+
+
+def calling():
+    """sin(-x) by a call that nobody else computes."""
+    body = block(
+        [PlanNode("NEG", ("a",), ("b",)), PlanNode("SIN", ("b",), ("c",))],
+        "a",
+        "c",
+        a=(F, (3,), "input"),
+        b=(F, (3,), "intermediate"),
+        c=(F, (3,), "output"),
+    )
+    node = PlanNode("CALL", ("x",), ("y",), {"arguments": '{"k": 1}'}, blocks=(body,))
+    return plan_of(node, "x", "y", x=(F, (3,), "input"), y=(F, (3,), "output"))
+
+
+def delegating():
+    """The same as a region of a delegate that nobody has."""
+    (node,) = calling().nodes
+    node = node._replace(op="CALL_DELEGATE", inputs=("blob", "x"), attrs={"backend": "other"})
+    return plan_of(
+        node,
+        "x",
+        "y",
+        {"blob": np.arange(5, dtype=np.uint8)},
+        blob=("uint8", (5,), "constant"),
+        x=(F, (3,), "input"),
+        y=(F, (3,), "output"),
+    )
