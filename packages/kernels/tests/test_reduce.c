@@ -1,7 +1,8 @@
-/* Reductions, argmax, argmin and cumulative sums against double or int64. */
+/* Reductions, argmax, argmin and cumulative sums against long double, double or int64. */
 #include "check.h"
 #include "reduce/kernels.inc"
 
+#include <float.h>
 #include <math.h>
 
 /* The other reductions have the beginning of VAR's. */
@@ -15,8 +16,17 @@ enum {
 
 /* ---- data of every dtype, read as double and as int64 ---- */
 
+static bool is_float(int dtype) { return dtype == TAPER_FLOAT32 || dtype == TAPER_FLOAT64; }
+
 static double read_f64(const void *data, int dtype, int64_t i) {
-    return dtype == TAPER_FLOAT32 ? (double)((const float *)data)[i] : 0.0;
+    return dtype == TAPER_FLOAT32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
+}
+
+static void write_f64(void *data, int dtype, int64_t i, double value) {
+    if (dtype == TAPER_FLOAT32)
+        ((float *)data)[i] = (float)value;
+    else
+        ((double *)data)[i] = value;
 }
 
 static int64_t read_i64(const void *data, int dtype, int64_t i) {
@@ -27,8 +37,8 @@ static int64_t read_i64(const void *data, int dtype, int64_t i) {
 
 static void fill(void *data, int dtype, int64_t n, float low, float high) {
     for (int64_t i = 0; i < n; i++)
-        if (dtype == TAPER_FLOAT32)
-            ((float *)data)[i] = check_uniform(low, high);
+        if (is_float(dtype))
+            write_f64(data, dtype, i, (double)check_uniform(low, high) * (1 + 0x1p-40));
         else if (dtype == TAPER_INT64)
             ((int64_t *)data)[i] = check_int(-(INT64_C(1) << 61), INT64_C(1) << 61);
         else if (dtype == TAPER_INT32)
@@ -49,7 +59,8 @@ static struct {
     {"AMAX", TAPER_FLOAT32, false}, {"AMAX", TAPER_INT64, false},   {"AMAX", TAPER_INT32, false},
     {"AMAX", TAPER_BOOL, false},    {"AMIN", TAPER_FLOAT32, false}, {"AMIN", TAPER_INT64, false},
     {"AMIN", TAPER_INT32, false},   {"AMIN", TAPER_BOOL, false},    {"ANY", TAPER_BOOL, true},
-    {"ALL", TAPER_BOOL, true},
+    {"ALL", TAPER_BOOL, true},      {"SUM", TAPER_FLOAT64, true},   {"MEAN", TAPER_FLOAT64, true},
+    {"PROD", TAPER_FLOAT64, true},  {"AMAX", TAPER_FLOAT64, false}, {"AMIN", TAPER_FLOAT64, false},
 };
 enum { N_REDUCTIONS = sizeof reductions / sizeof reductions[0] };
 
@@ -101,7 +112,9 @@ static int64_t output_of(const reduction *r, int64_t element) {
     return index;
 }
 
-static void check_float(const reduction *r, double *fold, double *size) {
+static void check_float(const reduction *r, long double *fold, long double *size) {
+    const bool wide = r->x.dtype == TAPER_FLOAT64;
+    const double epsilon = wide ? 0x1p-53 : 0x1p-24, least = wide ? 0x1p-1074 : 0x1p-149;
     const int64_t n = check_numel(&r->x), m = check_numel(&r->y);
     const double count = (double)n / (double)(m ? m : 1);
     const bool mean = strcmp(r->op, "MEAN") == 0, var = strcmp(r->op, "VAR") == 0,
@@ -112,11 +125,11 @@ static void check_float(const reduction *r, double *fold, double *size) {
         size[i] = 0.0;
     }
     for (int64_t i = 0; i < n; i++) {
-        const double v = read_f64(r->x.data, TAPER_FLOAT32, i);
-        double *f = &fold[output_of(r, i)];
+        const double v = read_f64(r->x.data, r->x.dtype, i);
+        long double *f = &fold[output_of(r, i)];
         size[output_of(r, i)] += fabs(v);
         if (max || min)
-            *f = isnan(*f) || isnan(v) ? NAN : max ? fmax(*f, v) : fmin(*f, v);
+            *f = isnan(*f) || isnan(v) ? NAN : max ? fmaxl(*f, v) : fminl(*f, v);
         else
             *f = prod ? *f * v : *f + v;
     }
@@ -124,28 +137,32 @@ static void check_float(const reduction *r, double *fold, double *size) {
         double *square = calloc((size_t)m + 1, sizeof *square);
         for (int64_t i = 0; i < n; i++) {
             const int64_t o = output_of(r, i);
-            const double d = read_f64(r->x.data, TAPER_FLOAT32, i) - fold[o] / count;
-            square[o] += d * d;
+            const long double d = read_f64(r->x.data, r->x.dtype, i) - fold[o] / count;
+            square[o] += (double)(d * d);
         }
         for (int64_t i = 0; i < m; i++) {
             fold[i] = square[i] / fmax(0.0, count - r->attrs.correction);
-            size[i] = fabs(fold[i]);
+            size[i] = fabsl(fold[i]);
         }
         free(square);
     }
     for (int64_t i = 0; i < m; i++) {
-        const double exact = mean ? fold[i] / count : fold[i];
-        const double want = fabs(exact) >= 0x1p128 ? copysign(INFINITY, exact) : exact;
-        const double terms = var || prod ? fabs(want) : size[i] / (mean ? count : 1.0);
-        const double bound =
-            max || min ? 0.0
-            : prod ? (4 + count) * 0x1p-24 * fabs(want) + 0x1p-149
-                   : EPSILONS * 0x1p-24 * (fabs(want) + terms / sqrt(count > 1.0 ? count : 1.0));
-        const double got = ((const float *)r->y.data)[i];
+        const long double exact = mean ? fold[i] / count : fold[i];
+        const long double most = wide ? (long double)DBL_MAX : (long double)FLT_MAX;
+        const long double want = fabsl(exact) > most ? copysignl(INFINITY, exact) : exact;
+        /* of float64 the sums of 128 terms are added up one after the other */
+        const double chains = wide ? 1 + sqrt(count / 128) : 1;
+        const long double terms = var || prod ? fabsl(want) : size[i] / (mean ? count : 1.0);
+        const long double bound = max || min ? 0.0L
+                                  : prod
+                                      ? (4 + count) * epsilon * fabsl(want) + least
+                                      : EPSILONS * chains * epsilon *
+                                            (fabsl(want) + terms / sqrt(count > 1.0 ? count : 1.0));
+        const double got = read_f64(r->y.data, r->y.dtype, i);
         const bool same = isnan(want)   ? isnan(got)
                           : isinf(want) ? got == want
-                                        : fabs(got - want) <= bound;
-        CHECK(same, "%s of %g: output %lld is %.9g, not %.9g", r->op, count, (long long)i, got,
+                                        : fabsl(got - want) <= bound;
+        CHECK(same, "%s of %g: output %lld is %.17g, not %.17Lg", r->op, count, (long long)i, got,
               want);
     }
 }
@@ -177,9 +194,9 @@ static void check_int_values(const reduction *r, int64_t *fold) {
 
 static void reduction_check(const reduction *r) {
     const size_t m = (size_t)check_numel(&r->y) + 1;
-    double *fold = malloc(2 * m * sizeof *fold);
+    long double *fold = malloc(2 * m * sizeof *fold);
     int64_t *integers = malloc(m * sizeof *integers);
-    if (r->x.dtype == TAPER_FLOAT32)
+    if (is_float(r->x.dtype))
         check_float(r, fold, fold + m);
     else
         check_int_values(r, integers);
@@ -309,24 +326,26 @@ static void empty(void) {
 /* Specials in three columns and three rows of 40 x 40, so that each folding sees them. */
 static void special_values(void) {
     for (size_t which = 0; which < N_REDUCTIONS; which++) {
-        if (reductions[which].dtype != TAPER_FLOAT32)
+        const int dtype = reductions[which].dtype;
+        if (!is_float(dtype))
             continue;
         for (unsigned mask = 1; mask < 3; mask++) {
             reduction r;
             reduction_make(&r, which, 2, (int64_t[]){40, 40}, mask, false, 0.5f, 1.5f, 0);
-            float *p = r.x.data;
             const int64_t along = mask == 1 ? 40 : 1, across = mask == 1 ? 1 : 40;
-            p[3 * across + 39 * along] = NAN;
-            p[5 * across] = NAN;
-            p[7 * across + 20 * along] = INFINITY;
-            p[9 * across + 20 * along] = -INFINITY;
-            p[11 * across + 3 * along] = INFINITY;
-            p[11 * across + 30 * along] = -INFINITY;
-            p[13 * across + 30 * along] = 0.0f;
+            static const struct {
+                int64_t row, element;
+                double value;
+            } special[] = {{3, 39, NAN},       {5, 0, NAN},       {7, 20, INFINITY},
+                           {9, 20, -INFINITY}, {11, 3, INFINITY}, {11, 30, -INFINITY},
+                           {13, 30, 0.0}};
+            for (size_t i = 0; i < sizeof special / sizeof special[0]; i++)
+                write_f64(r.x.data, dtype, special[i].row * across + special[i].element * along,
+                          special[i].value);
             for (int64_t i = 0; i < 40; i++) {
-                p[15 * across + i * along] = -INFINITY;
-                p[17 * across + i * along] = INFINITY;
-                p[19 * across + i * along] = NAN;
+                write_f64(r.x.data, dtype, 15 * across + i * along, -INFINITY);
+                write_f64(r.x.data, dtype, 17 * across + i * along, INFINITY);
+                write_f64(r.x.data, dtype, 19 * across + i * along, NAN);
             }
             CHECK(check_run(r.op, NULL, &r.x, 1, &r.y, &r.attrs, 1) == TAPER_OK, "unsupported");
             reduction_check(&r);

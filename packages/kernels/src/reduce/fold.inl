@@ -2,7 +2,7 @@
 
 #include "reduce/reduce_plan.inl"
 
-/* Outputs computed together, and their accumulators: double for float32, int64_t for integers. */
+/* Outputs computed together, and their accumulators: double for floats, int64_t for integers. */
 typedef struct span {
     int64_t width;
     union {
@@ -34,9 +34,9 @@ struct reducer {
     void (*finish)(const struct reduce_state *s, const span *a, void *out);
 };
 
-/* ---- float32 ---- */
+/* ---- floats ---- */
 
-V_INLINE void f32_start(const row_op op, const span *a) {
+V_INLINE void float_start(const row_op op, const span *a) {
     for (int64_t j = 0; j < a->width; j++)
         a->f64[j] = (double)row_identity(op);
 }
@@ -101,7 +101,7 @@ V_INLINE void f32_columns(const row_op op, const struct reduce_state *s, const s
     }
 }
 
-V_INLINE void f32_join(const row_op op, const struct reduce_state *s, const span *a) {
+V_INLINE void float_join(const row_op op, const struct reduce_state *s, const span *a) {
     const int64_t outputs = reduce_outputs(s, a->width);
     for (int64_t j = 0; s->neighbours > 1 && j < outputs; j++) {
         double acc = a->f64[j * s->neighbours];
@@ -115,6 +115,107 @@ static void f32_finish(const struct reduce_state *s, const span *a, void *out) {
     const int64_t outputs = reduce_outputs(s, a->width);
     for (int64_t j = 0; j < outputs; j++)
         ((float *)out)[j] = (float)(a->f64[j] / s->divisor);
+}
+
+/* ---- float64 ---- */
+
+/* The error of a sum grows with the length of its chains: none has more terms than F64_BLOCK, and
+ * their sums are added up. */
+enum { F64_LANES = 8, F64_CHAINS = 4, F64_WIDE = F64_CHAINS * F64_LANES, F64_BLOCK = 128 };
+
+typedef double f64_lanes __attribute__((vector_size(F64_LANES * sizeof(double))));
+typedef int64_t f64_mask __attribute__((vector_size(F64_LANES * sizeof(double))));
+
+/* Each lane of a with that of b folded in, as row_join_double does it. */
+V_INLINE void f64_step(const row_op op, f64_lanes *a, f64_lanes b) {
+    if (op == ROW_SUM) {
+        *a += b;
+    } else if (op == ROW_PROD) {
+        *a *= b;
+    } else {
+        const f64_mask stays = (op == ROW_MAX ? *a > b : *a < b) | (*a != *a);
+        *a = (f64_lanes)(((f64_mask)*a & stays) | ((f64_mask)b & ~stays));
+    }
+}
+
+V_INLINE void f64_block_of(const row_op op, double *acc, const double *x, int64_t n,
+                           int64_t stride) {
+    f64_lanes lanes[F64_CHAINS];
+#pragma GCC unroll 8
+    for (int c = 0; c < F64_CHAINS; c++)
+        lanes[c] = (f64_lanes){0} + (double)row_identity(op);
+    for (int64_t r = 0; r < n; r++, x += stride)
+#pragma GCC unroll 8
+        for (int c = 0; c < F64_CHAINS; c++) {
+            f64_lanes v;
+            memcpy(&v, x + c * F64_LANES, sizeof v);
+            f64_step(op, &lanes[c], v);
+        }
+    memcpy(acc, lanes, sizeof lanes);
+}
+
+/* acc[F64_WIDE] = the fold of n rows of x, which are that wide. The op is no constant here and
+ * below: one function serves all, and few elements are folded one by one. */
+static void f64_block(row_op op, double *acc, const double *x, int64_t n, int64_t stride) {
+    switch (op) {
+    case ROW_PROD:
+        f64_block_of(ROW_PROD, acc, x, n, stride);
+        break;
+    case ROW_MAX:
+        f64_block_of(ROW_MAX, acc, x, n, stride);
+        break;
+    case ROW_MIN:
+        f64_block_of(ROW_MIN, acc, x, n, stride);
+        break;
+    default:
+        f64_block_of(ROW_SUM, acc, x, n, stride);
+    }
+}
+
+static double f64_row(row_op op, const double *x, int64_t n) {
+    double total = (double)row_identity(op), lane[F64_WIDE];
+    for (int64_t rows; n >= F64_WIDE; x += rows * F64_WIDE, n -= rows * F64_WIDE) {
+        rows = i64_min(n / F64_WIDE, F64_BLOCK);
+        f64_block(op, lane, x, rows, F64_WIDE);
+        for (int half = F64_WIDE / 2; half > 0; half /= 2)
+            for (int k = 0; k < half; k++)
+                lane[k] = row_join_double(op, lane[k], lane[k + half]);
+        total = row_join_double(op, total, lane[0]);
+    }
+    for (int64_t i = 0; i < n; i++)
+        total = row_join_double(op, total, x[i]);
+    return total;
+}
+
+static void f64_rows(row_op op, const struct reduce_state *s, const span *a, const double *x) {
+    for (int64_t j = 0; j < a->width; j++)
+        a->f64[j] = row_join_double(op, a->f64[j], f64_row(op, x + j * s->spans.n, s->spans.n));
+}
+
+static void f64_columns(row_op op, const struct reduce_state *s, const span *a, const double *x) {
+    const int64_t stride = s->spans.inner;
+    for (int64_t r = 0; r < s->spans.n; r += F64_BLOCK, x += F64_BLOCK * stride) {
+        const int64_t rows = i64_min(s->spans.n - r, F64_BLOCK);
+        int64_t j = 0;
+        for (; j + F64_WIDE <= a->width; j += F64_WIDE) {
+            double part[F64_WIDE];
+            f64_block(op, part, x + j, rows, stride);
+            for (int k = 0; k < F64_WIDE; k++)
+                a->f64[j + k] = row_join_double(op, a->f64[j + k], part[k]);
+        }
+        for (; j < a->width; j++) {
+            double part = (double)row_identity(op);
+            for (int64_t i = 0; i < rows; i++)
+                part = row_join_double(op, part, x[i * stride + j]);
+            a->f64[j] = row_join_double(op, a->f64[j], part);
+        }
+    }
+}
+
+static void f64_finish(const struct reduce_state *s, const span *a, void *out) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; j < outputs; j++)
+        ((double *)out)[j] = a->f64[j] / s->divisor;
 }
 
 /* ---- integers: int64, int32 and bool as int64 ---- */
@@ -247,18 +348,18 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
         return reduce_run(call, begin, end, scratch);                                              \
     }
 
-#define F32_REDUCER(name, op, mean_, empty_)                                                       \
-    static void name##_start(const span *a) { f32_start(op, a); }                                  \
+#define FLOAT_REDUCER(name, type, dtype, op, mean_, empty_)                                        \
+    static void name##_start(const span *a) { float_start(op, a); }                                \
     static void name##_rows(const struct reduce_state *s, const span *a, const void *x) {          \
-        f32_rows(op, s, a, x);                                                                     \
+        type##_rows(op, s, a, x);                                                                  \
     }                                                                                              \
     static void name##_columns(const struct reduce_state *s, const span *a, const void *x) {       \
-        f32_columns(op, s, a, x);                                                                  \
+        type##_columns(op, s, a, x);                                                               \
     }                                                                                              \
-    static void name##_join(const struct reduce_state *s, const span *a) { f32_join(op, s, a); }   \
-    static const struct reducer name##_reducer = {TAPER_FLOAT32,  TAPER_FLOAT32, mean_,            \
-                                                  empty_,         name##_start,  name##_rows,      \
-                                                  name##_columns, name##_join,   f32_finish};      \
+    static void name##_join(const struct reduce_state *s, const span *a) { float_join(op, s, a); } \
+    static const struct reducer name##_reducer = {dtype,          dtype,        mean_,             \
+                                                  empty_,         name##_start, name##_rows,       \
+                                                  name##_columns, name##_join,  type##_finish};    \
     REDUCE_KERNEL(name)
 
 #define INT_REDUCER(name, op, dtype, empty_)                                                       \
@@ -278,11 +379,16 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
                                                   name##_columns, name##_join,  name##_finish};    \
     REDUCE_KERNEL(name)
 
-F32_REDUCER(f32_sum, ROW_SUM, false, true)
-F32_REDUCER(f32_mean, ROW_SUM, true, true)
-F32_REDUCER(f32_prod, ROW_PROD, false, true)
-F32_REDUCER(f32_amax, ROW_MAX, false, false)
-F32_REDUCER(f32_amin, ROW_MIN, false, false)
+FLOAT_REDUCER(f32_sum, f32, TAPER_FLOAT32, ROW_SUM, false, true)
+FLOAT_REDUCER(f32_mean, f32, TAPER_FLOAT32, ROW_SUM, true, true)
+FLOAT_REDUCER(f32_prod, f32, TAPER_FLOAT32, ROW_PROD, false, true)
+FLOAT_REDUCER(f32_amax, f32, TAPER_FLOAT32, ROW_MAX, false, false)
+FLOAT_REDUCER(f32_amin, f32, TAPER_FLOAT32, ROW_MIN, false, false)
+FLOAT_REDUCER(f64_sum, f64, TAPER_FLOAT64, ROW_SUM, false, true)
+FLOAT_REDUCER(f64_mean, f64, TAPER_FLOAT64, ROW_SUM, true, true)
+FLOAT_REDUCER(f64_prod, f64, TAPER_FLOAT64, ROW_PROD, false, true)
+FLOAT_REDUCER(f64_amax, f64, TAPER_FLOAT64, ROW_MAX, false, false)
+FLOAT_REDUCER(f64_amin, f64, TAPER_FLOAT64, ROW_MIN, false, false)
 INT_REDUCER(i64_sum, ROW_SUM, TAPER_INT64, true)
 INT_REDUCER(i64_prod, ROW_PROD, TAPER_INT64, true)
 INT_REDUCER(i64_amax, ROW_MAX, TAPER_INT64, false)

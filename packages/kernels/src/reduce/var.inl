@@ -52,7 +52,7 @@ static taper_status f32_var_run(const taper_call *call, int64_t begin, int64_t e
         const float *x = (const float *)call->inputs[0].data + span_offset(s, &at);
         float *y = (float *)call->output->data + span_output(s, &at);
         first.width = second.width = at.width;
-        f32_start(ROW_SUM, &first);
+        float_start(ROW_SUM, &first);
         for (int64_t t = 0; t < s->reduced.count; t++)
             (s->along_row ? f32_sum_rows : f32_sum_columns)(s, &first,
                                                             x + loops_offset(&s->reduced, t));
@@ -63,8 +63,8 @@ static taper_status f32_var_run(const taper_call *call, int64_t begin, int64_t e
         for (int64_t j = at.width - 1; s->neighbours > 1 && j > 0; j--) /* to each column */
             center[j] = center[j / s->neighbours];
 
-        f32_start(ROW_SUM, &first);
-        f32_start(ROW_SUM, &second);
+        float_start(ROW_SUM, &first);
+        float_start(ROW_SUM, &second);
         for (int64_t t = 0; t < s->reduced.count; t++) {
             const float *p = x + loops_offset(&s->reduced, t);
             for (int64_t j = 0; s->along_row && j < at.width; j++) {

@@ -217,12 +217,12 @@ def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
     )
 
 
-_SUMMED = ("float32", "int64")
-_COMPARED = ("float32", "int64", "int32", "bool")
+_SUMMED = ("float32", "float64", "int64")
+_COMPARED = ("float32", "float64", "int64", "int32", "bool")
 
 OPS = (
     _define("SUM", "Sum", np.sum, REALS, _SUMMED),
-    _define("MEAN", "Mean, NaN of nothing,", _mean, FLOATS, ("float32",)),
+    _define("MEAN", "Mean, NaN of nothing,", _mean, FLOATS, ("float32", "float64")),
     _define("PROD", "Product", np.prod, REALS, _SUMMED),
     _define(
         "AMAX",
