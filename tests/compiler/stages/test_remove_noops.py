@@ -124,6 +124,19 @@ def test_float64_does_not_hold_every_int64():
     check_keeps(remove_noops, b.done(wide))
 
 
+def test_a_half_goes_to_integers_by_way_of_float32():
+    """No kernel converts it at once; back to what it was nothing is left to do."""
+    b = Builder()
+    x = b.input("x", 4, dtype="float16")
+    wide = b.op("CAST", x, dtype="float32")
+    check_keeps(remove_noops, b.done(b.op("CAST", wide, dtype="int64")))
+    b = Builder()
+    wide = b.op("CAST", b.input("x", 2, 3, dtype="float16"), dtype="float32")
+    graph = b.done(b.transpose(b.op("CAST", wide, dtype="float16"), 0, 1))
+    check_fires(remove_noops, graph)
+    assert op_counts(graph) == {"TRANSPOSE": 1}
+
+
 def test_shared_first_movement_stays_for_its_other_reader():
     b = Builder()
     x = b.input("x", 2, 3)

@@ -18,6 +18,7 @@ from taper_frontend.compiler.rules.pattern import (
     shared,
     tensor,
 )
+from taper_runtime.ops.convert import is_native_cast
 from taper_runtime.ops.elementwise import MICROOPS
 from taper_runtime.ops.rules import broadcast
 from taper_runtime.sizes import is_static
@@ -69,11 +70,12 @@ def _join_slices(match: Match) -> Replacement:
 
 
 def _loses_nothing(match: Match) -> bool:
-    """Whether every value of the first dtype is one of the second."""
+    """Whether every value of the first dtype is one of the second; kernels may need the second."""
     dtypes = first, second = match.type(_X).dtype, match.type(_INNER_CAST).dtype
     if "bfloat16" in dtypes or dtypes == ("int64", "float64"):  # numpy calls this safe
         return False
-    return np.can_cast(first, second, "safe")
+    last = match.output.dtype
+    return np.can_cast(first, second, "safe") and (last == first or is_native_cast(first, last))
 
 
 def _let_op_broadcast(match: Match) -> Replacement:
