@@ -97,6 +97,21 @@ def test_empty_bins_are_left_out(taper):
     assert [line.split() for line in lines[2:]] == [["1", "|", "2"]]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1.0, np.nextafter(1, 2)]),
+        np.array([0.0, 5e-324]),
+        np.array([-1.7e308, 1.7e308]),
+        np.array([2**62, 2**62 + 100]),
+        np.array([-(2**63), 2**63 - 1]),
+    ],
+)
+def test_values_that_are_close_or_far_apart_have_bins(taper, values):
+    lines = _lines(taper, values)
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["1", "1"]
+
+
 def test_twenty_values_apart(taper):
     assert len(_lines(taper, np.array([0, 20], np.uint8))) == 4
     assert len(_lines(taper, np.arange(21, dtype=np.uint8))) == 23

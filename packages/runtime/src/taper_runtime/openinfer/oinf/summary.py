@@ -174,22 +174,27 @@ def _spread(wide: np.ndarray) -> float:
 def _histogram(dtype: str, values: np.ndarray) -> list[tuple[int | float, int | float, int]]:
     """Return bins that are not empty: the least value, the largest or the next bin's, and a count.
 
-    Integers that span few values have a bin for each, with both ends the same.
+    Integers that span few values have a bin for each, both ends the same; so have equal values.
     """
     finite = _finite(values)
     if not finite.size:
         return []
+    low, high = finite.min().item() + 0, finite.max().item() + 0  # of a bool 0 and 1
+    if low == high:
+        return [(low, high, finite.size)]
     if DTYPES[dtype].kind != "float":
-        low, high = int(finite.min()), int(finite.max())
         if high - low <= _MOST_VALUES:
             bins = zip(*np.unique(finite, return_counts=True), strict=True)
             return [(int(value), int(value), int(count)) for value, count in bins]
-    wide = finite.astype(np.float64)
-    scale = max(float(abs(wide).max()) / 1e300, 1.0)  # so that the width of the range is finite
-    with np.errstate(all="ignore"):
-        counts, edges = np.histogram(wide / scale, _BINS)
-    edges = edges * scale
-    return [(float(edges[i]), float(edges[i + 1]), int(n)) for i, n in enumerate(counts) if n]
+        # what they have in common may be all that a float holds of them
+        above = (finite.astype(np.uint64) - np.array(low).astype(np.uint64)) / float(high - low)
+    else:
+        scale = 4.0 if max(-low, high) > 1e300 else 1.0  # so that the width of the range is finite
+        wide = finite.astype(np.float64) / scale
+        above = (wide - low / scale) / (high / scale - low / scale)
+    counts, parts = np.histogram(above, _BINS, (0.0, 1.0))
+    edges = [low * (1 - part) + high * part for part in parts.tolist()]
+    return [(edges[i], edges[i + 1], int(n)) for i, n in enumerate(counts) if n]
 
 
 def _bin(low: float, high: float) -> str:
