@@ -12,7 +12,6 @@ from taper_runtime.executor.executor import (
     Settings,
     definition,
     node_work,
-    operand,
     refuse,
 )
 from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
@@ -80,7 +79,8 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
         If the arena would be larger than one may be.
     """
     plan = with_saves(plan)
-    restores = find_restores(plan, executed_nodes(plan))
+    nodes = executed_nodes(plan)
+    restores = find_restores(plan, nodes)
     kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
     constants = constant_names(plan)
@@ -88,7 +88,7 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
     builder = _Builder(settings)
-    _, all_places = builder.add_body(plan, places, kept)
+    _, all_places = builder.add_body(plan, nodes, places, kept)
     scope = _Scope(plan, all_places)
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
     program = _program.Program(
@@ -102,7 +102,7 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
         Variables(plan),
         [counted_bytes(tensor) for tensor in types],
         partial(_refuse, plan.without_values(), settings.dispatch),
-        _make_order(plan, kept, places, settings) if settings.nodes_at_once > 1 else None,
+        _make_order(plan, nodes, kept, places, settings) if settings.nodes_at_once > 1 else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
     return Runner(program, weights, [*example_sizes(plan).values()], settings.pool)
@@ -115,12 +115,12 @@ def constant_names(plan: Plan) -> list[str]:
 
 def _make_order(
     plan: Plan,
+    nodes: Sequence[PlanNode],
     kept: Sequence[str],
     places: Container[str],
     settings: Settings,
 ) -> _program.Order | None:
     """Return which steps may run at the same time; None if no two may, or it saves little time."""
-    nodes = executed_nodes(plan)
     order = order_of(plan, nodes)
     if order.is_total or _least_share(plan, order) > _WORTH_SHARE:
         return None
@@ -199,14 +199,17 @@ class _Builder:
         self._n_roots = 0
 
     def add_body(
-        self, plan: Plan, places: Mapping[str, Place], kept: Sequence[str]
+        self,
+        plan: Plan,
+        nodes: Sequence[PlanNode],
+        places: Mapping[str, Place],
+        kept: Sequence[str],
     ) -> tuple[int, Mapping[str, Place]]:
-        """Add the nodes of a plan, or of a block as a plan of its own.
+        """Add the executed nodes of a plan, or of a block as a plan of its own.
 
         ``places`` are those of the roots that do not lie in the body's part of the arena; what is
         ``kept`` is needed to the end. Returns which body it is, and the places of all roots.
         """
-        nodes = executed_nodes(plan)
         roots = arena_blocks(plan, nodes, kept, places)
         if not self._settings.planning.enabled:  # each is needed from the first to the last
             last = len(nodes) - 1
@@ -288,7 +291,7 @@ class _Builder:
 
     def _inside(self, scope: _Scope, block: Block, ends: Mapping[str, Place]) -> tuple[int, _Scope]:
         body, outside = scope.body(block, ends)
-        index, places = self.add_body(body, outside, body.outputs)
+        index, places = self.add_body(body, executed_nodes(body), outside, body.outputs)
         return index, _Scope(body, places)
 
 
@@ -301,13 +304,15 @@ class _Scope(NamedTuple):
     def place(self, name: str) -> Place:
         """Where a tensor lies."""
         root, offset, _ = self.plan.placements[name]
-        place = self.places[root]
-        return place._replace(offset=place.offset + offset) if root != name else place
+        kind, number, start, along = self.places[root]
+        return Place(kind, number, start + offset, along)
 
     def operand(self, name: str) -> _program.Operand:
         """A tensor and where it lies."""
-        kind, index, offset, along = self.place(name)
-        return _program.Operand(kind, index, offset, *operand(self.plan, name), along)
+        root, offset, strides = self.plan.placements[name]
+        kind, index, start, along = self.places[root]
+        type_ = self.plan.tensors[name].type
+        return _program.Operand(kind, index, start + offset, type_, strides, along)
 
     def body(self, block: Block, ends: Mapping[str, Place]) -> tuple[Plan, dict[str, Place]]:
         """A block as a plan, and the places of its roots outside of its part of the arena.
