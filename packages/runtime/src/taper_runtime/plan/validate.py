@@ -336,12 +336,14 @@ def _check_nodes(plan: Plan, shared: _Shared, depth: int = 0) -> dict[str, int]:
             if name in defined:
                 fail(f"{field}.outputs[{index}]", "expected a tensor without a value yet", name)
             defined.add(name)
-        _check_blocks(plan, node, shared, field, depth + 1)
+        if node.blocks:
+            _check_blocks(plan, node, shared, field, depth + 1)
         _check_types(node, types, field)
         for key, value in node.attrs.items():
-            values = value if type(value) in (tuple, list) else (value,)
-            if Size in map(type, values):
-                _check_variables(plan.sizes, values, f"{field}.attrs.{key}")
+            if type(value) is Size:
+                _check_variables(plan.sizes, (value,), f"{field}.attrs.{key}")
+            elif type(value) in (tuple, list) and Size in map(type, value):
+                _check_variables(plan.sizes, value, f"{field}.attrs.{key}")
         if plan.origins:
             _check_origins_before(plan, node, defined, field)
     for name, spec in tensors.items():
@@ -365,8 +367,6 @@ def _check_origins_before(plan: Plan, node: PlanNode, defined: Collection[str], 
 
 def _check_blocks(plan: Plan, node: PlanNode, shared: _Shared, field: str, depth: int) -> None:
     """Check the blocks of a node."""
-    if not node.blocks:
-        return
     op = REGISTRY[node.op]
     if len(node.blocks) != op.blocks:
         fail(f"{field}.blocks", f"expected the {op.blocks} of {node.op}", len(node.blocks))
