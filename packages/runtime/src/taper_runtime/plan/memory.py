@@ -74,11 +74,13 @@ def check_memory(
         add(root)
     for step, node in enumerate(plan.nodes):
         if plan.is_executed(node):
-            _check_inputs(plan, node, f"plan.nodes[{step}]")
+            _check_inputs(plan, node, step)
             for index, output in enumerate(node.outputs):
-                _check_output(plan, output, writable)
-                _check_write_to_state(plan, node, output, extents)
-                in_root = written.get(plan.placements[output].root)
+                root = plan.placements[output].root
+                if root != output:
+                    _check_output(plan, output, writable)
+                    _check_write_to_state(plan, node, output, extents)
+                in_root = written.get(root)
                 for name in in_root.overlapping(extents[output], step) if in_root else ():
                     if not (
                         index == 0
@@ -175,8 +177,8 @@ def _check_row_major(name: str, strides: Shape, storage: TensorType) -> None:
         )
 
 
-def _check_inputs(plan: Plan, node: PlanNode, field: str) -> None:
-    """Check that the inputs of an executed node lie as its op takes them."""
+def _check_inputs(plan: Plan, node: PlanNode, step: int) -> None:
+    """Check that the inputs of an executed node, the ``step``-th, lie as its op takes them."""
     op = REGISTRY[node.op]
     for index, name in enumerate(node.inputs):
         if name is None:
@@ -188,15 +190,14 @@ def _check_inputs(plan: Plan, node: PlanNode, field: str) -> None:
             and not placement.is_contiguous(plan.tensors[name].storage.shape)
         ):
             raise PlanFormatError(
-                f"{field}.inputs[{index}]", f"{node.op} takes it contiguous, which {name!r} is not"
+                f"plan.nodes[{step}].inputs[{index}]",
+                f"{node.op} takes it contiguous, which {name!r} is not",
             )
 
 
 def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
-    """Check that an output of an executed node lies row-major in memory that may be written."""
+    """Check that an output, no root, lies row-major in memory that a node may write."""
     root = plan.tensors[plan.placements[name].root]
-    if root.name == name:
-        return
     _check_row_major(name, plan.placements[name].strides, plan.tensors[name].storage)
     if root.role in ("input", "constant") and root.name not in writable:
         field = f"{tensor_field(name)}.root"
