@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: The string of a header's metadata, and the field of :class:`.Plan`.
 PROVENANCE = "provenance"
 
+_FIELD = f"plan.{PROVENANCE}"
+
 
 class StoredRecipes(Mapping[str, "tuple[Step, ...]"]):
     """Recipes as a file has them.
@@ -45,9 +47,6 @@ class StoredRecipes(Mapping[str, "tuple[Step, ...]"]):
 
     def __repr__(self) -> str:
         return repr(self._parsed())
-
-
-_FIELD = f"plan.{PROVENANCE}"
 
 
 def read_recipes(item: Any, field: str) -> dict[str, tuple[Step, ...]]:
