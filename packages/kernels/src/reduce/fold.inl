@@ -2,44 +2,56 @@
 
 #include "reduce/reduce_plan.inl"
 
-/* Outputs computed together, and their accumulators: double for floats, int64_t for integers. */
+/* Of floats and of integers. */
+typedef union accumulator {
+    double f64;
+    int64_t i64;
+} accumulator;
+
+/* Outputs computed together, and their accumulators. */
 typedef struct span {
     int64_t width;
-    union {
-        double *f64;  /* [width] */
-        int64_t *i64; /* [width] */
+    union { /* [width] */
+        accumulator *any;
+        double *f64;
+        int64_t *i64;
     };
-    float *part; /* [PART + V_LEN] what a block of rows comes to, before it is added in double */
+    double *lost; /* [width] by rounding f64, of float64 */
+    union {       /* [PART_LENGTH] what a block of rows comes to, before it is added to the rest */
+        float *part;
+        double *part64;
+    };
 } span;
 
 enum {
     PART = AXIS_MAX_TILE,
-    PART_BYTES = (PART + V_LEN) * (int)sizeof(float),
+    PART_LENGTH = PART + V_LEN,
+    PART_BYTES = PART_LENGTH * (int)sizeof(float),
     PART_ROWS = 64, /* terms of a float sum at most; their sums are added up in double */
     NARROW = 64,    /* with fewer columns, four cache lines, several rows are folded as one */
     NARROW_PART = PART /
         4, /* columns of those rows together: a quarter, so that parts stay in L1 */
 };
 
+/* to[j] = to[j] and x[r][j], 0 <= r < rows, 0 <= j < width, as one. */
+typedef void f64_fold(double *restrict to, const double *restrict x, int64_t rows, int64_t stride,
+                      int64_t width);
+
 struct reducer {
     taper_dtype in, out;
     bool mean;
     bool empty; /* has a value for no elements */
-    void (*start)(const span *a);
+    accumulator identity;
     /* Folds in x: [width][n], or width columns of [n][inner]. */
     void (*rows)(const struct reduce_state *s, const span *a, const void *x);
     void (*columns)(const struct reduce_state *s, const span *a, const void *x);
     /* Folds each output's adjacent columns. */
     void (*join)(const struct reduce_state *s, const span *a);
     void (*finish)(const struct reduce_state *s, const span *a, void *out);
+    f64_fold *fold; /* float64 */
 };
 
-/* ---- floats ---- */
-
-V_INLINE void float_start(const row_op op, const span *a) {
-    for (int64_t j = 0; j < a->width; j++)
-        a->f64[j] = (double)row_identity(op);
-}
+/* ---- float32 ---- */
 
 V_INLINE void f32_rows(const row_op op, const struct reduce_state *s, const span *a,
                        const float *x) {
@@ -84,11 +96,15 @@ V_INLINE void f32_part(const row_op op, float *part, const float *x, int64_t row
     }
 }
 
+/* Rows without gaps between them are also fewer rows, each as wide as some of them together. */
+V_INLINE int64_t rows_together(const struct reduce_state *s, const span *a) {
+    return s->spans.inner == a->width && a->width < NARROW ? NARROW_PART / a->width : 1;
+}
+
 V_INLINE void f32_columns(const row_op op, const struct reduce_state *s, const span *a,
                           const float *x) {
     const int64_t width = a->width, stride = s->spans.inner, n = s->spans.n;
-    /* Rows without gaps between them are also fewer rows, each as wide as `together` of them. */
-    const int64_t together = stride == width && width < NARROW ? NARROW_PART / width : 1;
+    const int64_t together = rows_together(s, a);
     int64_t rows = 0;
     for (int64_t r = 0; r < n; r += rows, x += rows * stride) {
         const int64_t wide = i64_min((n - r) / together, PART_ROWS);
@@ -101,7 +117,7 @@ V_INLINE void f32_columns(const row_op op, const struct reduce_state *s, const s
     }
 }
 
-V_INLINE void float_join(const row_op op, const struct reduce_state *s, const span *a) {
+V_INLINE void f32_join(const row_op op, const struct reduce_state *s, const span *a) {
     const int64_t outputs = reduce_outputs(s, a->width);
     for (int64_t j = 0; s->neighbours > 1 && j < outputs; j++) {
         double acc = a->f64[j * s->neighbours];
@@ -119,96 +135,88 @@ static void f32_finish(const struct reduce_state *s, const span *a, void *out) {
 
 /* ---- float64 ---- */
 
-/* The error of a sum grows with the length of its chains: none has more terms than F64_BLOCK, and
- * their sums are added up. */
-enum { F64_LANES = 8, F64_CHAINS = 4, F64_WIDE = F64_CHAINS * F64_LANES, F64_BLOCK = 128 };
+V_INLINE void f64_fold_rows(const row_op op, double *restrict to, const double *restrict x,
+                            int64_t rows, int64_t stride, int64_t width) {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4, x += 4 * stride)
+        for (int64_t j = 0; j < width; j++) {
+            const double *p = x + j;
+            const double low = row_join_double(op, p[0], p[stride]);
+            const double high = row_join_double(op, p[2 * stride], p[3 * stride]);
+            to[j] = row_join_double(op, to[j], row_join_double(op, low, high));
+        }
+    for (; r < rows; r++, x += stride)
+        for (int64_t j = 0; j < width; j++)
+            to[j] = row_join_double(op, to[j], x[j]);
+}
 
-typedef double f64_lanes __attribute__((vector_size(F64_LANES * sizeof(double))));
-typedef int64_t f64_mask __attribute__((vector_size(F64_LANES * sizeof(double))));
+#define F64_FOLD(name, op)                                                                         \
+    static void name(double *restrict to, const double *restrict x, int64_t rows, int64_t stride,  \
+                     int64_t width) {                                                              \
+        f64_fold_rows(op, to, x, rows, stride, width);                                             \
+    }
+F64_FOLD(f64_sum_of, ROW_SUM)
+F64_FOLD(f64_product_of, ROW_PROD)
+F64_FOLD(f64_larger_of, ROW_MAX)
+F64_FOLD(f64_smaller_of, ROW_MIN)
 
-/* Each lane of a with that of b folded in, as row_join_double does it. */
-V_INLINE void f64_step(const row_op op, f64_lanes *a, f64_lanes b) {
+/* A part to an accumulator, of a sum with what rounding loses, so that no error grows with the
+ * number of parts. */
+V_INLINE void f64_meet(const row_op op, double *acc, double *lost, double part) {
+    const double before = *acc;
+    *acc = row_join_double(op, before, part);
     if (op == ROW_SUM) {
-        *a += b;
-    } else if (op == ROW_PROD) {
-        *a *= b;
-    } else {
-        const f64_mask stays = (op == ROW_MAX ? *a > b : *a < b) | (*a != *a);
-        *a = (f64_lanes)(((f64_mask)*a & stays) | ((f64_mask)b & ~stays));
+        const double added = *acc - before;
+        *lost += (before - (*acc - added)) + (part - added);
     }
 }
 
-V_INLINE void f64_block_of(const row_op op, double *acc, const double *x, int64_t n,
-                           int64_t stride) {
-    f64_lanes lanes[F64_CHAINS];
-#pragma GCC unroll 8
-    for (int c = 0; c < F64_CHAINS; c++)
-        lanes[c] = (f64_lanes){0} + (double)row_identity(op);
-    for (int64_t r = 0; r < n; r++, x += stride)
-#pragma GCC unroll 8
-        for (int c = 0; c < F64_CHAINS; c++) {
-            f64_lanes v;
-            memcpy(&v, x + c * F64_LANES, sizeof v);
-            f64_step(op, &lanes[c], v);
-        }
-    memcpy(acc, lanes, sizeof lanes);
-}
-
-/* acc[F64_WIDE] = the fold of n rows of x, which are that wide. The op is no constant here and
- * below: one function serves all, and few elements are folded one by one. */
-static void f64_block(row_op op, double *acc, const double *x, int64_t n, int64_t stride) {
-    switch (op) {
-    case ROW_PROD:
-        f64_block_of(ROW_PROD, acc, x, n, stride);
-        break;
-    case ROW_MAX:
-        f64_block_of(ROW_MAX, acc, x, n, stride);
-        break;
-    case ROW_MIN:
-        f64_block_of(ROW_MIN, acc, x, n, stride);
-        break;
-    default:
-        f64_block_of(ROW_SUM, acc, x, n, stride);
-    }
-}
-
-static double f64_row(row_op op, const double *x, int64_t n) {
-    double total = (double)row_identity(op), lane[F64_WIDE];
-    for (int64_t rows; n >= F64_WIDE; x += rows * F64_WIDE, n -= rows * F64_WIDE) {
-        rows = i64_min(n / F64_WIDE, F64_BLOCK);
-        f64_block(op, lane, x, rows, F64_WIDE);
-        for (int half = F64_WIDE / 2; half > 0; half /= 2)
-            for (int k = 0; k < half; k++)
-                lane[k] = row_join_double(op, lane[k], lane[k + half]);
-        total = row_join_double(op, total, lane[0]);
-    }
-    for (int64_t i = 0; i < n; i++)
-        total = row_join_double(op, total, x[i]);
-    return total;
-}
-
-static void f64_rows(row_op op, const struct reduce_state *s, const span *a, const double *x) {
+V_INLINE void f64_rows(const row_op op, const struct reduce_state *s, const span *a,
+                       const double *x) {
     for (int64_t j = 0; j < a->width; j++)
-        a->f64[j] = row_join_double(op, a->f64[j], f64_row(op, x + j * s->spans.n, s->spans.n));
+        for (int64_t left = s->spans.n; left > 0;) {
+            const int64_t n = i64_min(left, ROW_BLOCK);
+            f64_meet(op, a->f64 + j, a->lost + j, row_fold_block_double(op, x, n));
+            x += n;
+            left -= n;
+        }
 }
 
-static void f64_columns(row_op op, const struct reduce_state *s, const span *a, const double *x) {
-    const int64_t stride = s->spans.inner;
-    for (int64_t r = 0; r < s->spans.n; r += F64_BLOCK, x += F64_BLOCK * stride) {
-        const int64_t rows = i64_min(s->spans.n - r, F64_BLOCK);
-        int64_t j = 0;
-        for (; j + F64_WIDE <= a->width; j += F64_WIDE) {
-            double part[F64_WIDE];
-            f64_block(op, part, x + j, rows, stride);
-            for (int k = 0; k < F64_WIDE; k++)
-                a->f64[j + k] = row_join_double(op, a->f64[j + k], part[k]);
-        }
-        for (; j < a->width; j++) {
-            double part = (double)row_identity(op);
-            for (int64_t i = 0; i < rows; i++)
-                part = row_join_double(op, part, x[i * stride + j]);
-            a->f64[j] = row_join_double(op, a->f64[j], part);
-        }
+/* One row of the accumulators and parts [rows][width]. */
+V_INLINE void f64_parts(const row_op op, double *restrict acc, double *restrict lost,
+                        const double *restrict part, int64_t rows, int64_t width) {
+    for (int64_t r = 0; r < rows; r++, part += width)
+        for (int64_t j = 0; j < width; j++)
+            f64_meet(op, acc + j, lost + j, part[j]);
+}
+
+static void f64_columns(const struct reduce_state *s, const span *a, const void *data) {
+    f64_fold *fold = s->reducer->fold;
+    const int64_t width = a->width, stride = s->spans.inner, n = s->spans.n;
+    const int64_t together = rows_together(s, a);
+    const double *x = data;
+    int64_t rows = 0;
+    for (int64_t r = 0; r < n; r += rows, x += rows * stride) {
+        const int64_t wide = i64_min((n - r) / together, PART_ROWS);
+        const int64_t folded = wide > 0 ? together : 1;
+        rows = wide > 0 ? wide * together : i64_min(n - r, PART_ROWS);
+        memcpy(a->part64, x, (size_t)(folded * width) * sizeof(double));
+        fold(a->part64, x + stride * folded, rows / folded - 1, stride * folded, folded * width);
+        if (fold == f64_sum_of)
+            f64_parts(ROW_SUM, a->f64, a->lost, a->part64, folded, width);
+        else
+            fold(a->f64, a->part64, folded, width, width);
+    }
+}
+
+static void f64_join(const struct reduce_state *s, const span *a) {
+    const int64_t outputs = reduce_outputs(s, a->width);
+    for (int64_t j = 0; j < a->width; j++) /* infinities lose nothing */
+        a->f64[j] += a->lost[j] - a->lost[j] == 0 ? a->lost[j] : 0;
+    for (int64_t j = 0; s->neighbours > 1 && j < outputs; j++) {
+        double *first = a->f64 + j * s->neighbours;
+        s->reducer->fold(first, first + 1, s->neighbours - 1, 1, 1);
+        a->f64[j] = *first;
     }
 }
 
@@ -243,11 +251,6 @@ V_INLINE int64_t int_step(const row_op op, int64_t a, int64_t b) {
     default:
         return (int64_t)((uint64_t)a + (uint64_t)b);
     }
-}
-
-V_INLINE void int_start(const row_op op, const span *a) {
-    for (int64_t j = 0; j < a->width; j++)
-        a->i64[j] = op == ROW_MAX ? INT64_MIN : op == ROW_MIN ? INT64_MAX : op == ROW_PROD;
 }
 
 V_INLINE void int_rows(const row_op op, const taper_dtype dtype, int64_t *restrict acc,
@@ -311,7 +314,8 @@ static taper_status reduce_prepare(const taper_call *call, const struct reducer 
     s->reducer = reducer;
     s->divisor = reducer->mean ? (double)s->count : 1.0;
     work->tasks = axis_tasks(&s->spans);
-    work->scratch_bytes = (size_t)s->spans.tile * sizeof(double) + PART_BYTES;
+    work->scratch_bytes = 2 * (size_t)s->spans.tile * sizeof(double) +
+                          PART_LENGTH * taper_dtype_size((int)reducer->in);
     return TAPER_OK;
 }
 
@@ -322,12 +326,17 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
     const int64_t out_bytes = (int64_t)taper_dtype_size((int)reducer->out);
     const char *x = call->inputs[0].data;
     char *y = call->output->data;
-    span a = {.f64 = scratch, .part = (float *)((double *)scratch + s->spans.tile)};
+    span a = {.f64 = scratch};
+    a.lost = a.f64 + s->spans.tile;
+    a.part64 = a.lost + s->spans.tile;
     for (int64_t i = axis_first(&s->spans, begin); i < axis_last(&s->spans, end); i++) {
         const axis_span at = axis_span_at(&s->spans, i);
         const int64_t offset = span_offset(s, &at);
         a.width = at.width;
-        reducer->start(&a);
+        for (int64_t j = 0; j < at.width; j++)
+            a.any[j] = reducer->identity;
+        for (int64_t j = 0; reducer->fold && j < at.width; j++)
+            a.lost[j] = 0.0;
         for (int64_t t = 0; t < s->reduced.count; t++)
             (s->along_row ? reducer->rows : reducer->columns)(
                 s, &a, x + (offset + loops_offset(&s->reduced, t)) * in_bytes);
@@ -348,22 +357,42 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
         return reduce_run(call, begin, end, scratch);                                              \
     }
 
-#define FLOAT_REDUCER(name, type, dtype, op, mean_, empty_)                                        \
-    static void name##_start(const span *a) { float_start(op, a); }                                \
+#define F32_REDUCER(name, op, mean_, empty_)                                                       \
     static void name##_rows(const struct reduce_state *s, const span *a, const void *x) {          \
-        type##_rows(op, s, a, x);                                                                  \
+        f32_rows(op, s, a, x);                                                                     \
     }                                                                                              \
     static void name##_columns(const struct reduce_state *s, const span *a, const void *x) {       \
-        type##_columns(op, s, a, x);                                                               \
+        f32_columns(op, s, a, x);                                                                  \
     }                                                                                              \
-    static void name##_join(const struct reduce_state *s, const span *a) { float_join(op, s, a); } \
-    static const struct reducer name##_reducer = {dtype,          dtype,        mean_,             \
-                                                  empty_,         name##_start, name##_rows,       \
-                                                  name##_columns, name##_join,  type##_finish};    \
+    static void name##_join(const struct reduce_state *s, const span *a) { f32_join(op, s, a); }   \
+    static const struct reducer name##_reducer = {.in = TAPER_FLOAT32,                             \
+                                                  .out = TAPER_FLOAT32,                            \
+                                                  .mean = mean_,                                   \
+                                                  .empty = empty_,                                 \
+                                                  .identity = {.f64 = FLOAT_IDENTITY(op)},         \
+                                                  .rows = name##_rows,                             \
+                                                  .columns = name##_columns,                       \
+                                                  .join = name##_join,                             \
+                                                  .finish = f32_finish};                           \
+    REDUCE_KERNEL(name)
+
+#define F64_REDUCER(name, op, fold_, mean_, empty_)                                                \
+    static void name##_rows(const struct reduce_state *s, const span *a, const void *x) {          \
+        f64_rows(op, s, a, x);                                                                     \
+    }                                                                                              \
+    static const struct reducer name##_reducer = {.in = TAPER_FLOAT64,                             \
+                                                  .out = TAPER_FLOAT64,                            \
+                                                  .mean = mean_,                                   \
+                                                  .empty = empty_,                                 \
+                                                  .identity = {.f64 = FLOAT_IDENTITY(op)},         \
+                                                  .rows = name##_rows,                             \
+                                                  .columns = f64_columns,                          \
+                                                  .join = f64_join,                                \
+                                                  .finish = f64_finish,                            \
+                                                  .fold = fold_};                                  \
     REDUCE_KERNEL(name)
 
 #define INT_REDUCER(name, op, dtype, empty_)                                                       \
-    static void name##_start(const span *a) { int_start(op, a); }                                  \
     static void name##_rows(const struct reduce_state *s, const span *a, const void *x) {          \
         int_rows(op, dtype, a->i64, x, s->spans.n, a->width);                                      \
     }                                                                                              \
@@ -374,21 +403,31 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
     static void name##_finish(const struct reduce_state *s, const span *a, void *out) {            \
         int_finish(dtype, s, a, out);                                                              \
     }                                                                                              \
-    static const struct reducer name##_reducer = {dtype,          dtype,        false,             \
-                                                  empty_,         name##_start, name##_rows,       \
-                                                  name##_columns, name##_join,  name##_finish};    \
+    static const struct reducer name##_reducer = {.in = dtype,                                     \
+                                                  .out = dtype,                                    \
+                                                  .empty = empty_,                                 \
+                                                  .identity = {.i64 = INT_IDENTITY(op)},           \
+                                                  .rows = name##_rows,                             \
+                                                  .columns = name##_columns,                       \
+                                                  .join = name##_join,                             \
+                                                  .finish = name##_finish};                        \
     REDUCE_KERNEL(name)
 
-FLOAT_REDUCER(f32_sum, f32, TAPER_FLOAT32, ROW_SUM, false, true)
-FLOAT_REDUCER(f32_mean, f32, TAPER_FLOAT32, ROW_SUM, true, true)
-FLOAT_REDUCER(f32_prod, f32, TAPER_FLOAT32, ROW_PROD, false, true)
-FLOAT_REDUCER(f32_amax, f32, TAPER_FLOAT32, ROW_MAX, false, false)
-FLOAT_REDUCER(f32_amin, f32, TAPER_FLOAT32, ROW_MIN, false, false)
-FLOAT_REDUCER(f64_sum, f64, TAPER_FLOAT64, ROW_SUM, false, true)
-FLOAT_REDUCER(f64_mean, f64, TAPER_FLOAT64, ROW_SUM, true, true)
-FLOAT_REDUCER(f64_prod, f64, TAPER_FLOAT64, ROW_PROD, false, true)
-FLOAT_REDUCER(f64_amax, f64, TAPER_FLOAT64, ROW_MAX, false, false)
-FLOAT_REDUCER(f64_amin, f64, TAPER_FLOAT64, ROW_MIN, false, false)
+#define FLOAT_IDENTITY(op)                                                                         \
+    ((op) == ROW_MAX ? -INFINITY : (op) == ROW_MIN ? INFINITY : (op) == ROW_PROD)
+#define INT_IDENTITY(op)                                                                           \
+    ((op) == ROW_MAX ? INT64_MIN : (op) == ROW_MIN ? INT64_MAX : (op) == ROW_PROD)
+
+F32_REDUCER(f32_sum, ROW_SUM, false, true)
+F32_REDUCER(f32_mean, ROW_SUM, true, true)
+F32_REDUCER(f32_prod, ROW_PROD, false, true)
+F32_REDUCER(f32_amax, ROW_MAX, false, false)
+F32_REDUCER(f32_amin, ROW_MIN, false, false)
+F64_REDUCER(f64_sum, ROW_SUM, f64_sum_of, false, true)
+F64_REDUCER(f64_mean, ROW_SUM, f64_sum_of, true, true)
+F64_REDUCER(f64_prod, ROW_PROD, f64_product_of, false, true)
+F64_REDUCER(f64_amax, ROW_MAX, f64_larger_of, false, false)
+F64_REDUCER(f64_amin, ROW_MIN, f64_smaller_of, false, false)
 INT_REDUCER(i64_sum, ROW_SUM, TAPER_INT64, true)
 INT_REDUCER(i64_prod, ROW_PROD, TAPER_INT64, true)
 INT_REDUCER(i64_amax, ROW_MAX, TAPER_INT64, false)

@@ -45,14 +45,14 @@ static taper_status f32_var_run(const taper_call *call, int64_t begin, int64_t e
     const double count = (double)s->count;
     float *part = (float *)((double *)scratch + 2 * tile);
     span first = {.f64 = scratch, .part = part};
-    span second = {.f64 = first.f64 + tile, .part = part + (PART + V_LEN)};
-    float *center = part + 2 * (PART + V_LEN);
+    span second = {.f64 = first.f64 + tile, .part = part + PART_LENGTH};
+    float *center = part + 2 * PART_LENGTH;
     for (int64_t i = axis_first(&s->spans, begin); i < axis_last(&s->spans, end); i++) {
         const axis_span at = axis_span_at(&s->spans, i);
         const float *x = (const float *)call->inputs[0].data + span_offset(s, &at);
         float *y = (float *)call->output->data + span_output(s, &at);
         first.width = second.width = at.width;
-        float_start(ROW_SUM, &first);
+        memset(first.f64, 0, (size_t)at.width * sizeof(double));
         for (int64_t t = 0; t < s->reduced.count; t++)
             (s->along_row ? f32_sum_rows : f32_sum_columns)(s, &first,
                                                             x + loops_offset(&s->reduced, t));
@@ -63,8 +63,8 @@ static taper_status f32_var_run(const taper_call *call, int64_t begin, int64_t e
         for (int64_t j = at.width - 1; s->neighbours > 1 && j > 0; j--) /* to each column */
             center[j] = center[j / s->neighbours];
 
-        float_start(ROW_SUM, &first);
-        float_start(ROW_SUM, &second);
+        memset(first.f64, 0, (size_t)at.width * sizeof(double));
+        memset(second.f64, 0, (size_t)at.width * sizeof(double));
         for (int64_t t = 0; t < s->reduced.count; t++) {
             const float *p = x + loops_offset(&s->reduced, t);
             for (int64_t j = 0; s->along_row && j < at.width; j++) {

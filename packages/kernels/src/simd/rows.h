@@ -8,6 +8,7 @@
 #define TAPER_SIMD_ROWS_H
 
 #include <math.h>
+#include <string.h>
 
 #include "simd/simd.h"
 
@@ -59,14 +60,16 @@ V_INLINE vf row_step(const row_op op, vf acc, vf x) {
 V_INLINE vf row_join(const row_op op, vf a, vf b) {
     return op == ROW_SUM_SQUARES ? v_add(a, b) : row_step(op, a, b);
 }
+/* Extrema in a form that compilers vectorise. */
 V_INLINE double row_join_double(const row_op op, double a, double b) {
+    const double larger = b > a ? b : a, smaller = b < a ? b : a;
     switch (op) {
     case ROW_PROD:
         return a * b;
     case ROW_MAX:
-        return a > b || a != a ? a : b;
+        return b != b ? b : larger;
     case ROW_MIN:
-        return a < b || a != a ? a : b;
+        return b != b ? b : smaller;
     case ROW_MAX_NUMBER:
         return b > a ? b : a;
     default:
@@ -119,6 +122,72 @@ V_INLINE double row_fold(const row_op op, const float *x, int64_t n) {
         total = row_join_double(op, total,
                                 row_fold_block(op, x + i, n - i < ROW_BLOCK ? n - i : ROW_BLOCK));
     return total;
+}
+
+/* ---- float64 ---- */
+
+/* A vector of as many bytes as vf has, and its mask. */
+enum { VD_LEN = V_LEN / 2 };
+typedef double vd __attribute__((vector_size(VD_LEN * sizeof(double))));
+typedef int64_t vd_bits __attribute__((vector_size(VD_LEN * sizeof(double))));
+
+V_INLINE vd vd_load(const double *p) {
+    vd a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+V_INLINE vd vd_select(vd_bits mask, vd a, vd b) {
+    return (vd)((mask & (vd_bits)a) | (~mask & (vd_bits)b));
+}
+
+/* As row_join_double. */
+V_INLINE vd row_step_double(const row_op op, vd a, vd b) {
+    switch (op) {
+    case ROW_PROD:
+        return a * b;
+    case ROW_MAX:
+        return vd_select((vd_bits)(b > a) | (vd_bits)(b != b), b, a);
+    case ROW_MIN:
+        return vd_select((vd_bits)(b < a) | (vd_bits)(b != b), b, a);
+    default:
+        return a + b;
+    }
+}
+
+/* total with n elements one by one. NaN is looked for beside the extrema: as a part of each it
+ * would be most of the time to the next. */
+V_INLINE double row_fold_few_double(const row_op op, double total, const double *x, int64_t n) {
+    const bool extreme = op == ROW_MAX || op == ROW_MIN;
+    bool nan = total != total;
+    for (int64_t i = 0; i < n; i++) {
+        nan |= x[i] != x[i];
+        total = !extreme                                        ? row_join_double(op, total, x[i])
+                : (op == ROW_MAX ? x[i] > total : x[i] < total) ? x[i]
+                                                                : total;
+    }
+    return extreme && nan ? (double)NAN : total;
+}
+
+/* n <= ROW_BLOCK keeps sums short; not of ROW_MAX_NUMBER, nor of squares. */
+V_INLINE double row_fold_block_double(const row_op op, const double *x, int64_t n) {
+    double total = (double)row_identity(op);
+    int64_t i = 0;
+    if (n >= 8) { /* fewer are not worth a vector and the fold of its lanes */
+        const vd identity = total - (vd){0};
+        vd acc[ROW_CHAINS] = {identity, identity, identity, identity};
+        for (; i + ROW_CHAINS * VD_LEN <= n; i += ROW_CHAINS * VD_LEN)
+#pragma GCC unroll 16
+            for (int c = 0; c < ROW_CHAINS; c++)
+                acc[c] = row_step_double(op, acc[c], vd_load(x + i + c * VD_LEN));
+        for (; i + VD_LEN <= n; i += VD_LEN)
+            acc[0] = row_step_double(op, acc[0], vd_load(x + i));
+        acc[0] = row_step_double(op, row_step_double(op, acc[0], acc[1]),
+                                 row_step_double(op, acc[2], acc[3]));
+        double lane[VD_LEN];
+        memcpy(lane, &acc[0], sizeof lane);
+        total = row_fold_few_double(op, total, lane, VD_LEN);
+    }
+    return row_fold_few_double(op, total, x + i, n - i);
 }
 
 /* Sums of d and of d * d over d = x - center. With center near the mean the first corrects both the

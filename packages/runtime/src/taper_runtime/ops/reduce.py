@@ -1,4 +1,4 @@
-"""Reductions. Floats are summed and multiplied in float64 and rounded once."""
+"""Reductions. Floats are summed and multiplied in float64; float32 is rounded once."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def _reduction_samples(
                 x = _values(rng, shape, dtype)
                 yield Sample([x], {"axes": axes}, dtype in native)
                 yield Sample([x], {"axes": axes, "keepdim": True}, dtype in native)
-        if dtype == "float32":
+        if dtype in FLOATS:
             for axes in ((0,), (1,)):
-                yield Sample([np.array(_SPECIAL, np.float32)], {"axes": axes})
+                yield Sample([np.array(_SPECIAL, dtype)], {"axes": axes}, dtype in native)
 
 
 def _samples_var() -> Iterator[Sample]:
@@ -217,12 +217,12 @@ def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
     )
 
 
-_SUMMED = ("float32", "float64", "int64")
-_COMPARED = ("float32", "float64", "int64", "int32", "bool")
+_SUMMED = (*FLOATS, "int64")
+_COMPARED = (*FLOATS, "int64", "int32", "bool")
 
 OPS = (
     _define("SUM", "Sum", np.sum, REALS, _SUMMED),
-    _define("MEAN", "Mean, NaN of nothing,", _mean, FLOATS, ("float32", "float64")),
+    _define("MEAN", "Mean, NaN of nothing,", _mean, FLOATS, FLOATS),
     _define("PROD", "Product", np.prod, REALS, _SUMMED),
     _define(
         "AMAX",
