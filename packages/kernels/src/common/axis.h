@@ -25,7 +25,7 @@ typedef struct axis_spans {
 } axis_spans;
 
 /* The spans that tiles of this many columns make. */
-TENSOR_INLINE axis_spans axis_tiled(int64_t outer, int64_t n, int64_t inner, int64_t tile) {
+TENSOR_NOINLINE axis_spans axis_tiled(int64_t outer, int64_t n, int64_t inner, int64_t tile) {
     tile = i64_max(1, i64_min(tile, i64_min(inner, AXIS_MAX_TILE)));
     return (axis_spans){.outer = outer,
                         .n = n,
@@ -38,7 +38,7 @@ TENSOR_INLINE axis_spans axis_tiled(int64_t outer, int64_t n, int64_t inner, int
 /* Tiles are wide, for long runs of memory, unless that leaves threads without work; and of at most
  * span_limit elements (but AXIS_MIN_TILE columns), for a kernel that passes over a span more than
  * once. */
-TENSOR_INLINE axis_spans axis_split(int64_t outer, int64_t n, int64_t inner, int64_t span_limit) {
+TENSOR_NOINLINE axis_spans axis_split(int64_t outer, int64_t n, int64_t inner, int64_t span_limit) {
     const int64_t widest = span_limit / i64_max(n, 1) / AXIS_LINE * AXIS_LINE;
     int64_t tile = i64_max(AXIS_MIN_TILE, i64_min(widest, AXIS_MAX_TILE));
     while (tile > AXIS_MIN_TILE && outer * i64_ceil_div(inner, tile) < TASK_PARTS &&

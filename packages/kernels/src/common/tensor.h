@@ -5,6 +5,8 @@
 #include "taper/kernels.h"
 
 #define TENSOR_INLINE static inline __attribute__((unused))
+/* The same for what prepare() alone asks, where a call costs nothing and copies are large. */
+#define TENSOR_NOINLINE static __attribute__((noinline, unused))
 
 /* Elements in dimensions [first, last). */
 TENSOR_INLINE int64_t tensor_count(const taper_tensor *t, int64_t first, int64_t last) {
@@ -17,7 +19,7 @@ TENSOR_INLINE int64_t tensor_count(const taper_tensor *t, int64_t first, int64_t
 TENSOR_INLINE int64_t tensor_numel(const taper_tensor *t) { return tensor_count(t, 0, t->rank); }
 
 /* Row-major without gaps; the strides of dimensions of size 1 are free, and all are when empty. */
-TENSOR_INLINE bool tensor_is_contiguous(const taper_tensor *t) {
+TENSOR_NOINLINE bool tensor_is_contiguous(const taper_tensor *t) {
     int64_t expected = 1;
     for (int64_t d = t->rank - 1; d >= 0; d--) {
         if (t->shape[d] != 1 && t->strides[d] != expected && tensor_numel(t) != 0)
@@ -28,7 +30,7 @@ TENSOR_INLINE bool tensor_is_contiguous(const taper_tensor *t) {
 }
 
 /* A contiguous tensor of this dtype and number of elements. */
-TENSOR_INLINE bool tensor_is(const taper_tensor *t, taper_dtype dtype, int64_t numel) {
+TENSOR_NOINLINE bool tensor_is(const taper_tensor *t, taper_dtype dtype, int64_t numel) {
     return t->dtype == (int32_t)dtype && tensor_numel(t) == numel && tensor_is_contiguous(t);
 }
 

@@ -12,7 +12,7 @@ typedef struct window_dim {
 } window_dim;
 
 /* False unless there are count values, each in [low, 2^31): positions then fit in 64 bits. */
-TENSOR_INLINE bool window_ints(const taper_ints *ints, int64_t count, int64_t low) {
+TENSOR_NOINLINE bool window_ints(const taper_ints *ints, int64_t count, int64_t low) {
     if (ints->count != count)
         return false;
     for (int64_t i = 0; i < count; i++)
@@ -27,10 +27,10 @@ TENSOR_INLINE bool window_ints(const taper_ints *ints, int64_t count, int64_t lo
  * contiguous float32 tensors of that rank and equal batches. dilation NULL: 1 throughout. padding
  * may be as low as least_padding.
  */
-TENSOR_INLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tensor *x,
-                               const taper_tensor *output, const taper_ints *kernel,
-                               const taper_ints *stride, const taper_ints *padding,
-                               int64_t least_padding, const taper_ints *dilation) {
+TENSOR_NOINLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tensor *x,
+                                 const taper_tensor *output, const taper_ints *kernel,
+                                 const taper_ints *stride, const taper_ints *padding,
+                                 int64_t least_padding, const taper_ints *dilation) {
     const int64_t n = kernel->count;
     if (n < 1 || n > WINDOW_DIMS || x->rank != n + 2 || output->rank != n + 2 ||
         !window_ints(kernel, n, 1) || !window_ints(stride, n, 1) ||
@@ -54,7 +54,7 @@ TENSOR_INLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tensor 
 }
 
 /* Whether the output has as many windows as fit. padding: as in window_dims. */
-TENSOR_INLINE bool windows_fit(const window_dim dims[WINDOW_DIMS], const taper_ints *padding) {
+TENSOR_NOINLINE bool windows_fit(const window_dim dims[WINDOW_DIMS], const taper_ints *padding) {
     const int64_t missing = WINDOW_DIMS - padding->count / 2;
     for (int64_t d = 0; d < WINDOW_DIMS; d++) {
         const window_dim *w = &dims[d];
