@@ -18,6 +18,7 @@ typedef struct layer {
     int64_t padding[2 * DIMS], counted[2 * DIMS];
     int64_t divisor;
     bool max;
+    taper_dtype dtype; /* float32 where it is not given */
     size_t misalign;
 } layer;
 
@@ -29,6 +30,28 @@ typedef struct tensors {
 } tensors;
 
 static int64_t or_one(int64_t n) { return n == 0 ? 1 : n; }
+
+/* Whole numbers are exact in double. */
+static void fill(void *data, taper_dtype dtype, int64_t i) {
+    if (dtype == TAPER_FLOAT64)
+        ((double *)data)[i] = check_int(0, 50) == 0 ? NAN : (double)check_uniform(-1, 1) / 3;
+    else if (dtype == TAPER_INT64)
+        ((int64_t *)data)[i] = check_int(-(INT64_C(1) << 53), INT64_C(1) << 53);
+    else if (dtype == TAPER_INT32)
+        ((int32_t *)data)[i] = (int32_t)check_int(INT32_MIN, INT32_MAX);
+    else if (dtype == TAPER_UINT8)
+        ((uint8_t *)data)[i] = (uint8_t)check_int(0, 255);
+    else
+        ((float *)data)[i] = check_uniform(-1, 1);
+}
+
+static double element_of(const taper_tensor *t, int64_t i) {
+    return t->dtype == TAPER_FLOAT64 ? ((const double *)t->data)[i]
+           : t->dtype == TAPER_INT64 ? (double)((const int64_t *)t->data)[i]
+           : t->dtype == TAPER_INT32 ? (double)((const int32_t *)t->data)[i]
+           : t->dtype == TAPER_UINT8 ? (double)((const uint8_t *)t->data)[i]
+                                     : (double)((const float *)t->data)[i];
+}
 
 /* Into t, whose attrs point into it. */
 static void make(tensors *t, const layer *given) {
@@ -45,11 +68,13 @@ static void make(tensors *t, const layer *given) {
         y[1 + d] = (l->size[d] + padding - reach) / l->stride[d] + 1;
     }
     x[l->dims + 1] = y[l->dims + 1] = l->channels;
-    t->x = check_tensor(NULL, TAPER_FLOAT32, l->dims + 2, x);
-    t->y = check_tensor(NULL, TAPER_FLOAT32, l->dims + 2, y);
-    t->x.data = check_alloc((size_t)check_numel(&t->x) * sizeof(float), l->misalign);
-    t->y.data = check_alloc((size_t)check_numel(&t->y) * sizeof(float), l->misalign);
-    check_fill_uniform(t->x.data, check_numel(&t->x), -1, 1);
+    const size_t element = taper_dtype_size(l->dtype);
+    t->x = check_tensor(NULL, l->dtype, l->dims + 2, x);
+    t->y = check_tensor(NULL, l->dtype, l->dims + 2, y);
+    t->x.data = check_alloc((size_t)check_numel(&t->x) * element, l->misalign);
+    t->y.data = check_alloc((size_t)check_numel(&t->y) * element, l->misalign);
+    for (int64_t i = 0; i < check_numel(&t->x); i++)
+        fill(t->x.data, l->dtype, i);
     t->max = (struct max_pool_attrs){.kernel = {l->kernel, l->dims},
                                      .stride = {l->stride, l->dims},
                                      .padding = {l->padding, 2 * l->dims},
@@ -103,7 +128,7 @@ static double reference(const tensors *t, int64_t image, const int64_t *out, int
         count += counted;
         if (!inside)
             continue;
-        const double x = ((const float *)t->x.data)[index * l->channels + c];
+        const double x = element_of(&t->x, index * l->channels + c);
         if (l->max)
             result = isnan(x) || isnan(result) ? NAN : fmax(x, result);
         else
@@ -124,9 +149,9 @@ static void compare(const tensors *t) {
             out[d] = rest % t->y.shape[1 + d];
         double size;
         const double want = reference(t, rest, out, i % l->channels, &size);
-        const float got = ((const float *)t->y.data)[i];
+        const double got = element_of(&t->y, i);
         const bool ok = isnan(want)             ? isnan(got)
-                        : l->max || isinf(want) ? got == (float)want
+                        : l->max || isinf(want) ? got == want
                                                 : fabs(got - want) <= 0x1p-24 * 16 * size + 1e-45;
         CHECK(ok, "%s: element %lld of %lld: got %.9g, want %.9g", op_of(t), (long long)i,
               (long long)numel, got, want);
@@ -198,6 +223,30 @@ static void drawn(void) {
             l.size[d] = (least < 1 ? 1 : least) + check_int(0, 6);
         }
         check_ways(l);
+    }
+}
+
+/* MAX_POOL of what is not float32. */
+static void other_dtypes(void) {
+    static const taper_dtype dtypes[] = {TAPER_FLOAT64, TAPER_INT64, TAPER_INT32, TAPER_UINT8};
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        for (int64_t channels = 1; channels <= 70; channels += channels < 20 ? 1 : 25)
+            for (int64_t kernel = 1; kernel <= 3; kernel++) {
+                layer l = square(9, channels, kernel, 1 + channels % 3, kernel / 2);
+                l.batch = 2;
+                l.max = true;
+                l.dtype = dtypes[i];
+                l.dilation[0] = 2;
+                check_layer(&l);
+            }
+        layer l = square(40, 70, 7, 7, 0); /* as large as those that are streamed */
+        l.max = true;
+        l.dtype = dtypes[i];
+        tensors t;
+        make(&t, &l);
+        check_threads(op_of(&t), NULL, &t.x, 1, &t.y, attrs_of(&t));
+        compare(&t);
+        release(&t);
     }
 }
 
@@ -401,6 +450,7 @@ int main(int argc, char **argv) {
         {"every_channel_tail", every_channel_tail},
         {"kernels_and_strides", kernels_and_strides},
         {"drawn", drawn},
+        {"other_dtypes", other_dtypes},
         {"streamed", streamed},
         {"adaptive", adaptive},
         {"adaptive_unsupported", adaptive_unsupported},

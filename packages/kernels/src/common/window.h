@@ -24,19 +24,20 @@ TENSOR_NOINLINE bool window_ints(const taper_ints *ints, int64_t count, int64_t 
 /*
  * The spatial dims of x, of which a node may have fewer than three: those it lacks come first, with
  * one element. False unless the attrs are in range, count spatial dims each, and x and output are
- * contiguous float32 tensors of that rank and equal batches. dilation NULL: 1 throughout. padding
- * may be as low as least_padding.
+ * contiguous tensors of the dtype, of that rank and equal batches. dilation NULL: 1 throughout.
+ * padding may be as low as least_padding.
  */
 TENSOR_NOINLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tensor *x,
-                                 const taper_tensor *output, const taper_ints *kernel,
-                                 const taper_ints *stride, const taper_ints *padding,
-                                 int64_t least_padding, const taper_ints *dilation) {
+                                 const taper_tensor *output, taper_dtype dtype,
+                                 const taper_ints *kernel, const taper_ints *stride,
+                                 const taper_ints *padding, int64_t least_padding,
+                                 const taper_ints *dilation) {
     const int64_t n = kernel->count;
     if (n < 1 || n > WINDOW_DIMS || x->rank != n + 2 || output->rank != n + 2 ||
         !window_ints(kernel, n, 1) || !window_ints(stride, n, 1) ||
         !window_ints(padding, 2 * n, least_padding) || (dilation && !window_ints(dilation, n, 1)) ||
-        !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
-        !tensor_is(output, TAPER_FLOAT32, tensor_numel(output)) || x->shape[0] != output->shape[0])
+        !tensor_is(x, dtype, tensor_numel(x)) || !tensor_is(output, dtype, tensor_numel(output)) ||
+        x->shape[0] != output->shape[0])
         return false;
     for (int64_t d = 0; d < WINDOW_DIMS; d++) {
         const int64_t i = d - (WINDOW_DIMS - n);

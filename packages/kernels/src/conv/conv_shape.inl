@@ -68,8 +68,8 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
     *s = (conv_shape){.transposed = transposed, .packed = weight->format == TAPER_GROUPED_PANELS};
     if (weight->format != TAPER_PLAIN && !(s->packed && weight->shape[0] == attrs->groups))
         return false;
-    if (!window_dims(s->dims, x, output, &attrs->kernel, &attrs->stride, &attrs->padding,
-                     transposed ? -INT32_MAX : 0, &attrs->dilation))
+    if (!window_dims(s->dims, x, output, TAPER_FLOAT32, &attrs->kernel, &attrs->stride,
+                     &attrs->padding, transposed ? -INT32_MAX : 0, &attrs->dilation))
         return false;
     s->batch = x->shape[0];
     s->channels = x->shape[x->rank - 1];

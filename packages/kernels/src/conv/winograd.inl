@@ -49,8 +49,8 @@ static bool winograd_shape_of(struct winograd_state *s, const taper_call *call, 
         call->inputs[1].format != (tile == 2 ? TAPER_WINOGRAD_2 : TAPER_WINOGRAD_4))
         return false;
     const taper_tensor *x = &call->inputs[0], *output = call->output;
-    if (!window_dims(s->dims, x, output, &attrs->kernel, &attrs->stride, &attrs->padding, 0,
-                     &attrs->dilation) ||
+    if (!window_dims(s->dims, x, output, TAPER_FLOAT32, &attrs->kernel, &attrs->stride,
+                     &attrs->padding, 0, &attrs->dilation) ||
         attrs->kernel.count != 2 || !windows_fit(s->dims, &attrs->padding))
         return false;
     for (int32_t d = WINDOW_DIMS - 2; d < WINDOW_DIMS; d++)

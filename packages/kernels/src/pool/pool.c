@@ -1,9 +1,9 @@
 /*
- * MAX_POOL and AVG_POOL, sliding and adaptive, in float32, channels last. Vectors run over
- * channels, several side by side while the taps of a window go by; taps outside of x are left out.
- * Sums are kept by row of a window, then added up. Large windows of many channels that do not
- * overlap are read in the order of memory instead, all channels of a tap at once, the results so
- * far in scratch.
+ * MAX_POOL and AVG_POOL, sliding and adaptive, channels last, in float32; MAX_POOL also in float64
+ * and integers, as plain loops. Vectors run over channels, several side by side while the taps of a
+ * window go by; taps outside of x are left out. Sums are kept by row of a window, then added up.
+ * Large windows of many channels that do not overlap are read in the order of memory instead, all
+ * channels of a tap at once, the results so far in scratch.
  */
 #include <math.h>
 
@@ -28,7 +28,13 @@ enum {
     POOL_MAX_COST = 1000000, /* of a pixel: far above a task's, and no overflow */
 };
 
+struct pool_window;
+
+/* The results of a window, for all channels. */
+typedef void pool_plain(const struct pool_window *w, void *y, int64_t channels);
+
 struct pool_state {
+    pool_plain *plain; /* of the dtype; not of float32 */
     window_dim dims[WINDOW_DIMS];
     int64_t channels;
     int64_t counted[2 * WINDOW_DIMS]; /* of each padding; AVG_POOL */
@@ -40,7 +46,7 @@ struct pool_state {
 
 /* The part of a window that lies in x. */
 typedef struct pool_window {
-    const float *x; /* first tap, first channel */
+    const void *x; /* first tap, first channel */
     int64_t taps[WINDOW_DIMS];
     int64_t steps[WINDOW_DIMS]; /* from tap to tap, in elements */
     float divisor;
@@ -59,13 +65,13 @@ static void pool_split(struct pool_state *state, const taper_tensor *y, double t
     work->scratch_bytes = state->streamed ? 2 * (size_t)state->channels * sizeof(float) : 0;
 }
 
-static taper_status pool_prepare(const taper_call *call, taper_work *work, const taper_ints *kernel,
-                                 const taper_ints *stride, const taper_ints *padding,
-                                 const taper_ints *dilation) {
+static taper_status pool_prepare(const taper_call *call, taper_work *work, taper_dtype dtype,
+                                 const taper_ints *kernel, const taper_ints *stride,
+                                 const taper_ints *padding, const taper_ints *dilation) {
     struct pool_state *state = call->state;
     state->adaptive = false;
-    if (call->n_inputs != 1 || !window_dims(state->dims, &call->inputs[0], call->output, kernel,
-                                            stride, padding, 0, dilation))
+    if (call->n_inputs != 1 || !window_dims(state->dims, &call->inputs[0], call->output, dtype,
+                                            kernel, stride, padding, 0, dilation))
         return TAPER_UNSUPPORTED;
     const taper_tensor *x = &call->inputs[0], *y = call->output;
     state->channels = x->shape[x->rank - 1];
@@ -83,7 +89,7 @@ static taper_status pool_prepare(const taper_call *call, taper_work *work, const
 
 static taper_status f32_max_pool_prepare(const taper_call *call, taper_work *work) {
     const struct max_pool_attrs *attrs = call->attrs;
-    return pool_prepare(call, work, &attrs->kernel, &attrs->stride, &attrs->padding,
+    return pool_prepare(call, work, TAPER_FLOAT32, &attrs->kernel, &attrs->stride, &attrs->padding,
                         &attrs->dilation);
 }
 
@@ -99,7 +105,8 @@ static taper_status f32_avg_pool_prepare(const taper_call *call, taper_work *wor
         state->counted[i] = i < missing ? 0 : attrs->counted.data[i - missing];
     }
     state->divisor = attrs->divisor;
-    return pool_prepare(call, work, &attrs->kernel, &attrs->stride, &attrs->padding, NULL);
+    return pool_prepare(call, work, TAPER_FLOAT32, &attrs->kernel, &attrs->stride, &attrs->padding,
+                        NULL);
 }
 
 /* Dims that x lacks come first, with one element, as in window_dims. */
@@ -132,6 +139,45 @@ static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
     return TAPER_OK;
 }
 
+/* The largest of a window, NaN if there is one. */
+#define POOL_PLAIN(name, T, lowest)                                                                \
+    static void name(const struct pool_window *w, void *out, int64_t channels) {                   \
+        T *restrict y = out;                                                                       \
+        for (int64_t c = 0; c < channels; c++)                                                     \
+            y[c] = lowest;                                                                         \
+        for (int64_t i = 0; i < w->taps[0]; i++)                                                   \
+            for (int64_t j = 0; j < w->taps[1]; j++)                                               \
+                for (int64_t k = 0; k < w->taps[2]; k++) {                                         \
+                    const T *x =                                                                   \
+                        (const T *)w->x + i * w->steps[0] + j * w->steps[1] + k * w->steps[2];     \
+                    for (int64_t c = 0; c < channels; c++) {                                       \
+                        const T larger = x[c] > y[c] ? x[c] : y[c];                                \
+                        y[c] = x[c] != x[c] ? x[c] : larger;                                       \
+                    }                                                                              \
+                }                                                                                  \
+    }
+POOL_PLAIN(f64_plain, double, -INFINITY)
+POOL_PLAIN(i64_plain, int64_t, INT64_MIN)
+POOL_PLAIN(i32_plain, int32_t, INT32_MIN)
+POOL_PLAIN(u8_plain, uint8_t, 0)
+
+static taper_status plain_max_pool_prepare(const taper_call *call, taper_work *work) {
+    const struct max_pool_attrs *attrs = call->attrs;
+    const taper_dtype dtype = (taper_dtype)call->output->dtype;
+    struct pool_state *state = call->state;
+    state->plain = dtype == TAPER_FLOAT64 ? f64_plain
+                   : dtype == TAPER_INT64 ? i64_plain
+                   : dtype == TAPER_INT32 ? i32_plain
+                   : dtype == TAPER_UINT8 ? u8_plain
+                                          : NULL;
+    if (!state->plain)
+        return TAPER_UNSUPPORTED;
+    const taper_status status = pool_prepare(call, work, dtype, &attrs->kernel, &attrs->stride,
+                                             &attrs->padding, &attrs->dilation);
+    work->scratch_bytes = 0;
+    return status;
+}
+
 #define f32_adaptive_max_pool_prepare adaptive_prepare
 #define f32_adaptive_avg_pool_prepare adaptive_prepare
 
@@ -147,7 +193,7 @@ V_INLINE void pool_vectors(const bool max, const pool_window *w, float *y, int64
         total[v] = none;
     for (int64_t i = 0; i < w->taps[0]; i++)
         for (int64_t j = 0; j < w->taps[1]; j++) {
-            const float *x = w->x + i * w->steps[0] + j * w->steps[1] + c;
+            const float *x = (const float *)w->x + i * w->steps[0] + j * w->steps[1] + c;
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
                 row[v] = max ? total[v] : none;
@@ -212,7 +258,7 @@ V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int6
         total[c] = none;
     for (int64_t i = 0; i < w->taps[0]; i++)
         for (int64_t j = 0; j < w->taps[1]; j++) {
-            const float *x = w->x + i * w->steps[0] + j * w->steps[1];
+            const float *x = (const float *)w->x + i * w->steps[0] + j * w->steps[1];
             float *to = max ? total : row;
             int64_t k = 0;
             for (int64_t c = 0; !max && c < channels; c++)
@@ -257,19 +303,22 @@ V_INLINE pool_side pool_side_at(const bool max, const struct pool_state *state, 
     return (pool_side){at + tap * w->dilation, taps, max ? 0 : pool_count(state, d, at)};
 }
 
-V_INLINE void pool_pixels(const bool max, const taper_call *call, int64_t begin, int64_t end,
-                          float *scratch) {
+/* plain: in the dtype of the output, else in float32. */
+V_INLINE void pool_pixels(const bool max, const bool plain, const taper_call *call, int64_t begin,
+                          int64_t end, float *scratch) {
     const struct pool_state *state = call->state;
     const window_dim *d = &state->dims[0], *h = &state->dims[1], *w = &state->dims[2];
     const int64_t pixel = state->channels, line = w->in * pixel, slice = h->in * line;
     const int64_t last = i64_min(end * state->pixels_per_task, state->pixels);
-    const float *x = call->inputs[0].data;
-    float *y = call->output->data;
+    const int64_t size =
+        plain ? (int64_t)taper_dtype_size(call->output->dtype) : (int64_t)sizeof(float);
+    const char *x = call->inputs[0].data;
+    char *y = (char *)call->output->data + begin * state->pixels_per_task * pixel * size;
     pool_window window = {.steps = {d->dilation * slice, h->dilation * line, w->dilation * pixel}};
-    const float *from = x;
+    const char *from = x;
     int64_t count = 0;
     bool inside = false; /* a row of the output */
-    for (int64_t p = begin * state->pixels_per_task; p < last; p++) {
+    for (int64_t p = begin * state->pixels_per_task; p < last; p++, y += pixel * size) {
         const int64_t o = p % w->out, r = p / w->out;
         if (o == 0 || !inside) {
             const int64_t image = r / (d->out * h->out);
@@ -277,32 +326,41 @@ V_INLINE void pool_pixels(const bool max, const taper_call *call, int64_t begin,
             const pool_side v = pool_side_at(max, state, 1, r % h->out);
             window.taps[0] = z.taps;
             window.taps[1] = v.taps;
-            from = x + (image * d->in + z.first) * slice + v.first * line;
+            from = x + ((image * d->in + z.first) * slice + v.first * line) * size;
             count = z.count * v.count;
             inside = true;
         }
         const pool_side u = pool_side_at(max, state, 2, o);
         window.taps[2] = u.taps;
-        window.x = from + u.first * pixel;
+        window.x = from + u.first * pixel * size;
         window.divisor = (float)(state->divisor ? state->divisor : count * u.count);
-        if (scratch)
-            pool_streamed(max, &window, y + p * pixel, pixel, scratch, scratch + pixel);
+        if (plain)
+            state->plain(&window, y, pixel);
+        else if (scratch)
+            pool_streamed(max, &window, (float *)(void *)y, pixel, scratch, scratch + pixel);
         else
-            pool_pixel(max, &window, y + p * pixel, pixel);
+            pool_pixel(max, &window, (float *)(void *)y, pixel);
     }
 }
 
 static taper_status f32_max_pool_run(const taper_call *call, int64_t begin, int64_t end,
                                      void *scratch) {
     const struct pool_state *state = call->state;
-    pool_pixels(true, call, begin, end, state->streamed ? scratch : NULL);
+    pool_pixels(true, false, call, begin, end, state->streamed ? scratch : NULL);
+    return TAPER_OK;
+}
+
+static taper_status plain_max_pool_run(const taper_call *call, int64_t begin, int64_t end,
+                                       void *scratch) {
+    (void)scratch;
+    pool_pixels(true, true, call, begin, end, NULL);
     return TAPER_OK;
 }
 
 static taper_status f32_avg_pool_run(const taper_call *call, int64_t begin, int64_t end,
                                      void *scratch) {
     const struct pool_state *state = call->state;
-    pool_pixels(false, call, begin, end, state->streamed ? scratch : NULL);
+    pool_pixels(false, false, call, begin, end, state->streamed ? scratch : NULL);
     return TAPER_OK;
 }
 

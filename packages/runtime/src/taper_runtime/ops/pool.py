@@ -155,8 +155,13 @@ def _samples_max() -> Iterator[Sample]:
         yield Sample([x], attrs | {"dilation": ones})
     x = np.arange(2 * 9 * 8 * 3).reshape(2, 9, 8, 3) * 37 % 101
     dilated = {"kernel": [3, 2], "stride": [1, 2], "padding": [1, 1, 0, 1], "dilation": [2, 3]}
-    yield Sample([x.astype(np.float32)], dilated)
-    yield Sample([x - 200], dilated, native=False)
+    for dtype in REALS:
+        offset = 0 if dtype == "uint8" else -50
+        native = dtype in ("float32", "float64", "int64", "int32", "uint8")
+        yield Sample([np.asarray(x + offset, dtype)], dilated, native)
+    x = np.array([[[-np.inf], [2.0], [np.nan], [0.5], [-np.inf], [-np.inf]]])
+    attrs = {"kernel": [2], "stride": [1], "padding": [1, 0], "dilation": [1]}
+    yield Sample([x], attrs)
 
 
 def _samples_avg() -> Iterator[Sample]:
