@@ -58,6 +58,16 @@ def test_results_are_torchs(dtype):
 
 
 @FLOATS_16_BIT
+@pytest.mark.parametrize("target", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+def test_kernels_alone_make_integers_of_halves(dtype, target):
+    x = torch.tensor([0.0, -0.0, 6e-8, 0.9, 1.5, 100.0, 255.0]).to(dtype)
+    plan = taper_frontend.export(Function(lambda tensor: tensor.to(target)), (x,))
+    session = taper_runtime.InferenceSession(plan, strict_native())
+    (got,) = session.run(None, {plan.inputs[0]: to_numpy(x)})
+    torch.testing.assert_close(torch.from_numpy(got.copy()), x.to(target))
+
+
+@FLOATS_16_BIT
 def test_an_op_is_rounded_once(dtype):
     """A handler of several steps keeps float32 between them."""
     graph = lower_model(lambda x: F.softplus(x, 2.0), torch.randn(4).to(dtype)).graph
