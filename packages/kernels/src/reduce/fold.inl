@@ -314,8 +314,8 @@ static taper_status reduce_prepare(const taper_call *call, const struct reducer 
     s->reducer = reducer;
     s->divisor = reducer->mean ? (double)s->count : 1.0;
     work->tasks = axis_tasks(&s->spans);
-    work->scratch_bytes = 2 * (size_t)s->spans.tile * sizeof(double) +
-                          PART_LENGTH * taper_dtype_size((int)reducer->in);
+    work->scratch_bytes = (reducer->fold ? 2 : 1) * (size_t)s->spans.tile * sizeof(double) +
+                          (reducer->fold ? 2 * PART_BYTES : PART_BYTES);
     return TAPER_OK;
 }
 
@@ -328,7 +328,7 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
     char *y = call->output->data;
     span a = {.f64 = scratch};
     a.lost = a.f64 + s->spans.tile;
-    a.part64 = a.lost + s->spans.tile;
+    a.part64 = reducer->fold ? a.lost + s->spans.tile : a.lost;
     for (int64_t i = axis_first(&s->spans, begin); i < axis_last(&s->spans, end); i++) {
         const axis_span at = axis_span_at(&s->spans, i);
         const int64_t offset = span_offset(s, &at);
