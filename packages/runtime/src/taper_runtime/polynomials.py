@@ -97,24 +97,27 @@ def lower_bound(terms: FrozenTerms) -> int:
     Each atom is written as its least value plus a rest that is not negative. What becomes of
     ``s * t - s`` with s, t >= 1 then has no negative term; as they are, its terms tell nothing.
     """
-    shifted: Terms = {}
+    numbers: dict[Atom, int] = {}  # a product is looked up sooner by numbers than by atoms
+    shifted: dict[tuple[int, ...], int] = {}
     for atoms, factor in terms:
-        parts: Terms = {(): factor}
+        parts: dict[tuple[int, ...], int] = {(): factor}
         for atom in atoms:
-            grown: Terms = {}
+            number = numbers.setdefault(atom, len(numbers))
+            grown: dict[tuple[int, ...], int] = {}
             for rests, amount in parts.items():
-                for key, value in ((rests, amount * atom.low), ((*rests, atom), amount)):
+                for key, value in ((rests, amount * atom.low), ((*rests, number), amount)):
                     grown[key] = grown.get(key, 0) + value
             parts = grown
             if len(parts) > MAX_TERMS:
                 raise OpError(f"a product of more than {MAX_TERMS} terms")
         for rests, amount in parts.items():
             shifted[rests] = shifted.get(rests, 0) + amount
+    widths = [atom.high - atom.low for atom in numbers]
     low = shifted.pop((), 0)
     for rests, amount in shifted.items():
         if amount < 0:
-            for atom in rests:
-                amount *= atom.high - atom.low
+            for number in rests:
+                amount *= widths[number]
             low += amount
     return low
 
