@@ -60,6 +60,7 @@ V_INLINE vf row_step(const row_op op, vf acc, vf x) {
 V_INLINE vf row_join(const row_op op, vf a, vf b) {
     return op == ROW_SUM_SQUARES ? v_add(a, b) : row_step(op, a, b);
 }
+
 /* Extrema in a form that compilers vectorise. */
 V_INLINE double row_join_double(const row_op op, double a, double b) {
     const double larger = b > a ? b : a, smaller = b < a ? b : a;

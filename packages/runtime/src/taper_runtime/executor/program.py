@@ -309,6 +309,7 @@ class _Scope(NamedTuple):
 
     def operand(self, name: str) -> _program.Operand:
         """A tensor and where it lies."""
+        # As place() finds it, which would make a Place for each operand to take it apart again.
         root, offset, strides = self.plan.placements[name]
         kind, index, start, along = self.places[root]
         type_ = self.plan.tensors[name].type
