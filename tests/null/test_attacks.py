@@ -349,9 +349,19 @@ def deep_header(file):
     file.header_text = '{"a":' * 100_000 + "1" + "}" * 100_000
 
 
-@attack("header")
-def lone_surrogate_in_the_header(file):
+@attack("header['\\ud800']")
+def lone_surrogate_in_the_name_of_a_tensor(file):
     file.header["\ud800"] = file.header.pop("w")
+
+
+@attack("header.__metadata__.\ud800")
+def lone_surrogate_in_the_name_of_metadata(file):
+    file.header["__metadata__"]["\ud800"] = "1"
+
+
+@attack("header.__metadata__.author")
+def lone_surrogate_in_metadata(file):
+    file.header["__metadata__"]["author"] = "\ud800"
 
 
 @attack("header")

@@ -134,7 +134,7 @@ def test_tensors_of_the_header_are_counted():
 
 
 def test_a_long_header_is_refused_unread(monkeypatch):
-    monkeypatch.setattr(container, "parse_json", None)
+    monkeypatch.setattr(container, "_parse_json", None)
     with pytest.raises(PlanFormatError, match="header_bytes"):
         loads(small_file(), limits=Limits(header_bytes=100))
 

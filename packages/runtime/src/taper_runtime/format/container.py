@@ -16,6 +16,7 @@ from taper_runtime.limits import UNLIMITED, Limits, refuse_beyond
 from taper_runtime.plan.checks import (
     ALIGNMENT,
     METADATA_NAME,
+    check_text,
     check_type,
     describe,
     fail,
@@ -58,19 +59,25 @@ def parse_json(text: str, field: str) -> Any:
     PlanFormatError
         Naming ``field``.
     """
+    value = _parse_json(text, field)
+    if "\\u" in text:  # the only source of surrogates, which cannot be encoded
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise PlanFormatError(field, "a string has a lone surrogate") from None
+    return value
+
+
+def _parse_json(text: str, field: str) -> Any:
+    """Do that; strings may have lone surrogates."""
     try:
-        value = json.loads(
+        return json.loads(
             text, object_pairs_hook=_unique_keys, parse_float=_finite, parse_constant=_finite
         )
-        if "\\u" in text:  # the only source of surrogates, which cannot be encoded
-            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise PlanFormatError(field, "nested too deeply") from None
-    except UnicodeEncodeError:
-        raise PlanFormatError(field, "a string has a lone surrogate") from None
     except ValueError as error:
         raise PlanFormatError(field, f"expected JSON: {error}") from None
-    return value
 
 
 def dump_json(value: Any) -> str:
@@ -131,14 +138,13 @@ def parse_header(
         text = buffer[_LENGTH_BYTES:data].decode()
     except UnicodeDecodeError as error:
         raise PlanFormatError("header", f"expected UTF-8: {error.reason}") from None
-    header = parse_json(text, "header")
-
+    header = _parse_json(text, "header")
     metadata = header.pop(METADATA_NAME, {})
     if type(metadata) is not dict:
         fail(f"header.{METADATA_NAME}", "expected an object", metadata)
     for key, value in metadata.items():
-        if type(value) is not str:
-            fail(f"header.{METADATA_NAME}.{key}", "expected a string", value)
+        check_text(value, f"header.{METADATA_NAME}.{key}")
+        check_text(key, f"header.{METADATA_NAME}.{key}")
     refuse_beyond("header", "tensors", len(header), limits.tensors)
     return Container(metadata, _parse_entries(header, data, len(buffer)))
 
@@ -156,6 +162,7 @@ def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Ent
     spans = []
     for name, info in header.items():
         field = f"header[{name!r}]"
+        check_text(name, field)
         if type(info) is not dict or info.keys() != {"dtype", "shape", "data_offsets"}:
             fail(field, "expected an object of dtype, shape and data_offsets", info)
         code, shape, offsets = info["dtype"], info["shape"], info["data_offsets"]
