@@ -9,7 +9,7 @@ from taper_runtime.polynomials import Atom
 from taper_runtime.sizes import HIGH, LOW, Size, of_atom, replace_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 
 def size_at(size: int, values: Mapping[str, int]) -> int:
@@ -54,15 +54,15 @@ def ranged(size: int, known: Mapping[str, int]) -> int:
     return result
 
 
-def assuming_nonempty(shape: Iterable[int]) -> Callable[[int], int]:
+def assuming_nonempty(shape: Collection[int]) -> Callable[[int], int]:
     """Return a function that rewrites sizes by what follows from ``shape`` having elements.
 
     What is said of where a tensor lies is said of its elements, so it need not hold where there are
     none: a variable that is a factor of a dim is then 1 or more.
     """
-    varying = [size for size in shape if isinstance(size, Size)]
-    if not varying:
+    if Size not in map(type, shape):
         return unchanged
+    varying = [size for size in shape if isinstance(size, Size)]
     factors = frozenset(
         atom.text
         for size in varying

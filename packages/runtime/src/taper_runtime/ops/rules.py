@@ -92,6 +92,8 @@ def broadcast(op: str, shapes: Sequence[Shape]) -> Shape:
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
     for shape in shapes:
+        if shape == (*result,):  # as those of most operands are
+            continue
         for i, size in enumerate(shape, rank - len(shape)):
             if result[i] == 1:
                 result[i] = size

@@ -39,6 +39,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def check_memory(
     plan: Plan,
+    types: Mapping[str, TensorType],
     last_read: Mapping[str, int],
     comparisons: Budget,
     replaced: Mapping[str, str] = _NOTHING,
@@ -48,6 +49,8 @@ def check_memory(
     Parameters
     ----------
     plan : Plan
+    types : mapping of str to TensorType
+        Of its tensors.
     last_read : mapping of str to int
         The last step that reads each tensor, as :func:`.last_reads` tells it.
     comparisons : Budget
@@ -59,7 +62,8 @@ def check_memory(
     ------
     PlanFormatError
     """
-    extents = _check_placements(plan, replaced)
+    stored = {name: type_.storage for name, type_ in types.items()}
+    extents = _check_placements(plan, stored, replaced)
     writable = {plan.placements[name].root for name in replaced}
     # By root, of those with more than one tensor.
     written = {place.root: Occupancy(comparisons) for n, place in plan.placements.items()
@@ -74,34 +78,38 @@ def check_memory(
         add(root)
     for step, node in enumerate(plan.nodes):
         if plan.is_executed(node):
-            _check_inputs(plan, node, step)
+            _check_inputs(plan, stored, node, step)
             for index, output in enumerate(node.outputs):
                 root = plan.placements[output].root
                 if root != output:
-                    _check_output(plan, output, writable)
-                    _check_write_to_state(plan, node, output, extents)
+                    _check_output(plan, stored, output, writable)
+                    _check_write_to_state(plan, types, node, output, extents)
                 in_root = written.get(root)
                 for name in in_root.overlapping(extents[output], step) if in_root else ():
                     if not (
                         index == 0
                         and last_read[name] == step
-                        and _is_in_place(plan, node, name, extents)
+                        and _is_in_place(plan, types, node, name, extents)
                     ):
                         _fail_overwrite(plan, node, output, name, last_read[name])
                 for name in node.outputs[:index]:
                     if _share(plan, name, output, extents):
                         _fail_overwrite(plan, node, output, name, last_read[name])
         else:
-            _check_view(plan, node)
+            _check_view(plan, stored, node)
         for output in node.outputs:
             add(output)
 
 
-def _check_placements(plan: Plan, replaced: Mapping[str, str]) -> dict[str, Extent]:
-    """Check that every tensor lies inside memory it may have; return where in its root."""
+def _check_placements(
+    plan: Plan, stored: Mapping[str, TensorType], replaced: Mapping[str, str]
+) -> dict[str, Extent]:
+    """Check that every tensor lies inside memory it may have; return where in its root.
+
+    ``stored`` are the types that tensors are stored as.
+    """
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
-    stored = {name: spec.storage for name, spec in plan.tensors.items()}
     sizes = {name: storage.nbytes for name, storage in stored.items()}
     extents = {}
     for name, storage in stored.items():
@@ -177,7 +185,7 @@ def _check_row_major(name: str, strides: Shape, storage: TensorType) -> None:
         )
 
 
-def _check_inputs(plan: Plan, node: PlanNode, step: int) -> None:
+def _check_inputs(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, step: int) -> None:
     """Check that the inputs of an executed node, the ``step``-th, lie as its op takes them."""
     op = REGISTRY[node.op]
     for index, name in enumerate(node.inputs):
@@ -187,7 +195,7 @@ def _check_inputs(plan: Plan, node: PlanNode, step: int) -> None:
         if (
             placement.root != name  # a root is contiguous
             and not op.takes_strided(index)
-            and not placement.is_contiguous(plan.tensors[name].storage.shape)
+            and not placement.is_contiguous(stored[name].shape)
         ):
             raise PlanFormatError(
                 f"plan.nodes[{step}].inputs[{index}]",
@@ -195,24 +203,30 @@ def _check_inputs(plan: Plan, node: PlanNode, step: int) -> None:
             )
 
 
-def _check_output(plan: Plan, name: str, writable: Collection[str]) -> None:
+def _check_output(
+    plan: Plan, stored: Mapping[str, TensorType], name: str, writable: Collection[str]
+) -> None:
     """Check that an output, no root, lies row-major in memory that a node may write."""
     root = plan.tensors[plan.placements[name].root]
-    _check_row_major(name, plan.placements[name].strides, plan.tensors[name].storage)
+    _check_row_major(name, plan.placements[name].strides, stored[name])
     if root.role in ("input", "constant") and root.name not in writable:
         field = f"{tensor_field(name)}.root"
         fail(field, "expected memory that a node may write", f"{root.role} {root.name}")
 
 
 def _check_write_to_state(
-    plan: Plan, node: PlanNode, output: str, extents: Mapping[str, Extent]
+    plan: Plan,
+    types: Mapping[str, TensorType],
+    node: PlanNode,
+    output: str,
+    extents: Mapping[str, Extent],
 ) -> None:
     """Check that a node that writes to a state does so in place, as a run that fails can undo."""
     root = plan.tensors[plan.placements[output].root]
     if root.role != "state":
         return
     undone = REGISTRY[node.op].save is not None and output == node.output
-    if not (undone and _is_in_place(plan, node, node.reads[0], extents)):
+    if not (undone and _is_in_place(plan, types, node, node.reads[0], extents)):
         fail(
             f"{tensor_field(output)}.root",
             "expected memory that a node may write",
@@ -226,15 +240,21 @@ def _share(plan: Plan, name: str, other: str, extents: Mapping[str, Extent]) -> 
     return same and extents[name].overlaps(extents[other])
 
 
-def _is_in_place(plan: Plan, node: PlanNode, name: str, extents: Mapping[str, Extent]) -> bool:
+def _is_in_place(
+    plan: Plan,
+    types: Mapping[str, TensorType],
+    node: PlanNode,
+    name: str,
+    extents: Mapping[str, Extent],
+) -> bool:
     """Whether the op allows its output over its input ``name``, and the two lie exactly so."""
     inplace = REGISTRY[node.op].inplace
     positions = [index for index, read in enumerate(node.inputs) if read == name]
     return (
         all(index in inplace for index in positions)
-        and plan.tensors[name].type == plan.tensors[node.output].type
+        and types[name] == types[node.output]
         and plan.placements[name].root == plan.placements[node.output].root
-        and plan.placements[name].is_contiguous(plan.tensors[name].storage.shape)
+        and plan.placements[name].is_contiguous(types[name].storage.shape)
         and extents[name] == extents[node.output]
     )
 
@@ -248,11 +268,11 @@ def _fail_overwrite(plan: Plan, node: PlanNode, output: str, name: str, last_rea
     )
 
 
-def _check_view(plan: Plan, node: PlanNode) -> None:
+def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) -> None:
     """Check that a node that is not executed lies where its op's rule puts it."""
     op = REGISTRY[node.op]
     if op.view is None:
-        _check_parts(plan, node, op)
+        _check_parts(plan, stored, node, op)
         return
     source, name = node.reads[0], node.output
     field = tensor_field(name)
@@ -278,11 +298,11 @@ def _check_view(plan: Plan, node: PlanNode) -> None:
         )
 
 
-def _check_parts(plan: Plan, node: PlanNode, op: OpDef) -> None:
+def _check_parts(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, op: OpDef) -> None:
     """Check that the inputs of a node that is not executed make up its output."""
     assert op.parts is not None  # else it is executed
     spec, (root, _, strides) = plan.tensors[node.output], plan.placements[node.output]
-    _check_row_major(node.output, strides, spec.storage)
+    _check_row_major(node.output, strides, stored[node.output])
     shapes = [plan.tensors[name].shape for name in node.reads]
     offsets = op.parts(shapes, op.complete(node.attrs))
     if offsets is None:

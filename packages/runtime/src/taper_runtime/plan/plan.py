@@ -145,6 +145,8 @@ class PlanNode(NamedTuple):
     @property
     def reads(self) -> tuple[str, ...]:
         """The inputs that are there."""
+        if None not in self.inputs:
+            return self.inputs  # type: ignore[return-value]  # of str then
         return tuple([name for name in self.inputs if name is not None])
 
 

@@ -101,10 +101,12 @@ def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> N
     _check_states(plan, kept)
     check_constants(plan)
     check_samples(plan)
-    last_read = _check_nodes(plan, _Shared(set(plan.tensors), comparisons))
+    types = {name: spec.type for name, spec in plan.tensors.items()}
+    last_read = _check_nodes(plan, types, _Shared(set(plan.tensors), comparisons))
     places = {after: plan.placements.get(after) for after in plan.states.values()}
     check_memory(
         plan,
+        types,
         last_read,
         comparisons,
         {n: state for state, n in plan.states.items() if (at := places[n]) and at.root == state},
@@ -297,10 +299,12 @@ def _check_block(
         _check_signature(block.outputs, block.tensors, "output")
         if len(set(block.outputs)) < len(block.outputs):
             raise PlanFormatError("plan.outputs", "expected every output once")
-        last_read = _check_nodes(body, shared, depth)
+        types = {name: spec.type for name, spec in body.tensors.items()}
+        last_read = _check_nodes(body, types, shared, depth)
         pairs = zip(block.outputs[:replaced], block.inputs, strict=False)
         check_memory(
             body,
+            types,
             last_read,
             shared.comparisons,
             {after: name for after, name in pairs if block.placements[after].root == name},
@@ -309,13 +313,14 @@ def _check_block(
         raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
 
 
-def _check_nodes(plan: Plan, shared: _Shared, depth: int = 0) -> dict[str, int]:
+def _check_nodes(
+    plan: Plan, types: Mapping[str, TensorType], shared: _Shared, depth: int = 0
+) -> dict[str, int]:
     """Check every node's op, tensors and attrs; return the last step that reads each tensor.
 
-    The names of ``shared`` gain those of blocks.
+    ``types`` are those of the plan's tensors. The names of ``shared`` gain those of blocks.
     """
     tensors = plan.tensors
-    types = {name: spec.type for name, spec in tensors.items()}
     defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
     defined |= plan.states.keys()
     for step, node in enumerate(plan.nodes):
@@ -388,7 +393,7 @@ def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) ->
         inferred = op.infer_types(
             [None if name is None else types[name] for name in node.inputs],
             node.attrs,
-            [block.signature for block in node.blocks],
+            [block.signature for block in node.blocks] if node.blocks else (),
         )
     except OpError as error:
         raise PlanFormatError(field + _attr_at_fault(op, node.attrs), str(error)) from error
