@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.executor._kernels import ExternalKernel
+    from taper_runtime.executor._kernels import Kernel
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import PlanNode
 
@@ -42,14 +42,14 @@ class UserKernel(NamedTuple):
     provider : str
     dtypes : frozenset of str
         What its inputs and outputs may be; any where it is empty.
-    code : callable or ExternalKernel
+    code : callable or Kernel
     """
 
     name: str
     key: str
     provider: str
     dtypes: frozenset[str]
-    code: Function | ExternalKernel
+    code: Function | Kernel
 
 
 _KERNELS: dict[str, UserKernel] = {}  # by name, the one registered last at the end

@@ -16,11 +16,12 @@ cdef class Buffer:
 cdef class Level:
     cdef const taper_level *level
     cdef str name
+    cdef dict kernels  # by op, those that this CPU can run in order of preference: list of Kernel
 
 
-cdef class ExternalKernel:
+cdef class Kernel:
     cdef const taper_kernel *kernel
-    cdef object library  # which has its code
+    cdef object library  # of a user, which has its code; None where it is ours
 
 
 cdef class KernelAttrs:
@@ -28,16 +29,9 @@ cdef class KernelAttrs:
     cdef list owners  # of what it points to
 
 
-cdef class Candidate:
-    cdef const taper_kernel *kernel
-    cdef ExternalKernel external  # it is one of a user's; else None
-    cdef object values            # of the node's attrs, by name
-    cdef KernelAttrs attrs        # None until the kernel is asked
-
-
 cdef class Selection:
-    cdef list candidates    # Candidate
-    cdef Candidate chosen   # None where none serves the step
+    cdef list candidates    # Kernel
+    cdef Kernel chosen      # None where none serves the step
     cdef KernelAttrs attrs  # of the chosen one
     cdef list reasons       # str: why not those before the chosen one
     cdef object host        # Host: what computes the step where no kernel does
@@ -54,11 +48,14 @@ cdef class PreparedNode:
     cdef taper_step step
 
 
-cdef bint is_served(types) except -1
-cdef int set_type(taper_tensor *tensor, type_, list owners) except -1
+cdef object storage_of(type_)
+cdef bint is_served(type_, storage) except -1
+cdef int set_type(taper_tensor *tensor, type_, storage, list owners) except -1
 cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1
-cdef list find_candidates(kernels, op, attrs)
-cdef Selection select_kernel(list candidates, taper_step *step, char *state)
+cdef list find_candidates(kernels, op)
+cdef Selection select_kernel(
+    list candidates, dict attrs, dict made, taper_step *step, char *state
+)
 cdef size_t max_state_bytes() noexcept
 cdef int64_t now() noexcept nogil
 cdef str status_text(taper_status status)

@@ -27,7 +27,7 @@ def measure(
 def kernel_signatures(op: str, isa: str | None = None) -> list[str]: ...
 def list_kernels(isa: str | None = None) -> list[tuple[str, str, dict[str, str]]]: ...
 
-class ExternalKernel:
+class Kernel:
     @property
     def name(self) -> str: ...
     @property
@@ -35,7 +35,7 @@ class ExternalKernel:
     @property
     def attrs(self) -> dict[str, str]: ...
 
-def read_library(table: int, library: object, path: str) -> list[ExternalKernel]: ...
+def read_library(table: int, library: object, path: str) -> list[Kernel]: ...
 
 class Selection:
     @property
@@ -61,5 +61,5 @@ def prepare(
     attrs: Mapping[str, Any],
     inputs: Sequence[Type | None],
     outputs: Sequence[Type],
-    kernels: Sequence[ExternalKernel | str | None] = (None,),
+    kernels: Sequence[Kernel | str | None] = (None,),
 ) -> PreparedNode | None: ...

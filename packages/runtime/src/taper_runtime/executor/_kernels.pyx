@@ -7,8 +7,8 @@ structs are filled from the kernels' own descriptors, and ops meet kernels by na
 
 - :class:`Buffer`: memory that C reads and writes.
 - :class:`Level`: ISA levels, their kernels, the machine's limits.
-- :class:`ExternalKernel`: a kernel of a user's library.
-- :class:`Candidate` and :class:`Selection`: the kernels of an op, and which serves a node.
+- :class:`Kernel`: one of them, or of a user's library.
+- :class:`Selection`: the kernels of an op, and which serves a node.
 - :class:`PreparedNode`: one node that a kernel accepted. Shapes and attrs are fixed; data pointers
   are not part of it.
 """
@@ -95,6 +95,7 @@ cdef dict _levels():
         level = Level.__new__(Level)
         level.level = taper_level_at(len(levels))
         level.name = taper_level_name(level.level).decode()
+        level.kernels = {}
         levels[level.name] = level
     return levels
 
@@ -235,18 +236,13 @@ def kernel_signatures(op, isa=None):
         As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
     """
     cdef const taper_kernel *kernel
-    cdef Level level = _level(isa)
-    cdef bytes name = op.encode()
-    cdef size_t position = 0
+    cdef Kernel each
     signatures = []
-    while True:
-        kernel = taper_kernel_next(level.level, name, &position)
-        if kernel == NULL:
-            return signatures
+    for each in _find_kernels(_level(isa), op):
+        kernel = each.kernel
         inputs = [_operand_text(kernel.inputs[i]) for i in range(kernel.n_operands)]
-        signatures.append(
-            f"{kernel.name.decode()}: {', '.join(inputs)}... -> {_operand_text(kernel.output)}"
-        )
+        signatures.append(f"{each.name}: {', '.join(inputs)}... -> {_operand_text(kernel.output)}")
+    return signatures
 
 
 cdef int _set_scalar(taper_scalar *scalar, value) except -1:
@@ -302,10 +298,15 @@ cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1
     return 0
 
 
-cdef int set_type(taper_tensor *tensor, type_, list owners) except -1:
+cdef object storage_of(type_):
+    """``type_.storage``, without a call where the type is plain."""
+    return type_ if type_.format == PLAIN else type_.storage
+
+
+cdef int set_type(taper_tensor *tensor, type_, storage, list owners) except -1:
     """Write all of a tensor but data, shape and strides; memory it points to joins `owners`.
 
-    None is the type of an input that is absent.
+    ``storage`` is the type that it is stored as. None is the type of an input that is absent.
     """
     cdef Buffer logical
     cdef Py_ssize_t i
@@ -313,7 +314,7 @@ cdef int set_type(taper_tensor *tensor, type_, list owners) except -1:
     if type_ is None:
         tensor.rank, tensor.dtype, tensor.format, tensor.logical = 0, TAPER_ABSENT, 0, NULL
         return 0
-    dtype, shape, _ = type_.storage
+    dtype, shape, _ = storage
     tensor.rank = <int32_t>len(shape)
     tensor.dtype = DTYPE_CODES[dtype]
     tensor.format = _format_code(type_.format)
@@ -337,7 +338,8 @@ cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1:
         return 0
     place = Buffer(sizeof(taper_tensor))
     tensor = <taper_tensor *>place.data
-    set_type(tensor, TensorType(table.dtype.name, table.shape), owners)
+    type_ = TensorType(table.dtype.name, table.shape)
+    set_type(tensor, type_, type_, owners)
     for k in range(tensor.rank):
         tensor.shape[k] = table.shape[k]
         tensor.strides[k] = table.strides[k] // table.itemsize
@@ -347,25 +349,17 @@ cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1:
     return 0
 
 
-cdef bint is_served(types) except -1:
-    """Whether kernels know the ranks and the formats of these tensors."""
-    for type_ in types:
-        if type_ is None:
-            continue
-        if len(type_.storage.shape) > TAPER_MAX_RANK or _format_code(type_.format) < 0:
-            return False
-    return True
+cdef bint is_served(type_, storage) except -1:
+    """Whether kernels know the rank and the format of a tensor; None is an absent one."""
+    return type_ is None or (len(storage[1]) <= TAPER_MAX_RANK and _format_code(type_.format) >= 0)
 
 
 cdef class KernelAttrs:
     """A node's attrs in the struct that a kernel takes."""
 
 
-cdef class Candidate:
-    """A kernel that may serve a node, and the node's attrs."""
-
-cdef class ExternalKernel:
-    """A kernel of a user's library."""
+cdef class Kernel:
+    """A kernel of a level, or of a user's library."""
 
     @property
     def name(self):
@@ -398,7 +392,7 @@ def read_library(uintptr_t table, library, path):
 
     Returns
     -------
-    list of ExternalKernel
+    list of Kernel
 
     Raises
     ------
@@ -407,7 +401,7 @@ def read_library(uintptr_t table, library, path):
     """
     global _external_state_bytes
     cdef const taper_library *found = <const taper_library *>table
-    cdef ExternalKernel kernel
+    cdef Kernel kernel
     cdef int32_t i
     if found == NULL:
         raise InputError(f"{path}: taper_kernels gives no table")
@@ -422,7 +416,7 @@ def read_library(uintptr_t table, library, path):
         raise InputError(f"{path}: expected structs of {expected} bytes, got {sizes}")
     kernels = []
     for i in range(found.n_kernels):
-        kernel = ExternalKernel.__new__(ExternalKernel)
+        kernel = Kernel.__new__(Kernel)
         kernel.kernel, kernel.library = &found.kernels[i], library
         _check_external(kernel.kernel, path, i)
         if taper_kernel_runs(kernel.kernel):
@@ -459,52 +453,52 @@ cdef size_t _attr_bytes(int type) noexcept:
     return 16
 
 
-cdef list find_candidates(kernels, op, attrs):
-    """The kernels for a node of ``op``, in order of preference.
-
-    kernels : ExternalKernels; a str or None stands for those that our library has of that ISA level
-    """
-    cdef list candidates = []
-    cdef ExternalKernel external
-    cdef Level level
-    cdef bytes name = op.name.encode()
-    cdef const taper_kernel *kernel
-    cdef size_t position
-    for each in kernels:
-        if isinstance(each, ExternalKernel):
-            external = each
-            candidates.append(_candidate(external.kernel, external, attrs))
-            continue
-        level, position = _level(each), 0
+cdef list _find_kernels(Level level, str op):
+    """The kernels of a level for an op, which are looked for once."""
+    cdef list found = level.kernels.get(op)
+    cdef const taper_kernel *row
+    cdef Kernel kernel
+    cdef size_t position = 0
+    cdef bytes name
+    if found is None:
+        found, name = [], op.encode()
         while True:
-            kernel = taper_kernel_next(level.level, name, &position)
-            if kernel == NULL:
+            row = taper_kernel_next(level.level, name, &position)
+            if row == NULL:
                 break
-            candidates.append(_candidate(kernel, None, attrs))
+            kernel = Kernel.__new__(Kernel)
+            kernel.kernel = row
+            found.append(kernel)
+        level.kernels[op] = found
+    return found
+
+
+cdef list find_candidates(kernels, op):
+    """The kernels for nodes of ``op``, in order of preference.
+
+    kernels : Kernels of users; a str or None stands for those of our library of that ISA level
+    """
+    if len(kernels) == 1 and not isinstance(kernels[0], Kernel):
+        return _find_kernels(_level(kernels[0]), op.name)
+    cdef list candidates = []
+    for each in kernels:
+        if isinstance(each, Kernel):
+            candidates.append(each)
+        else:
+            candidates += _find_kernels(_level(each), op.name)
     return candidates
 
 
-cdef Candidate _candidate(const taper_kernel *kernel, ExternalKernel external, attrs):
-    """A kernel with a node's attrs."""
-    cdef Candidate candidate = Candidate.__new__(Candidate)
-    candidate.kernel, candidate.external, candidate.values = kernel, external, attrs
-    return candidate
-
-
-cdef KernelAttrs _kernel_attrs(Candidate candidate):
-    """The node's attrs as the kernel takes them, made once."""
-    cdef const taper_kernel *kernel = candidate.kernel
-    cdef KernelAttrs attrs = candidate.attrs
+cdef KernelAttrs _kernel_attrs(const taper_kernel *kernel, dict values):
+    """A node's attrs as a kernel takes them."""
+    cdef KernelAttrs attrs = KernelAttrs.__new__(KernelAttrs)
     cdef size_t a
-    if attrs is None:
-        attrs = KernelAttrs.__new__(KernelAttrs)
-        attrs.struct, attrs.owners = Buffer(kernel.attrs_bytes), []
-        for a in range(kernel.n_attrs):
-            _set_attr(
-                attrs.struct.data + kernel.attrs[a].offset, kernel.attrs[a].type,
-                candidate.values[kernel.attrs[a].name.decode()], attrs.owners,
-            )
-        candidate.attrs = attrs
+    attrs.struct, attrs.owners = Buffer(kernel.attrs_bytes), []
+    for a in range(kernel.n_attrs):
+        _set_attr(
+            attrs.struct.data + kernel.attrs[a].offset, kernel.attrs[a].type,
+            values[kernel.attrs[a].name.decode()], attrs.owners,
+        )
     return attrs
 
 
@@ -522,26 +516,33 @@ cdef class Selection:
     def kind(self):
         """What serves the node: "native", "user", "delegate", "numpy"; None where nothing does."""
         if self.chosen is not None:
-            return "native" if self.chosen.external is None else "user"
+            return "native" if self.chosen.library is None else "user"
         return None if self.host is None else self.host.kind
 
     @property
     def refused(self):
         """The candidates before the chosen one, in order of preference, each with the reason."""
-        names = [(<Candidate>each).kernel.name.decode() for each in self.candidates]
+        names = [(<Kernel>each).name for each in self.candidates]
         return list(zip(names, self.reasons))
 
 
-cdef Selection select_kernel(list candidates, taper_step *step, char *state):
-    """Prepare the first candidate that takes the step's tensors."""
-    cdef Candidate candidate
+cdef Selection select_kernel(
+    list candidates, dict attrs, dict made, taper_step *step, char *state
+):
+    """Prepare the first candidate that takes the step's tensors.
+
+    ``made`` has the node's ``attrs`` as kernels take them, by kernel; what is missing joins it.
+    """
+    cdef Kernel candidate
     cdef Selection selection = Selection.__new__(Selection)
     selection.candidates, selection.reasons = candidates, []
     for candidate in candidates:
         if not taper_kernel_takes(candidate.kernel, &step.call):
             selection.reasons.append("it takes tensors of other dtypes or formats")
             continue
-        selection.attrs = _kernel_attrs(candidate)
+        selection.attrs = made.get(candidate)
+        if selection.attrs is None:
+            selection.attrs = made[candidate] = _kernel_attrs(candidate.kernel, attrs)
         memset(state, 0, candidate.kernel.state_bytes)
         step.kernel = candidate.kernel
         step.call.attrs = selection.attrs.struct.data
@@ -625,7 +626,7 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     inputs : sequence of (TensorType, strides) or None
         Strides in elements of what stores the tensor; None where an optional input is absent.
     outputs : sequence of (TensorType, strides)
-    kernels : sequence of ExternalKernel, str or None
+    kernels : sequence of Kernel, str or None
         In order of preference; a str stands for those of our library of that ISA level, None for
         those of the default one.
 
@@ -637,15 +638,17 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
     operands = [(None, ()) if operand is None else operand for operand in (*inputs, *outputs)]
     types = tuple([type_ for type_, _ in operands])
-    if not is_served(types):
-        return None
+    storages = [None if type_ is None else storage_of(type_) for type_ in types]
+    for type_, storage in zip(types, storages):
+        if not is_served(type_, storage):
+            return None
     node.op, node.attrs, node.types, node.owners = op, attrs, types, []
     node.tensors = Buffer(len(operands) * sizeof(taper_tensor))
     cdef taper_tensor *tensors = <taper_tensor *>node.tensors.data
     cdef Py_ssize_t i, k
     for i, (type_, strides) in enumerate(operands):
-        set_type(&tensors[i], type_, node.owners)
-        shape = () if type_ is None else type_.storage.shape
+        set_type(&tensors[i], type_, storages[i], node.owners)
+        shape = () if type_ is None else storages[i][1]
         for k in range(tensors[i].rank):
             tensors[i].shape[k] = shape[k]
             tensors[i].strides[k] = strides[k]
@@ -656,10 +659,10 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     node.step.scratch = NULL
     node.step.workers = 1
     node.state = Buffer(max_state_bytes())
-    candidates = find_candidates(kernels, op, attrs)
+    candidates = find_candidates(kernels, op)
     if candidates:
         set_table(&node.step, op, types[:len(inputs)], attrs, node.owners)
-    node.selection = select_kernel(candidates, &node.step, node.state.data)
+    node.selection = select_kernel(candidates, dict(attrs), {}, &node.step, node.state.data)
     return None if node.selection.chosen is None else node
 
 

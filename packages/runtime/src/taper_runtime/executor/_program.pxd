@@ -30,6 +30,7 @@ cdef class Operand:
     cdef object offset
     cdef Py_ssize_t offset_slot  # in the program's size table
     cdef object type
+    cdef object storage          # the type that stores it
     cdef tuple strides
     cdef tuple along
     cdef list along_slots        # of the bytes
@@ -70,9 +71,10 @@ cdef class Step:
     cdef object label
     cdef dict attrs
     cdef bint sized         # whether some attr is an expression
-    cdef list kernels       # ExternalKernel, None for those of our library
+    cdef list kernels       # Kernel, None for those of our library
     cdef object host        # Host
     cdef list candidates    # empty where no kernel can serve it
+    cdef dict kernel_attrs  # the attrs as kernels take them, by Kernel; of a step that is not sized
     cdef list operands      # Operand or None: the inputs, then the outputs
     cdef Py_ssize_t n_inputs
     cdef Control control

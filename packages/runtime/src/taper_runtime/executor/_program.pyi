@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from taper_runtime.executor._kernels import ExternalKernel
+from taper_runtime.executor._kernels import Kernel
 from taper_runtime.executor.hosts import Host
 from taper_runtime.executor.program import Variables
 from taper_runtime.ops.opdef import TensorType
@@ -56,7 +56,7 @@ class Step:
         outputs: list[Operand],
         label: str,
         threads: int,
-        kernels: Sequence[ExternalKernel | str | None] = (),
+        kernels: Sequence[Kernel | str | None] = (),
         host: Host | None = None,
         control: Control | None = None,
     ) -> None: ...

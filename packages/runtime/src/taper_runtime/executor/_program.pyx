@@ -22,7 +22,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from taper_runtime.executor._kernels cimport (
     Buffer, Selection, find_candidates, is_served, max_state_bytes, select_kernel, set_table,
-    set_type
+    set_type, storage_of
 )
 from taper_runtime.executor.taper cimport *
 
@@ -153,7 +153,8 @@ cdef class Operand:
 
     def __cinit__(self, int kind, Py_ssize_t index, offset, type, tuple strides, tuple along=()):
         self.kind, self.index, self.offset = kind, index, offset
-        self.type, self.strides, self.along = type, strides, along
+        self.type, self.storage = type, storage_of(type)
+        self.strides, self.along = strides, along
 
     cdef int bind(self, table) except -1:
         self.offset_slot = _slot(table, self.offset)
@@ -234,7 +235,7 @@ cdef class Step:
         What to call the node in an error.
     threads : size
         How many threads it keeps busy.
-    kernels : list of ExternalKernel, str or None
+    kernels : list of Kernel, str or None
         What may serve it, in order of preference; a str or None stands for the kernels of our
         library of that ISA level.
     host : Host, optional
@@ -256,7 +257,7 @@ cdef class Step:
         """Give all sizes a slot of the table, and find the kernels that may serve the step."""
         cdef Operand operand
         self.threads_slot = _slot(table, self.threads)
-        self.candidates = []
+        self.candidates, self.kernel_attrs = [], {}
         if self.control is not None:
             self.operands, self.n_inputs = [], 0  # its bodies have them
             return self.control.bind(table)
@@ -267,15 +268,17 @@ cdef class Step:
             for size in (value if type(value) is tuple else (value,)):
                 if type(size) is Size:
                     _slot(table, size)
-        types = [(<Operand>each).type for each in self.operands if each is not None]
-        if self.kernels and is_served(types):
-            self.candidates = find_candidates(self.kernels, self.op, self.attrs)
+        served = True
+        for operand in self.operands:
+            served = served and (operand is None or is_served(operand.type, operand.storage))
+        if self.kernels and served:
+            self.candidates = find_candidates(self.kernels, self.op)
         if self.candidates:
             self._describe_operands(table)
             return 0
         for operand in self.operands:
             if operand is not None:
-                for size in (*operand.type.storage.shape, *operand.strides):
+                for size in (*operand.storage[1], *operand.strides):
                     _slot(table, size)
         return 0
 
@@ -293,8 +296,8 @@ cdef class Step:
             if operand is None:
                 tensor.dtype = TAPER_ABSENT
             else:
-                set_type(tensor, operand.type, self.owners)
-                shape = operand.type.storage.shape
+                set_type(tensor, operand.type, operand.storage, self.owners)
+                shape = operand.storage[1]
                 for k in range(tensor.rank):
                     slot[k] = _slot(table, shape[k])
                     slot[TAPER_MAX_RANK + k] = _slot(table, operand.strides[k])
@@ -734,7 +737,7 @@ cdef bint _is_unserved(Selection selection) noexcept:
 cdef bint _is_ours(Selection selection) noexcept:
     """Whether a kernel of our library computes a step, or it is one of control flow."""
     return selection is None or (
-        selection.chosen is not None and selection.chosen.external is None
+        selection.chosen is not None and selection.chosen.library is None
     )
 
 
@@ -820,16 +823,15 @@ cdef class Instance:
     ) except -1:
         """Have a kernel serve step ``i``, or its host, if it has one."""
         cdef Step step = self.program.steps[i]
-        cdef list candidates = step.candidates
         cdef Selection selection
-        if candidates:
+        cdef dict attrs = step.attrs, made = step.kernel_attrs
+        if step.candidates:
             self._fill(step, tensor)
-            attrs = self._attrs(step) if step.sized else step.attrs
             if step.sized:
-                candidates = find_candidates(step.kernels, step.op, attrs)
+                attrs, made = self._attrs(step), {}
             if step.op.table is not None:
                 set_table(native, step.op, self._types(step)[:step.n_inputs], attrs, self.owners)
-        selection = self.selections[i] = select_kernel(candidates, native, state)
+        selection = self.selections[i] = select_kernel(step.candidates, attrs, made, native, state)
         if selection.chosen is None and step.host is not None:
             selection.host = step.host
             self.host_calls[i] = self.host_call(step)

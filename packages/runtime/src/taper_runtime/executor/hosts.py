@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.delegates import BoundDelegate
-    from taper_runtime.executor._kernels import ExternalKernel
+    from taper_runtime.executor._kernels import Kernel
     from taper_runtime.kernels import UserKernel
     from taper_runtime.ops.opdef import BlockFunction, OpDef, TensorType
     from taper_runtime.plan.plan import Block, Plan, PlanNode
@@ -53,13 +53,13 @@ class Servers(NamedTuple):
 
     Attributes
     ----------
-    kernels : list of ExternalKernel, str or None
+    kernels : list of Kernel, str or None
         In C; a str or None stands for those of our library of that ISA level.
     host : Host or None
         What computes the node where none of them does.
     """
 
-    kernels: list[ExternalKernel | str | None]
+    kernels: list[Kernel | str | None]
     host: Host | None
 
 
@@ -95,7 +95,7 @@ def find_servers(
 
         delegate = make_delegate(plan, node, dispatch.delegates[backend])
         return Servers([], delegate_host(delegate, backend))
-    kernels: list[ExternalKernel | str | None] = []
+    kernels: list[Kernel | str | None] = []
     for provider in dispatch.providers:
         if provider == NATIVE:
             kernels.append(dispatch.isa)

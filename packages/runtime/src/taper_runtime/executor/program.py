@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.ops.opdef import BlockFunction
+    from taper_runtime.ops.opdef import BlockFunction, TensorType
     from taper_runtime.plan.order import Order
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
     from taper_runtime.providers import Dispatch
@@ -88,8 +88,7 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     external = (*plan.reads, *outputs)
     places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
     builder = _Builder(settings)
-    _, all_places = builder.add_body(plan, nodes, places, kept)
-    scope = _Scope(plan, all_places)
+    scope = builder.add_body(plan, nodes, places, kept)[1]
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
     program = _program.Program(
         [plan.tensors[name] for name in plan.reads],
@@ -204,11 +203,11 @@ class _Builder:
         nodes: Sequence[PlanNode],
         places: Mapping[str, Place],
         kept: Sequence[str],
-    ) -> tuple[int, Mapping[str, Place]]:
+    ) -> tuple[int, _Scope]:
         """Add the executed nodes of a plan, or of a block as a plan of its own.
 
         ``places`` are those of the roots that do not lie in the body's part of the arena; what is
-        ``kept`` is needed to the end. Returns which body it is, and the places of all roots.
+        ``kept`` is needed to the end. Returns which body it is, and its scope.
         """
         roots = arena_blocks(plan, nodes, kept, places)
         if not self._settings.planning.enabled:  # each is needed from the first to the last
@@ -222,9 +221,10 @@ class _Builder:
         first, body = len(self.steps), len(self.bodies)
         self.steps += [None] * len(nodes)
         self.bodies.append(_program.Body(first, len(nodes), roots.values()))
+        scope = _Scope(plan, places, {name: spec.type for name, spec in plan.tensors.items()})
         for i, node in enumerate(nodes):
-            self.steps[first + i] = self.step(_Scope(plan, places), node, first + i)
-        return body, places
+            self.steps[first + i] = self.step(scope, node, first + i)
+        return body, scope
 
     def step(self, scope: _Scope, node: PlanNode, index: int) -> _program.Step:
         """Return the step of a node, the ``index``-th of the program."""
@@ -291,15 +291,15 @@ class _Builder:
 
     def _inside(self, scope: _Scope, block: Block, ends: Mapping[str, Place]) -> tuple[int, _Scope]:
         body, outside = scope.body(block, ends)
-        index, places = self.add_body(body, executed_nodes(body), outside, body.outputs)
-        return index, _Scope(body, places)
+        return self.add_body(body, executed_nodes(body), outside, body.outputs)
 
 
 class _Scope(NamedTuple):
-    """A plan, or a block as one, and where its roots lie."""
+    """A plan, or a block as one, where its roots lie, and the types of its tensors."""
 
     plan: Plan
     places: Mapping[str, Place]
+    types: Mapping[str, TensorType]
 
     def place(self, name: str) -> Place:
         """Where a tensor lies."""
@@ -312,8 +312,7 @@ class _Scope(NamedTuple):
         # As place() finds it, which would make a Place for each operand to take it apart again.
         root, offset, strides = self.plan.placements[name]
         kind, index, start, along = self.places[root]
-        type_ = self.plan.tensors[name].type
-        return _program.Operand(kind, index, start + offset, type_, strides, along)
+        return _program.Operand(kind, index, start + offset, self.types[name], strides, along)
 
     def body(self, block: Block, ends: Mapping[str, Place]) -> tuple[Plan, dict[str, Place]]:
         """A block as a plan, and the places of its roots outside of its part of the arena.

@@ -34,6 +34,8 @@ def with_saves(plan: Plan) -> Plan:
 
     A plan that has such nodes already stays as it is.
     """
+    if not plan.states:
+        return plan
     nodes: list[PlanNode] = []
     tensors, placements = dict(plan.tensors), dict(plan.placements)
     for node in plan.nodes:
@@ -54,7 +56,7 @@ def with_saves(plan: Plan) -> Plan:
 def find_restores(plan: Plan, nodes: Sequence[PlanNode]) -> list[Restore]:
     """Return what puts back the states, for the executed ``nodes`` of :func:`with_saves`."""
     restores = []
-    for index, node in enumerate(nodes):
+    for index, node in enumerate(nodes if plan.states else ()):
         if _overwrites_state(plan, node):
             rule = REGISTRY[node.op].save
             assert rule is not None  # else the plan is not valid
