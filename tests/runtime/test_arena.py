@@ -63,5 +63,12 @@ def test_keeps_the_smaller_of_two_layouts():
     assert arena <= 64 + 64 + 192
 
 
+def test_packs_the_fullest_step_first():
+    """By birth 448 bytes are needed, largest first 448, where 384 are live at most."""
+    blocks = [Block(4, 6, 128), Block(2, 4, 128), Block(3, 4, 128), Block(1, 2, 192)]
+    _, arena = assign_offsets(blocks)
+    assert arena == lower_bound(blocks) == 384
+
+
 def test_nothing_needs_nothing():
     assert assign_offsets([]) == ([], 0)

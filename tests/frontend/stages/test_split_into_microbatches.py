@@ -8,7 +8,11 @@ import torch
 
 import taper_frontend
 from graph_checks import Builder, check_fires, check_keeps, floats, op_counts, shrink_cache
-from taper_frontend.compiler.stages import PIPELINE, split_into_microbatches
+from taper_frontend.compiler.stages import (
+    PIPELINE,
+    eliminate_common_subexpressions,
+    split_into_microbatches,
+)
 from taper_runtime import InferenceSession
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.sizes import variable
@@ -93,6 +97,18 @@ def test_two_inputs_with_the_batch_and_one_without():
     shared = b.input("shared", 1, 16, 32)
     z = b.op("ADD", b.op("MATMUL", b.op("ADD", x, y), b.weight(4, 32)), shared)
     check_fires(split_into_microbatches, b.done(b.op("MATMUL", z, b.weight(32, 4))))
+
+
+def test_what_all_items_share_is_one_part():
+    b = Builder()
+    x, shared = b.input("x", 8, 16, 4), b.input("shared", 16, 32)
+    repeated = b.op("EXPAND", shared, shape=(8, 16, 32))
+    z = b.op("ADD", b.op("MATMUL", x, b.weight(4, 32)), repeated)
+    graph = check_fires(split_into_microbatches, b.done(b.op("MATMUL", z, b.weight(32, 4))))
+    assert first_dims(graph, "EXPAND") == [2] * 4
+    assert first_dims(graph, "SLICE") == [2] * 4  # of x
+    eliminate_common_subexpressions(graph)
+    assert first_dims(graph, "EXPAND") == [2]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from taper_runtime.size_values import size_at
 from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     import numpy as np
@@ -224,8 +224,41 @@ class Structure:
             If the nodes form a cycle.
         """
         if self._order is None:
-            self._order = tuple(self._sorted())
+            self._order = tuple(self.depth_first(self._nodes))
         return list(self._order)
+
+    def depth_first(self, outputs: Iterable[str]) -> Iterator[Node]:
+        """Yield the nodes with these first outputs, each after its producers.
+
+        What one of them needs comes before what only the next ones do.
+
+        Raises
+        ------
+        InternalError
+            If the nodes form a cycle.
+        """
+        done: set[str] = set()
+        open_: set[str] = set()
+        for root in outputs:
+            stack = [root]
+            while stack:
+                name = stack[-1]
+                if name in done:
+                    stack.pop()
+                    continue
+                node = self._nodes[name]
+                needs = self.needs(node)
+                producers = [self._producers[t].output for t in needs if t in self._producers]
+                waiting = [producer for producer in producers if producer not in done]
+                if not waiting:
+                    stack.pop()
+                    done.add(name)
+                    yield node
+                    continue
+                if name in open_:
+                    raise InternalError(f"the graph has a cycle through {name!r}")
+                open_.add(name)
+                stack += reversed(waiting)
 
     def copy(self) -> Self:
         """Return a graph of its own, without the listener; arrays are shared."""
@@ -313,31 +346,6 @@ class Structure:
             for node in self._nodes.values():
                 for block in node.blocks:
                     block._share_sizes(self)
-
-    def _sorted(self) -> Iterable[Node]:
-        """Depth-first over the nodes as they were added, each after its producers."""
-        done: set[str] = set()
-        open_: set[str] = set()
-        for root in self._nodes:
-            stack = [root]
-            while stack:
-                name = stack[-1]
-                if name in done:
-                    stack.pop()
-                    continue
-                node = self._nodes[name]
-                needs = self.needs(node)
-                producers = [self._producers[t].output for t in needs if t in self._producers]
-                waiting = [producer for producer in producers if producer not in done]
-                if not waiting:
-                    stack.pop()
-                    done.add(name)
-                    yield node
-                    continue
-                if name in open_:
-                    raise InternalError(f"the graph has a cycle through {name!r}")
-                open_.add(name)
-                stack += reversed(waiting)
 
 
 class _Within(Listener):

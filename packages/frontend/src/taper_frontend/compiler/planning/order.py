@@ -7,10 +7,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.views import view_roots
+from taper_frontend.compiler.planning.sharing import find_concat_buffers
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
@@ -18,26 +21,48 @@ if TYPE_CHECKING:
 def memory_order(graph: Graph) -> list[Node]:
     """Return an order of the nodes that keeps few bytes live.
 
-    Kahn's algorithm; of the ready nodes, the one that frees most and allocates least goes first. A
-    node's score only rises while it waits (an input's other readers run and leave it the last), so
-    a fresh entry is pushed whenever that happens and outdated ones are dropped when they surface.
-    Greedy is no optimum: the graph's own order is kept where its peak is lower.
+    Three are tried: the graph's own, one that fills a concat buffer before it begins the next, and
+    that of :func:`_greedy`. None is always best: the first whose peak is least is taken.
     """
     own = graph.order()
-    greedy = _greedy(graph, own)
-    return greedy if peak_bytes(graph, greedy) < peak_bytes(graph, own) else own
+    roots = memory_roots(graph, own)
+    orders = own, _by_buffer(graph, own, roots), _greedy(graph, own)
+    return min(orders, key=lambda order: peak_bytes(graph, order, roots))
 
 
-def peak_bytes(graph: Graph, order: list[Node]) -> int:
-    """Return the most bytes of intermediates live at once when nodes run in this order."""
+def memory_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
+    """Return for each tensor the one in whose memory it lies, if no node computes in place."""
+    _, slices = find_concat_buffers(graph, order)
     roots = view_roots(graph, order)
+    return {name: slices[root][0] if root in slices else root for name, root in roots.items()}
+
+
+def peak_bytes(graph: Graph, order: list[Node], roots: Mapping[str, str]) -> int:
+    """Return the most bytes of intermediates live at once when nodes run in this order."""
     made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
     lives = lifetimes(order, made, outputs=graph.kept)
     blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
     return max(live_bytes(blocks, len(order) + 1))
 
 
+def _by_buffer(graph: Graph, own: list[Node], roots: Mapping[str, str]) -> list[Node]:
+    """Return an order that fills concat buffers one after the other, as ``own`` begins them.
+
+    A buffer takes all its memory from its first slice on. Where the batch is split, and two tensors
+    of a run of nodes are read behind it, the second is not begun while the first is computed.
+    """
+    computed = [name for node in own for name in node.outputs if node.definition.view is None]
+    begun = dict.fromkeys(roots[name] for name in computed if roots[name] != name)
+    return list(graph.depth_first([*begun, *(node.output for node in own)]))
+
+
 def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
+    """Return an order in which the node that frees most and allocates least goes first.
+
+    Kahn's algorithm. A node's score only rises while it waits (an input's other readers run and
+    leave it the last), so a fresh entry is pushed whenever that happens and outdated ones are
+    dropped when they surface.
+    """
     position = {node.output: i for i, node in enumerate(own)}
     roots = view_roots(graph, own)
     members: dict[str, list[str]] = {}

@@ -92,9 +92,8 @@ class Sharing:
         self.slices: dict[str, Slice] = {}
         self.executed: list[Node] = []
         self._last_read = last_reads(order, graph.kept)
-        self._in_buffers: dict[str, tuple[str, int]] = {}
         self._states = {state.name for state in graph.states}
-        buffers = set() if graph.sizes else _find_concat_buffers(graph, order, self._in_buffers)
+        buffers, self._in_buffers = find_concat_buffers(graph, order)
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
         for output, name in (replaced or {}).items():
@@ -207,16 +206,22 @@ class Sharing:
         )
 
 
-def _find_concat_buffers(
-    graph: Graph, order: list[Node], slices: dict[str, tuple[str, int]]
-) -> set[str]:
-    """Return the outputs whose inputs can all be computed where they lie in them.
+def find_concat_buffers(
+    graph: Graph, order: list[Node]
+) -> tuple[set[str], dict[str, tuple[str, int]]]:
+    """Find the concatenations that need no copy; none where sizes vary.
 
-    ``slices`` gains them and those inputs: in which concat buffer, at which byte. An output that is
-    a slice of a larger one shares its buffer, with its inputs.
+    Returns
+    -------
+    concatenated : set of str
+        The outputs whose inputs can all be computed where they lie in them.
+    slices : dict of str to tuple of str and int
+        Of each of them and of those inputs: in which concat buffer, at which byte. An output that
+        is a slice of a larger one shares its buffer, with its inputs.
     """
-    concatenated = set()
-    for node in reversed(order):
+    concatenated: set[str] = set()
+    slices: dict[str, tuple[str, int]] = {}
+    for node in () if graph.sizes else reversed(order):
         op = REGISTRY[node.op]
         if op.parts is None:
             continue
@@ -232,7 +237,7 @@ def _find_concat_buffers(
         for name, offset in zip(parts, offsets, strict=True):
             if name:
                 slices[name] = (buffer, base + offset * size)
-    return concatenated
+    return concatenated, slices
 
 
 def _computed(graph: Graph, name: str) -> str | None:

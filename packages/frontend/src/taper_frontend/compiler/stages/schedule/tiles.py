@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.analysis.regions import part_of
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.errors import InternalError
+from taper_runtime.ops.rules import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,9 +61,26 @@ class Tiles:
         return self._made[key]
 
     def _slice(self, tensor: str, ranges: Sequence[Range]) -> str:
+        graph = self._graph
         for axis, (start, stop) in enumerate(ranges):
-            if (start, stop) != (0, self._graph.tensors[tensor].shape[axis]):
-                cut = {"axis": axis, "start": start, "stop": stop}
-                name = f"{tensor}{self._suffix}"
-                tensor = self._graph.add_node("SLICE", [tensor], cut, name=name)
+            shape = graph.tensors[tensor].shape
+            if (start, stop) == (0, shape[axis]):
+                continue
+            op, inputs = "SLICE", [tensor]
+            attrs: dict[str, Any] = {"axis": axis, "start": start, "stop": stop}
+            producer = graph.producer(tensor)
+            if producer is not None and _repeats(graph, producer, axis):
+                # One for all parts, so that what copies it for a kernel does so once.
+                op, inputs = producer.op, producer.inputs
+                attrs = {"shape": replace(shape, axis, stop - start)}
+            tensor = graph.add_node(op, inputs, attrs, name=f"{tensor}{self._suffix}")
         return tensor
+
+
+def _repeats(graph: Graph, node: Node, axis: int) -> bool:
+    """Whether all that ``node`` makes is the same along an axis."""
+    if node.op != "EXPAND":
+        return False
+    shape = graph.tensors[node.inputs[0]].shape
+    inner = axis - len(graph.tensors[node.output].shape) + len(shape)
+    return inner < 0 or shape[inner] == 1
