@@ -151,7 +151,8 @@ static void word_10000(void) {
     seed(&t, 5489);
     int64_t state[STATE_SIZE], after[STATE_SIZE], drawn = 0;
     store(&t, state);
-    taper_tensor inputs[] = {state_of(state), check_tensor(NULL, TAPER_INT64, 1, (int64_t[]){9999})};
+    taper_tensor inputs[] = {state_of(state),
+                             check_tensor(NULL, TAPER_INT64, 1, (int64_t[]){9999})};
     const taper_tensor next = state_of(after), y = check_tensor(&drawn, TAPER_INT64, 0, NULL);
     const struct random_next_attrs words = {"integer", 1};
     CHECK(check_run("RANDOM_NEXT", NULL, inputs, 2, &next, &words, 1) == TAPER_OK, "runs");
@@ -233,7 +234,8 @@ static void remainders(void) {
 static void not_served(void) {
     int64_t state[STATE_SIZE] = {0};
     float numbers[4];
-    taper_tensor inputs[] = {state_of(state), check_tensor(numbers, TAPER_FLOAT32, 1, (int64_t[]){4})};
+    taper_tensor inputs[] = {state_of(state),
+                             check_tensor(numbers, TAPER_FLOAT32, 1, (int64_t[]){4})};
     const taper_tensor next = state_of(state);
     struct random_attrs attrs = {{NULL, 0}, "float32", "integer", 9};
     CHECK(check_run("RANDOM", NULL, inputs, 1, &inputs[1], &attrs, 1) == TAPER_UNSUPPORTED,

@@ -3,8 +3,8 @@
  *
  * The state is [STATE_SIZE]: the twister's words, how many of them are used up, whether a normal is
  * left over from a pair, and its bits. Words are drawn one after the other, so that a node is one
- * task. RANDOM_NEXT twists as often as RANDOM does, which is a tenth of drawing, and makes numbers of
- * no words.
+ * task. RANDOM_NEXT twists as often as RANDOM does, which is a tenth of drawing, and makes numbers
+ * of no words.
  *
  * M. Matsumoto and T. Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform
  * pseudorandom number generator", 1998. G. Box and M. Muller, "A note on the generation of random
@@ -56,9 +56,10 @@ typedef void random_fill(const struct random_state *s, struct generator *g, void
 struct random_state {
     random_fill *fill;
     int64_t count, limit;
-    int64_t words;  /* for all numbers, where their number is known */
-    bool serial;    /* it is not: a normal may be left over from before */
-    int64_t whole;  /* numbers before a block that the last of them are short of: it lies over others */
+    int64_t words; /* for all numbers, where their number is known */
+    bool serial;   /* it is not: a normal may be left over from before */
+    int64_t
+        whole; /* numbers before a block that the last of them are short of: it lies over others */
     int64_t passed; /* words between the two */
 };
 
@@ -281,7 +282,7 @@ static const struct random_law {
     random_fill *fill;
     int64_t words;    /* of a number; 0: two for each number of a pair */
     random_fill *few; /* of fewer than BLOCK; NULL: as others, and in no blocks */
-    bool redrawn;     /* where the last block lies over others, their words are drawn all the same */
+    bool redrawn; /* where the last block lies over others, their words are drawn all the same */
 } random_laws[] = {
     {"uniform", TAPER_FLOAT32, f32_uniform, 1, NULL, false},
     {"uniform", TAPER_FLOAT64, f64_uniform, 2, NULL, false},
