@@ -18,7 +18,7 @@ struct scatter_combiner {
                               int64_t n) {                                                         \
         T *y = data;                                                                               \
         const T *src = source;                                                                     \
-        _Pragma("GCC unroll 4") for (int64_t j = 0; j < n; j++) {                                  \
+        _Pragma("GCC unroll 2") for (int64_t j = 0; j < n; j++) {                                  \
             const T a = y[at->places[j]], b = src[at->from[j]];                                    \
             y[at->places[j]] = (T)(expr);                                                          \
             (void)a;                                                                               \
