@@ -88,7 +88,8 @@ static taper_status any_embedding_bag_prepare(const taper_call *call, taper_work
         !positions_prepare(&s->positions, index, table->shape[0], false) ||
         !positions_prepare(&s->ends, offsets, count + 1, false) || !tensor_is_contiguous(table) ||
         !tensor_is_contiguous(index) || !tensor_is_contiguous(offsets) ||
-        (call->n_inputs == 4 && (s->is_max || !tensor_is(&call->inputs[3], dtype, count))))
+        (call->n_inputs == 4 &&
+         (s->is_mean || s->is_max || !tensor_is(&call->inputs[3], dtype, count))))
         return TAPER_UNSUPPORTED;
     s->combine = dtype == TAPER_FLOAT32 ? f32_bag : f64_bag;
     s->size = (int64_t)taper_dtype_size(dtype);

@@ -151,7 +151,9 @@ class Generator:
         The C library's functions make them, as for kernels: a state has the bits of a normal.
         """
         values = [] if self._normal is None else [self._normal]
-        for first, second in self.doubles(2 * (max(count - len(values), 0) + 1 >> 1)).reshape(-1, 2):
+        for first, second in self.doubles(2 * (max(count - len(values), 0) + 1 >> 1)).reshape(
+            -1, 2
+        ):
             radius, angle = math.sqrt(-2 * math.log1p(-second)), 2 * math.pi * first
             values += radius * math.cos(angle), radius * math.sin(angle)
         self._normal = values[count] if len(values) > count else None
