@@ -6,7 +6,8 @@ pair, and that normal (the bits of a float64).
 
 M. Matsumoto and T. Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform
 pseudorandom number generator", 1998; numpy's ``RandomState``, whose numbers are frozen, implements
-it. How torch makes numbers of its words is documented in docs/random-numbers.md.
+it. How torch makes numbers of its words is documented in docs/random-numbers.md. Kernels in C draw
+from the same state (``src/random``); this is what they are compared with, and what makes states.
 """
 
 from __future__ import annotations
