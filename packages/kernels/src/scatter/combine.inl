@@ -2,8 +2,9 @@
  * How elements of src meet those of the output: two functions per dtype and reduction.
  */
 
-/* n elements of src meet those of y at places, in order. */
-typedef void scatter_combine(void *y, const struct scatter_tile *at, const void *src, int64_t n);
+/* n elements of src, a step apart, meet those of y at places, in order. */
+typedef void scatter_combine(void *y, const int64_t *places, const void *src, int64_t step,
+                             int64_t n);
 /* A row meets a row. */
 typedef void scatter_row(void *y, const void *src, int64_t n);
 
@@ -14,13 +15,13 @@ struct scatter_combiner {
 
 /* a: what is there, b: what comes. */
 #define SCATTER(name, T, expr)                                                                     \
-    static void name##_places(void *data, const struct scatter_tile *at, const void *source,       \
+    static void name##_places(void *data, const int64_t *places, const void *source, int64_t step, \
                               int64_t n) {                                                         \
         T *y = data;                                                                               \
         const T *src = source;                                                                     \
-        _Pragma("GCC unroll 2") for (int64_t j = 0; j < n; j++) {                                  \
-            const T a = y[at->places[j]], b = src[at->from[j]];                                    \
-            y[at->places[j]] = (T)(expr);                                                          \
+        _Pragma("GCC unroll 2") for (int64_t j = 0; j < n; j++, src += step) {                     \
+            const T a = y[places[j]], b = *src;                                                    \
+            y[places[j]] = (T)(expr);                                                              \
             (void)a;                                                                               \
         }                                                                                          \
     }                                                                                              \
@@ -82,12 +83,14 @@ static const struct scatter_combiner scatter_combines[TAPER_DTYPE_COUNT][SCATTER
 static const struct scatter_combiner scatter_writes[] = {SCATTER_OF(write8), SCATTER_OF(write16),
                                                          SCATTER_OF(write32), SCATTER_OF(write64)};
 
+static const struct scatter_combiner *scatter_write(int64_t size) {
+    return &scatter_writes[size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3];
+}
+
 /* NULL where there is none. */
 static const struct scatter_combiner *scatter_find(int32_t dtype, const char *reduce) {
-    if (strcmp(reduce, "none") == 0) {
-        const size_t size = taper_dtype_size(dtype);
-        return &scatter_writes[size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3];
-    }
+    if (strcmp(reduce, "none") == 0)
+        return scatter_write((int64_t)taper_dtype_size(dtype));
     for (int r = 0; r < SCATTER_REDUCTIONS; r++)
         if (strcmp(reduce, scatter_reductions[r]) == 0 && scatter_combines[dtype][r].row)
             return &scatter_combines[dtype][r];

@@ -34,9 +34,9 @@ enum {
     PLACE_PARTS = 2,  /* at most, that each read an index for every element: more would only read */
 };
 
-/* Which places of the output elements of src go to; both from the first of the tile. */
 struct scatter_tile {
-    int64_t places[TILE], from[TILE];
+    int64_t places[TILE];              /* of the output, from the first of the tile */
+    int64_t slots[TILE], values[TILE]; /* where elements of src move to that are kept */
 };
 
 #include "scatter/combine.inl"
@@ -261,16 +261,19 @@ struct scatter_line {
     struct scatter_part part;
 };
 
-/* Leaves of n places those in [low, high), in order; returns how many. */
-static int64_t scatter_keep(struct scatter_tile *tile, int64_t n, int64_t step, int64_t low,
+/* Leaves of n places those in [low, high), in order, and their elements in tile->values; returns
+ * how many. Without a branch, as places are in no order: what is left out is written over. */
+static int64_t scatter_keep(const struct scatter_state *s, struct scatter_tile *tile,
+                            const uint8_t *src, int64_t step, int64_t n, int64_t low,
                             int64_t high) {
     int64_t kept = 0;
-    for (int64_t j = 0; j < n; j++) { /* without a branch: places are in no order */
+    for (int64_t j = 0; j < n; j++) {
         const int64_t place = tile->places[j];
         tile->places[kept] = place;
-        tile->from[kept] = j * step;
+        tile->slots[j] = kept;
         kept += place >= low && place < high;
     }
+    scatter_write(s->size)->places(tile->values, tile->slots, src, step, n);
     return kept;
 }
 
@@ -282,16 +285,19 @@ static taper_status scatter_run(const struct scatter_state *s, const struct scat
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
     const int64_t index_step = column ? s->index_steps.axis : s->index_steps.col;
     const int64_t src_step = column ? s->src_steps.axis : s->src_steps.col;
+    const int64_t low = l->part.first * s->y_step, high = l->part.last * s->y_step;
     const bool all = l->part.first == 0 && l->part.last == s->positions.size;
     uint8_t *y = l->y + l->part.col * s->size;
     for (int64_t length; n > 0; n -= length) {
         length = i64_min(n, TILE);
         if (!scatter_locate(s, tile->places, index, length, index_step, !column))
             return TAPER_BAD_INDEX;
-        const int64_t kept = all ? length
-                                 : scatter_keep(tile, length, src_step, l->part.first * s->y_step,
-                                                l->part.last * s->y_step);
-        s->combiner->places(y, tile, src, kept);
+        if (all) {
+            s->combiner->places(y, tile->places, src, src_step, length);
+        } else {
+            const int64_t kept = scatter_keep(s, tile, src, src_step, length, low, high);
+            s->combiner->places(y, tile->places, tile->values, 1, kept);
+        }
         index += length * index_step * index_size;
         src += length * src_step * s->size;
         y += column ? 0 : length * s->size;
@@ -302,6 +308,9 @@ static taper_status scatter_run(const struct scatter_state *s, const struct scat
 /* A row for each index. */
 static taper_status scatter_rows(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
+    const int64_t step = s->src_steps.col;
+    for (int64_t j = 0; step != 1 && j < i64_min(TILE, s->index_cols); j++)
+        tile->places[j] = j;
     for (int64_t k = 0; k < s->count; k++) {
         const int64_t at = position_at(&s->positions, l->index, k * s->index_steps.axis);
         if (at < 0)
@@ -310,21 +319,19 @@ static taper_status scatter_rows(const struct scatter_state *s, const struct sca
             continue;
         uint8_t *y = l->y + at * s->y_step * s->size;
         const uint8_t *src = l->src + k * s->src_steps.axis * s->size;
-        const int64_t step = s->src_steps.col;
         if (step == 1) {
             s->combiner->row(y, src, s->index_cols);
             continue;
         }
         for (int64_t j = 0, n; j < s->index_cols; j += n) {
             n = i64_min(s->index_cols - j, TILE);
-            s->combiner->places(y + j * s->size, tile, src + j * step * s->size, n);
+            s->combiner->places(y + j * s->size, tile->places, src + j * step * s->size, step, n);
         }
     }
     return TAPER_OK;
 }
 
-/* A single column is one run along the axis, several are a run, or a row, for each of its places.
- */
+/* A single column is one run along the axis, several are a run, or a row, for each place. */
 static taper_status scatter_line(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
     if (s->index_cols == 1)
@@ -373,12 +380,6 @@ static taper_status any_scatter_run(const taper_call *call, int64_t begin, int64
     const int64_t all = s->by_columns ? s->cols : s->positions.size;
     struct scatter_part part = {0, s->positions.size, 0, s->cols};
     struct scatter_tile *tile = scratch;
-    const bool column = s->index_cols == 1;
-    const int64_t step = column ? s->src_steps.axis : s->src_steps.col;
-    for (int64_t i = 0; i < i64_min(column ? s->count : s->index_cols, TILE); i++) {
-        tile->places[i] = i;
-        tile->from[i] = i * step;
-    }
     taper_status status = TAPER_OK;
     if (s->parts == 1) {
         const int64_t last = i64_min(end * s->lines_per_task, s->lines);
