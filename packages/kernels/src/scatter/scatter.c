@@ -234,16 +234,16 @@ static void scatter_begin(const struct scatter_state *s, uint8_t *y, const uint8
 TENSOR_INLINE bool scatter_locate_as(const struct scatter_state *s, int64_t *restrict places,
                                      const void *restrict data, int64_t n, int64_t step,
                                      int64_t y_col, const bool is_int32) {
-    const int64_t size = s->positions.size, y_step = s->y_step;
-    int64_t outside = 0; /* its sign */
+    const uint64_t size = (uint64_t)s->positions.size, y_step = (uint64_t)s->y_step;
+    uint64_t outside = 0; /* its upper bit */
     for (int64_t j = 0; j < n; j++) {
-        int64_t at =
+        const int64_t given =
             is_int32 ? ((const int32_t *)data)[j * step] : ((const int64_t *)data)[j * step];
-        at += at < 0 ? size : 0;
+        const uint64_t at = (uint64_t)given + (given < 0 ? size : 0);
         outside |= at | (size - 1 - at);
-        places[j] = at * y_step + j * y_col;
+        places[j] = (int64_t)(at * y_step + (uint64_t)(j * y_col));
     }
-    return outside >= 0;
+    return outside >> 63 == 0;
 }
 
 static bool scatter_locate(const struct scatter_state *s, int64_t *places, const void *index,
