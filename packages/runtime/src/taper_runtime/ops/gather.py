@@ -79,6 +79,8 @@ def _check_embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
 def _embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     table, indices, offsets, *weights = inputs
     _check_embedding_bag(inputs, attrs)
+    if not offsets.size:
+        return np.empty((0, table.shape[1]), table.dtype)
     bags = np.repeat(np.arange(offsets.size), np.diff(np.append(offsets, indices.size)))
     present = indices != attrs["padding"]
     bags, rows = bags[present], table[indices[present]]
