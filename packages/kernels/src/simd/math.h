@@ -137,9 +137,7 @@ V_INLINE vf v_log_bounded(vf x) {
 }
 
 /* log(x), 1 ulp. */
-V_INLINE vf v_log(vf x) {
-    return v_or_lanes(v_is_normal_positive(x), v_log_bounded(x), logf, x);
-}
+V_INLINE vf v_log(vf x) { return v_or_lanes(v_is_normal_positive(x), v_log_bounded(x), logf, x); }
 
 /* log2(x), 2.5 ulp; exact for powers of two. */
 V_INLINE vf v_log2(vf x) {
