@@ -15,7 +15,7 @@ NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 #: Ops that keep no items apart along axis 0.
 WHOLE = {
     *("ARANGE", "RANDOM", "RANDOM_NEXT"),
-    "GROUPED_MATMUL",  # whose rows belong to matrices by their positions
+    *("EMBEDDING_BAG", "GROUPED_MATMUL"),  # whose rows belong to bags, matrices by their positions
     *("GRU", "LSTM", "RNN"),  # whose first axis is time
     "MATRIX_EXP",
     "NMS",  # which compares its boxes

@@ -197,6 +197,15 @@ def embedding(weight, index, attrs):
     return weight[index.long()]
 
 
+def embedding_bag(weight, indices, offsets, *rest):
+    *factors, attrs = rest
+    padding = attrs["padding"] if attrs["padding"] >= 0 else None
+    return torch.nn.functional.embedding_bag(
+        indices, weight, offsets, mode=attrs["mode"], padding_idx=padding,
+        per_sample_weights=factors[0] if factors else None,
+    )  # fmt: skip
+
+
 def epilogue(y, extras, attrs):
     values, args = [y, *extras], list(attrs["args"])
     for name in attrs["code"]:
@@ -460,6 +469,7 @@ OTHERS = {
     "COPY": lambda x, a: x.clone(),
     "CAT": lambda *x: torch.cat(x[:-1], x[-1]["axis"]),
     "EMBEDDING": embedding,
+    "EMBEDDING_BAG": embedding_bag,
     "GROUPED_MATMUL": grouped_matmul,
     "INDEX_SELECT": take,
     "GATHER": lambda x, index, a: torch.gather(

@@ -45,6 +45,10 @@ def evaluator(name, inputs, attrs, output):
 #: Op, inputs of which one holds what is outside, attrs; the output of each is empty.
 OUTSIDE = [
     ("EMBEDDING", [floats(5, 0), ints(0, 5)], {}),
+    ("EMBEDDING_BAG", [floats(5, 0), ints(0, 5), ints(0)], {"mode": "sum"}),
+    ("EMBEDDING_BAG", [floats(5, 0), ints(0, 4), ints(1)], {"mode": "sum"}),
+    ("EMBEDDING_BAG", [floats(5, 0), ints(0, 4), ints(0, 2, 1)], {"mode": "max"}),
+    ("EMBEDDING_BAG", [floats(5, 0), ints(0, 4), ints(0, 3)], {"mode": "mean"}),
     ("INDEX_SELECT", [floats(5, 0), ints(0, -6)], {"axis": 0}),
     ("INDEX_SELECT", [floats(0, 5), ints(5)], {"axis": 1}),
     ("INDEX_SELECT", [floats(HUGE, 5, 0), ints(5)], {"axis": 1}),
@@ -62,7 +66,7 @@ OUTSIDE = [
 def test_what_is_outside_is_found_where_the_result_is_empty(name, inputs, attrs, compute):
     output = output_of(name, inputs, attrs)
     assert output.size == 0
-    with pytest.raises(InputError, match=f"{name}: expected (indices in|ends that rise)"):
+    with pytest.raises(InputError, match=f"{name}: expected (indices in|(ends|offsets) that rise)"):
         compute(name, inputs, attrs, output)
 
 

@@ -1,8 +1,12 @@
-/* EMBEDDING, INDEX_SELECT and GATHER against element-by-element reads. */
+/* EMBEDDING, INDEX_SELECT and GATHER against element-by-element reads; EMBEDDING_BAG against sums
+ * in order. */
+#include <math.h>
+
 #include "check.h"
 #include "gather/kernels.inc"
 
 CHECK_ATTRS(gather)
+CHECK_ATTRS(bag)
 
 static const taper_dtype dtypes[] = {TAPER_BOOL, TAPER_INT16, TAPER_FLOAT32, TAPER_INT64};
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
@@ -294,6 +298,115 @@ static void refused(void) {
     check_free(x.data);
 }
 
+/* ---- EMBEDDING_BAG ---- */
+
+enum { BAG_TABLE = 50 };
+
+/* Bits are those of adding one row after the other, in the table's dtype. */
+static void check_bags(taper_dtype dtype, taper_dtype of_index, const char *mode, int64_t cols,
+                       int64_t bags, int64_t padding, bool weighted) {
+    const bool is_double = dtype == TAPER_FLOAT64, is_max = strcmp(mode, "max") == 0;
+    const int64_t dims[] = {BAG_TABLE, cols}, out[] = {bags, cols};
+    const size_t size = taper_dtype_size(dtype);
+    int64_t count = 0;
+    taper_tensor offsets = random_index(of_index, 1, &bags, 0, 0);
+    for (int64_t b = 0; b < bags; b++) {
+        set_index(&offsets, b, count);
+        count += check_int(0, 1) ? check_int(0, 3) : check_int(0, 20);
+    }
+    taper_tensor inputs[] = {random_bytes(dtype, 2, dims),
+                             random_index(of_index, 1, &count, 0, BAG_TABLE - 1), offsets,
+                             random_bytes(dtype, 1, &count)};
+    for (int i = 0; i < 4; i += 3)
+        for (int64_t e = 0; e < check_numel(&inputs[i]); e++) {
+            const float value = check_uniform(-3, 3);
+            if (is_double)
+                ((double *)inputs[i].data)[e] = value / 3.0;
+            else
+                ((float *)inputs[i].data)[e] = value;
+        }
+    const taper_tensor y =
+        check_tensor(check_alloc((size_t)(bags * cols) * size, 0), dtype, 2, out);
+    const struct bag_attrs attrs = {mode, padding};
+    check_threads("EMBEDDING_BAG", NULL, inputs, weighted ? 4 : 3, &y, &attrs);
+    for (int64_t b = 0; b < bags; b++)
+        for (int64_t j = 0; j < cols; j++) {
+            double want = is_max ? -INFINITY : 0;
+            int64_t rows = 0;
+            const int64_t end = b + 1 < bags ? get_index(&offsets, b + 1) : count;
+            for (int64_t i = get_index(&offsets, b); i < end; i++) {
+                const int64_t at = get_index(&inputs[1], i), e = at * cols + j;
+                if (at == padding)
+                    continue;
+                rows++;
+                if (is_double) {
+                    const double scale = weighted ? ((double *)inputs[3].data)[i] : 1;
+                    const double row = ((double *)inputs[0].data)[e];
+                    want = is_max ? fmax(want, row) : want + row * scale;
+                } else {
+                    const float scale = weighted ? ((float *)inputs[3].data)[i] : 1;
+                    const float row = ((float *)inputs[0].data)[e];
+                    const float product = row * scale;
+                    want = is_max ? fmax(want, row) : (float)want + product;
+                }
+            }
+            if (is_max && rows == 0)
+                want = 0;
+            if (strcmp(mode, "mean") == 0 && rows > 1)
+                want = is_double ? want / (double)rows : (float)want / (float)rows;
+            const int64_t e = b * cols + j;
+            const double got = is_double ? ((double *)y.data)[e] : ((float *)y.data)[e];
+            CHECK(got == want, "%s of bag %lld: %.17g, not %.17g", mode, (long long)b, got, want);
+        }
+    for (int i = 0; i < 4; i++)
+        check_free(inputs[i].data);
+    check_free(y.data);
+}
+
+static void embedding_bag(void) {
+    static const char *const modes[] = {"sum", "mean", "max"};
+    static const int64_t widths[] = {1, 7, 16, 33, 130, 0}, bags[] = {1, 2, 40, 700, 0};
+    for (int m = 0; m < 3; m++)
+        for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+            for (size_t b = 0; b < sizeof bags / sizeof bags[0]; b++) {
+                const int64_t padding = check_int(-1, BAG_TABLE - 1);
+                check_bags(TAPER_FLOAT32, TAPER_INT64, modes[m], widths[w], bags[b], padding,
+                           false);
+                check_bags(TAPER_FLOAT64, TAPER_INT32, modes[m], widths[w], bags[b], padding,
+                           m == 0);
+                check_bags(TAPER_FLOAT32, TAPER_INT64, modes[m], widths[w], bags[b], -1, m == 0);
+            }
+}
+
+static void bad_bags(void) {
+    static const int64_t dims[] = {4, 3}, three[] = {3}, two[] = {2}, out[] = {2, 3};
+    static const int64_t bad[][2] = {{1, 2}, {0, 4}, {0, -1}, {-1, 0}};
+    const taper_tensor y = random_bytes(TAPER_FLOAT32, 2, out);
+    taper_tensor inputs[] = {
+        random_bytes(TAPER_FLOAT32, 2, dims), random_index(TAPER_INT64, 1, three, 0, 3),
+        random_index(TAPER_INT64, 1, two, 0, 0), random_bytes(TAPER_FLOAT32, 1, three)};
+    struct bag_attrs attrs = {"sum", -1};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        set_index(&inputs[2], 0, bad[i][0]);
+        set_index(&inputs[2], 1, bad[i][1]);
+        CHECK(check_run("EMBEDDING_BAG", NULL, inputs, 3, &y, &attrs, 1) == TAPER_BAD_INDEX,
+              "offsets %lld, %lld", (long long)bad[i][0], (long long)bad[i][1]);
+    }
+    set_index(&inputs[2], 0, 0);
+    set_index(&inputs[2], 1, 1);
+    CHECK(check_run("EMBEDDING_BAG", NULL, inputs, 4, &y, &attrs, 1) == TAPER_OK, "good offsets");
+    set_index(&inputs[1], 2, 4);
+    CHECK(check_run("EMBEDDING_BAG", NULL, inputs, 3, &y, &attrs, 1) == TAPER_BAD_INDEX, "index");
+    attrs.mode = "max";
+    CHECK(check_run("EMBEDDING_BAG", NULL, inputs, 4, &y, &attrs, 1) == TAPER_UNSUPPORTED,
+          "factors of a maximum");
+    attrs.mode = "prod";
+    CHECK(check_run("EMBEDDING_BAG", NULL, inputs, 3, &y, &attrs, 1) == TAPER_UNSUPPORTED, "mode");
+    for (int i = 0; i < 4; i++)
+        check_free(inputs[i].data);
+    check_free(y.data);
+}
+
 /* ---- benchmarks ---- */
 
 static void time_rows(const char *name, const char *op, const void *attrs, int64_t rows,
@@ -317,6 +430,23 @@ static void bench_rows(void) {
     time_rows("embedding 1000x16, 4096", "EMBEDDING", NULL, 1000, 16, 4096);
     const struct gather_attrs first = {0};
     time_rows("index_select 1000x1, 4096", "INDEX_SELECT", &first, 1000, 1, 4096);
+}
+
+static void bench_bags(void) {
+    static const int64_t dims[] = {50000, 128}, count = 2000, bags = 100, out[] = {100, 128};
+    const taper_tensor inputs[] = {random_bytes(TAPER_FLOAT32, 2, dims),
+                                   random_index(TAPER_INT64, 1, &count, 0, 49999),
+                                   random_index(TAPER_INT64, 1, &bags, 0, 0)};
+    for (int64_t b = 0; b < bags; b++)
+        set_index(&inputs[2], b, b * count / bags);
+    memset(inputs[0].data, 0, 50000 * 128 * 4);
+    const taper_tensor y = random_bytes(TAPER_FLOAT32, 2, out);
+    const struct bag_attrs attrs = {"sum", -1};
+    check_bench_op("100 bags of 20x128", "EMBEDDING_BAG", NULL, inputs, 3, &y, &attrs, 256000,
+                   1024000);
+    for (int i = 0; i < 3; i++)
+        check_free(inputs[i].data);
+    check_free(y.data);
 }
 
 /* Single elements along the last axis. */
@@ -360,9 +490,13 @@ int main(int argc, char **argv) {
         {"bad_element", bad_element},
         {"empty", empty},
         {"refused", refused},
+        {"embedding_bag", embedding_bag},
+        {"bad_bags", bad_bags},
     };
-    static const check_case benches[] = {
-        {"rows", bench_rows}, {"elements", bench_elements}, {"gather", bench_gather}};
+    static const check_case benches[] = {{"rows", bench_rows},
+                                         {"bags", bench_bags},
+                                         {"elements", bench_elements},
+                                         {"gather", bench_gather}};
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], benches,
                       sizeof benches / sizeof benches[0]);
 }

@@ -167,7 +167,7 @@ static void drawn(void) {
     }
 }
 
-/* Few lines, cut into ranges of places. */
+/* Few lines, cut into columns or ranges of places. */
 static void parts(void) {
     for (int r = 0; r < N_REDUCTIONS; r++) {
         check_scatter(TAPER_FLOAT32, reductions[r], 0, (int64_t[]){300, 1, 70},
@@ -178,6 +178,22 @@ static void parts(void) {
                       (int64_t[]){1, 2, 9000}, false);
         check_scatter(TAPER_INT32, reductions[r], 1, (int64_t[]){3, 2, 9000},
                       (int64_t[]){3, 20, 9000}, true);
+        check_scatter(TAPER_FLOAT32, reductions[r], 1, (int64_t[]){1, 300, 1300},
+                      (int64_t[]){1, 40, 1290}, false); /* runs longer than what is looked up */
+        check_scatter(TAPER_FLOAT64, reductions[r], 0, (int64_t[]){20000, 1, 3},
+                      (int64_t[]){30000, 1, 3}, false);
+    }
+}
+
+/* Long rows that meet one number. */
+static void broadcast(void) {
+    for (int r = 0; r < N_REDUCTIONS; r++) {
+        tensors t = make(TAPER_FLOAT32, reductions[r], 1, (int64_t[]){2, 30, 1300},
+                         (int64_t[]){2, 8, 1300}, true);
+        t.in[2].strides[RANK - 1] = 0;
+        check_threads("SCATTER", NULL, t.in, 3, &t.y, &t.attrs);
+        compare(&t);
+        release(&t);
     }
 }
 
@@ -259,8 +275,10 @@ static void bench_rows(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
-        {"drawn", drawn},         {"parts", parts}, {"nan_and_rounding", nan_and_rounding},
-        {"bad_index", bad_index}, {"empty", empty}, {"refused", refused},
+        {"drawn", drawn},         {"parts", parts},
+        {"broadcast", broadcast}, {"nan_and_rounding", nan_and_rounding},
+        {"bad_index", bad_index}, {"empty", empty},
+        {"refused", refused},
     };
     static const check_case benches[] = {{"rows", bench_rows}};
     return check_main(argc, argv, cases, sizeof cases / sizeof cases[0], benches,

@@ -1,8 +1,10 @@
 /*
  * Reads at positions an index tensor holds: EMBEDDING and INDEX_SELECT copy whole rows, GATHER
- * single elements. Elements are bytes: any dtype of size 1, 2, 4 or 8. An index outside the
- * dimension ends the task with TAPER_BAD_INDEX before anything is read through it.
+ * single elements, EMBEDDING_BAG adds rows up. Elements are bytes, but of the last: any dtype of
+ * size 1, 2, 4 or 8. An index outside the dimension ends the task with TAPER_BAD_INDEX before
+ * anything is read through it.
  */
+#include <math.h>
 #include <string.h>
 
 #include "common/bytes.h"
@@ -13,6 +15,7 @@
 #include "simd/simd.h"
 
 TAPER_DEFINE_ATTRS(gather)
+TAPER_DEFINE_ATTRS(bag)
 
 /* A task's bytes of output: some microseconds, where handing over a task takes one. */
 enum { EMBEDDING_PANEL = 16 }; /* columns in a panel of a packed table, as of a packed matrix */
@@ -277,6 +280,10 @@ static taper_status any_gather_run(const taper_call *call, int64_t begin, int64_
         return gather_elements(s, y, x, index, first, last, 8);
     }
 }
+
+/* ---- EMBEDDING_BAG ---- */
+
+#include "gather/bag.inl"
 
 /* ---- table ---- */
 

@@ -5,9 +5,10 @@
  * A line is all places along the axis for one set of positions in the other dims, but for the
  * innermost of those after the axis: a line is cols columns wide. What goes to one place is
  * combined in the order of src along the axis. Where there are few lines, each is cut into parts,
- * ranges of places: every part reads the whole index and writes to its own range, so that no split
- * changes a bit. An index outside ends a task with TAPER_BAD_INDEX before anything is written
- * through it. Where the output is x itself nothing is copied: what is not written stays.
+ * which are columns, or where these are few or have one index, ranges of places: every part then
+ * reads the whole index and writes to its own range. So no split changes a bit. An index outside
+ * ends a task with TAPER_BAD_INDEX before anything is written through it. Where the output is x
+ * itself nothing is copied: what is not written stays.
  */
 #include <string.h>
 
@@ -27,24 +28,33 @@ struct scatter_steps {
     int64_t loop[TAPER_MAX_RANK];
 };
 
-struct scatter_state;
-struct scatter_line;
+enum {
+    TILE = 512,       /* places that are looked up at a time: they stay in L1 */
+    PART_COLUMNS = 4, /* at least, of a part that is columns */
+    PLACE_PARTS = 2,  /* at most, that each read an index for every element: more would only read */
+};
+
+struct scatter_tile {
+    int64_t places[TILE];              /* of the output, from the first of the tile */
+    int64_t slots[TILE], values[TILE]; /* where elements of src move to that are kept */
+};
+
+#include "scatter/combine.inl"
 
 struct scatter_state {
     struct positions positions;
-    taper_status (*combine)(const struct scatter_state *, const struct scatter_line *);
+    const struct scatter_combiner *combiner;
     int64_t size;             /* of an element, in bytes */
     int64_t count;            /* of the index along the axis */
     int64_t cols, index_cols; /* of x and of the index, which may be narrower */
     bool one_index;           /* for all columns */
+    bool by_columns;          /* parts are columns, not places */
     struct scatter_steps x_steps, index_steps, src_steps;
     int64_t y_step; /* along the axis */
     /* The loops over lines. */
     int64_t n_loops, sizes[TAPER_MAX_RANK], index_sizes[TAPER_MAX_RANK], y_steps[TAPER_MAX_RANK];
     int64_t lines, lines_per_task, parts;
 };
-
-#include "scatter/combine.inl"
 
 /* ---- prepare ---- */
 
@@ -101,8 +111,8 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
     if (!positions_prepare(&s->positions, index, x->shape[axis], true))
         return TAPER_UNSUPPORTED;
     s->size = (int64_t)taper_dtype_size(x->dtype);
-    s->combine = scatter_find(x->dtype, attrs->reduce);
-    if (!s->combine)
+    s->combiner = scatter_find(x->dtype, attrs->reduce);
+    if (!s->combiner)
         return TAPER_UNSUPPORTED;
     s->count = tensor_numel(index) ? index->shape[axis] : 0;
     s->x_steps.axis = x->strides[axis];
@@ -137,11 +147,15 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
     const int64_t elements = places * s->cols + s->count * s->index_cols;
     s->lines_per_task = i64_max(1, TASK_COST / i64_max(1, elements));
     s->parts = s->lines >= TASK_PARTS ? 1 : i64_ceil_div(elements, TASK_COST);
-    s->parts = i64_max(1, i64_min(i64_min(s->parts, TASK_PARTS), places));
+    s->by_columns = !s->one_index && s->cols >= 2 * PART_COLUMNS;
+    const int64_t most = s->by_columns                 ? s->cols / PART_COLUMNS
+                         : s->one_index && s->cols > 1 ? places
+                                                       : i64_min(places, PLACE_PARTS);
+    s->parts = i64_max(1, i64_min(i64_min(s->parts, TASK_PARTS), most));
     work->tasks = s->cols == 0   ? 0
                   : s->parts > 1 ? s->lines * s->parts
                                  : i64_ceil_div(s->lines, s->lines_per_task);
-    work->scratch_bytes = 0;
+    work->scratch_bytes = sizeof(struct scatter_tile);
     return TAPER_OK;
 }
 
@@ -189,32 +203,154 @@ TENSOR_INLINE void scatter_copy(uint8_t *y, int64_t y_row, const uint8_t *x, int
             memcpy(y + (r * y_row + c) * size, x + (r * x_row + c * x_col) * size, (size_t)size);
 }
 
-/* Places [first, last) of a line of x to the output. */
+/* What a part of a line is: places [first, last) of columns [col, col_last). */
+struct scatter_part {
+    int64_t first, last, col, col_last;
+};
+
+/* A part of a line of x to the output. */
 static void scatter_begin(const struct scatter_state *s, uint8_t *y, const uint8_t *x,
-                          int64_t first, int64_t last) {
+                          const struct scatter_part *p) {
     const struct scatter_steps *steps = &s->x_steps;
-    const int64_t rows = last - first;
-    y += first * s->y_step * s->size;
-    x += first * steps->axis * s->size;
-    if ((steps->col == 1 || s->cols == 1) && steps->axis == s->cols && s->y_step == s->cols)
-        memcpy(y, x, (size_t)(rows * s->cols * s->size));
-    else if (steps->col == 1 && s->cols > 1)
+    const int64_t rows = p->last - p->first, cols = p->col_last - p->col;
+    y += (p->first * s->y_step + p->col) * s->size;
+    x += (p->first * steps->axis + p->col * steps->col) * s->size;
+    if ((steps->col == 1 || cols == 1) && steps->axis == cols && s->y_step == cols)
+        memcpy(y, x, (size_t)(rows * cols * s->size));
+    else if (steps->col == 1 && cols > 1)
         for (int64_t r = 0; r < rows; r++)
-            bytes_copy(y + r * s->y_step * s->size, x + r * steps->axis * s->size,
-                       s->cols * s->size);
+            bytes_copy(y + r * s->y_step * s->size, x + r * steps->axis * s->size, cols * s->size);
     else if (s->size == 1)
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, s->cols, 1);
+        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 1);
     else if (s->size == 2)
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, s->cols, 2);
+        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 2);
     else if (s->size == 4)
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, s->cols, 4);
+        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 4);
     else
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, s->cols, 8);
+        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 8);
 }
 
-/* Places [first, last) of a line. */
-static taper_status scatter_places(const taper_call *call, int64_t line, int64_t first,
-                                   int64_t last) {
+/* Places in the output of the elements with n indices, steps apart. False if one is outside. */
+TENSOR_INLINE bool scatter_locate_as(const struct scatter_state *s, int64_t *restrict places,
+                                     const void *restrict data, int64_t n, int64_t step,
+                                     int64_t y_col, const bool is_int32) {
+    const uint64_t size = (uint64_t)s->positions.size, y_step = (uint64_t)s->y_step;
+    uint64_t outside = 0; /* its upper bit */
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t given =
+            is_int32 ? ((const int32_t *)data)[j * step] : ((const int64_t *)data)[j * step];
+        const uint64_t at = (uint64_t)given + (given < 0 ? size : 0);
+        outside |= at | (size - 1 - at);
+        places[j] = (int64_t)(at * y_step + (uint64_t)(j * y_col));
+    }
+    return outside >> 63 == 0;
+}
+
+static bool scatter_locate(const struct scatter_state *s, int64_t *places, const void *index,
+                           int64_t n, int64_t step, int64_t y_col) {
+    if (s->positions.is_int32)
+        return scatter_locate_as(s, places, index, n, step, y_col, true);
+    return step == 1 ? scatter_locate_as(s, places, index, n, 1, y_col, false)
+                     : scatter_locate_as(s, places, index, n, step, y_col, false);
+}
+
+/* One line's elements, at their first. */
+struct scatter_line {
+    uint8_t *y;
+    const uint8_t *index, *src;
+    struct scatter_part part;
+};
+
+/* Leaves of n places those in [low, high), in order, and their elements in tile->values; returns
+ * how many. Without a branch, as places are in no order: what is left out is written over. */
+static int64_t scatter_keep(const struct scatter_state *s, struct scatter_tile *tile,
+                            const uint8_t *src, int64_t step, int64_t n, int64_t low,
+                            int64_t high) {
+    int64_t kept = 0;
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t place = tile->places[j];
+        tile->places[kept] = place;
+        tile->slots[j] = kept;
+        kept += place >= low && place < high;
+    }
+    scatter_write(s->size)->places(tile->values, tile->slots, src, step, n);
+    return kept;
+}
+
+/* n elements, each with an index of its own: a run of the line along the axis or along columns. */
+static taper_status scatter_run(const struct scatter_state *s, const struct scatter_line *l,
+                                const uint8_t *index, const uint8_t *src, int64_t n,
+                                struct scatter_tile *tile) {
+    const bool column = s->index_cols == 1;
+    const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
+    const int64_t index_step = column ? s->index_steps.axis : s->index_steps.col;
+    const int64_t src_step = column ? s->src_steps.axis : s->src_steps.col;
+    const int64_t low = l->part.first * s->y_step, high = l->part.last * s->y_step;
+    const bool all = l->part.first == 0 && l->part.last == s->positions.size;
+    uint8_t *y = l->y + l->part.col * s->size;
+    for (int64_t length; n > 0; n -= length) {
+        length = i64_min(n, TILE);
+        if (!scatter_locate(s, tile->places, index, length, index_step, !column))
+            return TAPER_BAD_INDEX;
+        if (all) {
+            s->combiner->places(y, tile->places, src, src_step, length);
+        } else {
+            const int64_t kept = scatter_keep(s, tile, src, src_step, length, low, high);
+            s->combiner->places(y, tile->places, tile->values, 1, kept);
+        }
+        index += length * index_step * index_size;
+        src += length * src_step * s->size;
+        y += column ? 0 : length * s->size;
+    }
+    return TAPER_OK;
+}
+
+/* A row for each index. */
+static taper_status scatter_rows(const struct scatter_state *s, const struct scatter_line *l,
+                                 struct scatter_tile *tile) {
+    const int64_t step = s->src_steps.col;
+    for (int64_t j = 0; step != 1 && j < i64_min(TILE, s->index_cols); j++)
+        tile->places[j] = j;
+    for (int64_t k = 0; k < s->count; k++) {
+        const int64_t at = position_at(&s->positions, l->index, k * s->index_steps.axis);
+        if (at < 0)
+            return TAPER_BAD_INDEX;
+        if (at < l->part.first || at >= l->part.last)
+            continue;
+        uint8_t *y = l->y + at * s->y_step * s->size;
+        const uint8_t *src = l->src + k * s->src_steps.axis * s->size;
+        if (step == 1) {
+            s->combiner->row(y, src, s->index_cols);
+            continue;
+        }
+        for (int64_t j = 0, n; j < s->index_cols; j += n) {
+            n = i64_min(s->index_cols - j, TILE);
+            s->combiner->places(y + j * s->size, tile->places, src + j * step * s->size, step, n);
+        }
+    }
+    return TAPER_OK;
+}
+
+/* A single column is one run along the axis, several are a run, or a row, for each place. */
+static taper_status scatter_line(const struct scatter_state *s, const struct scatter_line *l,
+                                 struct scatter_tile *tile) {
+    if (s->index_cols == 1)
+        return scatter_run(s, l, l->index, l->src, s->count, tile);
+    if (s->one_index)
+        return scatter_rows(s, l, tile);
+    const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
+    const int64_t col = l->part.col, n = i64_min(l->part.col_last, s->index_cols) - col;
+    taper_status status = TAPER_OK;
+    for (int64_t k = 0; k < s->count && n > 0 && status == TAPER_OK; k++) {
+        const int64_t index = k * s->index_steps.axis + col * s->index_steps.col;
+        const int64_t src = k * s->src_steps.axis + col * s->src_steps.col;
+        status = scatter_run(s, l, l->index + index * index_size, l->src + src * s->size, n, tile);
+    }
+    return status;
+}
+
+static taper_status scatter_places(const taper_call *call, int64_t line,
+                                   const struct scatter_part *part, struct scatter_tile *tile) {
     const struct scatter_state *s = call->state;
     int64_t x = 0, index = 0, src = 0, y = 0;
     bool covered = s->count > 0;
@@ -229,36 +365,35 @@ static taper_status scatter_places(const taper_call *call, int64_t line, int64_t
     }
     uint8_t *out = (uint8_t *)call->output->data + y * s->size;
     if (s->cols > 0 && call->output->data != call->inputs[0].data)
-        scatter_begin(s, out, (const uint8_t *)call->inputs[0].data + x * s->size, first, last);
+        scatter_begin(s, out, (const uint8_t *)call->inputs[0].data + x * s->size, part);
     if (!covered)
         return TAPER_OK;
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
-    const struct scatter_line l = {.y = out,
-                                   .index =
-                                       (const uint8_t *)call->inputs[1].data + index * index_size,
-                                   .src = (const uint8_t *)call->inputs[2].data + src * s->size,
-                                   .first = first,
-                                   .last = last};
-    return s->combine(s, &l);
+    const struct scatter_line l = {out, (const uint8_t *)call->inputs[1].data + index * index_size,
+                                   (const uint8_t *)call->inputs[2].data + src * s->size, *part};
+    return scatter_line(s, &l, tile);
 }
 
 static taper_status any_scatter_run(const taper_call *call, int64_t begin, int64_t end,
                                     void *scratch) {
     const struct scatter_state *s = call->state;
-    const int64_t places = s->positions.size;
+    const int64_t all = s->by_columns ? s->cols : s->positions.size;
+    struct scatter_part part = {0, s->positions.size, 0, s->cols};
+    struct scatter_tile *tile = scratch;
     taper_status status = TAPER_OK;
-    (void)scratch;
     if (s->parts == 1) {
         const int64_t last = i64_min(end * s->lines_per_task, s->lines);
         for (int64_t i = begin * s->lines_per_task; i < last && status == TAPER_OK; i++)
-            status = scatter_places(call, i, 0, places);
+            status = scatter_places(call, i, &part, tile);
         return status;
     }
     while (begin < end && status == TAPER_OK) { /* the parts of one line at once */
-        const int64_t line = begin / s->parts, part = begin % s->parts;
-        const int64_t next = i64_min(s->parts, part + end - begin);
-        status = scatter_places(call, line, places * part / s->parts, places * next / s->parts);
-        begin += next - part;
+        const int64_t line = begin / s->parts, from = begin % s->parts;
+        const int64_t to = i64_min(s->parts, from + end - begin);
+        *(s->by_columns ? &part.col : &part.first) = all * from / s->parts;
+        *(s->by_columns ? &part.col_last : &part.last) = all * to / s->parts;
+        status = scatter_places(call, line, &part, tile);
+        begin += to - from;
     }
     return status;
 }

@@ -129,12 +129,15 @@ V_INLINE vm v_is_normal_positive(vf x) {
     return vm_and(v_le(v_set1(FLT_MIN), x), v_le(x, v_set1(FLT_MAX)));
 }
 
-/* log(x), 1 ulp. */
-V_INLINE vf v_log(vf x) {
+/* log(x) for x > 0 neither denormal nor infinite, 1 ulp. */
+V_INLINE vf v_log_bounded(vf x) {
     vi e;
     const vf f = v_log_reduce(x, &e);
-    return v_or_lanes(v_is_normal_positive(x), v_log_join(e, f), logf, x);
+    return v_log_join(e, f);
 }
+
+/* log(x), 1 ulp. */
+V_INLINE vf v_log(vf x) { return v_or_lanes(v_is_normal_positive(x), v_log_bounded(x), logf, x); }
 
 /* log2(x), 2.5 ulp; exact for powers of two. */
 V_INLINE vf v_log2(vf x) {

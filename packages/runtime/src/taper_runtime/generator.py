@@ -6,11 +6,13 @@ pair, and that normal (the bits of a float64).
 
 M. Matsumoto and T. Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform
 pseudorandom number generator", 1998; numpy's ``RandomState``, whose numbers are frozen, implements
-it. How torch makes numbers of its words is documented in docs/random-numbers.md.
+it. How torch makes numbers of its words is documented in docs/random-numbers.md. Kernels in C draw
+from the same state (``src/random``); this is what they are compared with, and what makes states.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from typing import Any
@@ -72,6 +74,20 @@ def new_state(seed: int | None) -> np.ndarray:
     return generator.state
 
 
+def check_state(state: np.ndarray) -> int:
+    """Return how many words of ``state`` are used up.
+
+    Raises
+    ------
+    InputError
+        If it is no state: they are counted from 0 to 624.
+    """
+    used = int(state[_USED])
+    if not 0 <= used <= _WORDS:
+        raise InputError(f"the random generator's state: expected 0 to 624 words, got {used}")
+    return used
+
+
 class Generator:
     """Draws numbers from a state, as torch does.
 
@@ -83,13 +99,11 @@ class Generator:
     Raises
     ------
     InputError
-        If it is no state: the words in use are counted from 0 to 624.
+        If it is no state.
     """
 
     def __init__(self, state: np.ndarray) -> None:
-        used = int(state[_USED])
-        if not 0 <= used <= _WORDS:
-            raise InputError(f"the random generator's state: expected 0 to 624 words, got {used}")
+        used = check_state(state)
         key = (state[:_WORDS] & 0xFFFFFFFF).astype(np.uint32)
         try:
             self._source = _idle.pop()
@@ -135,15 +149,16 @@ class Generator:
 
         They come in pairs (G. Box and M. Muller, "A note on the generation of random normal
         deviates", 1958); what is left of a pair is the next one's first.
+        The C library's functions make them, as for kernels: a state has the bits of a normal.
         """
-        kept = [] if self._normal is None else [self._normal]
-        uniforms = self.doubles(2 * (max(count - len(kept), 0) + 1 >> 1)).reshape(-1, 2)
-        radius = np.sqrt(-2 * np.log1p(-uniforms[:, 1]))
-        angle = 2 * np.pi * uniforms[:, 0]
-        pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
-        all_ = np.concatenate([np.array(kept), pairs.reshape(-1)])
-        self._normal = float(all_[count]) if len(all_) > count else None
-        return all_[:count]
+        values = [] if self._normal is None else [self._normal]
+        for first, second in self.doubles(2 * (max(count - len(values), 0) + 1 >> 1)).reshape(
+            -1, 2
+        ):
+            radius, angle = math.sqrt(-2 * math.log1p(-second)), 2 * math.pi * first
+            values += radius * math.cos(angle), radius * math.sin(angle)
+        self._normal = values[count] if len(values) > count else None
+        return np.array(values[:count], np.float64)
 
 
 def _encode(source: np.random.RandomState, normal: float | None = None) -> np.ndarray:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch.fx import Node
-
 from taper_frontend.lowering.measured import places_of
 from taper_frontend.lowering.registry import lowers
 
@@ -15,10 +13,6 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.context import Lowering
     from taper_runtime.ops.opdef import Shape
-
-    #: Combines the rows ``[indices, columns]`` of each bag, by their maximum where the number that
-    #: changes nothing is infinite, else by their sum.
-    Combine = Callable[[str, float], str]
 
 _INDEX_DTYPES = frozenset({"int64", "int32"})
 _MASK_DTYPES = frozenset({"bool", "uint8"})
@@ -74,8 +68,8 @@ def index(ctx: Lowering, x: str, indices: Sequence[str | None]) -> str:
     return ctx.reshape(y, ctx.output.shape)
 
 
-#: How ``mode`` is spelled.
-_SUM, _MEAN, _MAX = 0, 1, 2
+#: What the numbers of embedding bags' modes mean.
+_MODES = ("sum", "mean", "max")
 
 
 @lowers("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
@@ -85,7 +79,7 @@ def embedding_bag(
     indices: str,
     offsets: str,
     scale_grad_by_freq: bool = False,
-    mode: int = _SUM,
+    mode: int = 0,
     sparse: bool = False,
     per_sample_weights: str | None = None,
     include_last_offset: bool = False,
@@ -95,65 +89,11 @@ def embedding_bag(
 
     The rows at ``padding_idx`` take no part. The other results are for training only.
     """
-    bags = ctx.output.shape[0]
-    count = ctx.shape(indices)[0]
-    dtype = ctx.dtype(weight)
-    combine = _combine_equal(ctx, bags, count) or _combine_any(
-        ctx, bags, ctx.slice(offsets, 0, 0, bags) if include_last_offset else offsets, count
-    )
-    rows = ctx.emit("EMBEDDING", [weight, indices])
+    inputs = [weight, indices, ctx.slice(offsets, 0, 0, ctx.output.shape[0])]
     if per_sample_weights is not None:
-        scale = ctx.reshape(ctx.cast(per_sample_weights, dtype), (count, 1))
-        rows = ctx.emit("MUL", [rows, scale])
-    present = ctx.full((count, 1), True, "bool")
-    if padding_idx >= 0:
-        present = ctx.apply("NE", indices, padding_idx, dtype=ctx.dtype(indices))
-        present = ctx.reshape(present, (count, 1))
-    neutral = -math.inf if mode == _MAX else 0
-    if padding_idx >= 0:
-        rows = ctx.apply("WHERE", present, rows, neutral, dtype=dtype)
-
-    total = combine(rows, neutral)
-    if mode == _SUM:
-        return total, None, None, None
-    size = combine(ctx.cast(present, dtype), 0)
-    if mode == _MEAN:
-        size = ctx.apply("MAXIMUM", size, 1, dtype=dtype)
-        return ctx.emit("DIV", [total, size]), None, None, None
-    is_empty = ctx.apply("EQ", size, 0, dtype=dtype)
-    return ctx.apply("WHERE", is_empty, 0, total, dtype=dtype), None, None, None
-
-
-def _combine_equal(ctx: Lowering, bags: int, count: int) -> Combine | None:
-    """Combine bags of one length, which a matrix of indices has; None where they may differ."""
-    offsets = ctx.node.args[2]
-    if not isinstance(offsets, Node) or str(offsets.target) != "aten.arange.start_step":
-        return None
-    start, _, step, *_ = (*offsets.args, 1)
-    if start != 0 or not isinstance(step, int) or bags * step != count:
-        return None
-
-    def combine(rows: str, neutral: float) -> str:
-        apart = ctx.reshape(rows, (bags, step, ctx.shape(rows)[1]))
-        return ctx.emit("AMAX" if neutral else "SUM", [apart], axes=(1,))
-
-    return combine
-
-
-def _combine_any(ctx: Lowering, bags: int, starts: str, count: int) -> Combine:
-    """Combine bags that begin where ``starts`` says."""
-    places = ctx.emit("ARANGE", [], start=0, stop=count)
-    bag = ctx.emit("SEARCHSORTED", [ctx.cast(starts, "int64"), places], right=True)
-    bag = ctx.reshape(ctx.apply("SUB", bag, 1, dtype="int64"), (count, 1))
-
-    def combine(rows: str, neutral: float) -> str:
-        columns = ctx.shape(rows)[1]
-        into = ctx.full((bags, columns), neutral, ctx.dtype(rows))
-        index = ctx.expand(bag, (count, columns))
-        reduce = "amax" if neutral else "sum"
-        return ctx.emit("SCATTER", [into, index, rows], axis=0, reduce=reduce)
-
-    return combine
+        inputs.append(ctx.cast(per_sample_weights, ctx.dtype(weight)))
+    bags = ctx.emit("EMBEDDING_BAG", inputs, mode=_MODES[mode], padding=padding_idx)
+    return bags, None, None, None
 
 
 def as_index(ctx: Lowering, index: str) -> str:

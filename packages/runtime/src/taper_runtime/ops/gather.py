@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.errors import InputError
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, Window
 from taper_runtime.ops.rules import (
+    FLOATS,
     INDICES,
     check_axis,
     check_dtype,
@@ -39,6 +41,60 @@ def _embedding(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     weight, indices = inputs
     _check_embedding(inputs, attrs)
     return np.asarray(weight[indices], order="C")
+
+
+_MODES = ("sum", "mean", "max")
+
+
+def _infer_embedding_bag(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    op = "EMBEDDING_BAG"
+    table, indices, offsets, *weights = inputs
+    check_dtype(op, "weight", table.dtype, FLOATS)
+    for name, type_ in (("indices", indices), ("offsets", offsets)):
+        check_dtype(op, name, type_.dtype, INDICES)
+        if len(type_.shape) != 1:
+            fail(op, f"{name} of rank 1", list(type_.shape))
+    if len(table.shape) != 2:
+        fail(op, "weight of rank 2", list(table.shape))
+    if attrs["mode"] not in _MODES:
+        fail(op, f"a mode of {', '.join(_MODES)}", attrs["mode"])
+    if weights and attrs["mode"] != "sum":
+        fail(op, f"no factors of rows for their {attrs['mode']}", weights[0])
+    if weights and weights[0] != TensorType(table.dtype, indices.shape):
+        fail(op, f"a factor for each index, {table.dtype} {list(indices.shape)}", weights[0])
+    return TensorType(table.dtype, (*offsets.shape, table.shape[1]))
+
+
+def _check_embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    table, indices, offsets = inputs[:3]
+    check_indices("EMBEDDING_BAG", indices, 0, table.shape[0])
+    ends = np.append(offsets, indices.size)
+    if (ends[0] != 0 and offsets.size) or (np.diff(ends) < 0).any():
+        raise InputError(
+            f"EMBEDDING_BAG: expected offsets that rise from 0 to at most {indices.size}, "
+            f"got {np.array2string(offsets, threshold=8)}"
+        )
+
+
+def _embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    table, indices, offsets, *weights = inputs
+    _check_embedding_bag(inputs, attrs)
+    if not offsets.size:
+        return np.empty((0, table.shape[1]), table.dtype)
+    bags = np.repeat(np.arange(offsets.size), np.diff(np.append(offsets, indices.size)))
+    present = indices != attrs["padding"]
+    bags, rows = bags[present], table[indices[present]]
+    if weights:
+        rows = rows * weights[0][present, None]
+    is_max = attrs["mode"] == "max"
+    y = np.full((offsets.size, table.shape[1]), -np.inf if is_max else 0, table.dtype)
+    (np.maximum if is_max else np.add).at(y, bags, rows)
+    sizes = np.bincount(bags, minlength=offsets.size)[:, None]
+    if is_max:
+        return np.where(sizes > 0, y, table.dtype.type(0))
+    if attrs["mode"] == "mean":
+        return y / np.maximum(sizes, 1).astype(table.dtype)
+    return y
 
 
 def _infer_index_select(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -126,6 +182,14 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     return Cost(0, 2 * output.nbytes + sum(index.nbytes for index in inputs[1:]))
 
 
+def _cost_embedding_bag(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Of the table what is taken is read, and added once."""
+    table, indices = inputs[:2]
+    taken = indices.size * table.shape[1]
+    read = TensorType(table.dtype, (taken,)).nbytes + sum(t.nbytes for t in inputs[1:])
+    return Cost(taken, read + output.nbytes)
+
+
 def _tables(*shapes: Shape) -> Iterator[np.ndarray]:
     """Yield an array per shape and element size."""
     rng = np.random.default_rng(9)
@@ -145,6 +209,25 @@ def _samples_embedding() -> Iterator[Sample]:
         for shape in ((), (2, 3), (0,)):
             indices = np.asarray(rng.integers(0, len(table), shape), np.int64)
             yield Sample([table, indices], formats={0: "panels.0"})
+
+
+def _samples_embedding_bag() -> Iterator[Sample]:
+    rng = np.random.default_rng(13)
+    counts = ((0, 3, 1, 9), (5,), (4, 4, 0), (0, 0), ())
+    for dtype, of_index in (("float32", "int64"), ("float64", "int32")):
+        for cols in (1, 5, 37, 0):
+            table = np.asarray(rng.standard_normal((7, cols)), dtype)
+            for sizes in counts:
+                ends = np.cumsum(sizes, dtype=of_index)
+                indices = np.asarray(rng.integers(0, 7, sum(sizes)), of_index)
+                inputs = [table, indices, np.append([0], ends[:-1])[: len(sizes)].astype(of_index)]
+                for mode in _MODES:
+                    yield Sample(inputs, {"mode": mode, "padding": int(rng.integers(-1, 7))})
+                weights = np.asarray(rng.standard_normal(indices.size), dtype)
+                yield Sample([*inputs, weights], {"mode": "sum", "padding": 3})
+    odd = np.array([[np.nan, -np.inf, -0.0], [1, -np.inf, 0.0]], np.float32)
+    for mode in _MODES:
+        yield Sample([odd, np.array([0, 1, 1, 1]), np.array([0, 2])], {"mode": mode})
 
 
 def _samples_index_select() -> Iterator[Sample]:
@@ -184,6 +267,21 @@ OPS = (
         region=_region_embedding,
         weights=(0,),
         cost=_cost,
+    ),
+    OpDef(
+        name="EMBEDDING_BAG",
+        doc="Rows of weight [V, D] at indices [n], in [0, V), combined bag by bag: their sum, mean "
+        "or max. A bag begins at each of the offsets, which rise from 0, and ends where the next "
+        "one begins. Rows at padding take no part, none if it is negative; a bag of no rows is 0. "
+        "Rows of a sum may have a factor each, [n].",
+        inputs=(3, 4),
+        infer=_infer_embedding_bag,
+        evaluate=_embedding_bag,
+        check=_check_embedding_bag,
+        samples=_samples_embedding_bag,
+        attrs={"mode": Attr("string"), "padding": Attr("int", -1)},
+        weights=(0,),
+        cost=_cost_embedding_bag,
     ),
     OpDef(
         name="INDEX_SELECT",

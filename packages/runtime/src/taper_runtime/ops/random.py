@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from taper_runtime.errors import InputError
-from taper_runtime.generator import STATE_SIZE, Generator, new_state
+from taper_runtime.generator import STATE_SIZE, Generator, check_state, new_state
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_shape, fail
 
@@ -177,6 +177,10 @@ def _infer_next(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return inputs[0]
 
 
+def _check_state(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    check_state(inputs[0])
+
+
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     shape, dtype = attrs["shape"], attrs["dtype"]
     count = TensorType(dtype, shape).size
@@ -209,13 +213,13 @@ def _calls() -> Iterator[tuple[tuple[int, ...], dict[str, object]]]:
 
 def _samples() -> Iterator[Sample]:
     for shape, attrs in _calls():
-        yield Sample([new_state(3)], {"shape": shape, **attrs}, native=False)
+        yield Sample([new_state(3)], {"shape": shape, **attrs})
 
 
 def _samples_next() -> Iterator[Sample]:
     for shape, attrs in _calls():
         values = np.zeros(shape, str(attrs.pop("dtype")))
-        yield Sample([new_state(3), values], attrs, native=False)
+        yield Sample([new_state(3), values], attrs)
 
 
 _ATTRS = {"law": Attr("string"), "limit": Attr("int", 0, sized=True)}
@@ -229,8 +233,8 @@ OPS = (
         infer=_infer,
         evaluate=_evaluate,
         samples=_samples,
+        check=_check_state,
         attrs={"shape": Attr("ints", sized=True, role="shape"), "dtype": Attr("string"), **_ATTRS},
-        native=False,
     ),
     OpDef(
         name="RANDOM_NEXT",
@@ -239,8 +243,8 @@ OPS = (
         infer=_infer_next,
         evaluate=_evaluate_next,
         samples=_samples_next,
+        check=_check_state,
         attrs=_ATTRS,
         cost=lambda inputs, output, attrs: Cost(inputs[1].size, 2 * output.nbytes),
-        native=False,
     ),
 )
