@@ -47,8 +47,8 @@ static taper_status f32_nms_run(const taper_call *call, int64_t begin, int64_t e
     float *restrict x1 = scratch, *restrict y1 = x1 + n, *restrict x2 = y1 + n,
                     *restrict y2 = x2 + n, *restrict area = y2 + n;
     int32_t *restrict gone = (int32_t *)(area + n); /* as wide as a float, to go beside it */
-    (void)begin;
-    (void)end;
+    if (begin == end)
+        return TAPER_OK;
     for (int64_t i = 0; i < n; i++, box += 4) {
         x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
         area[i] = (box[2] - box[0]) * (box[3] - box[1]);
