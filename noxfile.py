@@ -200,8 +200,8 @@ def fuzz(session: nox.Session) -> None:
     """Fuzz a reader and the kernels, guided by coverage, under AddressSanitizer and UBSan.
 
     `nox -s fuzz -- --minutes 10 --target plans`, or another target of tests/fuzz/targets.py; needs
-    clang. The corpus grows in build/fuzz-corpus, and what crashes, hangs or raises what it must not
-    is left in build/fuzz-found.
+    clang. The corpus begins with tests/fuzz/corpus and grows in build/fuzz-corpus; what crashes,
+    hangs or raises what it must not is left in build/fuzz-found.
     """
     parser = ArgumentParser()
     parser.add_argument("--minutes", type=float, default=10)
@@ -228,8 +228,9 @@ def fuzz(session: nox.Session) -> None:
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:suppressions=tests/fuzz/ubsan.txt",
     }
     limits = ("-max_len=65536", "-timeout=30", "-rss_limit_mb=6000")
-    corpus = f"build/fuzz-corpus/{options.target}"
-    command = ("python", "-W", "ignore", "-m", "tests.fuzz", options.target, corpus, *limits)
+    kept = {"loader": "plans"}.get(options.target, options.target)  # both read plan files
+    corpus = (f"build/fuzz-corpus/{options.target}", f"tests/fuzz/corpus/{kept}")
+    command = ("python", "-W", "ignore", "-m", "tests.fuzz", options.target, *corpus, *limits)
     session.run(*command, f"-artifact_prefix={found}/", f"-max_total_time={seconds}", env=checks)
 
 

@@ -1,8 +1,8 @@
 """Fuzz a reader and what it lets through, guided by coverage of the Python and of the C.
 
-``python -m tests.fuzz TARGET FOLDER [options of libFuzzer]``, under AddressSanitizer, is what
-`nox -s fuzz` runs. TARGET is one of ``tests.fuzz.targets``; FOLDER holds the corpus, and gets what
-covers more.
+``python -m tests.fuzz TARGET FOLDER [more folders and options of libFuzzer]``, under
+AddressSanitizer, is what `nox -s fuzz` runs. TARGET is one of ``tests.fuzz.targets``; FOLDER holds
+the corpus, and gets what covers more; further folders are only read.
 """
 
 from __future__ import annotations
