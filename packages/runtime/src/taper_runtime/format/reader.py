@@ -421,8 +421,8 @@ def _tensor(
 
 def _node(item: Any, expressions: Expressions, field: str, depth: int) -> PlanNode:
     _check_object(item, _NODE_KEYS, field, _NODE_OPTIONS)
-    for key in _NODE_OPTIONS & item.keys():
-        if item[key] == []:
+    for key in _NODE_OPTIONS:
+        if item.get(key) == []:
             fail(f"{field}.{key}", f"expected no {key} where there are none", item[key])
     attrs = from_json(item["attrs"], f"{field}.attrs")
     if type(attrs) is not dict:
@@ -464,7 +464,7 @@ def _check_object(
     """Return ``value`` if it is an object with exactly these keys, and any of ``options``."""
     if type(value) is not dict:
         fail(field, "expected an object", value)
-    if wrong := (value.keys() - options) ^ keys:
+    if value.keys() != keys and (wrong := (value.keys() - options) ^ keys):
         key = min(wrong)
         problem = f"is no key of format version {FORMAT_VERSION}" if key in value else "is missing"
         raise PlanFormatError(f"{field}.{key}", problem)
