@@ -175,6 +175,7 @@ def sanitize(session: nox.Session) -> None:
     flags = ("-Db_sanitize=address,undefined", "-Db_lundef=false", *level)
     session.install(*TEST_TOOLS)
     editable(session, *flags)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     session.run("ninja", "-C", "build/nox-sanitize", silent=True)  # compile before the preload
     libraries = [
         subprocess.check_output(["gcc", f"-print-file-name={name}"], text=True).strip()
