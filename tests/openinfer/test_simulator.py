@@ -1,5 +1,6 @@
 """Memory kinds, caches, devices, failures: what a step does and leaves behind."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -398,7 +399,7 @@ print("usable")
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": "tests/support", "PATH": ""},
+        env=os.environ | {"PYTHONPATH": "tests/support", "PATH": ""},
     )
     assert done.stdout == "usable\n", done.stderr
 
@@ -428,7 +429,7 @@ print(step(made, x=1.0, c=False).fetch("y"))
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": "tests/support", "PATH": ""},
+        env=os.environ | {"PYTHONPATH": "tests/support", "PATH": ""},
         timeout=60,
     )
     assert done.stdout == "2.0\n", done.stderr
