@@ -103,7 +103,7 @@ BOMBS = {
         "plan.default",
     ),
     "expression_chars": (
-        written_as("2*n", "2*n", "n + 1"), 9, "plan.sizes", "plan.tensors['y0']",
+        written_as("2*n", "2*n", "n + 1"), 9, "plan.tensors['x']", "plan.tensors['y0']",
     ),
     "comparisons": (
         joined(5, "n", {"n": [1, 9]}), 1 + 2 + 3 + 4, "plan.tensors", None,

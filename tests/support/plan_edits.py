@@ -399,7 +399,9 @@ EDITS = {
     },
     "plan.nodes[0].attrs": {
         "attrs_is_an_array": ("plan.nodes.0.attrs", []),
-        "attrs_is_a_number": ("plan.nodes.0.attrs", {"float": "inf"}),
+    },
+    "plan.nodes[0].attrs.float": {
+        "attrs_are_a_number": ("plan.nodes.0.attrs", {"float": "inf"}),
     },
     "plan.nodes[0].attrs.beta": {
         "unknown_attr": ("plan.nodes.0.attrs", {"beta": 1.0}),

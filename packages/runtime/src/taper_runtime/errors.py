@@ -5,6 +5,8 @@ Every message says what was wrong, what was expected and what was got, with a hi
 
 from __future__ import annotations
 
+from typing import Self
+
 from taper_runtime.text import printable, printable_lines, with_end
 
 
@@ -36,6 +38,10 @@ class FileError(TaperError):
         self.field = field
         self.reason = reason
         self.path = ""
+
+    def within(self, field: str) -> Self:
+        """Return the error of a part that was read as a plan of its own: of ``field``, in fact."""
+        return type(self)(field + self.field.removeprefix("plan"), self.reason)
 
     def __str__(self) -> str:
         message = with_end(f"{self.field}: {self.reason}")

@@ -33,13 +33,15 @@ class _Options:
     """Fields with a check each; the names that ONNX Runtime has beside them have a reason each."""
 
     _fields: ClassVar[Mapping[str, tuple[object, values.Check]]]  #: default and check by name
+    _defaults: ClassVar[Mapping[str, object]]
     _refused: ClassVar[Mapping[str, str]]  #: why a name of ONNX Runtime is none here
     _entries: dict[str, str]
 
+    def __init_subclass__(cls) -> None:
+        cls._defaults = {name: default for name, (default, _) in cls._fields.items()}
+
     def __init__(self) -> None:
-        for name, (default, _) in self._fields.items():
-            object.__setattr__(self, name, default)
-        object.__setattr__(self, "_entries", {})
+        self.__dict__.update(self._defaults, _entries={})
 
     def __repr__(self) -> str:
         """Name the fields that differ from their defaults."""

@@ -146,9 +146,9 @@ def operand(plan: Plan, name: str) -> tuple[TensorType, tuple[int, ...]]:
 
 
 def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
-    """The node's op and its attrs with defaults filled in."""
+    """The op of a valid plan's node, and its attrs with defaults filled in."""
     op = REGISTRY[node.op]
-    return op, op.complete(node.attrs)
+    return op, op.fill(node.attrs)
 
 
 def node_work(plan: Plan, node: PlanNode) -> Cost:

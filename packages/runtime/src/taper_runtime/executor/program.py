@@ -380,5 +380,7 @@ def _threads_worth(plan: Plan, node: PlanNode) -> int:
 
 def example_sizes(plan: Plan) -> dict[str, int]:
     """Return values of the size variables: the samples', else the least from 1 on."""
+    if not plan.sizes:
+        return {}
     values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     return {name: values.get(name) or max(low, 1) for name, (low, _) in plan.sizes.items()}

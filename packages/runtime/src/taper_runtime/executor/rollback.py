@@ -60,7 +60,7 @@ def find_restores(plan: Plan, nodes: Sequence[PlanNode]) -> list[Restore]:
         if _overwrites_state(plan, node):
             rule = REGISTRY[node.op].save
             assert rule is not None  # else the plan is not valid
-            save = rule(REGISTRY[node.op].complete(node.attrs))
+            save = rule(REGISTRY[node.op].fill(node.attrs))
             inputs = (node.output, *node.reads[1:-1], _saved(node))
             restore = PlanNode(save.restore_op, inputs, node.outputs, save.restore_attrs)
             restores.append(Restore(index - 1, restore))
@@ -80,5 +80,5 @@ def _saved(node: PlanNode) -> str:
 def _save_node(node: PlanNode) -> PlanNode:
     rule = REGISTRY[node.op].save
     assert rule is not None  # else the plan is not valid
-    save = rule(REGISTRY[node.op].complete(node.attrs))
+    save = rule(REGISTRY[node.op].fill(node.attrs))
     return PlanNode(save.op, node.inputs[:-1], (_saved(node),), save.attrs, source=node.source)

@@ -19,6 +19,7 @@ from taper_runtime.format.recipes import PROVENANCE, StoredRecipes, read_recipes
 from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits
 from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import NO_ATTRS
 from taper_runtime.option_values import LOAD_MODES
 from taper_runtime.plan.checks import (
     ALIGNMENT,
@@ -56,6 +57,8 @@ _ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "origins", "s
 _PLAN_KEYS = _ENTRY_KEYS | {"format_version", "features", "default", "metadata", "entries"}
 _WEIGHT_KEYS = frozenset({"kind", "dtype", "shape"})
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
+#: Types of values in JSON that have others inside.
+_NESTED = frozenset({dict, list})
 #: Keys that are left out where they say nothing.
 _PLAN_OPTIONS = frozenset({"weights", "derived"})
 _WEIGHT_OPTIONS = frozenset({"complex", "aliases"})
@@ -181,7 +184,7 @@ def _read(
             check_counts(document, limits)
         plan = _read_plan(buffer, document, stored, limits)
     except PlanFormatError as error:
-        raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+        raise error.within(field) from error
     return plan if recipes is None else plan._replace(provenance=StoredRecipes(recipes))
 
 
@@ -199,7 +202,7 @@ def _read_plan(
             originals[name.removeprefix(WEIGHT_PREFIX)] = array
         else:
             constants[name] = array
-    chars = Budget("plan.sizes", "expression_chars", limits.expression_chars)
+    chars = Budget("plan", "expression_chars", limits.expression_chars)
     plan = _from_document(document, constants, samples, chars)._replace(originals=originals)
     validate(plan, limits)
     if document["features"] != features(plan):
@@ -235,7 +238,7 @@ def _from_document(
 ) -> Plan:
     """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
     _check_version(document)
-    for index, feature in enumerate(_tuple(document, "features", "plan", ())):
+    for index, feature in enumerate(_tuple(document, "features") if "features" in document else ()):
         if feature not in FEATURES:
             known = ", ".join(FEATURES)
             fail(f"plan.features[{index}]", f"expected features known here ({known})", feature)
@@ -266,32 +269,29 @@ def _weights(document: dict[str, Any]) -> dict[str, Any]:
     if not _object(document, "weights"):
         fail("plan.weights", "expected no weights where there are none", document["weights"])
     return {
-        "weights": {
-            name: _weight(name, item, f"plan.weights[{name!r}]")
-            for name, item in document["weights"].items()
-        },
+        "weights": {name: _weight(name, item) for name, item in document["weights"].items()},
         "derived": read_recipes(document["derived"], "plan.derived"),
     }
 
 
-def _weight(name: str, item: Any, field: str) -> WeightSpec:
-    _check_object(item, _WEIGHT_KEYS, field, _WEIGHT_OPTIONS)
-    if "complex" in item and item["complex"] is not True:
-        fail(f"{field}.complex", "expected true, or nothing", item["complex"])
-    aliases = _tuple(item, "aliases", field, ())
-    if "aliases" in item and not aliases:
-        fail(f"{field}.aliases", "expected no aliases where there are none", item["aliases"])
-    shape = _tuple(item, "shape", field)
+def _weight(name: str, item: Any) -> WeightSpec:
+    try:
+        _check_object(item, _WEIGHT_KEYS, "plan", _WEIGHT_OPTIONS)
+        if "complex" in item and item["complex"] is not True:
+            fail("plan.complex", "expected true, or nothing", item["complex"])
+        aliases = _some(item, "aliases") if "aliases" in item else ()
+        shape = _tuple(item, "shape")
+    except PlanFormatError as error:
+        raise error.within(f"plan.weights[{name!r}]") from error
     return WeightSpec(name, item["kind"], item["dtype"], shape, "complex" in item, aliases)
 
 
 def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) -> Entry:
     """Return an entry that is not the default one."""
-    field = f"plan.entries[{name!r}]"
     try:
         return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples, chars)
     except PlanFormatError as error:
-        raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+        raise error.within(f"plan.entries[{name!r}]") from error
 
 
 def _samples_by_entry(
@@ -311,7 +311,7 @@ def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) 
     origins = _object(item, "origins")
     sizes, expressions = _sizes(item["sizes"], origins, chars)
     return Entry(
-        *_block(item, expressions, "plan", 0),
+        *_block(item, expressions, 0),
         samples=samples,
         input_tree=from_json(item["input_tree"], "plan.input_tree"),
         output_tree=from_json(item["output_tree"], "plan.output_tree"),
@@ -341,9 +341,8 @@ def _sizes(
     known: dict[str, int] = {}
     for name, limits in item.items():
         if type(limits) is list:
-            limits = _parse_sizes(
-                tuple(limits), Expressions(known, chars), f"plan.sizes[{name!r}]", "most"
-            )
+            field = f"plan.sizes[{name!r}].most"
+            limits = _parse_sizes(tuple(limits), Expressions(known, chars), field)
         check_variable(name, limits, is_computed=name in origins)
         ranges[name] = limits
         known[name] = variable(name, *limits)
@@ -360,101 +359,92 @@ def _parse_size(value: Any, expressions: Expressions, field: str) -> Any:
         raise PlanFormatError(field, f"{error}, got {describe(value)}") from error
 
 
-def _parse_sizes(
-    values: tuple[Any, ...], expressions: Expressions, field: str, key: str
-) -> tuple[Any, ...]:
-    """Do that for each of ``values``, which are ``field``'s ``key``."""
+def _parse_sizes(values: tuple[Any, ...], expressions: Expressions, field: str) -> tuple[Any, ...]:
+    """Do that for each of ``values``."""
     if str not in map(type, values):
         return values
-    return tuple([_parse_size(value, expressions, f"{field}.{key}") for value in values])
+    return tuple([_parse_size(value, expressions, field) for value in values])
 
 
-def _parse_attr(op: Any, name: str, value: Any, expressions: Expressions, field: str) -> Any:
-    """Return the value of an attr, its size expressions parsed where the op allows them."""
-    attr = REGISTRY[op].attrs.get(name) if type(op) is str and op in REGISTRY else None
-    if type(value) is list:
-        value = tuple(value)
-    if attr is None or not attr.sized:
-        return value
-    if type(value) is tuple:
-        return _parse_sizes(value, expressions, field, name)
-    return _parse_size(value, expressions, f"{field}.{name}")
-
-
-def _block(item: dict[str, Any], expressions: Expressions, field: str, depth: int) -> Block:
+def _block(item: dict[str, Any], expressions: Expressions, depth: int) -> Block:
     """Return what a plan and a block have; ``item`` has the keys."""
-    if type(item["tensors"]) is not dict:
-        fail(f"{field}.tensors", "expected an object", item["tensors"])
-    tensors, placements = {}, {}
-    for name, tensor in item["tensors"].items():
-        where = f"{field}.tensors[{name!r}]"
-        tensors[name], placements[name] = _tensor(name, tensor, expressions, where)
-    nodes = _tuple(item, "nodes", field)
-    return Block(
-        nodes=tuple(
-            _node(node, expressions, f"{field}.nodes[{step}]", depth)
-            for step, node in enumerate(nodes)
-        ),
-        tensors=tensors,
-        placements=placements,
-        inputs=_tuple(item, "inputs", field),
-        outputs=_tuple(item, "outputs", field),
-    )
+    tensors: dict[str, TensorSpec] = {}
+    placements: dict[str, Placement] = {}
+    for name, tensor in _object(item, "tensors").items():
+        try:
+            tensors[name], placements[name] = _tensor(name, tensor, expressions)
+        except PlanFormatError as error:
+            raise error.within(f"plan.tensors[{name!r}]") from error
+    nodes: list[PlanNode] = []
+    for node in _tuple(item, "nodes"):
+        try:
+            nodes.append(_node(node, expressions, depth))
+        except PlanFormatError as error:
+            raise error.within(f"plan.nodes[{len(nodes)}]") from error
+    ends = _tuple(item, "inputs"), _tuple(item, "outputs")
+    return Block(tuple(nodes), tensors, placements, *ends)
 
 
-def _tensor(
-    name: str, item: Any, expressions: Expressions, field: str
-) -> tuple[TensorSpec, Placement]:
-    _check_object(item, _TENSOR_KEYS, field, _TENSOR_OPTIONS)
-    shape = _parse_sizes(_tuple(item, "shape", field), expressions, field, "shape")
-    strides = _parse_sizes(_tuple(item, "strides", field), expressions, field, "strides")
-    offset = _parse_size(item["offset"], expressions, f"{field}.offset")
+def _tensor(name: str, item: Any, expressions: Expressions) -> tuple[TensorSpec, Placement]:
+    _check_object(item, _TENSOR_KEYS, "plan", _TENSOR_OPTIONS)
+    shape = _parse_sizes(_tuple(item, "shape"), expressions, "plan.shape")
+    strides = _parse_sizes(_tuple(item, "strides"), expressions, "plan.strides")
+    offset = _parse_size(item["offset"], expressions, "plan.offset")
     format = item.get("format", PLAIN)
-    if "format" in item and format == PLAIN:
-        fail(f"{field}.format", f"expected no format where it is {PLAIN}", format)
+    if format == PLAIN and "format" in item:
+        fail("plan.format", f"expected no format where it is {PLAIN}", format)
     is_complex = item.get("complex", False)
-    if "complex" in item and is_complex is not True:
-        fail(f"{field}.complex", "expected true, or nothing", is_complex)
+    if is_complex is not True and "complex" in item:
+        fail("plan.complex", "expected true, or nothing", is_complex)
     spec = TensorSpec(name, item["dtype"], shape, item["role"], format, is_complex)
     return spec, Placement(item["root"], offset, strides)
 
 
-def _node(item: Any, expressions: Expressions, field: str, depth: int) -> PlanNode:
-    _check_object(item, _NODE_KEYS, field, _NODE_OPTIONS)
-    for key in _NODE_OPTIONS:
-        if item.get(key) == []:
-            fail(f"{field}.{key}", f"expected no {key} where there are none", item[key])
-    attrs = from_json(item["attrs"], f"{field}.attrs")
-    if type(attrs) is not dict:
-        fail(f"{field}.attrs", "expected an object", attrs)
+def _node(item: Any, expressions: Expressions, depth: int) -> PlanNode:
+    _check_object(item, _NODE_KEYS, "plan", _NODE_OPTIONS)
     return PlanNode(
-        op=item["op"],
-        inputs=_tuple(item, "inputs", field),
-        outputs=_tuple(item, "outputs", field),
-        attrs=ReadOnly(
-            {
-                name: _parse_attr(item["op"], name, value, expressions, f"{field}.attrs")
-                for name, value in attrs.items()
-            }
-        ),
-        source=item["source"],
-        blocks=_blocks(item, expressions, field, depth),
-        targets=_tuple(item, "targets", field) if "targets" in item else (),
+        item["op"],
+        _tuple(item, "inputs"),
+        _tuple(item, "outputs"),
+        _attrs(item, expressions),
+        item["source"],
+        _blocks(item, expressions, depth) if "blocks" in item else (),
+        _some(item, "targets") if "targets" in item else (),
     )
 
 
-def _blocks(
-    item: dict[str, Any], expressions: Expressions, field: str, depth: int
-) -> tuple[Block, ...]:
-    if "blocks" not in item:
-        return ()
+def _attrs(item: dict[str, Any], expressions: Expressions) -> ReadOnly:
+    """Return a node's attrs, size expressions parsed where the op allows them.
+
+    Other values are the op's to check (:meth:`.OpDef.complete`).
+    """
+    op = item["op"]
+    declared = REGISTRY[op].attrs if type(op) is str and op in REGISTRY else NO_ATTRS
+    attrs = {}
+    for name, value in _object(item, "attrs").items():
+        if type(value) is dict or (
+            type(value) is list and not _NESTED.isdisjoint(map(type, value))
+        ):
+            value = from_json(value, f"plan.attrs.{name}")
+        if type(value) is list:
+            value = tuple(value)
+        if name in declared and declared[name].sized:
+            field = f"plan.attrs.{name}"
+            parse = _parse_sizes if type(value) is tuple else _parse_size
+            value = parse(value, expressions, field)
+        attrs[name] = value
+    return ReadOnly(attrs)
+
+
+def _blocks(item: dict[str, Any], expressions: Expressions, depth: int) -> tuple[Block, ...]:
     if depth >= MAX_BLOCK_DEPTH:
-        fail(f"{field}.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", item["blocks"])
-    blocks = []
-    for index, block in enumerate(_tuple(item, "blocks", field)):
-        where = f"{field}.blocks[{index}]"
-        _check_object(block, _BLOCK_KEYS, where)
-        blocks.append(_block(block, expressions, where, depth + 1))
+        fail("plan.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", item["blocks"])
+    blocks: list[Block] = []
+    for block in _some(item, "blocks"):
+        try:
+            blocks.append(_block(_check_object(block, _BLOCK_KEYS, "plan"), expressions, depth + 1))
+        except PlanFormatError as error:
+            raise error.within(f"plan.blocks[{len(blocks)}]") from error
     return tuple(blocks)
 
 
@@ -471,10 +461,16 @@ def _check_object(
     return value
 
 
-def _tuple(item: dict[str, Any], key: str, field: str, missing: object = None) -> tuple[Any, ...]:
-    value = item.get(key, missing)
-    if type(value) is tuple:
-        return value
+def _tuple(item: dict[str, Any], key: str) -> tuple[Any, ...]:
+    value = item[key]
     if type(value) is not list:
-        fail(f"{field}.{key}", "expected an array", value)
+        fail(f"plan.{key}", "expected an array", value)
     return tuple(value)
+
+
+def _some(item: dict[str, Any], key: str) -> tuple[Any, ...]:
+    """Return an array that is left out where it has no items."""
+    value = _tuple(item, key)
+    if not value:
+        fail(f"plan.{key}", f"expected no {key} where there are none", item[key])
+    return value

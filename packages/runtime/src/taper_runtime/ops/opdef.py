@@ -135,16 +135,24 @@ class Save(NamedTuple):
     restore_attrs: Attrs
 
 
+def _is_int(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_scalar(value: Any) -> bool:
+    return type(value) in (float, bool) or _is_int(value)
+
+
 #: attr type name -> does this plain value have it? The names are those of the kernel descriptors.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
-    "int": lambda v: type(v) is int and -(2**63) <= v < 2**63,
-    "float": lambda v: type(v) is float or _CHECKS["int"](v),
+    "int": _is_int,
+    "float": lambda v: type(v) is float or _is_int(v),
     "bool": lambda v: type(v) is bool,
     "string": lambda v: type(v) is str,
-    "scalar": lambda v: type(v) in (float, bool) or _CHECKS["int"](v),
-    "ints": lambda v: type(v) in (tuple, list) and all(map(_CHECKS["int"], v)),
-    "strings": lambda v: type(v) in (tuple, list) and all(map(_CHECKS["string"], v)),
-    "scalars": lambda v: type(v) in (tuple, list) and all(map(_CHECKS["scalar"], v)),
+    "scalar": _is_scalar,
+    "ints": lambda v: type(v) in (tuple, list) and all(map(_is_int, v)),
+    "strings": lambda v: type(v) in (tuple, list) and {str}.issuperset(map(type, v)),
+    "scalars": lambda v: type(v) in (tuple, list) and all(map(_is_scalar, v)),
 }
 
 REQUIRED: Any = object()
@@ -176,10 +184,11 @@ class Attr(NamedTuple):
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is plain data of this attr's type."""
-        if self.sized and type(value) is Size:
-            return self.type == "int"
-        if self.sized and type(value) in (tuple, list):
-            value = [item for item in value if type(item) is not Size]
+        if self.sized:
+            if type(value) is Size:
+                return self.type == "int"
+            if type(value) in (tuple, list) and Size in map(type, value):
+                value = [item for item in value if type(item) is not Size]
         return _CHECKS[self.type](value)
 
 
@@ -369,6 +378,14 @@ class OpDef(NamedTuple):
         if given < len(attrs):
             unknown = min(attrs.keys() - self.attrs.keys())
             raise OpError(f"{self.name} has no attr {unknown!r}; it has {sorted(self.attrs)}")
+        return full
+
+    def fill(self, attrs: Attrs) -> dict[str, Any]:
+        """Return ``attrs`` that :meth:`complete` has taken before with defaults filled in."""
+        full = {}
+        for name, attr in self.attrs.items():
+            value = attrs.get(name, attr.default)
+            full[name] = tuple(value) if type(value) is list else value
         return full
 
     def infer_types(

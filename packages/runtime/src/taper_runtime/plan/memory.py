@@ -24,7 +24,7 @@ from taper_runtime.plan.extents import Extent, extent_of
 from taper_runtime.plan.liveness import NEVER
 from taper_runtime.plan.occupancy import Occupancy
 from taper_runtime.plan.specialize import substitute
-from taper_runtime.size_values import assuming_nonempty
+from taper_runtime.size_values import assuming_nonempty, unchanged
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+_INTEGERS = frozenset({int, Size})
 
 
 def check_memory(
@@ -118,9 +119,7 @@ def _check_placements(
             fail(f"{tensor_field(name)}.root", "expected a tensor's name", root)
         if type(offset) is not Size and not is_size(offset):
             fail(f"{tensor_field(name)}.offset", "expected bytes >= 0", offset)
-        if type(strides) is not tuple or not all(
-            type(stride) is Size or is_integer(stride) for stride in strides
-        ):
+        if type(strides) is not tuple or not _INTEGERS.issuperset(map(type, strides)):
             fail(f"{tensor_field(name)}.strides", "expected an array of integers", strides)
         rank = len(storage.shape)
         if len(strides) != rank:
@@ -132,6 +131,8 @@ def _check_placements(
                 fail(field, "expected 0, as it is its own root", offset)
             extents[name] = Extent(0, sizes[name])
         else:
+            if not all(type(stride) is Size or is_integer(stride) for stride in strides):
+                fail(f"{tensor_field(name)}.strides", "expected integers of 64 bits", strides)
             try:
                 extents[name] = _check_slice(plan, name, stored, sizes, replaced.get(name))
             except OpError as error:
@@ -280,19 +281,19 @@ def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) ->
     if 0 in shape and plan.placements[name].strides == contiguous_strides(shape):
         return  # it shows nothing, wherever that is
     assume = assuming_nonempty(shape)
-    spec = plan.tensors[source]
-    view = op.view(
-        substitute(spec.shape, assume),
-        substitute(plan.placements[source].strides, assume),
-        {key: substitute(value, assume) for key, value in op.complete(node.attrs).items()},
-    )
+    spec, attrs = plan.tensors[source], op.fill(node.attrs)
+    known = spec.shape, plan.placements[source].strides
+    if assume is not unchanged:
+        known = substitute(known[0], assume), substitute(known[1], assume)
+        attrs = {key: substitute(value, assume) for key, value in attrs.items()}
+    view = op.view(*known, attrs)
     if view is None:
         fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
     offset = assume(plan.placements[source].offset) + view.offset * DTYPES[spec.dtype].size
     _, got, strides = plan.placements[name]
-    if assume(got) != offset:
+    if got != offset and assume(got) != offset:
         fail(f"{field}.offset", f"expected {offset} in {source!r}'s root", got)
-    if substitute(strides, assume) != tuple(view.strides):
+    if strides != view.strides and substitute(strides, assume) != tuple(view.strides):
         raise PlanFormatError(
             f"{field}.strides", f"expected {list(view.strides)}, got {list(strides)}"
         )
@@ -304,7 +305,7 @@ def _check_parts(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, o
     spec, (root, _, strides) = plan.tensors[node.output], plan.placements[node.output]
     _check_row_major(node.output, strides, stored[node.output])
     shapes = [plan.tensors[name].shape for name in node.reads]
-    offsets = op.parts(shapes, op.complete(node.attrs))
+    offsets = op.parts(shapes, op.fill(node.attrs))
     if offsets is None:
         fail(
             f"{tensor_field(node.output)}.root",

@@ -522,6 +522,8 @@ class Plan(NamedTuple):
 
 def _read_only(item: Any) -> Any:
     """Return a named tuple of a plan with mappings that cannot be changed, in those inside too."""
+    if type(item) is PlanNode and type(item.attrs) is ReadOnly and not item.blocks:
+        return item  # as a load makes most of them
     changed: dict[str, Any] = {}
     for name, value in zip(item._fields, item, strict=True):
         if name in ("nodes", "blocks") and value:

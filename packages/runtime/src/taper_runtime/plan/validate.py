@@ -80,7 +80,7 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
         try:
             _check_entry(plan.entry(name), comparisons, set())
         except PlanFormatError as error:
-            raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+            raise error.within(field) from error
 
 
 def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
@@ -310,7 +310,7 @@ def _check_block(
             {after: name for after, name in pairs if block.placements[after].root == name},
         )
     except PlanFormatError as error:
-        raise PlanFormatError(field + error.field.removeprefix("plan"), error.reason) from error
+        raise error.within(field) from error
 
 
 def _check_nodes(
