@@ -14,7 +14,7 @@
 - ``Instance``: a program for one set of sizes: the size table evaluated, nodes prepared, memory
   laid out. A static plan has one.
 """
-from cpython.buffer cimport PyBUF_WRITE
+from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport qsort
@@ -313,6 +313,15 @@ cdef bint _is_sized(value):
     return type(value) is Size
 
 
+cdef void *_first_byte(array) except? NULL:
+    """Where an array's first element lies."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
+    cdef void *data = view.buf
+    PyBuffer_Release(&view)
+    return data
+
+
 cdef class Weights:
     """The constants of a program in one version; never changed, but replaced by another.
 
@@ -329,7 +338,7 @@ cdef class Weights:
         self.arrays, self.generation = tuple(arrays), generation
         self.addresses = Buffer(len(self.arrays) * sizeof(void *))
         for i in range(len(self.arrays)):
-            (<uintptr_t *>self.addresses.data)[i] = self.arrays[i].__array_interface__["data"][0]
+            (<void **>self.addresses.data)[i] = _first_byte(self.arrays[i])
 
 
 cdef class Order:

@@ -71,9 +71,7 @@ def parse_json(text: str, field: str) -> Any:
 def _parse_json(text: str, field: str) -> Any:
     """Do that; strings may have lone surrogates."""
     try:
-        return json.loads(
-            text, object_pairs_hook=_unique_keys, parse_float=_finite, parse_constant=_finite
-        )
+        return _DECODER.decode(text)
     except RecursionError:
         raise PlanFormatError(field, "nested too deeply") from None
     except ValueError as error:
@@ -101,6 +99,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is no finite number")
     return value
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_float=_finite, parse_constant=_finite
+)
 
 
 def parse_header(

@@ -106,15 +106,20 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 def aligned_bytes(nbytes: int) -> np.ndarray:
     """Return so many bytes of new memory on a boundary of :data:`ALIGNMENT`."""
     room = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -_misalignment(room, ALIGNMENT) % ALIGNMENT
+    start = -_address(room) % ALIGNMENT
     return room[start : start + nbytes]
 
 
 def is_aligned(array: np.ndarray, boundary: int = ALIGNMENT) -> bool:
     """Whether an array begins on a boundary."""
-    return _misalignment(array, boundary) == 0
+    return _address(array) % boundary == 0
 
 
-def _misalignment(array: np.ndarray, boundary: int) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address % boundary
+def address(buffer: bytes | mmap) -> int:
+    """Return where the bytes of a buffer begin."""
+    return _address(np.frombuffer(buffer, np.uint8))
+
+
+def _address(array: np.ndarray) -> int:
+    start: int = array.__array_interface__["data"][0]
+    return start

@@ -12,7 +12,7 @@ from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import Container, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
 from taper_runtime.format.expression import Expressions
-from taper_runtime.format.mapping import aligned_array, mapped
+from taper_runtime.format.mapping import address, aligned_copy, mapped
 from taper_runtime.format.models import choose_model, member, model_names
 from taper_runtime.format.plain import from_json
 from taper_runtime.format.recipes import PROVENANCE, StoredRecipes, read_recipes
@@ -194,8 +194,9 @@ def _read_plan(
     """Return a plan of its own document, and of its tensors by their names there."""
     has_weights = type(document) is dict and "weights" in document
     constants, samples, originals = {}, {}, {}
+    base = address(buffer)
     for name, entry in stored.items():
-        array = map_array(buffer, entry)
+        array = map_array(buffer, entry, base)
         if name.startswith(SAMPLE_PREFIX):
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
         elif has_weights and name.startswith(WEIGHT_PREFIX):
@@ -210,12 +211,16 @@ def _read_plan(
     return plan.read_only()
 
 
-def map_array(buffer: bytes | mmap, entry: StoredArray) -> np.ndarray:
-    """View an entry's bytes, or copy them where another tool left them unaligned."""
+def map_array(buffer: bytes | mmap, entry: StoredArray, base: int) -> np.ndarray:
+    """View an entry's bytes, or copy them where another tool left them unaligned.
+
+    ``base`` is the address of the buffer.
+    """
     storage = DTYPES[entry.dtype].storage
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
     array.flags.writeable = False  # as what is mapped is
-    return aligned_array(array, storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT)
+    boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
+    return aligned_copy(array) if (base + entry.start) % boundary else array
 
 
 def _check_version(document: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.format.container import parse_header
-from taper_runtime.format.mapping import mapped
+from taper_runtime.format.mapping import address, mapped
 from taper_runtime.format.reader import map_array
 from taper_runtime.limits import Limits
 
@@ -44,7 +44,8 @@ def read_safetensors(path: FilePath) -> dict[str, StoredWeight]:
     """
     with mapped(path) as buffer:
         entries = parse_header(buffer, Limits(), "a safetensors file").entries
+        base = address(buffer)
         return {
-            name: StoredWeight(entry.dtype, map_array(buffer, entry))
+            name: StoredWeight(entry.dtype, map_array(buffer, entry, base))
             for name, entry in entries.items()
         }

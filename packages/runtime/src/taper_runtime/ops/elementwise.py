@@ -228,19 +228,19 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     ------
     OpError
     """
-    arrays = [x for x in operands if isinstance(x, str)]
-    target = _cast_target(code)
-    if target is not None:
-        return target if arrays else fail(code, "an array", operands[0])
-    micro = MICROOPS[code]
+    micro = MICROOPS.get(code)
+    if micro is None:
+        target = _cast_target(code)
+        assert target is not None  # else arity() refuses it
+        return target if type(operands[0]) is str else fail(code, "an array", operands[0])
     conditions = 1 if micro.arity == 3 else 0
-    dtype = next((x for x in operands[conditions:] if isinstance(x, str)), None)
+    dtype = next((x for x in operands[conditions:] if type(x) is str), None)
     if dtype is None:
         fail(code, "an array among the operands that decide the dtype", list(operands))
     check_dtype(code, "operands", dtype, micro.dtypes)
     for i, operand in enumerate(operands):
         expected = "bool" if i < conditions else dtype
-        if not isinstance(operand, str):
+        if type(operand) is not str:
             check_scalar(code, operand, expected)
         elif operand != expected:
             fail(code, f"operand {i} of {expected}", operand)

@@ -47,16 +47,16 @@ def extent_of(storage: TensorType, placement: Placement) -> Extent:
     dtype, shape, _ = storage
     _, offset, strides = placement
     assume = assuming_nonempty(shape)
-    itemsize = DTYPES[dtype].size
-    start = stop = assume(offset)
-    if 0 in shape:
-        return Extent(start, stop)
     if assume is not unchanged:
+        offset = assume(offset)
         shape, strides = tuple(map(assume, shape)), tuple(map(assume, strides))
+    if 0 in shape:
+        return Extent(offset, offset)
+    low, high = 0, 1  # elements from the first one on
     for size, stride in zip(shape, strides, strict=True):
-        reach = (size - 1) * stride * itemsize
         if stride < 0:
-            start += reach
+            low += (size - 1) * stride
         else:
-            stop += reach
-    return Extent(start, stop + itemsize)
+            high += (size - 1) * stride
+    itemsize = DTYPES[dtype].size
+    return Extent(offset + low * itemsize, offset + high * itemsize)

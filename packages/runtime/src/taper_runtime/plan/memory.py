@@ -152,27 +152,31 @@ def _check_slice(
     ``stored`` are the types that tensors are stored as, ``sizes`` their bytes. Only a tensor with
     elements lies anywhere.
     """
-    placement, spec = plan.placements[name], plan.tensors[name]
-    dtype, shape, _ = stored[name]
-    root = plan.tensors[placement.root]
-    field = tensor_field(name)
-    itemsize = DTYPES[dtype].size
-    if plan.placements[root.name].root != root.name:
-        fail(f"{field}.root", "expected a root", root.name)
-    if spec.role != "intermediate" and root.name != replaced:
-        fail(f"{field}.root", f"expected itself, for an {spec.role} has external memory", root.name)
-    if spec.role != "intermediate":
-        _check_row_major(name, placement.strides, stored[name])
-    if placement.offset % itemsize != 0:
-        fail(f"{field}.offset", f"expected a multiple of the itemsize {itemsize}", placement.offset)
-    if itemsize > DTYPES[stored[root.name].dtype].size:
+    placement, role = plan.placements[name], plan.tensors[name].role
+    root, offset, strides = placement
+    if plan.placements[root].root != root:
+        fail(f"{tensor_field(name)}.root", "expected a root", root)
+    if role != "intermediate":
+        if root != replaced:
+            expected = f"expected itself, for an {role} has external memory"
+            fail(f"{tensor_field(name)}.root", expected, root)
+        _check_row_major(name, strides, stored[name])
+    itemsize = DTYPES[stored[name].dtype].size
+    if offset % itemsize != 0:
+        expected = f"expected a multiple of the itemsize {itemsize}"
+        fail(f"{tensor_field(name)}.offset", expected, offset)
+    if itemsize > DTYPES[stored[root].dtype].size:
         # The caller's array is aligned for its own dtype only.
-        fail(f"{field}.root", f"expected a root whose items have {itemsize} bytes", root.dtype)
+        expected = f"expected a root whose items have {itemsize} bytes"
+        fail(f"{tensor_field(name)}.root", expected, plan.tensors[root].dtype)
     start, stop = extent = extent_of(stored[name], placement)
-    if not (start >= 0 and stop <= assuming_nonempty(shape)(sizes[root.name])):
+    size = sizes[root]
+    if type(size) is Size:
+        size = assuming_nonempty(stored[name].shape)(size)
+    if not (start >= 0 and stop <= size):
         raise PlanFormatError(
-            f"{field}.offset",
-            f"spans bytes {start} to {stop} of {root.name!r}, which has {sizes[root.name]}",
+            f"{tensor_field(name)}.offset",
+            f"spans bytes {start} to {stop} of {root!r}, which has {sizes[root]}",
         )
     return extent
 
@@ -276,26 +280,25 @@ def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) ->
         _check_parts(plan, stored, node, op)
         return
     source, name = node.reads[0], node.output
-    field = tensor_field(name)
-    shape = plan.tensors[name].shape
-    if 0 in shape and plan.placements[name].strides == contiguous_strides(shape):
+    shape, (_, got, strides) = plan.tensors[name].shape, plan.placements[name]
+    if 0 in shape and strides == contiguous_strides(shape):
         return  # it shows nothing, wherever that is
-    assume = assuming_nonempty(shape)
-    spec, attrs = plan.tensors[source], op.fill(node.attrs)
-    known = spec.shape, plan.placements[source].strides
+    dtype, whole = plan.tensors[source].dtype, plan.tensors[source].shape
+    _, start, steps = plan.placements[source]
+    attrs, assume = op.fill(node.attrs), assuming_nonempty(shape)
     if assume is not unchanged:
-        known = substitute(known[0], assume), substitute(known[1], assume)
+        whole, steps = substitute(whole, assume), substitute(steps, assume)
         attrs = {key: substitute(value, assume) for key, value in attrs.items()}
-    view = op.view(*known, attrs)
+    view = op.view(whole, steps, attrs)
     if view is None:
-        fail(f"{field}.root", f"expected itself, as strides cannot view {source!r} so", source)
-    offset = assume(plan.placements[source].offset) + view.offset * DTYPES[spec.dtype].size
-    _, got, strides = plan.placements[name]
+        expected = f"expected itself, as strides cannot view {source!r} so"
+        fail(f"{tensor_field(name)}.root", expected, source)
+    offset = assume(start) + view.offset * DTYPES[dtype].size
     if got != offset and assume(got) != offset:
-        fail(f"{field}.offset", f"expected {offset} in {source!r}'s root", got)
+        fail(f"{tensor_field(name)}.offset", f"expected {offset} in {source!r}'s root", got)
     if strides != view.strides and substitute(strides, assume) != tuple(view.strides):
         raise PlanFormatError(
-            f"{field}.strides", f"expected {list(view.strides)}, got {list(strides)}"
+            f"{tensor_field(name)}.strides", f"expected {list(view.strides)}, got {list(strides)}"
         )
 
 
