@@ -40,7 +40,7 @@ _WORTH_SHARE = 0.9
 
 
 class Variables:
-    """The size variables of a plan, and what a run's arrays make of it.
+    """The size variables of a plan, which needs no values, and what a run's arrays make of them.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Variables:
 
     def __init__(self, plan: Plan) -> None:
         self.names = list(plan.sizes)
-        self._plan = plan.without_values()
+        self._plan = plan
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
         """Return the variables' values, in order, that input arrays give.
@@ -90,6 +90,7 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     builder = _Builder(settings)
     scope = builder.add_body(plan, nodes, places, kept)[1]
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
+    without = plan.without_values()
     program = _program.Program(
         [plan.tensors[name] for name in plan.reads],
         [plan.tensors[name] for name in outputs],
@@ -98,9 +99,9 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
         builder.bodies,
         [(saved_by, _restoring(scope, node)) for saved_by, node in restores],
         settings.threads,
-        Variables(plan),
+        Variables(without),
         [counted_bytes(tensor) for tensor in types],
-        partial(_refuse, plan.without_values(), settings.dispatch),
+        partial(_refuse, without, settings.dispatch),
         _make_order(plan, nodes, kept, places, settings) if settings.nodes_at_once > 1 else None,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])

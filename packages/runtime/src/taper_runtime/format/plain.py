@@ -12,6 +12,8 @@ from taper_runtime.plan.checks import MAX_DEPTH, check_text, fail, is_integer
 
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _FLOAT_KEYS = {"float"}
+#: Types of values in JSON that are plain as they are; an int may be too large.
+_SCALARS = frozenset({str, float, bool, type(None)})
 
 
 def to_json(value: Any, field: str, depth: int = 0) -> Any:
@@ -39,7 +41,7 @@ def to_json(value: Any, field: str, depth: int = 0) -> Any:
 
 
 def from_json(value: Any, field: str, depth: int = 0) -> Any:
-    """Return the plain data that JSON ``value`` stands for.
+    """Return the plain data that a value from :func:`.parse_json` stands for.
 
     Raises
     ------
@@ -51,25 +53,18 @@ def from_json(value: Any, field: str, depth: int = 0) -> Any:
             fail(field, f"expected at most {MAX_DEPTH} levels", value)
         if type(value) is list:
             return [
-                v if _is_scalar(v) else from_json(v, f"{field}[{i}]", depth + 1)
+                v if type(v) in _SCALARS else from_json(v, f"{field}[{i}]", depth + 1)
                 for i, v in enumerate(value)
             ]
         if value.keys() == _FLOAT_KEYS:
             return _parse_float(value["float"], f"{field}.float")
         return {
-            key: v if _is_scalar(v) else from_json(v, f"{field}.{key}", depth + 1)
+            key: v if type(v) in _SCALARS else from_json(v, f"{field}.{key}", depth + 1)
             for key, v in value.items()
         }
-    if type(value) is not float:
-        _check_scalar(value, field)
+    if type(value) is int and not is_integer(value):
+        fail(field, "expected a signed 64-bit integer", value)
     return value
-
-
-def _is_scalar(value: object) -> bool:
-    """Whether it is surely plain: what is not may be, and has a path if it is not."""
-    if isinstance(value, str):
-        return value.isascii()
-    return type(value) is float or is_integer(value)
 
 
 def _parse_float(text: Any, field: str) -> float:

@@ -240,7 +240,7 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     check_dtype(code, "operands", dtype, micro.dtypes)
     for i, operand in enumerate(operands):
         expected = "bool" if i < conditions else dtype
-        if type(operand) is not str:
+        if not isinstance(operand, str):
             check_scalar(code, operand, expected)
         elif operand != expected:
             fail(code, f"operand {i} of {expected}", operand)
