@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from taper_runtime.errors import InputError, KernelError
 from taper_runtime.plan.features import with_inner
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:

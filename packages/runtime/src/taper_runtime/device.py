@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from taper_runtime.errors import InputError
+from taper_runtime.records import NamedTuple
 
 _SPELLING = re.compile(r"(cpu|cuda)(?::(0|[1-9]\d{0,3}))?", re.ASCII)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
+
+from taper_runtime.records import NamedTuple
 
 
 class DType(NamedTuple):

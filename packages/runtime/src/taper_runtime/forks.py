@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from typing import Protocol
 
-class Forked(Protocol):
-    """What a fork has to mend."""
+    class Forked(Protocol):
+        """What a fork has to mend."""
 
-    def after_fork(self) -> None:
-        """Forget, in the child, what only the parent's other threads would end."""
+        def after_fork(self) -> None:
+            """Forget, in the child, what only the parent's other threads would end."""
 
 
 _WATCHED: weakref.WeakSet[Forked] = weakref.WeakSet()

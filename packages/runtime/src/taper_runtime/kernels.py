@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import unknown
 
 if TYPE_CHECKING:

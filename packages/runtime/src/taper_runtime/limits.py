@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.checks import MAX_BLOCK_DEPTH
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

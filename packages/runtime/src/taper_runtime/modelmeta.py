@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from json import dumps
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, TensorSpec

@@ -8,11 +8,12 @@ from __future__ import annotations
 from enum import IntEnum
 from operator import index
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from taper_runtime.errors import InputError
 from taper_runtime.generator import check_seed
 from taper_runtime.limits import Limits, check_limits
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

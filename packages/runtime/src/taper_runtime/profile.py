@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from taper_runtime.machine.measure import limits_data
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.plan import STORED
 from taper_runtime.plan.specialize import specialize
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.errors import InputError
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:

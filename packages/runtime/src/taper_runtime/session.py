@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
@@ -14,13 +14,13 @@ from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor._runs import FramePool, RunLog
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
-from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.format.reader import load, loads
 from taper_runtime.option_values import CPU_DEVICE, ExecutionMode
 from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.features import has_delegates
 from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import Dispatch, choose_providers, computing
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import Size
 from taper_runtime.text import counted
 
@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from taper_runtime.values import OrtValue
     from taper_runtime.weights import SessionWeights
 
-_EXECUTORS: dict[str, type[Executor]] = {
-    "compiled": CompiledExecutor,
-    "interpreted": InterpretedExecutor,
-    "delegate": CompiledExecutor,
-}
 _WARNING = 2  # ONNX Runtime's number
 
 
@@ -752,7 +747,11 @@ def _compile(
     if options.strict_native:
         dispatch = dispatch.without_numpy()
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
-    base = _EXECUTORS[options.executor]
+    base: type[Executor] = CompiledExecutor
+    if options.executor == "interpreted":
+        from taper_runtime.executor.interpreted import InterpretedExecutor  # for debugging
+
+        base = InterpretedExecutor
     if not plan.origins:
         return base.compile(plan, settings)
     from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime import __version__
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import nearest, printable
 
 if TYPE_CHECKING:

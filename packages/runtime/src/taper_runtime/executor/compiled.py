@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from taper_runtime.executor._program import Weights
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.program import constant_names, make_runner
-from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import Site, sites
 
 if TYPE_CHECKING:
@@ -53,7 +52,10 @@ class CompiledExecutor(Executor):
     @classmethod
     def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> CompiledExecutor:
         """See :meth:`Executor.compile`."""
-        plan = with_saves(plan)
+        if plan.states:
+            from taper_runtime.executor.rollback import with_saves
+
+            plan = with_saves(plan)
         runner = make_runner(plan, settings)
         outputs = list(dict.fromkeys(plan.writes))
         repeated = None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import KernelError
 from taper_runtime.executor.executor import input_types
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.call import arguments
-from taper_runtime.ops.control import CONTROL
 from taper_runtime.providers import NATIVE, NUMPY, OURS
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,6 +64,10 @@ class Servers(NamedTuple):
 
 def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
     """Whether a node is run by way of the nodes in its blocks."""
+    if not node.blocks:
+        return False
+    from taper_runtime.ops.control import CONTROL  # which most plans do not need
+
     if node.op == "CALL":
         return not any(_users(plan, node, each) for each in dispatch.providers)
     if node.op == "CALL_DELEGATE":
@@ -140,6 +143,7 @@ def user_host(kernel: UserKernel, op: OpDef, label: str) -> Host:
     """Return a user's Python function as a host of a node, which ``label`` names."""
     function: Any = kernel.code
     what = f"node {label}: kernel {kernel.name!r}"
+    from taper_runtime.ops.call import arguments  # which most plans do not need
 
     def bind(attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
         given = arguments(attrs) if op.name == "CALL" else dict(attrs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from taper_runtime.executor.hosts import find_servers
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.ops.opdef import BlockFunction
 from taper_runtime.plan.specialize import specialize
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
 _Owner = TypeVar("_Owner")
@@ -17,6 +17,8 @@ def start(owner: _Owner, work: Callable[[_Owner], bool], interval_s: float, name
 
     The thread, called ``name``, ends with its owner, which it does not keep alive.
     """
+    import threading  # which takes as long to import as ten files of ours
+
     stop = threading.Event()
     finalizer = weakref.finalize(owner, stop.set)
     threading.Thread(

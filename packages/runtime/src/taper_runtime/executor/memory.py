@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.program import example_sizes, make_runner
@@ -13,6 +13,7 @@ from taper_runtime.plan.liveness import Block, live_bytes
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import outlined
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

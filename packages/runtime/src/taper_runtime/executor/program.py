@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor import _program
 from taper_runtime.executor._runs import Runner
@@ -16,19 +16,19 @@ from taper_runtime.executor.executor import (
 )
 from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
-from taper_runtime.executor.rollback import find_restores, with_saves
 from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
-from taper_runtime.plan.order import memory_before, order_of, users_of
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
     import numpy as np
 
+    from taper_runtime.executor.rollback import Restore
     from taper_runtime.ops.opdef import BlockFunction, TensorType
     from taper_runtime.plan.order import Order
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
@@ -78,9 +78,13 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     InputError
         If the arena would be larger than one may be.
     """
-    plan = with_saves(plan)
+    restores: list[Restore] = []
+    if plan.states:
+        from taper_runtime.executor.rollback import find_restores, with_saves
+
+        plan = with_saves(plan)
+        restores = find_restores(plan, executed_nodes(plan))
     nodes = executed_nodes(plan)
-    restores = find_restores(plan, nodes)
     kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
     constants = constant_names(plan)
@@ -121,6 +125,8 @@ def _make_order(
     settings: Settings,
 ) -> _program.Order | None:
     """Return which steps may run at the same time; None if no two may, or it saves little time."""
+    from taper_runtime.plan.order import memory_before, order_of, users_of  # rarely needed
+
     order = order_of(plan, nodes)
     if order.is_total or _least_share(plan, order) > _WORTH_SHARE:
         return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.executor.hosts import runs_blocks
-from taper_runtime.ops.control import CONTROL
 from taper_runtime.providers import CPU_ALONE, Dispatch
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,10 @@ class Site(NamedTuple):
     @property
     def runs_blocks(self) -> bool:
         """Whether what it does is what is done inside of it."""
+        if not self.node.blocks:
+            return False
+        from taper_runtime.ops.control import CONTROL  # which most plans do not need
+
         return self.inside > 0 or self.node.op in CONTROL
 
 

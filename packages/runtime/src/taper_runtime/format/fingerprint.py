@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.container import dump_json
 from taper_runtime.format.writer import to_document
-from taper_runtime.plan.weights import WEIGHT_PREFIX
+from taper_runtime.plan.checks import WEIGHT_PREFIX
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan

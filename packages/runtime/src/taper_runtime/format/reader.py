@@ -15,7 +15,7 @@ from taper_runtime.format.expression import Expressions
 from taper_runtime.format.mapping import address, aligned_copy, mapped
 from taper_runtime.format.models import choose_model, member, model_names
 from taper_runtime.format.plain import from_json
-from taper_runtime.format.recipes import PROVENANCE, StoredRecipes, read_recipes
+from taper_runtime.format.recipes import PROVENANCE, StoredRecipes
 from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits
 from taper_runtime.ops import REGISTRY
@@ -26,6 +26,7 @@ from taper_runtime.plan.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
+    WEIGHT_PREFIX,
     check_name,
     check_variable,
     describe,
@@ -43,7 +44,6 @@ from taper_runtime.plan.plan import (
     TensorSpec,
 )
 from taper_runtime.plan.validate import validate
-from taper_runtime.plan.weights import WEIGHT_PREFIX, WeightSpec
 from taper_runtime.sizes import variable
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
     from taper_runtime.format.writer import FilePath
+    from taper_runtime.plan.weights import WeightSpec
 
 _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
 _ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "origins", "states"}
@@ -271,6 +272,8 @@ def _weights(document: dict[str, Any]) -> dict[str, Any]:
         return {}
     for key in sorted(_PLAN_OPTIONS - document.keys()):
         raise PlanFormatError(f"plan.{key}", "is missing")
+    from taper_runtime.format.recipes import read_recipes  # which most plans do not need
+
     if not _object(document, "weights"):
         fail("plan.weights", "expected no weights where there are none", document["weights"])
     return {
@@ -280,6 +283,8 @@ def _weights(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weight(name: str, item: Any) -> WeightSpec:
+    from taper_runtime.plan.weights import WeightSpec
+
     try:
         _check_object(item, _WEIGHT_KEYS, "plan", _WEIGHT_OPTIONS)
         if "complex" in item and item["complex"] is not True:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.format.container import parse_json
 from taper_runtime.format.plain import from_json, to_json
-from taper_runtime.plan.recipes import parse_recipes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,6 +50,8 @@ class StoredRecipes(Mapping[str, "tuple[Step, ...]"]):
 
 def read_recipes(item: Any, field: str) -> dict[str, tuple[Step, ...]]:
     """Return the recipes that JSON stands for; PlanFormatError where it stands for none."""
+    from taper_runtime.plan.recipes import parse_recipes  # which no run needs
+
     return parse_recipes(from_json(item, field), field)
 
 
@@ -62,6 +63,8 @@ def write_recipes(recipes: Mapping[str, Sequence[Step]], field: str) -> dict[str
     PlanFormatError
         If they are none that :func:`read_recipes` takes.
     """
+    from taper_runtime.plan.recipes import parse_recipes
+
     item = {
         name: [
             (op, inputs, to_json(dict(attrs), f"{field}[{name!r}]"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.format.container import parse_header
 from taper_runtime.format.mapping import address, mapped
 from taper_runtime.format.reader import map_array
 from taper_runtime.limits import Limits
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,10 +15,9 @@ from taper_runtime.format.recipes import PROVENANCE, write_recipes
 from taper_runtime.format.replacing import replace_file
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.checks import SAMPLE_PREFIX, check_name
+from taper_runtime.plan.checks import SAMPLE_PREFIX, WEIGHT_PREFIX, check_name
 from taper_runtime.plan.features import features
 from taper_runtime.plan.validate import validate
-from taper_runtime.plan.weights import WEIGHT_PREFIX
 from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """How the elements of a tensor are stored: a file per format, and the registry.
 
 Ops speak of a tensor's dtype and shape; its format says which array holds it. A new format is one
-file here, one line in :data:`FAMILIES`, and rows for the kernels that read it; whatever has no
+file here, its name in :data:`FAMILIES`, and rows for the kernels that read it; whatever has no
 kernel is decoded and computed by numpy.
 """
 
@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import OpError
-from taper_runtime.formats import blocks, grouped_panels, panels, plain, winograd
-from taper_runtime.formats.format import Family, Format
+from taper_runtime.formats.plain import PLAIN as _PLAIN
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from taper_runtime.formats.format import Family, Format
     from taper_runtime.ops.opdef import TensorType
 
-__all__ = ["FAMILIES", "PLAIN", "Family", "Format", "decode", "encode", "find"]
+PLAIN = _PLAIN.name
 
-PLAIN = plain.PLAIN.name
-
-FAMILIES: dict[str, Family] = {
-    module.FAMILY.name: module.FAMILY
-    for module in (plain, panels, grouped_panels, winograd, blocks)
-}
+#: By the names of their files, which are imported when a tensor has such a format.
+FAMILIES = ("plain", "panels", "grouped_panels", "winograd", "blocks")
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)((?:\.(?:0|[1-9][0-9]*))*)")
 _MAX_LENGTH = 100
+
+
+def family(name: str) -> Family:
+    """Return the family of this name, one of :data:`FAMILIES`."""
+    found: Family = import_module(f"{__name__}.{name}").FAMILY
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -43,15 +46,15 @@ def find(name: str) -> Format:
         If there is no such family, or it does not take these parameters.
     """
     match = _NAME.fullmatch(name) if len(name) <= _MAX_LENGTH else None
-    family = FAMILIES.get(match[1]) if match else None
-    if match is None or family is None:
+    if match is None or match[1] not in FAMILIES:
         raise OpError(f"expected a format, one of {', '.join(FAMILIES)}; got {name[:60]!r}")
+    kind = family(match[1])
     parameters = tuple(map(int, match[2].split(".")[1:]))
-    if len(parameters) != len(family.parameters) or not all(
-        value in allowed for value, allowed in zip(parameters, family.parameters, strict=True)
+    if len(parameters) != len(kind.parameters) or not all(
+        value in allowed for value, allowed in zip(parameters, kind.parameters, strict=True)
     ):
-        raise OpError(f"expected a format {family.spelling}, got {name!r}")
-    return family.make(*parameters)
+        raise OpError(f"expected a format {kind.spelling}, got {name!r}")
+    return kind.make(*parameters)
 
 
 def encode(array: np.ndarray, type: TensorType) -> np.ndarray:

@@ -8,13 +8,13 @@ where ``d`` are the ``n x n`` pixels below it: ``n**2`` products instead of ``9 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from taper_runtime.errors import OpError
 from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
+from taper_runtime.records import NamedTuple
 
 #: Points of each tile size, beside infinity. Pairs about 1 whose powers are exact in float32: the
 #: usual 1 and 2 of F(4x4) make twice the rounding error of these. The kernels have the same.

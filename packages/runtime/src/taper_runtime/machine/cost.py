@@ -9,9 +9,10 @@ longer fits the cache.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.machine import limits as machine
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import largest
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from taper_runtime.records import NamedTuple
 
 
 class Memory(NamedTuple):

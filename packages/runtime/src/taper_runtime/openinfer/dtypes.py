@@ -7,12 +7,13 @@ uint8 there, ``f8`` and ``bf16`` are their bits; files pack narrow integers.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.openinfer.errors import OpenInferError
 from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,10 @@ no characters that steer a terminal, and has an end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.errors import FileError, InputError
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import counted, printable, with_end
 
 if TYPE_CHECKING:

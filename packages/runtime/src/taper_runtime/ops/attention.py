@@ -182,3 +182,5 @@ ATTENTION = OpDef(
     strided=(ALL_INPUTS,),
     cost=_cost,
 )
+
+OPS = (ATTENTION,)

@@ -80,3 +80,5 @@ COMPLEX_MUL = OpDef(
     strided=(ALL_INPUTS,),
     cost=_cost,
 )
+
+OPS = (COMPLEX_MUL,)

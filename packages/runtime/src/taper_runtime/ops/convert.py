@@ -98,3 +98,5 @@ CAST = OpDef(
     decodes=lambda inputs, output: inputs[0].dtype in NARROW and output.dtype in FLOATS,
     strided=(ALL_INPUTS,),
 )
+
+OPS = (CAST,)

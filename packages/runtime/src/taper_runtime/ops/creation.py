@@ -47,3 +47,5 @@ ARANGE = OpDef(
     },
     cost=lambda inputs, output, attrs: Cost(0, output.nbytes),
 )
+
+OPS = (ARANGE,)

@@ -101,3 +101,5 @@ GROUPED_MATMUL = OpDef(
     strided=(0, 1),
     cost=_cost,
 )
+
+OPS = (GROUPED_MATMUL,)

@@ -199,3 +199,5 @@ MAP = OpDef(
     strided=(ALL_INPUTS,),
     cost=_cost,
 )
+
+OPS = (MAP,)

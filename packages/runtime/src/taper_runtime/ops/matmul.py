@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.formats import FAMILIES, PLAIN
+from taper_runtime.formats import PLAIN, family
 from taper_runtime.ops.convert import NARROW, cast, to_bfloat16
 from taper_runtime.ops.map import (
     EPILOGUE,
@@ -136,7 +136,7 @@ def _samples() -> Iterator[Sample]:
         bytes_ = rng.integers(-2, 3, (k, n), np.int8)
         for narrow in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n)), bytes_):
             yield Sample([floats(m, k), narrow], formats=packed)
-    for format in FAMILIES["blocks"].examples:
+    for format in family("blocks").examples:
         for m, n in ((1, 70), (3, 5), (20, 70)):
             levels = np.asarray(rng.integers(0, 16, (96, n)) / 8 - 1, np.float32)
             yield Sample([floats(m, 96), levels], formats={1: format})
@@ -181,3 +181,5 @@ MATMUL = OpDef(
     formatted=(1,),
     cost=_cost,
 )
+
+OPS = (MATMUL,)

@@ -69,3 +69,5 @@ NMS = OpDef(
     cost=_cost,
     attrs={"iou_threshold": Attr("float")},
 )
+
+OPS = (NMS,)

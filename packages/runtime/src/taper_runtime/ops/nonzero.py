@@ -48,3 +48,5 @@ NONZERO = OpDef(
     evaluate=_evaluate,
     samples=_samples,
 )
+
+OPS = (NONZERO,)

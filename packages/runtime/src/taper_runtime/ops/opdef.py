@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
 from taper_runtime.formats import PLAIN, decode, encode, find
 from taper_runtime.ops.region import Part, Range, Region, RegionRule, part_of, whole
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import Size, UndecidedError
 
 Shape = tuple[int, ...]

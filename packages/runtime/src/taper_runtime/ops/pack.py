@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.formats import FAMILIES, PLAIN, find
+from taper_runtime.formats import PLAIN, family, find
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _arrays() -> Iterator[tuple[np.ndarray, str]]:
         ("winograd.4", (3, 3, 4, 18)),
     ):
         yield np.asarray(rng.standard_normal(shape), np.float32), format
-    for format in FAMILIES["blocks"].examples:
+    for format in family("blocks").examples:
         yield np.asarray(rng.integers(0, 16, (64, 20)) / 8 - 1, np.float32), format
 
 
@@ -74,3 +74,5 @@ UNPACK = OpDef(
     formatted=(0,),
     native=False,
 )
+
+OPS = (PACK, UNPACK)

@@ -7,7 +7,7 @@ an output of the plan, keeps every draw in its place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from taper_runtime.errors import InputError
 from taper_runtime.generator import STATE_SIZE, Generator, check_state, new_state
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_shape, fail
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.formats import PLAIN
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:

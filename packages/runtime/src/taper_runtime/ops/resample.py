@@ -182,3 +182,5 @@ RESAMPLE = OpDef(
     region=along("axis"),
     cost=_cost,
 )
+
+OPS = (RESAMPLE,)

@@ -66,3 +66,5 @@ SEARCHSORTED = OpDef(
     region=_region,
     attrs={"right": Attr("bool", False)},
 )
+
+OPS = (SEARCHSORTED,)

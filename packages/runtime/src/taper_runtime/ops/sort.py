@@ -72,3 +72,5 @@ ARGSORT = OpDef(
     region=along("axis"),
     strided=(ALL_INPUTS,),
 )
+
+OPS = (ARGSORT,)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.executor.memory import MemoryUse, memory_use
 from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.pages.viewer import make_page
 from taper_runtime.profile import least_ns, work_done
+from taper_runtime.records import NamedTuple
 from taper_runtime.report import metadata_rows, module_path, type_text, verification_lines
 from taper_runtime.text import counted
 

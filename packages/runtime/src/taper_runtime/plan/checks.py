@@ -31,6 +31,9 @@ METADATA_NAME = "__metadata__"
 #: Samples stand beside the constants in the file, under this prefix.
 SAMPLE_PREFIX = "sample/"
 
+#: Weights that no constant is stand beside the constants in the file, under this prefix.
+WEIGHT_PREFIX = "weight/"
+
 #: Arrays and objects inside each other in attrs, trees and metadata.
 MAX_DEPTH = 100
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.records import NamedTuple
 from taper_runtime.size_values import assuming_nonempty, unchanged
 from taper_runtime.sizes import UndecidedError
 

@@ -7,25 +7,28 @@ writes it to the last step that reads it, both included, and memory as long as a
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
+
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Protocol
+
+    class Step(Protocol):
+        """What an order consists of: nodes of a graph or of a plan."""
+
+        @property
+        def reads(self) -> Sequence[str]:
+            """The tensors that it reads."""
+
+        @property
+        def outputs(self) -> Sequence[str]:
+            """The tensors that it writes."""
+
 
 #: The last read of a tensor that no step reads.
 NEVER = -1
-
-
-class Step(Protocol):
-    """What an order consists of: nodes of a graph or of a plan."""
-
-    @property
-    def reads(self) -> Sequence[str]:
-        """The tensors that it reads."""
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """The tensors that it writes."""
 
 
 class Lifetime(NamedTuple):

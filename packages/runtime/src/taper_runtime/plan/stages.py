@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.plan.checks import is_check
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:

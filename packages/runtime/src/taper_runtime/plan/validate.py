@@ -7,7 +7,7 @@ the file does (docs/format.md).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.dtypes import COMPLEX
 from taper_runtime.errors import OpError, PlanFormatError
@@ -15,7 +15,7 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
-from taper_runtime.plan.arrays import check_constants, check_samples, check_weights
+from taper_runtime.plan.arrays import check_constants, check_samples
 from taper_runtime.plan.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
@@ -31,6 +31,7 @@ from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
 from taper_runtime.plan.trees import check_arguments, check_tree
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import Size, linear, range_of, variables
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
     _check_entry(
         plan, comparisons, {name for entry in plan.entries.values() for name in entry.states}
     )
-    check_weights(plan)
+    if plan.weights or plan.derived or plan.originals:
+        from taper_runtime.plan.weights import check_weights  # which most plans do not need
+
+        check_weights(plan)
     for name, entry in plan.entries.items():
         field = f"plan.entries[{name!r}]"
         check_name(name, field)

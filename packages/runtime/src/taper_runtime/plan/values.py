@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import UNBOUNDED, bounds, is_static, linear
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ of these has.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +19,12 @@ from taper_runtime.formats.winograd import tile_of
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.checks import fail
+from taper_runtime.plan.arrays import check_array
+from taper_runtime.plan.checks import WEIGHT_PREFIX, check_text, check_type, fail, tensor_field
+from taper_runtime.plan.plan import TensorSpec
 from taper_runtime.plan.recipes import WEIGHT
+from taper_runtime.records import NamedTuple
+from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -31,9 +35,6 @@ if TYPE_CHECKING:
 
 #: What a weight may be. A constant is one that recipes need besides: nobody replaces it.
 KINDS = ("parameter", "buffer", "constant")
-
-#: Values of weights stand beside the constants in the file, under this prefix.
-WEIGHT_PREFIX = "weight/"
 
 #: Bytes that the steps of one recipe may compute, as times those of all data, and at least.
 MAX_GROWTH, MAX_LITTLE = 64, 1 << 30
@@ -337,3 +338,53 @@ def weights_of(plan: Plan, constants: Collection[str]) -> dict[str, Any]:
     values = weight_values(plan)
     originals = {name: values[name] for name in sorted(weights_needed(derived) - direct)}
     return {"weights": plan.weights, "derived": derived, "originals": originals}
+
+
+def check_weights(plan: Plan) -> None:
+    """Check the weights, the recipes that read them, and that these have what they need."""
+    taken: set[str] = set()
+    for name, spec in plan.weights.items():
+        field = f"plan.weights[{name!r}]"
+        if spec.name != name:
+            fail(field, "expected the name of the weight", spec.name)
+        for each in (name, *spec.aliases):
+            check_text(each, field)
+            if not each or each in taken:
+                fail(field, "expected names that no other weight has", each)
+            taken.add(each)
+        if spec.kind not in KINDS:
+            fail(f"{field}.kind", f"expected one of {', '.join(KINDS)}", spec.kind)
+        check_type(spec.dtype, spec.shape, field)
+        if any(type(size) is Size for size in spec.shape):
+            fail(f"{field}.shape", "expected sizes that are known", spec.shape)
+        if spec.is_complex and (spec.dtype not in COMPLEX or spec.shape[-1:] != (2,)):
+            fail(f"{field}.complex", "expected floats with a last axis of 2", spec.shape)
+    _check_derived(plan)
+    for name, array in plan.originals.items():
+        spec = plan.weights[name]
+        stored = TensorSpec(name, spec.dtype, spec.shape, "constant")
+        check_array(array, stored, f"plan.weights[{name!r}]")
+
+
+def _check_derived(plan: Plan) -> None:
+    direct: set[str] = set()
+    data = (*plan.originals.values(), *plan.constants.values())
+    limit = max(MAX_LITTLE, MAX_GROWTH * sum(array.nbytes for array in data))
+    for name, recipe in plan.derived.items():
+        field = f"plan.derived[{name!r}]"
+        if name not in plan.tensors or plan.tensors[name].role != "constant":
+            fail(field, "expected the name of a constant", name)
+        check_recipe(recipe, plan.weights, plan.tensors[name].type, limit, field)
+        weight = direct_weight(recipe)
+        if weight is not None and weight in direct:
+            fail(field, "expected one constant that is this weight", weight)
+        if weight is not None:
+            direct.add(weight)
+    needed = weights_needed(plan.derived) - direct
+    if wrong := needed ^ plan.originals.keys():
+        name = min(wrong)
+        expected = "expected its data" if name in needed else "expected no data"
+        raise PlanFormatError(f"plan.weights[{name!r}]", f"{expected}, as recipes say")
+    for name in plan.tensors if plan.weights else ():
+        if name.startswith(WEIGHT_PREFIX):
+            raise PlanFormatError(tensor_field(name), "the file keeps this name for weights")

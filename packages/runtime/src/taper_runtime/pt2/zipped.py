@@ -10,10 +10,11 @@ from __future__ import annotations
 import zlib
 from itertools import accumulate
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.plan.checks import fail
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

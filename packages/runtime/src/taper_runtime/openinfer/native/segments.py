@@ -5,7 +5,7 @@ A segment is a plan of what Taper's ops compute, or one call that numpy computes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
@@ -15,6 +15,7 @@ from taper_runtime.openinfer.ops import native_node, output_type
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides, is_contiguous
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

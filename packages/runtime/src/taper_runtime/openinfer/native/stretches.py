@@ -8,7 +8,7 @@ that no op of Taper's computes is numpy's, between two plans.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_runtime.config import thread_count
 from taper_runtime.errors import OpError, PlanFormatError, UnsupportedOpError
@@ -30,6 +30,7 @@ from taper_runtime.openinfer.native.varying import find_pattern, shape_at
 from taper_runtime.openinfer.ops import prepare
 from taper_runtime.plan.validate import validate
 from taper_runtime.providers import Dispatch
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

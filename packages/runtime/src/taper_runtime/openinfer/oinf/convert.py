@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import METADATA_NAME
 from taper_runtime.plan.recipes import PARAMETER
 from taper_runtime.plan.weights import completed, weight_values
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

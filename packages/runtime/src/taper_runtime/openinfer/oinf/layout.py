@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 import struct
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from taper_runtime.limits import refuse_beyond
 from taper_runtime.openinfer.dtypes import BY_CODE, NDARRAY, STRING, stored_bytes
 from taper_runtime.openinfer.errors import OinfError
 from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, describe
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container

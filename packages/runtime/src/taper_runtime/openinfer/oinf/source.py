@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from taper_runtime.openinfer.oinf.values import (
     TensorSpec,
     UninitializedTensor,
 )
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from taper_runtime.openinfer.oinf.payloads import Value

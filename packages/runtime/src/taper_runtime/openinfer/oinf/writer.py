@@ -6,7 +6,7 @@ import os
 import struct
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from taper_runtime.openinfer.oinf.layout import (
 from taper_runtime.openinfer.oinf.payloads import dump_quantization, dump_value, encoded, type_code
 from taper_runtime.openinfer.oinf.source import Contents, Tensor, contents_of
 from taper_runtime.plan.checks import MAX_RANK, is_size
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,11 +7,12 @@ over memory. A type that is not here is computed in numpy.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.openinfer.dtypes import DTYPES, taper_name
 from taper_runtime.openinfer.ops import taper
 from taper_runtime.openinfer.ops.rules import complete, reduced_axes
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

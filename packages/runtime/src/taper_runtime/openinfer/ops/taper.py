@@ -51,7 +51,7 @@ def definition(op: str) -> OpDef:
         If the registry has no such op, or it runs blocks, which programs have not.
     """
     name = op.removeprefix(PREFIX)
-    found = REGISTRY.get(name)
+    found: OpDef | None = REGISTRY.get(name)
     if found is None:
         near = nearest(name.upper(), REGISTRY)
         raise OpError(f"no op {shown(op)}" + (f"; do you mean {PREFIX + near!r}?" if near else ""))

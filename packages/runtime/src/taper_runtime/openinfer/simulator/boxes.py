@@ -8,12 +8,13 @@ An access is checked whole before anything changes, so that one that fails has c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taper_runtime.openinfer.errors import StepError
 from taper_runtime.openinfer.simulator.access import filled_box, show_access, wrong_shape
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

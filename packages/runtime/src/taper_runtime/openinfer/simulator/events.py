@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import printable
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
+from taper_runtime.records import NamedTuple
 
 #: Characters of a program, and of a literal number in one.
 MAX_TEXT = 1 << 20
