@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import taper_runtime
+from plan_files import small_plan
 from taper_runtime.executor import _kernels
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
@@ -242,6 +243,23 @@ def run_python(code, **environment):
         text=True,
         check=False,
     )
+
+
+def test_what_few_plans_need_is_not_imported_for_others(tmp_path):
+    small_plan().save(tmp_path / "m.taper")
+    code = f"""
+import sys, numpy
+before = set(sys.modules)
+import taper_runtime
+session = taper_runtime.InferenceSession({str(tmp_path / "m.taper")!r})
+seldom = ("ops.fft", "ops.linalg", "ops.control", "ops.random", "plan.weights", "plan.order")
+seldom += ("plan.recipes", "executor.interpreted", "executor.rollback", "formats.blocks")
+found = {{"threading", *(f"taper_runtime.{{name}}" for name in seldom)}} - before
+found &= set(sys.modules)
+assert not found, found
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
 
 
 def test_import_needs_neither_torch_nor_much_else():

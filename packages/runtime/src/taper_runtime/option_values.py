@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from taper_runtime.errors import InputError
-from taper_runtime.generator import check_seed
 from taper_runtime.limits import Limits, check_limits
 from taper_runtime.records import NamedTuple
 
@@ -167,6 +166,8 @@ def limits(name: str, value: object) -> Limits:
 
 def seed(name: str, value: object) -> int | None:
     """Check a seed, or None."""
+    from taper_runtime.generator import check_seed  # which few plans need
+
     return check_seed(value)
 
 
