@@ -256,7 +256,7 @@ int check_n_outputs = 1;
 const taper_tensor *check_table;
 
 typedef struct node {
-    const taper_kernel *kernel;
+    taper_kernel kernel;
     taper_tensor *inputs;
     taper_tensor outputs[CHECK_MAX_OUTPUTS];
     taper_call call;
@@ -300,24 +300,25 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
         n->inputs[i].data = NULL;
     }
     size_t position = 0;
-    while ((n->kernel = taper_kernel_next(check_level, op, &position)) != NULL) {
-        if (kernel_name && strcmp(n->kernel->name, kernel_name) != 0)
+    while (taper_kernel_next(check_level, op, &position, &n->kernel)) {
+        if (kernel_name && strcmp(n->kernel.name, kernel_name) != 0)
             continue;
-        check_descriptors(n->kernel);
+        check_descriptors(&n->kernel);
         n->work = (taper_work){-1, SIZE_MAX, 1};
-        n->call = (taper_call){.inputs = n->inputs,
+        n->call = (taper_call){.kernel = &n->kernel,
+                               .inputs = n->inputs,
                                .output = n->outputs,
                                .table = check_table,
                                .attrs = attrs,
-                               .state = alloc_aligned(n->kernel->state_bytes, POISON_BYTE),
+                               .state = alloc_aligned(n->kernel.state_bytes, POISON_BYTE),
                                .n_inputs = n_inputs,
                                .n_outputs = check_n_outputs};
-        const taper_status status = taper_kernel_takes(n->kernel, &n->call)
-                                        ? n->kernel->prepare(&n->call, &n->work)
+        const taper_status status = taper_kernel_takes(&n->kernel, &n->call)
+                                        ? n->kernel.prepare(&n->call, &n->work)
                                         : TAPER_UNSUPPORTED;
         if (status == TAPER_OK) {
             CHECK(n->work.tasks >= 0 && n->work.scratch_bytes != SIZE_MAX,
-                  "%s: prepare accepted but did not fill work", n->kernel->name);
+                  "%s: prepare accepted but did not fill work", n->kernel.name);
             for (int i = 0; i < n_inputs; i++)
                 n->inputs[i].data = inputs[i].data;
             for (int i = 0; i < check_n_outputs; i++)
@@ -362,7 +363,7 @@ static void worker_main(void *arg) {
     while ((i = __atomic_fetch_add(&t->next, 1, __ATOMIC_RELAXED)) < t->n_ranges) {
         const int64_t *cut = &t->cuts[t->order[i]];
         int ok = TAPER_OK;
-        const int status = (int)t->n->kernel->run(&t->n->call, cut[0], cut[1], w->scratch);
+        const int status = (int)t->n->kernel.run(&t->n->call, cut[0], cut[1], w->scratch);
         if (status != TAPER_OK)
             __atomic_compare_exchange_n(&t->status, &ok, status, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED);
@@ -411,7 +412,7 @@ static taper_status tasks_run(const node *n, int64_t from, int64_t tasks, int wo
 /* Phase after phase; one worker takes them all in one call. */
 static taper_status node_run(const node *n, int workers) {
     const int64_t parts = n->work.phases > 1 ? n->work.phases : 1;
-    CHECK(n->work.tasks % parts == 0, "%s: %lld tasks in %lld phases", n->kernel->name,
+    CHECK(n->work.tasks % parts == 0, "%s: %lld tasks in %lld phases", n->kernel.name,
           (long long)n->work.tasks, (long long)parts);
     const int64_t phases = workers == 1 ? 1 : parts, tasks = n->work.tasks / phases;
     taper_status status = TAPER_OK;
@@ -505,7 +506,7 @@ typedef struct bench_arg {
 
 static void bench_node(void *arg) {
     const bench_arg *b = arg;
-    b->n->kernel->run(&b->n->call, 0, b->n->work.tasks, b->scratch);
+    b->n->kernel.run(&b->n->call, 0, b->n->work.tasks, b->scratch);
 }
 
 void check_bench_op(const char *name, const char *op, const char *kernel_name,

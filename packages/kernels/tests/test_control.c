@@ -81,8 +81,8 @@ static void set(program *p, int step, const taper_kernel *kernel, int64_t tasks,
     it->tensors[0].data = a;
     it->tensors[1].data = b;
     it->tensors[2].data = out;
-    p->steps[step] = (taper_step){.kernel = kernel,
-                                  .call = {.inputs = it->tensors,
+    p->steps[step] = (taper_step){.call = {.kernel = kernel,
+                                           .inputs = it->tensors,
                                            .output = &it->tensors[2],
                                            .state = &it->number,
                                            .n_inputs = 2,

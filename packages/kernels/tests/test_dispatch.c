@@ -25,10 +25,10 @@ static void levels_side_by_side(void) {
     for (size_t i = 0; taper_level_at(i + 1); i++) {
         const taper_level *one = taper_level_at(i), *other = taper_level_at(i + 1);
         size_t a = 0, b = 0;
-        const taper_kernel *k = taper_kernel_next(one, "MATMUL", &a);
-        const taper_kernel *l = taper_kernel_next(other, "MATMUL", &b);
-        CHECK(k && l && k != l && k->run != l->run, "%s and %s", taper_level_name(one),
-              taper_level_name(other));
+        taper_kernel k, l;
+        CHECK(taper_kernel_next(one, "MATMUL", &a, &k) &&
+                  taper_kernel_next(other, "MATMUL", &b, &l) && k.run != l.run,
+              "%s and %s", taper_level_name(one), taper_level_name(other));
     }
 }
 
@@ -36,18 +36,20 @@ static void levels_side_by_side(void) {
 
 static void kernel_list(void) {
     size_t n = 0;
-    for (const taper_kernel *k; (k = taper_kernel_at(check_level, n)) != NULL; n++) {
+    taper_kernel kernel, other;
+    const taper_kernel *k = &kernel;
+    for (; taper_kernel_at(check_level, n, &kernel); n++) {
         CHECK(k->name && *k->name && k->op && *k->op && k->prepare && k->run, "row %zu", n);
         CHECK(k->n_operands >= 1 && k->n_operands <= TAPER_KERNEL_OPERANDS, "%s: inputs", k->name);
         CHECK((uint32_t)k->output && k->output >> 32, "%s: output", k->name);
         CHECK(k->state_bytes <= taper_max_state_bytes(check_level), "%s: state_bytes", k->name);
         CHECK(k->attrs_bytes <= taper_max_attrs_bytes(check_level), "%s: attrs_bytes", k->name);
-        for (size_t i = 0; i < n; i++)
-            CHECK(strcmp(k->name, taper_kernel_at(check_level, i)->name) != 0, "%s is there twice",
-                  k->name);
+        for (size_t i = 0; i < n && taper_kernel_at(check_level, i, &other); i++)
+            CHECK(strcmp(k->name, other.name) != 0, "%s is there twice", k->name);
     }
     CHECK(n > 0, "%s has no kernels", taper_level_name(check_level));
-    CHECK(!taper_kernel_at(check_level, n + 1) && !taper_kernel_at(check_level, SIZE_MAX),
+    CHECK(!taper_kernel_at(check_level, n + 1, &other) &&
+              !taper_kernel_at(check_level, SIZE_MAX, &other),
           "past the end");
 }
 
@@ -88,44 +90,46 @@ static void takes_what_it_states(void) {
 
 /* A row that needs what this CPU lacks is passed over; one for what it has is not. */
 static void rows_need_features(void) {
-    taper_kernel k = *taper_kernel_at(check_level, 0);
+    taper_kernel k, kernel, next;
+    CHECK(taper_kernel_at(check_level, 0, &k), "the first");
     k.needs = NULL;
     CHECK(taper_kernel_runs(&k), "nothing");
     k.needs = "no such feature";
     CHECK(!taper_kernel_runs(&k), "%s", k.needs);
     k.needs = taper_level_name(check_level);
     CHECK(taper_kernel_runs(&k), "%s, the level at hand", k.needs);
-    for (size_t row = 0; taper_kernel_at(check_level, row); row++) { /* next: those rows alone */
-        const taper_kernel *kernel = taper_kernel_at(check_level, row);
+    for (size_t row = 0; taper_kernel_at(check_level, row, &kernel); row++) { /* those alone */
         size_t position = row;
-        CHECK((taper_kernel_next(check_level, kernel->op, &position) == kernel) ==
-                  taper_kernel_runs(kernel),
-              "%s", kernel->name);
+        const bool found = taper_kernel_next(check_level, kernel.op, &position, &next);
+        CHECK((found && position == row + 1) == taper_kernel_runs(&kernel), "%s", kernel.name);
     }
 }
 
 /* For every op, taper_kernel_next visits its rows of the list, all of them and in order. */
 static void next_walks_in_order(void) {
     size_t position;
-    for (size_t i = 0; taper_kernel_at(check_level, i); i++) {
-        const char *op = taper_kernel_at(check_level, i)->op;
+    taper_kernel kernel, other, next;
+    for (size_t i = 0; taper_kernel_at(check_level, i, &kernel); i++) {
+        const char *op = kernel.op;
         position = 0;
-        for (size_t row = 0; taper_kernel_at(check_level, row); row++)
-            if (strcmp(taper_kernel_at(check_level, row)->op, op) == 0) {
-                CHECK(taper_kernel_next(check_level, op, &position) ==
-                          taper_kernel_at(check_level, row),
+        for (size_t row = 0; taper_kernel_at(check_level, row, &other); row++)
+            if (strcmp(other.op, op) == 0) {
+                CHECK(taper_kernel_next(check_level, op, &position, &next) &&
+                          strcmp(next.name, other.name) == 0,
                       "%s", op);
                 CHECK(position == row + 1, "%s: position %zu after row %zu", op, position, row);
             }
-        CHECK(!taper_kernel_next(check_level, op, &position), "%s: one too many", op);
+        CHECK(!taper_kernel_next(check_level, op, &position, &next), "%s: one too many", op);
     }
     position = 0;
-    CHECK(!taper_kernel_next(check_level, "NO_SUCH_OP", &position), "an unknown op has no kernel");
+    CHECK(!taper_kernel_next(check_level, "NO_SUCH_OP", &position, &next),
+          "an unknown op has no kernel");
 }
 
 static void attrs_inside_struct(void) {
-    for (size_t row = 0; taper_kernel_at(check_level, row); row++) {
-        const taper_kernel *k = taper_kernel_at(check_level, row);
+    taper_kernel kernel;
+    const taper_kernel *k = &kernel;
+    for (size_t row = 0; taper_kernel_at(check_level, row, &kernel); row++) {
         size_t end = 0;
         for (size_t i = 0; i < k->n_attrs; i++) {
             const taper_attr *a = &k->attrs[i];
@@ -143,8 +147,9 @@ static void prepare_survives(void) {
     enum { MOST_INPUTS = 4 };
     taper_tensor inputs[MOST_INPUTS];
     void *attrs = calloc(1, taper_max_attrs_bytes(check_level) + 1);
-    for (size_t row = 0; taper_kernel_at(check_level, row); row++) {
-        const taper_kernel *k = taper_kernel_at(check_level, row);
+    taper_kernel kernel;
+    const taper_kernel *k = &kernel;
+    for (size_t row = 0; taper_kernel_at(check_level, row, &kernel); row++) {
         for (size_t i = 0; i < k->n_attrs; i++)
             if (k->attrs[i].type == TAPER_ATTR_STRING)
                 *(const char **)(void *)((char *)attrs + k->attrs[i].offset) = "";
@@ -154,7 +159,8 @@ static void prepare_survives(void) {
                 for (int i = 0; i < MOST_INPUTS; i++)
                     inputs[i] = scalar;
                 void *state = check_alloc((k->state_bytes + 63) / 64 * 64, 0);
-                const taper_call call = {.inputs = inputs,
+                const taper_call call = {.kernel = k,
+                                         .inputs = inputs,
                                          .output = &scalar,
                                          .attrs = attrs,
                                          .state = state,

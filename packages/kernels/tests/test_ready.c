@@ -105,8 +105,8 @@ static node *add(program *p, const taper_kernel *kernel, int64_t phases, int32_t
         it->tensors[k].data = p->data[inputs[k]];
     }
     it->tensors[MAX_INPUTS].data = p->data[i];
-    p->steps[i] = (taper_step){.kernel = kernel,
-                               .call = {.inputs = it->tensors,
+    p->steps[i] = (taper_step){.call = {.kernel = kernel,
+                                        .inputs = it->tensors,
                                         .output = &it->tensors[MAX_INPUTS],
                                         .state = it,
                                         .n_inputs = n_inputs,

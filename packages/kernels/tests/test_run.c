@@ -45,8 +45,10 @@ static void build(model *m, const int32_t *workers) {
         m->tensors[s][0] = (taper_tensor){.data = m->data[s]};
         m->tensors[s][1] = (taper_tensor){.data = m->data[s + 1]};
         m->steps[s] = (taper_step){
-            .kernel = &smooth_kernel,
-            .call = {.inputs = &m->tensors[s][0], .output = &m->tensors[s][1], .n_inputs = 1},
+            .call = {.kernel = &smooth_kernel,
+                     .inputs = &m->tensors[s][0],
+                     .output = &m->tensors[s][1],
+                     .n_inputs = 1},
             .work = {.tasks = TASKS, .scratch_bytes = 64},
             .scratch = m->scratch[s],
             .workers = workers[s % 4],
@@ -105,7 +107,7 @@ static void slow_worker_is_helped(void) {
     _Atomic int32_t done = 0;
     const taper_tensor output = {.data = &done};
     const taper_step step = {
-        .kernel = &kernel, .call = {.output = &output}, .work = {.tasks = TASKS}, .workers = 2};
+        .call = {.kernel = &kernel, .output = &output}, .work = {.tasks = TASKS}, .workers = 2};
     const taper_run_args args = {.steps = &step,
                                  .count = 1,
                                  .workers = 2,
@@ -143,10 +145,10 @@ static void phases_wait_for_each_other(void) {
                                output[2] = {{.data = out[0]}, {.data = out[1]}};
             taper_step steps[2];
             for (int s = 0; s < 2; s++)
-                steps[s] = (taper_step){.kernel = &kernel,
-                                        .call = {.inputs = &in[s], .output = &output[s]},
-                                        .work = {.tasks = PHASES * TASKS, .phases = PHASES},
-                                        .workers = s == 0 ? 8 : 3};
+                steps[s] = (taper_step){
+                    .call = {.kernel = &kernel, .inputs = &in[s], .output = &output[s]},
+                    .work = {.tasks = PHASES * TASKS, .phases = PHASES},
+                    .workers = s == 0 ? 8 : 3};
             const taper_run_args args = {.steps = steps,
                                          .count = 2,
                                          .workers = workers,
@@ -227,8 +229,7 @@ static int32_t workers_seen(int32_t workers) {
     const taper_tensor output = {.data = &seen};
     for (int32_t w = 0; w < MOST; w++)
         scratch[w][0] = w;
-    const taper_step step = {.kernel = &kernel,
-                             .call = {.output = &output},
+    const taper_step step = {.call = {.kernel = &kernel, .output = &output},
                              .work = {.tasks = 2 * MOST},
                              .scratch = scratch[0],
                              .workers = workers};
@@ -246,7 +247,7 @@ static void run_and_hold(void *it) {
     static const taper_kernel kernel = {.name = "hold", .op = "HOLD", .run = hold};
     const taper_tensor output = {.data = it};
     const taper_step step = {
-        .kernel = &kernel, .call = {.output = &output}, .work = {.tasks = 1}, .workers = 1};
+        .call = {.kernel = &kernel, .output = &output}, .work = {.tasks = 1}, .workers = 1};
     const taper_run_args args = {.steps = &step, .count = 1, .workers = 1};
     int64_t failed = 0;
     CHECK(taper_run(&args, &failed) == TAPER_OK, "hold");
@@ -281,8 +282,7 @@ static void stop_ends_a_long_step(void) {
     for (int32_t workers = 1; workers <= 4; workers++) {
         long_step s = {0};
         const taper_tensor output = {.data = &s};
-        taper_step step = {.kernel = &stops,
-                           .call = {.output = &output},
+        taper_step step = {.call = {.kernel = &stops, .output = &output},
                            .work = {.tasks = MANY},
                            .workers = workers};
         const taper_run_args args = {.steps = &step,
@@ -295,7 +295,7 @@ static void stop_ends_a_long_step(void) {
         CHECK(taper_run(&args, &failed) == TAPER_STOPPED, "%d workers", (int)workers);
         CHECK(s.done < MANY / 2, "%d workers: %d tasks", (int)workers, (int)s.done);
         s = (long_step){0};
-        step.kernel = &goes_on;
+        step.call.kernel = &goes_on;
         CHECK(taper_run(&args, &failed) == TAPER_OK && s.done == MANY, "%d tasks", (int)s.done);
     }
 }
@@ -304,7 +304,7 @@ static void failure_names_the_step_and_stops(void) {
     static model m;
     for (int32_t workers = 1; workers <= 3; workers++) {
         build(&m, mixed);
-        m.steps[5].kernel = &failing_kernel;
+        m.steps[5].call.kernel = &failing_kernel;
         m.data[7][0] = -1;
         int64_t failed = 0;
         CHECK(run(&m, workers, &failed) == TAPER_BAD_INDEX, "%d workers", workers);

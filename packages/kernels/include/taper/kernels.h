@@ -147,6 +147,7 @@ typedef struct taper_attr {
 
 /* One node as its kernel sees it. */
 typedef struct taper_call {
+    const struct taper_kernel *kernel;
     const taper_tensor *inputs; /* [n_inputs] */
     const taper_tensor *output; /* [n_outputs]: the first of them */
     const taper_tensor *table;  /* what the op computes once of its sizes; NULL: nothing */
@@ -189,6 +190,8 @@ typedef struct taper_kernel {
     /* Computes tasks [begin, end). The output may share memory with an input only where the op's
      * definition allows computing in place. */
     taper_status (*run)(const taper_call *call, int64_t begin, int64_t end, void *scratch);
+    /* The functions' own: what kernels differ in that share them. They find it in call->kernel. */
+    const void *data;
 } taper_kernel;
 
 /* -- kernels of others ------------------------------------------------------------------------- */
@@ -233,13 +236,14 @@ const char *taper_level_name(const taper_level *level);
  * first asked, else the best. TAPER_UNKNOWN_ISA, and *level is NULL, where it is not here. */
 taper_status taper_level_find(const char *name, const taper_level **level);
 
-/* The level's i-th kernel, in order of preference; NULL past the end. */
-const taper_kernel *taper_kernel_at(const taper_level *level, size_t i);
+/* Writes the level's i-th kernel, in order of preference; false past the end. */
+bool taper_kernel_at(const taper_level *level, size_t i, taper_kernel *kernel);
 /* Does this CPU have what the kernel needs beyond the level? */
 bool taper_kernel_runs(const taper_kernel *kernel);
-/* The level's first kernel at or after position *position for op whose needs this CPU has; moves
- * *position past it. NULL when none. */
-const taper_kernel *taper_kernel_next(const taper_level *level, const char *op, size_t *position);
+/* Writes the level's first kernel at or after position *position for op whose needs this CPU has,
+ * and moves *position past it. False when none. */
+bool taper_kernel_next(const taper_level *level, const char *op, size_t *position,
+                       taper_kernel *kernel);
 /* Does the kernel state the dtypes and formats of these tensors? Only then prepare() is asked. */
 bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call);
 

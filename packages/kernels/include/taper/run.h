@@ -57,7 +57,6 @@ typedef struct taper_control {
  * worker and on_caller.
  */
 typedef struct taper_step {
-    const taper_kernel *kernel;
     taper_call call;
     taper_work work;
     void *scratch;   /* worker 0's work.scratch_bytes, aligned; may be NULL when 0 */

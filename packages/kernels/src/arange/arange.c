@@ -38,5 +38,4 @@ static const taper_kernel arange_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_arange);
-const taper_family TAPER_ISA_SYM(taper_arange) = {arange_kernels,
-                                                  sizeof arange_kernels / sizeof arange_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_arange) = {TAPER_ROWS(arange_kernels)};

@@ -74,5 +74,4 @@ static const taper_kernel attention_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_attention);
-const taper_family TAPER_ISA_SYM(taper_attention) = {
-    attention_kernels, sizeof attention_kernels / sizeof attention_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_attention) = {TAPER_ROWS(attention_kernels)};

@@ -172,5 +172,4 @@ static const taper_kernel complex_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_complex);
-const taper_family TAPER_ISA_SYM(taper_complex) = {complex_kernels, sizeof complex_kernels /
-                                                                        sizeof complex_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_complex) = {TAPER_ROWS(complex_kernels)};

@@ -36,4 +36,4 @@ static const taper_kernel kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_conv);
-const taper_family TAPER_ISA_SYM(taper_conv) = {kernels, sizeof kernels / sizeof kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_conv) = {TAPER_ROWS(kernels)};

@@ -227,5 +227,4 @@ static const taper_kernel copy_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_copy);
-const taper_family TAPER_ISA_SYM(taper_copy) = {copy_kernels,
-                                                sizeof copy_kernels / sizeof copy_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_copy) = {TAPER_ROWS(copy_kernels)};

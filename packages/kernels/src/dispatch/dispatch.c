@@ -73,14 +73,21 @@ taper_status taper_level_find(const char *name, const taper_level **level) {
 
 const char *taper_level_name(const taper_level *level) { return level->name; }
 
-const taper_kernel *taper_kernel_at(const taper_level *level, size_t i) {
+bool taper_kernel_at(const taper_level *level, size_t i, taper_kernel *kernel) {
     for (size_t f = 0; f < N_FAMILIES; f++) {
         const taper_family *family = level->families[f];
-        if (i < family->count)
-            return &family->kernels[i];
+        if (i < family->count) {
+            *kernel = family->kernels[i];
+            return true;
+        }
         i -= family->count;
+        if (i < family->n_made) {
+            family->make(i, kernel);
+            return true;
+        }
+        i -= family->n_made;
     }
-    return NULL;
+    return false;
 }
 
 bool taper_kernel_runs(const taper_kernel *kernel) {
@@ -90,12 +97,12 @@ bool taper_kernel_runs(const taper_kernel *kernel) {
     return taper_cpu_has(&id, kernel->needs);
 }
 
-const taper_kernel *taper_kernel_next(const taper_level *level, const char *op, size_t *position) {
-    const taper_kernel *kernel;
-    while ((kernel = taper_kernel_at(level, (*position)++)) != NULL)
+bool taper_kernel_next(const taper_level *level, const char *op, size_t *position,
+                       taper_kernel *kernel) {
+    while (taper_kernel_at(level, (*position)++, kernel))
         if (strcmp(kernel->op, op) == 0 && taper_kernel_runs(kernel))
-            return kernel;
-    return NULL;
+            return true;
+    return false;
 }
 
 static bool operand_takes(taper_operand operand, const taper_tensor *t) {
@@ -129,17 +136,17 @@ const taper_probe *taper_probe_find(const taper_level *level, const char *name) 
 
 size_t taper_max_state_bytes(const taper_level *level) {
     size_t max = 0;
-    const taper_kernel *kernel;
-    for (size_t i = 0; (kernel = taper_kernel_at(level, i)) != NULL; i++)
-        max = kernel->state_bytes > max ? kernel->state_bytes : max;
+    taper_kernel kernel;
+    for (size_t i = 0; taper_kernel_at(level, i, &kernel); i++)
+        max = kernel.state_bytes > max ? kernel.state_bytes : max;
     return max;
 }
 
 size_t taper_max_attrs_bytes(const taper_level *level) {
     size_t max = 0;
-    const taper_kernel *kernel;
-    for (size_t i = 0; (kernel = taper_kernel_at(level, i)) != NULL; i++)
-        max = kernel->attrs_bytes > max ? kernel->attrs_bytes : max;
+    taper_kernel kernel;
+    for (size_t i = 0; taper_kernel_at(level, i, &kernel); i++)
+        max = kernel.attrs_bytes > max ? kernel.attrs_bytes : max;
     return max;
 }
 

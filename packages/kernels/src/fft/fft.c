@@ -302,5 +302,4 @@ static const taper_kernel fft_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_fft);
-const taper_family TAPER_ISA_SYM(taper_fft) = {fft_kernels,
-                                               sizeof fft_kernels / sizeof fft_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_fft) = {TAPER_ROWS(fft_kernels)};

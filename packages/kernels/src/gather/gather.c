@@ -295,5 +295,4 @@ static const taper_kernel gather_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_gather);
-const taper_family TAPER_ISA_SYM(taper_gather) = {gather_kernels,
-                                                  sizeof gather_kernels / sizeof gather_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_gather) = {TAPER_ROWS(gather_kernels)};

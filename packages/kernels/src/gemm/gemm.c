@@ -34,4 +34,4 @@ const gemm_table TAPER_ISA_SYM(taper_gemm_engine) = {gemm_block_run, dot_block_r
                                                      gemm_pack_b};
 
 extern const taper_family TAPER_ISA_SYM(taper_gemm);
-const taper_family TAPER_ISA_SYM(taper_gemm) = {kernels, sizeof kernels / sizeof kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_gemm) = {TAPER_ROWS(kernels)};

@@ -16,7 +16,13 @@
 typedef struct taper_family {
     const taper_kernel *kernels;
     size_t count;
+    /* Further rows, so many that they are made one by one: a pointer in a table costs a
+     * relocation. NULL: none. */
+    void (*make)(size_t i, taper_kernel *kernel);
+    size_t n_made;
 } taper_family;
+
+#define TAPER_ROWS(table) .kernels = (table), .count = sizeof(table) / sizeof *(table)
 
 /*
  * An attr list is written once, as

@@ -9,6 +9,7 @@
 
 #include "common/tensor.h"
 #include "isa/isa.h"
+#include "map/microops.h"
 #include "map/program.h"
 #include "simd/double.h"
 #include "simd/narrow.h"
@@ -21,32 +22,10 @@
 
 #include "map/microops_double.inl"
 
-enum {
-    F32 = TAPER_FLOAT32,
-    F64 = TAPER_FLOAT64,
-    F16 = TAPER_FLOAT16,
-    BF16 = TAPER_BFLOAT16,
-    I64 = TAPER_INT64,
-    I32 = TAPER_INT32,
-    I16 = TAPER_INT16,
-    I8 = TAPER_INT8,
-    U8 = TAPER_UINT8,
-    BOOL = TAPER_BOOL
-};
-
-typedef struct microop {
-    const char *name;
-    program_microop run;
-    int8_t cost;
-    int8_t arity;
-    int8_t result;
-    int8_t operand[PROGRAM_MAX_ARITY]; /* dtypes */
-} microop;
-
-#define TAPER_MICROOP(name, function, cost, result, ...)                                           \
-    {name, function, cost, sizeof((int8_t[]){__VA_ARGS__}), result, {__VA_ARGS__}},
-#define TAPER_CAST(to, ...) TAPER_MICROOP("CAST:" to, __VA_ARGS__)
-static const microop microops[] = {
+/* What computes each of taper_microops at this level. */
+#define TAPER_MICROOP(name, function, ...) function,
+#define TAPER_CAST(to, function, ...) function,
+static const program_microop microop_runs[MICROOP_COUNT] = {
 #include "map/microops.inc"
 };
 #undef TAPER_MICROOP
@@ -119,15 +98,12 @@ static taper_status any_map_prepare(const taper_call *call, taper_work *work) {
     return map_prepare(call, work, &attrs->code, &attrs->args, &attrs->scalars);
 }
 
-static taper_status any_map_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
-    return map_run(call, begin, end, scratch);
-}
-
 /* The program of one micro-op; its operand scalar_index, if not -1, is the scalar. */
-static taper_status prepare_one(const taper_call *call, taper_work *work, const microop *op,
+static taper_status prepare_one(const taper_call *call, taper_work *work, const taper_microop *op,
                                 int64_t scalar_index, taper_scalar scalar) {
     int64_t args[PROGRAM_MAX_ARITY];
     int dtypes[PROGRAM_MAX_ARITY];
+    const char *name = op->name;
     const bool has_scalar = scalar_index != -1;
     if (call->n_inputs + has_scalar != op->arity || scalar_index < -1 || scalar_index >= op->arity)
         return TAPER_UNSUPPORTED;
@@ -137,50 +113,60 @@ static taper_status prepare_one(const taper_call *call, taper_work *work, const 
     }
     if (!microop_fits(op, dtypes, call->output->dtype))
         return TAPER_UNSUPPORTED;
-    return map_prepare(call, work, &(taper_strings){&op->name, 1}, &(taper_ints){args, op->arity},
+    return map_prepare(call, work, &(taper_strings){&name, 1}, &(taper_ints){args, op->arity},
                        &(taper_scalars){&scalar, 1});
 }
 
-static taper_status prepare_microop(const taper_call *call, taper_work *work, const microop *op) {
+static taper_status prepare_microop(const taper_call *call, taper_work *work,
+                                    const taper_microop *op) {
     const struct microop_attrs *attrs = call->attrs;
     return prepare_one(call, work, op, attrs->scalar_index, attrs->scalar);
 }
 
-static taper_status prepare_cast(const taper_call *call, taper_work *work, const microop *op) {
+static taper_status microop_prepare(const taper_call *call, taper_work *work) {
+    return prepare_microop(call, work, call->kernel->data);
+}
+
+static taper_status f32_mul_panels_prepare(const taper_call *call, taper_work *work) {
+    return prepare_microop(call, work, find_microop("MUL"));
+}
+
+static taper_status cast_prepare(const taper_call *call, taper_work *work) {
     const struct cast_attrs *attrs = call->attrs;
+    const taper_microop *op = call->kernel->data;
     if (strcmp(attrs->dtype, op->name + strlen("CAST:")) != 0)
         return TAPER_UNSUPPORTED;
     return prepare_one(call, work, op, -1, (taper_scalar){0});
 }
 
-/* Each micro-op's prepare knows its row; run is the same for all. */
-#define TAPER_MICROOP(name, function, ...) ROW_##function,
-#define TAPER_CAST(to, function, ...) ROW_##function,
-enum {
-#include "map/microops.inc"
-};
-#undef TAPER_MICROOP
-#undef TAPER_CAST
-
-#define MICROOP_KERNEL(function, prepare)                                                          \
-    static taper_status function##_prepare(const taper_call *call, taper_work *work) {             \
-        return prepare(call, work, &microops[ROW_##function]);                                     \
-    }                                                                                              \
-    static taper_status function##_run(const taper_call *call, int64_t begin, int64_t end,         \
-                                       void *scratch) {                                            \
-        return map_run(call, begin, end, scratch);                                                 \
-    }
-#define TAPER_MICROOP(name, function, ...) MICROOP_KERNEL(function, prepare_microop)
-#define TAPER_CAST(to, function, ...) MICROOP_KERNEL(function, prepare_cast)
-#include "map/microops.inc"
-#undef TAPER_MICROOP
-#undef TAPER_CAST
+#define any_map_run map_run
+#define f32_mul_panels_run map_run
+#define microop_run map_run
+#define cast_run map_run
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel map_kernels[] = {
 #include "map/kernels.inc"
 };
 
+/* The kernel of one micro-op. */
+static void make_microop_kernel(size_t i, taper_kernel *kernel) {
+    static const taper_kernel rows[] = {
+        TAPER_KERNEL(microop, "", microop, struct map_state, D_NONE, D_NONE)
+            TAPER_KERNEL(cast, "CAST", cast, struct map_state, D_NONE, D_NONE)};
+    const taper_microop *op = &taper_microops[i];
+    const bool is_cast = strncmp(op->name, "CAST:", strlen("CAST:")) == 0;
+    *kernel = rows[is_cast];
+    kernel->name = op->kernel;
+    if (!is_cast)
+        kernel->op = op->name;
+    kernel->output = TENSOR(1u << op->result);
+    kernel->inputs[0] = TENSOR(0);
+    for (int k = 0; k < op->arity; k++) /* a scalar may stand for any of them */
+        kernel->inputs[0] |= 1u << op->operand[k];
+    kernel->data = op;
+}
+
 extern const taper_family TAPER_ISA_SYM(taper_map);
-const taper_family TAPER_ISA_SYM(taper_map) = {map_kernels,
-                                               sizeof map_kernels / sizeof map_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_map) = {TAPER_ROWS(map_kernels), .make = make_microop_kernel,
+                                               .n_made = MICROOP_COUNT};

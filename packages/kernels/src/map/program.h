@@ -33,12 +33,13 @@
 
 #include "isa/isa.h"
 #include "map/fused.h"
+#include "map/microops.h"
 
 enum {
     PROGRAM_MAX_INPUTS = 16,
     PROGRAM_MAX_INSTRUCTIONS = 64,
     PROGRAM_MAX_SCALARS = 64, /* different ones */
-    PROGRAM_MAX_ARITY = 3,
+    PROGRAM_MAX_ARITY = MICROOP_MAX_ARITY,
     PROGRAM_TILE = 512, /* elements of a tile register */
     PROGRAM_SLOTS = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS + PROGRAM_MAX_SCALARS
 };

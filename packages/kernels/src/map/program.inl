@@ -110,15 +110,15 @@ static bool is_transposed(int64_t row_stride, int64_t col_stride) {
 
 /* ---- types ---- */
 
-static const microop *find_microop(const char *name) {
-    for (size_t i = 0; i < sizeof microops / sizeof microops[0]; i++)
-        if (strcmp(microops[i].name, name) == 0)
-            return &microops[i];
+static const taper_microop *find_microop(const char *name) {
+    for (size_t i = 0; i < MICROOP_COUNT; i++)
+        if (strcmp(taper_microops[i].name, name) == 0)
+            return &taper_microops[i];
     return NULL;
 }
 
 /* Whether the micro-op takes these operands (ANY_DTYPE: a scalar) and gives this result. */
-static bool microop_fits(const microop *op, const int *dtypes, int result) {
+static bool microop_fits(const taper_microop *op, const int *dtypes, int result) {
     if (result != ANY_DTYPE && op->result != result)
         return false;
     for (int k = 0; k < op->arity; k++)
@@ -128,8 +128,8 @@ static bool microop_fits(const microop *op, const int *dtypes, int result) {
 }
 
 /* The first micro-op of op's name, op or after it, that fits. Rows of one name are adjacent. */
-static const microop *fitting_microop(const microop *op, const int *dtypes, int result) {
-    const microop *end = microops + sizeof microops / sizeof microops[0];
+static const taper_microop *fitting_microop(const taper_microop *op, const int *dtypes, int result) {
+    const taper_microop *end = taper_microops + MICROOP_COUNT;
     for (const char *name = op->name; op < end && strcmp(op->name, name) == 0; op++)
         if (microop_fits(op, dtypes, result))
             return op;
@@ -183,7 +183,7 @@ static bool prepare_code(taper_program *p, const taper_strings *code, const tape
                          const taper_scalars *scalars, int output_dtype, int *dtypes) {
     int64_t next = 0;
     for (int32_t j = 0; j < p->count; j++) {
-        const microop *op = find_microop(code->data[j]);
+        const taper_microop *op = find_microop(code->data[j]);
         if (!op || args->count - next < op->arity)
             return false;
         const int64_t *arg = args->data + next;
@@ -200,9 +200,9 @@ static bool prepare_code(taper_program *p, const taper_strings *code, const tape
         op = fitting_microop(op, operand_dtypes, j == p->count - 1 ? output_dtype : ANY_DTYPE);
         if (!op)
             return false;
-        instruction->run = op->run;
+        instruction->run = microop_runs[op - taper_microops];
         instruction->arity = op->arity;
-        if (op->run == f32_pow && arg[1] < 0) {
+        if (instruction->run == f32_pow && arg[1] < 0) {
             const program_microop run = power_microop(scalars->data[-1 - arg[1]].f);
             instruction->arity = run ? 1 : 2;
             instruction->run = run ? run : f32_pow;

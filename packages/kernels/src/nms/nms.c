@@ -75,5 +75,4 @@ static const taper_kernel nms_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_nms);
-const taper_family TAPER_ISA_SYM(taper_nms) = {nms_kernels,
-                                               sizeof nms_kernels / sizeof nms_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_nms) = {TAPER_ROWS(nms_kernels)};

@@ -91,5 +91,4 @@ static const taper_kernel nonzero_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_nonzero);
-const taper_family TAPER_ISA_SYM(taper_nonzero) = {nonzero_kernels, sizeof nonzero_kernels /
-                                                                        sizeof nonzero_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_nonzero) = {TAPER_ROWS(nonzero_kernels)};

@@ -157,5 +157,4 @@ static const taper_kernel norm_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_norm);
-const taper_family TAPER_ISA_SYM(taper_norm) = {norm_kernels,
-                                                sizeof norm_kernels / sizeof norm_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_norm) = {TAPER_ROWS(norm_kernels)};

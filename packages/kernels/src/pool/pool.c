@@ -373,5 +373,4 @@ static const taper_kernel pool_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_pool);
-const taper_family TAPER_ISA_SYM(taper_pool) = {pool_kernels,
-                                                sizeof pool_kernels / sizeof pool_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_pool) = {TAPER_ROWS(pool_kernels)};

@@ -384,5 +384,4 @@ static const taper_kernel random_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_random);
-const taper_family TAPER_ISA_SYM(taper_random) = {random_kernels,
-                                                  sizeof random_kernels / sizeof random_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_random) = {TAPER_ROWS(random_kernels)};

@@ -344,5 +344,4 @@ static const taper_kernel recurrent_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_recurrent);
-const taper_family TAPER_ISA_SYM(taper_recurrent) = {
-    recurrent_kernels, sizeof recurrent_kernels / sizeof recurrent_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_recurrent) = {TAPER_ROWS(recurrent_kernels)};

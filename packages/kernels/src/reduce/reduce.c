@@ -29,5 +29,4 @@ static const taper_kernel reduce_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_reduce);
-const taper_family TAPER_ISA_SYM(taper_reduce) = {reduce_kernels,
-                                                  sizeof reduce_kernels / sizeof reduce_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_reduce) = {TAPER_ROWS(reduce_kernels)};

@@ -230,5 +230,4 @@ static const taper_kernel resample_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_resample);
-const taper_family TAPER_ISA_SYM(taper_resample) = {
-    resample_kernels, sizeof resample_kernels / sizeof resample_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_resample) = {TAPER_ROWS(resample_kernels)};

@@ -55,7 +55,7 @@ bool taper_goes_on(const worker *me, int64_t i) {
 
 static void run_piece(const worker *me, const taper_step *step, int64_t i, int64_t begin,
                       int64_t end, void *scratch) {
-    const taper_status status = step->kernel->run(&step->call, begin, end, scratch);
+    const taper_status status = step->call.kernel->run(&step->call, begin, end, scratch);
     if (status != TAPER_OK)
         fail(me->r, me->within, i, status);
 }

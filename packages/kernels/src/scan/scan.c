@@ -208,5 +208,4 @@ static const taper_kernel scan_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_scan);
-const taper_family TAPER_ISA_SYM(taper_scan) = {scan_kernels,
-                                                sizeof scan_kernels / sizeof scan_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_scan) = {TAPER_ROWS(scan_kernels)};

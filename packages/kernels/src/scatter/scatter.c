@@ -408,5 +408,4 @@ static const taper_kernel scatter_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_scatter);
-const taper_family TAPER_ISA_SYM(taper_scatter) = {scatter_kernels, sizeof scatter_kernels /
-                                                                        sizeof scatter_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_scatter) = {TAPER_ROWS(scatter_kernels)};

@@ -195,5 +195,4 @@ static const taper_kernel softmax_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_softmax);
-const taper_family TAPER_ISA_SYM(taper_softmax) = {softmax_kernels, sizeof softmax_kernels /
-                                                                        sizeof softmax_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_softmax) = {TAPER_ROWS(softmax_kernels)};

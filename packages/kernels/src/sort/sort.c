@@ -123,5 +123,4 @@ static const taper_kernel sort_kernels[] = {
 };
 
 extern const taper_family TAPER_ISA_SYM(taper_sort);
-const taper_family TAPER_ISA_SYM(taper_sort) = {sort_kernels,
-                                                sizeof sort_kernels / sizeof sort_kernels[0]};
+const taper_family TAPER_ISA_SYM(taper_sort) = {TAPER_ROWS(sort_kernels)};

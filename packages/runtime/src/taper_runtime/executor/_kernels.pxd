@@ -20,7 +20,7 @@ cdef class Level:
 
 
 cdef class Kernel:
-    cdef const taper_kernel *kernel
+    cdef taper_kernel kernel
     cdef object library  # of a user, which has its code; None where it is ours
 
 

@@ -205,11 +205,11 @@ cdef dict _describe(const taper_kernel *kernel):
 def list_kernels(isa=None):
     """The kernels of a level in order of preference, as (name, op, {attr: type})."""
     cdef Level level = _level(isa)
+    cdef taper_kernel kernel
     cdef size_t i = 0
     kernels = []
-    while taper_kernel_at(level.level, i) != NULL:
-        kernel = taper_kernel_at(level.level, i)
-        kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(kernel)))
+    while taper_kernel_at(level.level, i, &kernel):
+        kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(&kernel)))
         i += 1
     return kernels
 
@@ -239,7 +239,7 @@ def kernel_signatures(op, isa=None):
     cdef Kernel each
     signatures = []
     for each in _find_kernels(_level(isa), op):
-        kernel = each.kernel
+        kernel = &each.kernel
         inputs = [_operand_text(kernel.inputs[i]) for i in range(kernel.n_operands)]
         signatures.append(f"{each.name}: {', '.join(inputs)}... -> {_operand_text(kernel.output)}")
     return signatures
@@ -371,7 +371,7 @@ cdef class Kernel:
 
     @property
     def attrs(self):
-        return _describe(self.kernel)
+        return _describe(&self.kernel)
 
 
 # Bytes that the state of any external kernel needs.
@@ -417,9 +417,9 @@ def read_library(uintptr_t table, library, path):
     kernels = []
     for i in range(found.n_kernels):
         kernel = Kernel.__new__(Kernel)
-        kernel.kernel, kernel.library = &found.kernels[i], library
-        _check_external(kernel.kernel, path, i)
-        if taper_kernel_runs(kernel.kernel):
+        kernel.kernel, kernel.library = found.kernels[i], library
+        _check_external(&kernel.kernel, path, i)
+        if taper_kernel_runs(&kernel.kernel):
             kernels.append(kernel)
             _external_state_bytes = max(_external_state_bytes, kernel.kernel.state_bytes)
     return kernels
@@ -456,19 +456,14 @@ cdef size_t _attr_bytes(int type) noexcept:
 cdef list _find_kernels(Level level, str op):
     """The kernels of a level for an op, which are looked for once."""
     cdef list found = level.kernels.get(op)
-    cdef const taper_kernel *row
-    cdef Kernel kernel
+    cdef Kernel kernel = Kernel.__new__(Kernel)
     cdef size_t position = 0
     cdef bytes name
     if found is None:
         found, name = [], op.encode()
-        while True:
-            row = taper_kernel_next(level.level, name, &position)
-            if row == NULL:
-                break
-            kernel = Kernel.__new__(Kernel)
-            kernel.kernel = row
+        while taper_kernel_next(level.level, name, &position, &kernel.kernel):
             found.append(kernel)
+            kernel = Kernel.__new__(Kernel)
         level.kernels[op] = found
     return found
 
@@ -537,14 +532,14 @@ cdef Selection select_kernel(
     cdef Selection selection = Selection.__new__(Selection)
     selection.candidates, selection.reasons = candidates, []
     for candidate in candidates:
-        if not taper_kernel_takes(candidate.kernel, &step.call):
+        if not taper_kernel_takes(&candidate.kernel, &step.call):
             selection.reasons.append("it takes tensors of other dtypes or formats")
             continue
         selection.attrs = made.get(candidate)
         if selection.attrs is None:
-            selection.attrs = made[candidate] = _kernel_attrs(candidate.kernel, attrs)
+            selection.attrs = made[candidate] = _kernel_attrs(&candidate.kernel, attrs)
         memset(state, 0, candidate.kernel.state_bytes)
-        step.kernel = candidate.kernel
+        step.call.kernel = &candidate.kernel
         step.call.attrs = selection.attrs.struct.data
         step.call.state = state
         step.work.phases = 1
@@ -611,7 +606,7 @@ cdef class PreparedNode:
             decoded = [None if a is None else decode(a, t) for a, t in zip(inputs, self.types)]
             self.op.check(decoded, self.attrs)
         if status != TAPER_OK:
-            what = step.kernel.op.decode()
+            what = step.call.kernel.op.decode()
             raise InputError(f"{what}: {taper_status_string(status).decode()}")
 
 

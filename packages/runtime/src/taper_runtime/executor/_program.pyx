@@ -773,7 +773,7 @@ _HOST.run = _run_host
 
 cdef void _set_host_step(taper_step *step, HostCall call) noexcept:
     """Make Python compute a step; the call has to live as long."""
-    step.kernel = &_HOST
+    step.call.kernel = &_HOST
     step.call.state = <void *>call
     step.work.tasks = step.work.phases = 1
     step.work.scratch_bytes = 0

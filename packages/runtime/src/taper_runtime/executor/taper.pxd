@@ -65,7 +65,10 @@ cdef extern from "taper/kernels.h" nogil:
         taper_attr_type type
         size_t offset
 
+    ctypedef struct taper_kernel
+
     ctypedef struct taper_call:
+        const taper_kernel *kernel
         const taper_tensor *inputs
         const taper_tensor *output
         const taper_tensor *table
@@ -112,9 +115,9 @@ cdef extern from "taper/kernels.h" nogil:
     const taper_level *taper_level_at(size_t i)
     const char *taper_level_name(const taper_level *level)
     taper_status taper_level_find(const char *name, const taper_level **level)
-    const taper_kernel *taper_kernel_at(const taper_level *level, size_t i)
-    const taper_kernel *taper_kernel_next(
-        const taper_level *level, const char *op, size_t *position)
+    bint taper_kernel_at(const taper_level *level, size_t i, taper_kernel *kernel)
+    bint taper_kernel_next(
+        const taper_level *level, const char *op, size_t *position, taper_kernel *kernel)
     bint taper_kernel_takes(const taper_kernel *kernel, const taper_call *call)
     size_t taper_max_state_bytes(const taper_level *level)
 
@@ -152,7 +155,6 @@ cdef extern from "taper/run.h" nogil:
         int64_t n_slices
 
     ctypedef struct taper_step:
-        const taper_kernel *kernel
         taper_call call
         taper_work work
         void *scratch

@@ -1,0 +1,42 @@
+/* What micro-ops are called, take and cost: the same at every level, so that there is one table. */
+#ifndef TAPER_MAP_MICROOPS_H
+#define TAPER_MAP_MICROOPS_H
+
+#include "taper/kernels.h"
+
+enum {
+    F32 = TAPER_FLOAT32,
+    F64 = TAPER_FLOAT64,
+    F16 = TAPER_FLOAT16,
+    BF16 = TAPER_BFLOAT16,
+    I64 = TAPER_INT64,
+    I32 = TAPER_INT32,
+    I16 = TAPER_INT16,
+    I8 = TAPER_INT8,
+    U8 = TAPER_UINT8,
+    BOOL = TAPER_BOOL
+};
+
+enum { MICROOP_MAX_ARITY = 3 };
+
+typedef struct taper_microop {
+    char name[20];   /* in a program */
+    char kernel[28]; /* as a kernel of its own */
+    int8_t cost;
+    int8_t arity;
+    int8_t result;                     /* dtype */
+    int8_t operand[MICROOP_MAX_ARITY]; /* dtypes */
+} taper_microop;
+
+#define TAPER_MICROOP(...) +1
+#define TAPER_CAST(...) +1
+enum {
+    MICROOP_COUNT =
+#include "map/microops.inc"
+};
+#undef TAPER_MICROOP
+#undef TAPER_CAST
+
+extern const taper_microop taper_microops[MICROOP_COUNT];
+
+#endif /* TAPER_MAP_MICROOPS_H */
