@@ -230,6 +230,19 @@ def test_places_of_complex_numbers():
     compare(session, Function(places), [x])
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float16, torch.float32])
+def test_places_in_one_tensor_found_twice(dtype):
+    """Torch counts once; what a dtype has to be converted to is converted each time."""
+
+    def places(x):
+        rows, columns = torch.where(x)
+        return torch.nonzero(x), torch.argwhere(x)[:, 0] + rows, x[rows, columns]
+
+    x = torch.tensor([[1 + 1j, 0, 2j], [0, 3, -0j]]) if dtype.is_complex else floats(2, 3).relu()
+    session = open_in("compiled", taper_frontend.export(Function(places), (x.to(dtype),)))
+    compare(session, Function(places), [x.to(dtype)])
+
+
 def test_sizes_that_inputs_and_values_decide():
     module = Function(lambda x, m: (x[m] * 2, torch.nonzero(m), chained(x.flatten())))
     n = Dim("n", max=64)

@@ -14,6 +14,7 @@ from taper_runtime.sizes import Size, linear
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.context import Lowering
     from taper_runtime.ops.opdef import Shape
 
@@ -256,27 +257,47 @@ def places_of(ctx: Lowering, mask: str, count: int) -> str:
     """
     if ctx.type(mask).size == 0:  # torch knows what it has
         return ctx.full((0,), 0, "int64")
-    if not ctx.is_unmeasured(count):
-        return ctx.slice(_places_counted(ctx, mask, count), 0, 0, count)
     places = ctx.emit("NONZERO", [mask])
+    if not ctx.is_unmeasured(count):
+        return ctx.slice(_places_counted(ctx, places, count), 0, 0, count)
     end = ctx.reshape(ctx.size_value(ctx.type(mask).size, "int64"), (1,))
     ctx.measure(count, ctx.emit("SEARCHSORTED", [places, end]))
     return ctx.slice(places, 0, 0, count)
 
 
-def _places_counted(ctx: Lowering, mask: str, count: int) -> str:
-    """Return the places of the elements of a mask that were counted before."""
+def _places_counted(ctx: Lowering, places: str, count: int) -> str:
+    """Return the places that were counted before; they have to be found as ``places`` are."""
     known = linear(count)
     origin = ctx.graph.origins.get(known[0]) if known is not None else None
     counting = None if origin is None else ctx.graph.producer(origin[0])
-    places = counting.inputs[0] if counting is not None and counting.op == "SEARCHSORTED" else ""
-    finding = ctx.graph.producer(places)
-    if finding is None or finding.op != "NONZERO" or finding.inputs != [mask]:
+    counted = counting.inputs[0] if counting is not None and counting.op == "SEARCHSORTED" else ""
+    if not _are_equal(ctx.graph, counted, places):
         ctx.unsupported(
             "expected a mask alone, and as many values as the same mask has taken; other values "
             "must not depend on how many it has"
         )
-    return places
+    return counted
+
+
+def _are_equal(graph: Graph, a: str, b: str) -> bool:
+    """Whether two tensors are one, or computed alike: each node converts what it is given anew."""
+    pairs, seen = [(a, b)], set()
+    while pairs:
+        pair = pairs.pop()
+        if pair[0] == pair[1] or pair in seen:
+            continue
+        seen.add(pair)
+        first, second = map(graph.producer, pair)
+        if (
+            first is None
+            or second is None
+            or first.blocks
+            or first.operation != second.operation
+            or first.outputs.index(pair[0]) != second.outputs.index(pair[1])
+        ):
+            return False
+        pairs += zip(first.inputs, second.inputs, strict=True)
+    return True
 
 
 def indices_of(ctx: Lowering, mask: str, count: int) -> list[str]:

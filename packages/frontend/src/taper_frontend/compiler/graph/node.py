@@ -95,6 +95,12 @@ class Node:
         # checked when the node was made
         return {name: attr.default for name, attr in self.definition.attrs.items()} | self.attrs
 
+    @property
+    def operation(self) -> tuple[str, str]:
+        """What is equal for nodes without blocks that compute the same of the same inputs."""
+        # repr tells 0, 0.0, -0.0 and False apart
+        return self.op, repr(sorted(self.complete_attrs().items()))
+
     def operands(self) -> list[Operand]:
         """Return the inputs of an elementwise op with its scalar, if any, where it stands."""
         operands: list[Operand] = list(self.inputs)

@@ -44,8 +44,7 @@ def _key(node: Node) -> Hashable:
     inputs = node.inputs
     if node.definition.commutes and len(inputs) == 2:
         inputs = sorted(inputs)
-    # repr tells 0, 0.0, -0.0 and False apart
-    return node.op, tuple(inputs), repr(sorted(node.complete_attrs().items()))
+    return node.operation, tuple(inputs)
 
 
 def _merge_constants(graph: Graph) -> bool:
