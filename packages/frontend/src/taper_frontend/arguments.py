@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch.export import ExportedProgram
-from torch.utils._pytree import keystr, tree_flatten_with_path
+from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path
 
 from taper_frontend.errors import ExportError
 from taper_frontend.refusals import CACHE_HINT
@@ -64,9 +64,10 @@ def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         raise ExportError(f"kwargs: expected a dict, got {type(kwargs).__name__}")
     for what, given in (("args", tuple(args)), ("kwargs", dict(kwargs or {}))):
         for key, value in given.items() if isinstance(given, dict) else enumerate(given):
-            if type(value).__module__ == "transformers.cache_utils":
+            kind = type(value)
+            if kind.__module__ == "transformers.cache_utils" and kind not in SUPPORTED_NODES:
                 raise ExportError(
-                    f"{what}[{key!r}]: expected tensors, got a {type(value).__name__}: {CACHE_HINT}"
+                    f"{what}[{key!r}]: expected tensors, got a {kind.__name__}: {CACHE_HINT}"
                 )
         for path, leaf in tree_flatten_with_path(given)[0]:
             if isinstance(leaf, np.ndarray | np.generic):

@@ -150,15 +150,21 @@ def _varies(program: ExportedProgram, axis: Axis) -> bool:
 
 
 def _hints(axes: Sequence[Axis]) -> list[Axis] | None:
-    """Return the axes with hints in place of Dims; None where a Dim is computed from another."""
+    """Return the axes with hints in place of Dims; None where a Dim is computed from another.
+
+    A hint that begins with 1 has no least size: torch would begin with 2.
+    """
     if any(hasattr(axis.dim, "root") for axis in axes):
         return None
     return [
-        axis._replace(dim=Dim.AUTO(min=axis.dim.min or None, max=_end(axis)))
-        if axis.required
-        else axis
+        axis._replace(dim=Dim.AUTO(min=_begin(axis), max=_end(axis))) if axis.required else axis
         for axis in axes
     ]
+
+
+def _begin(axis: Axis) -> int | None:
+    least: int = axis.dim.min or 0
+    return least if least > 1 else None
 
 
 def _end(axis: Axis) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from contextlib import contextmanager
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.arguments import check_model
-from taper_frontend.decompose import decompose_calls
+from taper_frontend.decompose import decompose_calls, is_fresh
 from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.guards import user_lines
 from taper_frontend.lowering.fx_nodes import draws
@@ -90,11 +92,20 @@ def capture(
 def _decomposed(model: Model, program: ExportedProgram, training: bool) -> ExportedProgram:
     """Decompose a program call by call, or all of it at once: a user's stays as it is."""
     table = _decompositions()
-    if program is not model and not training and decompose_calls(program, table):
+    if program is model:
+        program = _copied(program)
+    if not training and decompose_calls(program, table):
         return program
     with _unread_draws_kept(program):
         decomposed: ExportedProgram = program.run_decompositions(table)
         return decomposed
+
+
+def _copied(program: ExportedProgram) -> ExportedProgram:
+    """Return the same program, with tensors that are shared, and a graph and names of its own."""
+    graph_module, signature = copy.deepcopy((program.graph_module, program.graph_signature))
+    copied: ExportedProgram = program._update(graph_module, signature)
+    return copied
 
 
 def _capture_module(
@@ -127,10 +138,10 @@ def _writes_to_constants(program: ExportedProgram) -> bool:
     for node in program.graph.nodes:
         if not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable):
             continue
-        source = node
-        while source.op == "call_function" and source.args and hasattr(source.args[0], "op"):
+        source = node.args[0]
+        while isinstance(source, Node) and source.op == "call_function" and not is_fresh(source):
             source = source.args[0]
-        if source.name in constants:
+        if isinstance(source, Node) and source.name in constants:
             return True
     return False
 

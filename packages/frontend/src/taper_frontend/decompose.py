@@ -155,8 +155,8 @@ class _Calls:
         if (
             function is None
             or not isinstance(written, Node)
-            or not _is_fresh(written)
-            or any(not _is_fresh(user) for user in written.users if user in self._done)
+            or not is_fresh(written)
+            or any(not is_fresh(user) for user in written.users if user in self._done)
             or any(argument.alias_info for argument in target._schema.arguments[1:])
         ):
             return False
@@ -268,10 +268,10 @@ def _parameters(op: OpOverload) -> list[tuple[str, str]]:
     return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
 
 
-def _is_fresh(node: Node) -> bool:
+def is_fresh(node: Node) -> bool:
     """Whether the result of a node is in memory of its own."""
     if node.target is operator.getitem:
-        return isinstance(node.args[0], Node) and _is_fresh(node.args[0])
+        return isinstance(node.args[0], Node) and is_fresh(node.args[0])
     if not isinstance(node.target, OpOverload):
         return node.op == "output"
     returns = node.target._schema.returns

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.export import AdditionalInputs, Dim, ShapesCollection
 from torch.export.dynamic_shapes import _combine_args, _DimHint, _DimHintType, _tree_map_with_path
-from torch.utils._pytree import keystr, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import (
+    BUILTIN_TYPES,
+    SUPPORTED_NODES,
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+)
 
 from taper_frontend.errors import ExportError, FixedSizeError
 from taper_frontend.guards import (
@@ -24,9 +31,10 @@ from taper_frontend.notes import Note
 from taper_runtime.sizes import UNBOUNDED, is_name, is_static, linear
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch.export import ExportedProgram
+    from torch.utils._pytree import TreeSpec
 
     from taper_frontend.lowering.lower import Lowered, Survey
     from taper_runtime.plan.plan import Plan
@@ -226,12 +234,9 @@ def leaf_sources(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[str]:
     """Return what torch calls each leaf of ``(args, kwargs)``."""
-    sources: dict[int, str] = {}
-
-    def note(path: Any, leaf: _Leaf) -> None:
-        sources[leaf.place] = f"L{keystr(path)}"
-
-    _tree_map_with_path(note, _combined(module, args, kwargs))
+    paths, _ = tree_flatten_with_path(_combine_args(module, args, kwargs))
+    places = (leaf.place for leaf in tree_leaves(_combined(module, args, kwargs)))
+    sources = dict(zip(places, (f"L{keystr(path)}" for path, _ in paths), strict=True))
     return [sources[place] for place in range(len(sources))]
 
 
@@ -265,8 +270,22 @@ class _Leaf:
 def _combined(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the arguments by name, each leaf with its place."""
     leaves, spec = tree_flatten((args, dict(kwargs)))
-    marked = tree_unflatten([_Leaf(place, leaf) for place, leaf in enumerate(leaves)], spec)
+    marked = _unflattened(spec, (_Leaf(place, leaf) for place, leaf in enumerate(leaves)))
     return _combine_args(module, *marked)
+
+
+def _unflattened(spec: TreeSpec, leaves: Iterator[_Leaf]) -> Any:
+    """Return a tree of leaves, with a list for what is of a user's class.
+
+    A class may compute with what it is made of, as a cache of transformers does; and torch.export
+    takes shapes in lists for it.
+    """
+    if spec.is_leaf():
+        return next(leaves)
+    parts = [_unflattened(child, leaves) for child in spec.children()]
+    if spec.type not in BUILTIN_TYPES:
+        return parts
+    return SUPPORTED_NODES[spec.type].unflatten_fn(parts, spec.context)
 
 
 def settle(

@@ -37,8 +37,9 @@ _WITHOUT_CACHE = (
     "pass use_cache=False, or decode with a static cache as docs/how-to/transformers.md does"
 )
 CACHE_HINT = (
-    "a cache that grows with every call has no place in a plan, whose memory is planned: "
-    f"{_WITHOUT_CACHE}"
+    "torch.export knows what a cache that grows is made of once transformers.integrations."
+    "executorch.register_dynamic_cache_export_support() has been called: its tensors are then "
+    f"inputs and outputs; or {_WITHOUT_CACHE}"
 )
 
 #: What an error of torch's says -> what to do about it.
