@@ -128,7 +128,8 @@ static bool microop_fits(const taper_microop *op, const int *dtypes, int result)
 }
 
 /* The first micro-op of op's name, op or after it, that fits. Rows of one name are adjacent. */
-static const taper_microop *fitting_microop(const taper_microop *op, const int *dtypes, int result) {
+static const taper_microop *fitting_microop(const taper_microop *op, const int *dtypes,
+                                            int result) {
     const taper_microop *end = taper_microops + MICROOP_COUNT;
     for (const char *name = op->name; op < end && strcmp(op->name, name) == 0; op++)
         if (microop_fits(op, dtypes, result))
