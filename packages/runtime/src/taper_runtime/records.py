@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing import NamedTuple as NamedTuple
+    from typing import NamedTuple as NamedTuple  # noqa: TID251
 else:
     from collections import namedtuple
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from taper_frontend.compiler.c_delegate import compile_region
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import CannotDelegate, ExportError
 from taper_runtime.c_delegate import CDelegate
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import unknown
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from taper_frontend.compiler.graph.graph import Graph
 from taper_frontend.compiler.graph.listener import Listener
 from taper_runtime.errors import InternalError
+from taper_runtime.records import NamedTuple
 
 #: Rewrites a graph in place; says whether it changed anything.
 Pass = Callable[[Graph], bool]

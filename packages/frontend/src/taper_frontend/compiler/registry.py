@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.pipeline import Group, Pass, Stage, name_of
 from taper_frontend.compiler.stages import STAGES
 from taper_frontend.errors import ExportError
+from taper_runtime.records import NamedTuple
 from taper_runtime.text import unknown
 
 if TYPE_CHECKING:

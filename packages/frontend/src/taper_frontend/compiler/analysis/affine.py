@@ -7,10 +7,11 @@ plus, for each axis, a step times the index. What masks and lookups do with it t
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:

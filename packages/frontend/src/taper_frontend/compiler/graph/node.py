@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.ops import REGISTRY
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ in place over the state, and the state's next value may lie there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.views import can_have_strides, view_of
 from taper_frontend.compiler.graph.node import ABSENT
@@ -21,6 +21,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides, is_contiguous
 from taper_runtime.plan.liveness import NEVER, last_reads
 from taper_runtime.plan.plan import Placement
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import OpError
 from taper_runtime.ops.region import (
@@ -19,6 +19,7 @@ from taper_runtime.ops.region import (
     Window,
     output_axes,
 )
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

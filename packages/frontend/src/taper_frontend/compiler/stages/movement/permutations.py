@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.analysis.elementwise import is_elementwise, is_fusable
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op, swaps
@@ -16,6 +16,7 @@ from taper_frontend.compiler.stages.movement.crossing import (
     reorder,
 )
 from taper_runtime.ops.region import WHOLE, Block, Same
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from taper_frontend.compiler.graph.constants import (
 )
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_runtime.ops.rules import replace
+from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection
