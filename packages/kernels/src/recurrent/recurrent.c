@@ -206,49 +206,65 @@ V_INLINE void recurrent_store(float *p, vf a, int64_t lanes) {
         v_store(p, a);
 }
 
-/* Columns [j, j + lanes) of one row through the cell; share: h * w_hh^T, gates GEMM_NR apart. */
-V_INLINE void recurrent_cell_row(const recurrent_cell cell, const recurrent_step *at, int64_t row,
-                                 int64_t j, int64_t hidden, int64_t lanes, const float *share,
-                                 const float *b_hn) {
+/* What the input and h add to a gate. */
+V_INLINE vf recurrent_gate(const float *given, const float *sum, int64_t lanes) {
+    return v_add(recurrent_load(given, lanes), v_load(sum));
+}
+
+/* Half of the cell, columns [j, j + lanes) of one row; sum: h * w_hh^T, gates GEMM_NR apart. The
+ * LSTM's first half ends with c, the GRU's with the argument of tanh, in place of its sum. */
+V_INLINE void recurrent_cell_row(const recurrent_cell cell, const int half,
+                                 const recurrent_step *at, int64_t row, int64_t j, int64_t hidden,
+                                 int64_t lanes, float *sum, const float *b_hn) {
     const int gates = cell == CELL_LSTM ? 4 : cell == CELL_GRU ? 3 : 1;
     const float *x = at->gates + row * gates * hidden + j;
     float *new_h = at->new_h.data + row * at->new_h.stride + j;
-    vf given[4], sum[4];
-    for (int g = 0; g < gates; g++) {
-        given[g] = recurrent_load(x + g * hidden, lanes);
-        sum[g] = v_load(share + g * GEMM_NR);
-    }
     if (cell == CELL_LSTM) {
-        const vf c = recurrent_load(at->c.data + row * at->c.stride + j, lanes);
-        const vf input = v_sigmoid(v_add(given[0], sum[0])),
-                 forget = v_sigmoid(v_add(given[1], sum[1]));
-        const vf next = v_fma(forget, c, v_mul(input, v_tanh(v_add(given[2], sum[2]))));
-        const vf open = v_sigmoid(v_add(given[3], sum[3]));
-        recurrent_store(at->new_c.data + row * at->new_c.stride + j, next, lanes);
-        recurrent_store(new_h, v_mul(open, v_tanh(next)), lanes);
+        float *new_c = at->new_c.data + row * at->new_c.stride + j;
+        if (half == 0) {
+            const vf c = recurrent_load(at->c.data + row * at->c.stride + j, lanes);
+            const vf more = v_mul(v_sigmoid(recurrent_gate(x, sum, lanes)),
+                                  v_tanh(recurrent_gate(x + 2 * hidden, sum + 2 * GEMM_NR, lanes)));
+            recurrent_store(
+                new_c, v_fma(v_sigmoid(recurrent_gate(x + hidden, sum + GEMM_NR, lanes)), c, more),
+                lanes);
+        } else {
+            const vf c = recurrent_load(new_c, lanes);
+            recurrent_store(
+                new_h,
+                v_mul(v_sigmoid(recurrent_gate(x + 3 * hidden, sum + 3 * GEMM_NR, lanes)),
+                      v_tanh(c)),
+                lanes);
+        }
     } else if (cell == CELL_GRU) {
-        const vf h = recurrent_load(at->h.data + row * at->h.stride + j, lanes);
-        const vf reset = v_sigmoid(v_add(given[0], sum[0])),
-                 update = v_sigmoid(v_add(given[1], sum[1]));
-        const vf own = v_add(sum[2], recurrent_load(b_hn + j, lanes));
-        const vf next = v_tanh(v_fma(reset, own, given[2]));
-        recurrent_store(new_h, v_fma(update, h, v_fnma(update, next, next)), lanes);
-    } else {
-        const vf y = v_add(given[0], sum[0]);
+        float *own = sum + 2 * GEMM_NR;
+        if (half == 0) {
+            const vf share = v_add(v_load(own), recurrent_load(b_hn + j, lanes));
+            const vf given = recurrent_load(x + 2 * hidden, lanes);
+            v_store(own, v_fma(v_sigmoid(recurrent_gate(x, sum, lanes)), share, given));
+        } else {
+            const vf h = recurrent_load(at->h.data + row * at->h.stride + j, lanes);
+            const vf update = v_sigmoid(recurrent_gate(x + hidden, sum + GEMM_NR, lanes)),
+                     next = v_tanh(v_load(own));
+            recurrent_store(new_h, v_fma(update, h, v_fnma(update, next, next)), lanes);
+        }
+    } else if (half == 1) {
+        const vf y = recurrent_gate(x, sum, lanes);
         /* v_max returns its second operand where one is NaN */
         recurrent_store(new_h, cell == CELL_RELU ? v_max(v_zero(), y) : v_tanh(y), lanes);
     }
 }
 
-/* What the cells of some blocks read beside the sums comes to L1 while those are added up. */
+/* What the cells of some blocks read beside the sums comes to L2 while those are added up: w_hh,
+ * which passes through L1 meanwhile, would drive it out from there. */
 V_INLINE void recurrent_fetch(const recurrent_step *at, int64_t column, int64_t blocks,
                               int64_t hidden, const int gates, const bool lstm) {
     for (int64_t row = 0; row < at->rows; row++)
         for (int64_t j = column; j < column + blocks * GEMM_NR; j += GEMM_NR) {
             for (int g = 0; g < gates; g++)
-                __builtin_prefetch(at->gates + (row * gates + g) * hidden + j);
+                __builtin_prefetch(at->gates + (row * gates + g) * hidden + j, 0, 2);
             if (lstm)
-                __builtin_prefetch(at->c.data + row * at->c.stride + j);
+                __builtin_prefetch(at->c.data + row * at->c.stride + j, 0, 2);
         }
 }
 
@@ -265,18 +281,37 @@ V_INLINE void recurrent_blocks(const recurrent_cell cell, const recurrent_state 
     const float *w = (const float *)call->inputs[lstm ? 3 : 2].data + first * block_width * s->out;
     gemm_f32_block(at->rows, ldc, s->out, at->h.data, at->h.stride, 1, w, 1.0f, sums, ldc, false);
     const float *b_hn = cell == CELL_GRU ? call->inputs[3].data : NULL;
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t j = (first + b) * GEMM_NR, columns = i64_min(GEMM_NR, s->hidden - j);
-        for (int64_t row = 0; row < at->rows; row++)
-            for (int64_t v = 0; v < columns; v += V_LEN)
-                recurrent_cell_row(cell, at, row, j + v, s->hidden, i64_min(V_LEN, columns - v),
-                                   sums + row * ldc + b * block_width + v, b_hn);
-    }
+    /* Half by half: all of a cell is one chain of instructions, each of which waits for the one
+     * before. Halves of several rows are few enough that a CPU has them under way at once. */
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++)
+        for (int64_t b = 0; b < blocks; b++) {
+            const int64_t j = (first + b) * GEMM_NR, columns = i64_min(GEMM_NR, s->hidden - j);
+            for (int64_t row = 0; row < at->rows; row++)
+                for (int64_t v = 0; v < columns; v += V_LEN)
+                    recurrent_cell_row(cell, half, at, row, j + v, s->hidden,
+                                       i64_min(V_LEN, columns - v),
+                                       sums + row * ldc + b * block_width + v, b_hn);
+        }
 }
 
+/* Of one cell. */
+typedef void recurrent_blocks_fn(const recurrent_state *s, const taper_call *call,
+                                 const recurrent_step *at, int64_t chunk, float *sums);
+
+#define RECURRENT_BLOCKS(name, cell)                                                               \
+    static void name##_blocks(const recurrent_state *s, const taper_call *call,                    \
+                              const recurrent_step *at, int64_t chunk, float *sums) {              \
+        recurrent_blocks(cell, s, call, at, chunk, sums);                                          \
+    }
+RECURRENT_BLOCKS(lstm, CELL_LSTM)
+RECURRENT_BLOCKS(gru, CELL_GRU)
+RECURRENT_BLOCKS(tanh, CELL_TANH)
+RECURRENT_BLOCKS(relu, CELL_RELU)
+
 /* Tasks of one step and of those that follow it. */
-V_INLINE void recurrent_steps(const recurrent_cell cell, const taper_call *call, int64_t begin,
-                              int64_t end, float *sums) {
+static void recurrent_steps(recurrent_blocks_fn *blocks, const taper_call *call, int64_t begin,
+                            int64_t end, float *sums) {
     const recurrent_state *s = call->state;
     while (begin < end) {
         const int64_t n = begin / s->tasks_per_step, task = begin % s->tasks_per_step;
@@ -290,7 +325,7 @@ V_INLINE void recurrent_steps(const recurrent_cell cell, const taper_call *call,
             const int64_t row = chunk % s->row_chunks * s->row_chunk;
             const recurrent_step at =
                 recurrent_at(s, call, n, row, i64_min(s->row_chunk, s->batch - row));
-            recurrent_blocks(cell, s, call, &at, chunk / s->row_chunks, sums);
+            blocks(s, call, &at, chunk / s->row_chunks, sums);
         }
         begin += tasks;
     }
@@ -306,7 +341,7 @@ static void recurrent_projected(const taper_call *call, int64_t chunk, float *su
         const recurrent_rows projected = at.new_h;
         at.new_h = (recurrent_rows){h, s->hidden};
         for (int64_t i = 0; i < s->block_chunks; i++)
-            recurrent_blocks(CELL_LSTM, s, call, &at, i, sums);
+            lstm_blocks(s, call, &at, i, sums);
         gemm_f32_block(rows, s->out, s->hidden, h, s->hidden, 1, call->inputs[4].data, 1.0f,
                        projected.data, projected.stride, false);
     }
@@ -319,7 +354,7 @@ static taper_status f32_lstm_run(const taper_call *call, int64_t begin, int64_t 
         memcpy(call->output[1].data, call->inputs[2].data,
                (size_t)(s->batch * s->hidden) * sizeof(float));
     else if (!s->projects)
-        recurrent_steps(CELL_LSTM, call, begin, end, scratch);
+        recurrent_steps(lstm_blocks, call, begin, end, scratch);
     else
         for (int64_t chunk = begin; chunk < end; chunk++)
             recurrent_projected(call, chunk, scratch);
@@ -327,16 +362,14 @@ static taper_status f32_lstm_run(const taper_call *call, int64_t begin, int64_t 
 }
 
 static taper_status f32_gru_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
-    recurrent_steps(CELL_GRU, call, begin, end, scratch);
+    recurrent_steps(gru_blocks, call, begin, end, scratch);
     return TAPER_OK;
 }
 
 static taper_status f32_rnn_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     const struct rnn_attrs *attrs = call->attrs;
-    if (strcmp(attrs->activation, "relu") == 0)
-        recurrent_steps(CELL_RELU, call, begin, end, scratch);
-    else
-        recurrent_steps(CELL_TANH, call, begin, end, scratch);
+    const bool relu = strcmp(attrs->activation, "relu") == 0;
+    recurrent_steps(relu ? relu_blocks : tanh_blocks, call, begin, end, scratch);
     return TAPER_OK;
 }
 
