@@ -361,7 +361,7 @@ static void special_values(void) {
 /* ---- argmax, argmin ---- */
 
 static void check_arg(bool min, int dtype, int rank, const int64_t *shape, int64_t axis,
-                      void (*prepare_data)(void *data, int64_t n)) {
+                      void (*prepare_data)(void *data, int dtype, int64_t n)) {
     int64_t outer = 1, n = 1, inner = 1, out[TAPER_MAX_RANK];
     for (int d = 0; d < rank; d++) {
         *(d < axis ? &outer : d == axis ? &n : &inner) *= shape[d];
@@ -374,7 +374,7 @@ static void check_arg(bool min, int dtype, int rank, const int64_t *shape, int64
     y.data = check_alloc((size_t)(outer * inner) * sizeof(int64_t), 0);
     fill(x.data, dtype, numel, -1.0f, 1.0f);
     if (prepare_data)
-        prepare_data(x.data, numel);
+        prepare_data(x.data, dtype, numel);
     const struct arg_attrs attrs = {axis, true};
     check_threads(min ? "ARGMIN" : "ARGMAX", NULL, &x, 1, &y, &attrs);
     for (int64_t line = 0; line < outer * inner; line++) {
@@ -382,8 +382,8 @@ static void check_arg(bool min, int dtype, int rank, const int64_t *shape, int64
         int64_t want = 0;
         for (int64_t i = 1; i < n; i++) {
             const int64_t at = start + i * inner, best = start + want * inner;
-            if (dtype == TAPER_FLOAT32) {
-                const float v = ((float *)x.data)[at], b = ((float *)x.data)[best];
+            if (is_float(dtype)) {
+                const double v = read_f64(x.data, dtype, at), b = read_f64(x.data, dtype, best);
                 want = (min ? v < b : v > b) || (isnan(v) && !isnan(b)) ? i : want;
             } else {
                 const int64_t v = read_i64(x.data, dtype, at), b = read_i64(x.data, dtype, best);
@@ -399,9 +399,9 @@ static void check_arg(bool min, int dtype, int rank, const int64_t *shape, int64
 }
 
 static void arg_every_axis(void) {
-    static const int dtypes[] = {TAPER_FLOAT32, TAPER_INT64, TAPER_INT32};
+    static const int dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT64, TAPER_INT64, TAPER_INT32};
     for (int min = 0; min < 2; min++)
-        for (size_t k = 0; k < 3; k++) {
+        for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
             for (int64_t axis = 0; axis < 4; axis++)
                 check_arg(min, dtypes[k], 4, (int64_t[]){3, 5, 7, 19}, axis, NULL);
             check_arg(min, dtypes[k], 2, (int64_t[]){4, 5000}, 1, NULL);
@@ -411,28 +411,35 @@ static void arg_every_axis(void) {
         }
 }
 
-static void few_values(void *data, int64_t n) {
+static void few_values(void *data, int dtype, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        ((float *)data)[i] = (float)check_int(-1, 1) * 0.0f + (float)check_int(0, 1);
+        write_f64(data, dtype, i, (double)check_int(-1, 1) * 0.0 + (double)check_int(0, 1));
 }
-static void some_nan(void *data, int64_t n) {
+static void some_nan(void *data, int dtype, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (check_int(0, 40) == 0)
-            ((float *)data)[i] = check_int(0, 1) ? NAN : check_int(0, 1) ? INFINITY : -INFINITY;
+            write_f64(data, dtype, i,
+                      check_int(0, 1)   ? (double)NAN
+                      : check_int(0, 1) ? (double)INFINITY
+                                        : -(double)INFINITY);
 }
-static void all_nan(void *data, int64_t n) { memset(data, 0xff, (size_t)n * sizeof(float)); }
-static void one_value(void *data, int64_t n) {
+static void all_nan(void *data, int dtype, int64_t n) {
+    memset(data, 0xff, (size_t)n * taper_dtype_size(dtype));
+}
+static void one_value(void *data, int dtype, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        ((float *)data)[i] = i % 2 ? INFINITY : -INFINITY;
+        write_f64(data, dtype, i, i % 2 ? (double)INFINITY : -(double)INFINITY);
 }
 
 static void arg_first_and_nan(void) {
-    void (*const data[])(void *, int64_t) = {few_values, some_nan, all_nan, one_value};
+    void (*const data[])(void *, int, int64_t) = {few_values, some_nan, all_nan, one_value};
     for (int min = 0; min < 2; min++)
         for (size_t k = 0; k < sizeof data / sizeof data[0]; k++)
             for (int64_t n = 1; n < 70; n++) {
-                check_arg(min, TAPER_FLOAT32, 2, (int64_t[]){5, n}, 1, data[k]);
-                check_arg(min, TAPER_FLOAT32, 2, (int64_t[]){n, 5}, 0, data[k]);
+                for (int dtype = TAPER_FLOAT32; dtype <= TAPER_FLOAT64; dtype++) {
+                    check_arg(min, dtype, 2, (int64_t[]){5, n}, 1, data[k]);
+                    check_arg(min, dtype, 2, (int64_t[]){n, 5}, 0, data[k]);
+                }
             }
 }
 

@@ -35,24 +35,35 @@ V_INLINE int64_t f32_arg_row(const row_op op, const float *x, int64_t n) {
     return i;
 }
 
-V_INLINE void f32_arg(const row_op op, const axis_spans *s, const axis_span *at, const float *x,
-                      float *restrict best, int64_t *restrict index) {
-    if (s->inner == 1) {
-        *index = f32_arg_row(op, x, s->n);
-        return;
-    }
-    for (int64_t j = 0; j < at->width; j++) {
-        best[j] = x[j];
-        index[j] = 0;
-    }
-    for (int64_t i = 1; i < s->n; i++)
-        for (int64_t j = 0; j < at->width; j++) {
-            const float v = x[i * s->inner + j], b = best[j];
-            const bool beyond = (op == ROW_MAX ? v > b : v < b) || (v != v && b == b);
-            best[j] = beyond ? v : b;
-            index[j] = beyond ? i : index[j];
-        }
+V_INLINE int64_t f64_arg_row(const row_op op, const double *x, int64_t n) {
+    const double extreme = row_fold_block_double(op, x, n);
+    int64_t i = 0;
+    while (i < n - 1 && !(extreme != extreme ? x[i] != x[i] : x[i] == extreme))
+        i++;
+    return i;
 }
+
+#define FLOAT_ARG(id, T)                                                                           \
+    V_INLINE void id##_arg(const row_op op, const axis_spans *s, const axis_span *at, const T *x,  \
+                           T *restrict best, int64_t *restrict index) {                            \
+        if (s->inner == 1) {                                                                       \
+            *index = id##_arg_row(op, x, s->n);                                                    \
+            return;                                                                                \
+        }                                                                                          \
+        for (int64_t j = 0; j < at->width; j++) {                                                  \
+            best[j] = x[j];                                                                        \
+            index[j] = 0;                                                                          \
+        }                                                                                          \
+        for (int64_t i = 1; i < s->n; i++)                                                         \
+            for (int64_t j = 0; j < at->width; j++) {                                              \
+                const T v = x[i * s->inner + j], b = best[j];                                      \
+                const bool beyond = (op == ROW_MAX ? v > b : v < b) || (v != v && b == b);         \
+                best[j] = beyond ? v : b;                                                          \
+                index[j] = beyond ? i : index[j];                                                  \
+            }                                                                                      \
+    }
+FLOAT_ARG(f32, float)
+FLOAT_ARG(f64, double)
 
 V_INLINE void int_arg(const row_op op, const taper_dtype dtype, const axis_spans *s,
                       const axis_span *at, const void *x, int64_t *restrict best,
@@ -89,11 +100,13 @@ V_INLINE taper_status arg_run(const row_op op, const taper_dtype dtype, const ta
     int64_t *index = call->output->data;
     for (int64_t i = axis_first(s, begin); i < axis_last(s, end); i++) {
         const axis_span at = axis_span_at(s, i);
-        const char *p = x + (at.outer * s->n * s->inner + at.column) *
-                                (int64_t)(dtype == TAPER_INT64 ? sizeof(int64_t) : sizeof(int32_t));
+        const char *p =
+            x + (at.outer * s->n * s->inner + at.column) * (int64_t)taper_dtype_size(dtype);
         int64_t *out = index + at.outer * s->inner + at.column;
         if (dtype == TAPER_FLOAT32)
             f32_arg(op, s, &at, (const float *)p, scratch, out);
+        else if (dtype == TAPER_FLOAT64)
+            f64_arg(op, s, &at, (const double *)p, scratch, out);
         else
             int_arg(op, dtype, s, &at, p, scratch, out);
     }
@@ -111,6 +124,8 @@ V_INLINE taper_status arg_run(const row_op op, const taper_dtype dtype, const ta
 
 ARG_KERNEL(f32_argmax, ROW_MAX, TAPER_FLOAT32)
 ARG_KERNEL(f32_argmin, ROW_MIN, TAPER_FLOAT32)
+ARG_KERNEL(f64_argmax, ROW_MAX, TAPER_FLOAT64)
+ARG_KERNEL(f64_argmin, ROW_MIN, TAPER_FLOAT64)
 ARG_KERNEL(i64_argmax, ROW_MAX, TAPER_INT64)
 ARG_KERNEL(i64_argmin, ROW_MIN, TAPER_INT64)
 ARG_KERNEL(i32_argmax, ROW_MAX, TAPER_INT32)

@@ -136,15 +136,15 @@ def _samples_along(dtypes: Sequence[str], native: Sequence[str], **attrs: Any) -
             for axis in range(len(shape)):
                 x = _values(rng, shape, dtype)
                 yield Sample([x], {"axis": axis, **attrs}, dtype in native)
-    if "float32" in dtypes:
+    for dtype in [dtype for dtype in FLOATS if dtype in dtypes]:
         for axis in range(2):
-            x = np.array(_SPECIAL, np.float32)
-            yield Sample([x], {"axis": axis, **attrs}, "float32" in native)
+            x = np.array(_SPECIAL, dtype)
+            yield Sample([x], {"axis": axis, **attrs}, dtype in native)
     yield Sample([_values(rng, (0, 3), "float32")], {"axis": 1, **attrs}, "float32" in native)
 
 
 def _samples_arg() -> Iterator[Sample]:
-    native = ("float32", "int64", "int32")
+    native = ("float32", "float64", "int64", "int32")
     yield from _samples_along(REALS, native)
     yield from _samples_along(("float32",), native, keepdim=True)
 
