@@ -34,6 +34,26 @@ def layers(m, x):
     return torch.stack([first, second * steps[:, None]]).reshape(2, -1), torch.tril(x.mT)
 
 
+def spectrogram(m, x):
+    """Made of a write to what it has made itself."""
+    parts = torch.stft(x[:, 0], 4, 2, window=torch.hann_window(4), return_complex=True)
+    return torch.view_as_real(parts)
+
+
+def respelled(m, x):
+    """What is one other call."""
+    weight, bias = torch.ones(2, 3, 3), torch.arange(2.0)
+    image, kernel = x[:, None].to(torch.float32), torch.arange(1, 10).view(1, 1, 3, 3).to(x.dtype)
+    convolved = F.conv1d(x[:, :3], weight, bias, 2, 1), F.conv2d(image, kernel, padding=1)
+    volume = F.conv3d(image[:, None], kernel[None], bias[:1], padding=(1, 2, 1), dilation=(1, 2, 1))
+    normal = F.group_norm(x, 2, bias.new_ones(4)), F.group_norm(image, 1)
+    mask = (x > 0) & (x < 1)
+    sums = F.log_softmax(x, 1) + F.softmax(x, 2, dtype=x.dtype)
+    filled = x.new_zeros(2), torch.zeros(2, dtype=torch.bool), x.new_ones(2, dtype=torch.int32)
+    moved = x.transpose(0, 2).contiguous(), x.contiguous().to("cpu", torch.float64)
+    return *convolved, volume, *normal, mask, sums, *filled, *moved
+
+
 def add_to_sum(m, x):
     y = x * 2
     y += x
@@ -83,6 +103,13 @@ def write_to_copy(m, x):
     return y, z, w
 
 
+def write_to_other_layout(m, x):
+    y = x[None] * 2
+    z = y.to(memory_format=torch.channels_last)
+    z += 1
+    return y, z
+
+
 def write_to_same(m, x):
     y = x * 2
     z = y.to(torch.float32)
@@ -119,6 +146,8 @@ def write_to_buffer(m, x):
 COMPUTING = [
     layers,
     add_to_sum,
+    respelled,
+    spectrogram,
     write_behind_reader,
     write_power,
     write_to_dropped,
@@ -129,6 +158,7 @@ WRITING = [
     write_part,
     write_beside_view,
     write_to_copy,
+    write_to_other_layout,
     write_to_same,
     write_wider,
     write_to_buffer,
@@ -201,16 +231,26 @@ def test_draws_are_kept(whole):
     torch.testing.assert_close(torch.from_numpy(got), torch.rand(3, 4, 8))
 
 
-def test_a_call_that_is_traced_twice_is_traced_once(monkeypatch):
-    traced = []
+@pytest.fixture
+def traced(monkeypatch):
+    """The ops of the calls that were traced."""
+    targets = []
     original = decompose._trace_call
 
     def trace(target, *rest):
-        traced.append(str(target))
+        targets.append(str(target))
         return original(target, *rest)
 
     monkeypatch.setattr(decompose, "_trace_call", trace)
+    return targets
 
+
+def test_a_call_that_is_one_other_call_is_not_traced(traced):
+    export(Module(respelled).eval(), (torch.randn(3, 4, 8),))
+    assert not traced
+
+
+def test_a_call_that_is_traced_twice_is_traced_once(traced):
     def twice(m, x):
         return torch.tril(torch.tril(x) + 1), torch.tril(x[:, :2])
 

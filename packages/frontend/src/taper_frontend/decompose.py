@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.fx_nodes import draws, unbacked_sizes
+from taper_frontend.respell import CASTS, arguments, respell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,23 +35,6 @@ aten = torch.ops.aten
 
 #: Ops of numbers in a program whose sizes vary.
 _NUMBERS = frozenset({"_operator", "math", "torch"})
-
-#: What is its first argument, where that has the dtype already.
-_CASTS = frozenset({
-    "aten.detach_.default",
-    "aten.dropout.default",
-    "aten.dropout_.default",
-    "aten.to.dtype",
-    "aten.type_as.default",
-})  # fmt: skip
-
-#: What gives the elements of its first argument in another shape.
-_SHAPES = frozenset({
-    "aten.flatten.using_ints",
-    "aten.reshape.default",
-    "aten.reshape_as.default",
-    "aten.unflatten.int",
-})  # fmt: skip
 
 
 def decompose_calls(program: ExportedProgram, table: Table) -> bool:
@@ -114,39 +98,41 @@ def _stands_alone(node: Node) -> bool:
 
 def _chance(node: Node) -> Any:
     """Return the probability with which an op drops elements; 1 for another that draws."""
-    given = _arguments(node)
+    given = arguments(node)
     if given.get("train") is False:
         return 0
     return next((given[name] for name in ("p", "dropout", "dropout_p") if name in given), 1)
 
 
-def _arguments(node: Node) -> dict[str, Any]:
-    """Return the arguments of a call by name, its defaults among them."""
-    assert isinstance(node.target, OpOverload)
-    arguments = node.target._schema.arguments
-    given: dict[str, Any] = {argument.name: argument.default_value for argument in arguments}
-    return given | dict(zip(given, node.args, strict=False)) | node.kwargs
-
-
 class _Calls:
-    """The calls of one graph, and how each kind of them has been decomposed."""
+    """The calls of one graph, and how each kind of them has been decomposed.
 
-    def __init__(self, graph: Graph, table: Table) -> None:
+    Parameters
+    ----------
+    graph : Graph
+    table : mapping
+        What the ops without a handler are made of.
+    tracing : bool
+        Whether calls are traced; one that has been traced already would be made of itself.
+    """
+
+    def __init__(self, graph: Graph, table: Table, *, tracing: bool = True) -> None:
         self._graph = graph
         self._table = table
+        self._tracing = tracing
         self._traced: dict[Any, GraphModule | None] = {}
         self._done: set[Node] = set()
 
     def decompose(self, node: Node) -> bool:
         """Replace a call, if it has to be; return whether it is one that can be lowered then."""
-        if _writes(node) and str(node.target) not in _CASTS and not self._make_functional(node):
+        if _writes(node) and str(node.target) not in CASTS and not self._make_functional(node):
             return False
         self._done.add(node)
         if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
             return True
         if isinstance(node.meta["val"], torch.SymInt | torch.SymFloat | torch.SymBool):
             return True
-        return self._respell(node) or self._trace(node)
+        return self._respell(node) or (self._tracing and self._trace(node))
 
     def _make_functional(self, node: Node) -> bool:
         """Put the result of a write in the place of what it writes to, if nobody else sees that."""
@@ -172,45 +158,23 @@ class _Calls:
 
     def _respell(self, node: Node) -> bool:
         """Replace a call by one other, where that takes no tracing."""
-        name, value, source = str(node.target), node.meta["val"], node.args[0]
-        if name == "aten.batch_norm.default":
-            return self._take_statistics(node)
-        if not isinstance(source, Node):
-            return False
-        before = source.meta["val"]
-        if name in _CASTS and value.dtype == before.dtype and not _arguments(node).get("copy"):
-            self._replace(node, source)
-            return True
-        if name == "aten.lift_fresh_copy.default":
-            node.target = aten.clone.default
-        elif name == "aten.transpose.int" and value.dim():
-            axes: list[Any] = list(range(value.dim()))
-            first, second = (int(axis) for axis in node.args[1:])  # type: ignore[arg-type]
-            axes[first], axes[second] = axes[second], axes[first]
-            node.target, node.args = aten.permute.default, (source, axes)
-        elif (
-            name in _SHAPES and _is_static(value) and _is_static(before) and before.is_contiguous()
-        ):
-            node.target, node.args, node.kwargs = aten.view.default, (source, [*value.shape]), {}
-        else:
-            return False
-        return True
+        found = respell(node)
+        if isinstance(found, Node):
+            self._replace(node, found)
+        elif found is not None:
+            node.target, node.args, node.kwargs, results = found
+            if results:
+                self._pick_first(node, results)
+        return found is not None
 
-    def _take_statistics(self, node: Node) -> bool:
-        """Have BatchNorm take its own statistics, which writes to nothing."""
-        given, value = _arguments(node), node.meta["val"]
-        names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
-        if given["training"] or given["running_mean"] is None:
-            return False
-        node.target = aten._native_batch_norm_legit_no_training.default
-        node.args, node.kwargs = tuple(given[name] for name in names), {}
+    def _pick_first(self, node: Node, results: tuple[torch.Tensor, ...]) -> None:
+        """Put the first result of a call in its place."""
         with self._graph.inserting_after(node):
             first = self._graph.call_function(operator.getitem, (node, 0))
         first.meta = dict(node.meta)
-        node.meta["val"] = (value, value.new_empty(0), value.new_empty(0))
+        node.meta["val"] = results
         node.replace_all_uses_with(first, delete_user_cb=lambda user: user is not first)
         self._done.add(first)
-        return True
 
     def _trace(self, node: Node) -> bool:
         """Replace a call by the nodes of its decomposition."""
@@ -275,7 +239,7 @@ def is_fresh(node: Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return node.op == "output"
     returns = node.target._schema.returns
-    return not any(each.alias_info for each in returns) and str(node.target) not in _CASTS
+    return not any(each.alias_info for each in returns) and str(node.target) not in CASTS
 
 
 def _fake_mode(node: Node) -> FakeTensorMode:
@@ -283,10 +247,6 @@ def _fake_mode(node: Node) -> FakeTensorMode:
     tensor = tree_leaves(node.meta["val"])[0]
     assert isinstance(tensor, FakeTensor)
     return tensor.fake_mode
-
-
-def _is_static(tensor: torch.Tensor) -> bool:
-    return not any(isinstance(size, torch.SymInt) for size in tensor.shape)
 
 
 def _kind(value: Any) -> Any:
@@ -314,8 +274,12 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
             module = make_fx(call, decomposition_table=table)(*given)  # type: ignore[arg-type]
     except Exception:  # torch raises many types; with the whole program it may do, or say why not
         return None
-    calls = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
-    return module if all(map(_is_lowered, calls)) else None
+    calls = _Calls(module.graph, table, tracing=False)  # stft writes to what it has made
+    made = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
+    if not all(map(calls.decompose, made)):
+        return None
+    left = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
+    return module if all(map(_is_lowered, left)) else None
 
 
 def _is_lowered(node: Node) -> bool:
