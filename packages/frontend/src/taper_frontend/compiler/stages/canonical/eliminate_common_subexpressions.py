@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,17 @@ def eliminate_common_subexpressions(graph: Graph) -> bool:
     too.
     """
     changed = _merge_constants(graph)
-    seen: dict[Hashable, Node] = {}
+    seen: dict[Hashable, list[Node]] = defaultdict(list)
 
     def merge(graph: Graph, node: Node) -> bool:
         if node.op == "COPY" or node.blocks:
             return False
-        first = seen.setdefault(_key(node), node)
-        return first is not node and graph.bypass(node, *first.outputs)
+        alike = seen[_key(node)]
+        for first in alike:  # attrs are compared where there is a second node to compare with
+            if first.operation == node.operation:
+                return first is not node and graph.bypass(node, *first.outputs)
+        alike.append(node)
+        return False
 
     return rewrite(graph, merge) or changed
 
@@ -44,7 +49,7 @@ def _key(node: Node) -> Hashable:
     inputs = node.inputs
     if node.definition.commutes and len(inputs) == 2:
         inputs = sorted(inputs)
-    return node.operation, tuple(inputs)
+    return node.op, tuple(inputs)
 
 
 def _merge_constants(graph: Graph) -> bool:
