@@ -102,10 +102,18 @@ def _decomposed(model: Model, program: ExportedProgram, training: bool) -> Expor
 
 
 def _copied(program: ExportedProgram) -> ExportedProgram:
-    """Return the same program, with tensors that are shared, and a graph and names of its own."""
+    """Return the same program, with tensors that are shared, and a graph and names of its own.
+
+    A copied node has another name where its own is one that Python has, such as ``input``.
+    """
     graph_module, signature = copy.deepcopy((program.graph_module, program.graph_signature))
-    copied: ExportedProgram = program._update(graph_module, signature)
-    return copied
+    pairs = zip(program.graph.nodes, graph_module.graph.nodes, strict=True)
+    names = {node.name: copied.name for node, copied in pairs}
+    for spec in (*signature.input_specs, *signature.output_specs):
+        if getattr(spec.arg, "name", None) in names:
+            spec.arg.name = names[spec.arg.name]
+    result: ExportedProgram = program._update(graph_module, signature)
+    return result
 
 
 def _capture_module(
