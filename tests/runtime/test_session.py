@@ -252,7 +252,7 @@ import sys, numpy
 before = set(sys.modules)
 import taper_runtime
 session = taper_runtime.InferenceSession({str(tmp_path / "m.taper")!r})
-seldom = ("ops.fft", "ops.linalg", "ops.control", "ops.random", "plan.weights", "plan.order")
+seldom = ("ops.conv", "ops.fft", "ops.linalg", "ops.control", "ops.random", "plan.weights", "plan.order")
 seldom += ("plan.recipes", "executor.interpreted", "executor.rollback", "formats.blocks")
 found = {{"threading", *(f"taper_runtime.{{name}}" for name in seldom)}} - before
 found &= set(sys.modules)

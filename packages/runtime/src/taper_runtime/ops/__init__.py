@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.ops import (
-    attention,
-    conv,
-    convert,
-    elementwise,
-    gather,
-    map,
-    matmul,
-    norm,
-    pool,
-    reduce,
-    shape,
-)
 from taper_runtime.ops.registry import Registry
 
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import OpDef
 
-#: What most models have. The modules named behind it are imported when an op is asked for that is
-#: not there: all of them take as long as the rest of the runtime.
 REGISTRY = Registry(
-    (elementwise, convert, map, matmul, attention, conv, pool, norm, reduce, shape, gather),
     (
+        "elementwise",
+        "map",
+        "matmul",
+        "shape",
+        "norm",
+        "attention",
+        "gather",
+        "reduce",
+        "convert",
+        "conv",
+        "pool",
         "pack",
         "complex_mul",
         "grouped",
@@ -47,7 +42,7 @@ REGISTRY = Registry(
         "recurrent",
         "control",
         "call",
-    ),
+    )
 )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
-    from types import ModuleType
 
     from taper_runtime.ops.opdef import OpDef
 
@@ -17,25 +16,32 @@ class Registry(dict[str, "OpDef"]):
 
     Parameters
     ----------
-    modules : sequence of module
-        Whose ``OPS`` are there from the start.
-    others : sequence of str
-        Names of modules beside this one. They are imported, all at once, before anything else is
-        said than what an op that is there already is.
+    modules : sequence of str
+        Names of the modules beside this one whose ``OPS`` it has. For an op that is not there yet
+        they are imported one after the other, so that those that most models need come first.
     """
 
-    def __init__(self, modules: Sequence[ModuleType], others: Sequence[str]) -> None:
-        super().__init__({op.name: op for module in modules for op in module.OPS})
-        self._others = tuple(others)
+    def __init__(self, modules: Sequence[str]) -> None:
+        super().__init__()
+        self._modules = tuple(modules)
 
-    def load(self) -> Registry:
-        """Import the other modules, and return the registry."""
-        if self._others:
-            package = __name__.rpartition(".")[0]
-            for name in self._others:
-                module = import_module(f"{package}.{name}")
-                self.update({op.name: op for op in module.OPS})
-            self._others = ()
+    def _grow(self) -> bool:
+        """Import the next module; returns False where all are there.
+
+        Threads that come here at once do the same.
+        """
+        if not self._modules:
+            return False
+        name, *others = self._modules
+        module = import_module(f"{__name__.rpartition('.')[0]}.{name}")
+        self.update({op.name: op for op in module.OPS})
+        self._modules = tuple(others)
+        return True
+
+    def _whole(self) -> Registry:
+        """Return the registry with all of its ops."""
+        while self._grow():
+            pass
         return self
 
     def __missing__(self, name: str) -> OpDef:
@@ -44,7 +50,10 @@ class Registry(dict[str, "OpDef"]):
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        return dict.__contains__(self, name) or dict.__contains__(self.load(), name)
+        while not dict.__contains__(self, name):
+            if not self._grow():
+                return False
+        return True
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the op of this name, or ``default``."""
@@ -53,19 +62,19 @@ class Registry(dict[str, "OpDef"]):
         return self[name]
 
     def __iter__(self) -> Iterator[str]:
-        return dict.__iter__(self.load())
+        return dict.__iter__(self._whole())
 
     def __len__(self) -> int:
-        return dict.__len__(self.load())
+        return dict.__len__(self._whole())
 
     def keys(self) -> KeysView[str]:  # type: ignore[override]
         """Return the names."""
-        return dict.keys(self.load())
+        return dict.keys(self._whole())
 
     def values(self) -> ValuesView[OpDef]:  # type: ignore[override]
         """Return the ops."""
-        return dict.values(self.load())
+        return dict.values(self._whole())
 
     def items(self) -> ItemsView[str, OpDef]:  # type: ignore[override]
         """Return the names with their ops."""
-        return dict.items(self.load())
+        return dict.items(self._whole())
