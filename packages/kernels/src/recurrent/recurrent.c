@@ -73,13 +73,15 @@ static bool recurrent_shape(recurrent_state *s, const taper_call *call, const in
 static void recurrent_split(recurrent_state *s, taper_work *work) {
     s->row_chunks = i64_ceil_div(s->batch, RECURRENT_ROWS);
     s->row_chunk = i64_ceil_div(s->batch, s->row_chunks);
-    /* As many blocks as whole tiles have panels, for sums enough. Many rows have those in two
-     * panels: no more, so that threads get equal shares of a step. */
-    const int64_t panels =
-        s->row_chunk <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : i64_min(GEMM_PANELS, 2);
+    /* As many blocks as whole tiles have panels, for sums and cells enough. Many rows have those in
+     * two panels, and cells in two blocks at most: no more, so that threads get equal shares of a
+     * step. */
+    const bool few = s->row_chunk <= GEMM_WIDE_MR;
+    const int64_t panels = few ? GEMM_WIDE_PANELS : i64_min(GEMM_PANELS, 2),
+                  cells = few ? 4 : GEMM_MAX_MR;
     s->blocks = i64_ceil_div(s->hidden, GEMM_NR);
     s->block_chunk = 1;
-    while (s->block_chunk * s->gates % panels != 0 || s->block_chunk * s->row_chunk < 4)
+    while (s->block_chunk * s->gates % panels != 0 || s->block_chunk * s->row_chunk < cells)
         s->block_chunk++;
     s->block_chunks = i64_ceil_div(s->blocks, s->block_chunk);
     const int64_t lines = s->row_chunk * s->block_chunk * s->gates * GEMM_NR;
