@@ -130,7 +130,7 @@ class _Calls:
         self._done.add(node)
         if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
             return True
-        if isinstance(node.meta["val"], torch.SymInt | torch.SymFloat | torch.SymBool):
+        if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
             return True
         return self._respell(node) or (self._tracing and self._trace(node))
 
