@@ -11,7 +11,7 @@ from taper_runtime.config import thread_count
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor._kernels import active_isa
-from taper_runtime.executor._runs import FramePool, RunLog
+from taper_runtime.executor._runs import FramePool, RunLog, in_order
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.format.reader import load, loads
@@ -464,16 +464,7 @@ class InferenceSession:
                 stop = self._begin(run_options)
             if type(input_feed) is not dict:
                 _check_mapping("input_feed", input_feed, self._inputs)
-            try:
-                arrays = [input_feed[name] for name in self._inputs]
-            except KeyError as error:
-                raise InputError(
-                    f"missing input {error.args[0]!r}; expected {list(self._inputs)}, "
-                    f"got {sorted(map(str, input_feed))}"
-                ) from None
-            if len(input_feed) != len(arrays):
-                unknown = sorted(map(str, input_feed.keys() - set(self._inputs)))
-                raise InputError(f"unknown inputs {unknown}; expected {list(self._inputs)}")
+            arrays = in_order(self._inputs, input_feed)
             wanted = None if output_names is None else self._wanted(output_names)
             mine = None if out is None else self._given(out)
             theirs = mine
@@ -487,7 +478,7 @@ class InferenceSession:
                 outputs = self._log.run(self._state.run, self._executor, arrays, mine, seed, stop)
             if self._complex is not None:
                 outputs = self._complex.give(outputs, theirs)
-            return outputs if not wanted else [outputs[i] for i in wanted]
+            return list(map(outputs.__getitem__, wanted)) if wanted else outputs
         except BaseException:
             self._log.count_error()
             raise

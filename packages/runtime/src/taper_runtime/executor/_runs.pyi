@@ -1,6 +1,6 @@
 """Types of the extension; see _runs.pyx."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -72,6 +72,8 @@ class RunLog:
     def run(self, function: Callable[..., _Result], *args: Any) -> _Result: ...
     def count_error(self) -> None: ...
     def latest(self) -> list[float]: ...
+
+def in_order(names: Sequence[str], feed: Mapping[str, np.ndarray]) -> list[np.ndarray]: ...
 
 class Runner:
     def __init__(

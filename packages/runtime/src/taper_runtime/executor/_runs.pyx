@@ -6,6 +6,7 @@
 - :class:`Job`: a run that another thread computes where there are more callers than CPUs.
 - :class:`Turn`: for what one run at a time may have.
 - :class:`RunLog`: how many runs there were, and how long the latest took.
+- :func:`in_order`: the arrays of a feed.
 - ``Frame``: everything one concurrent run needs: an arena, with the scratch of workers 1 and on
   behind it, and a copy of the instance's image with its own pointers. A pool has it between runs.
 - :class:`Runner`: runs a program, with an instance for each set of sizes it meets.
@@ -584,6 +585,35 @@ cdef class RunLog:
         """Return what the latest runs took, in seconds, in no order; at most 1024."""
         cdef int64_t *window = <int64_t *>self.window.data
         return [1e-9 * window[i] for i in range(min(self.timed, WINDOW))]
+
+
+def in_order(names, feed):
+    """Return the arrays of a feed in the order of the inputs.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the inputs.
+    feed : mapping of str to numpy.ndarray
+
+    Raises
+    ------
+    InputError
+        If the feed lacks one, or has another.
+    """
+    cdef list arrays = []
+    try:
+        for name in names:
+            arrays.append(feed[name])
+    except KeyError as error:
+        raise InputError(
+            f"missing input {error.args[0]!r}; expected {list(names)}, "
+            f"got {sorted(map(str, feed))}"
+        ) from None
+    if len(feed) != len(arrays):
+        unknown = sorted(map(str, feed.keys() - set(names)))
+        raise InputError(f"unknown inputs {unknown}; expected {list(names)}")
+    return arrays
 
 
 cdef struct Poll:
