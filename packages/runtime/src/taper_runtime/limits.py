@@ -62,7 +62,7 @@ def check_limits(limits: object) -> Limits:
     """
     if not isinstance(limits, Limits):
         raise InputError(f"limits: expected Limits, got {limits!r}")
-    for name, value in limits._asdict().items():
+    for name, value in zip(limits._fields, limits, strict=True):
         if type(value) is not int or value < 0:
             raise InputError(f"limits.{name}: expected an integer of at least 0, got {value!r}")
     return limits

@@ -33,7 +33,7 @@ cdef class Operand:
     cdef object storage          # the type that stores it
     cdef tuple strides
     cdef tuple along
-    cdef list along_slots        # of the bytes
+    cdef list along_slots        # of the bytes; None where it goes along none
 
     cdef int bind(self, table) except -1
 
@@ -71,7 +71,7 @@ cdef class Step:
     cdef object label
     cdef dict attrs
     cdef bint sized         # whether some attr is an expression
-    cdef list kernels       # Kernel, None for those of our library
+    cdef object kernels     # Kernel, None for those of our library
     cdef object host        # Host
     cdef list candidates    # empty where no kernel can serve it
     cdef dict kernel_attrs  # the attrs as kernels take them, by Kernel; of a step that is not sized

@@ -158,7 +158,7 @@ cdef class Operand:
 
     cdef int bind(self, table) except -1:
         self.offset_slot = _slot(table, self.offset)
-        self.along_slots = [_slot(table, size) for _, size in self.along]
+        self.along_slots = [_slot(table, size) for _, size in self.along] if self.along else None
         return 0
 
 
@@ -235,7 +235,7 @@ cdef class Step:
         What to call the node in an error.
     threads : size
         How many threads it keeps busy.
-    kernels : list of Kernel, str or None
+    kernels : sequence of Kernel, str or None
         What may serve it, in order of preference; a str or None stands for the kernels of our
         library of that ISA level.
     host : Host, optional
@@ -249,7 +249,7 @@ cdef class Step:
     ):
         self.op, self.attrs, self.label = op, attrs, label
         self.threads, self.control = threads, control
-        self.kernels, self.host = list(kernels), host
+        self.kernels, self.host = kernels, host
         self.operands, self.n_inputs = inputs + outputs, len(inputs)
         self.sized = any([_is_sized(value) for value in attrs.values()])
 

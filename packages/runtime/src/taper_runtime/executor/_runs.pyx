@@ -38,7 +38,6 @@ from taper_runtime.errors import (
 )
 from taper_runtime.executor._kernels import cpu_count
 from taper_runtime.executor.inputs import check_input, check_output
-from taper_runtime.executor.interval import start
 from taper_runtime.forks import watch
 from taper_runtime.formats import decode
 
@@ -367,6 +366,8 @@ cdef class FramePool:
                     if self.cleanup_interval_s and not self.sweeping:
                         sweep = self.sweeping = self._is_litter()
         if sweep:
+            from taper_runtime.executor.interval import start  # which few sessions need
+
             try:
                 start(self, FramePool.sweep, self.cleanup_interval_s, "taper_runtime frame cleanup")
             except RuntimeError:  # no thread to be had now: the next run tries again

@@ -52,13 +52,13 @@ class Servers(NamedTuple):
 
     Attributes
     ----------
-    kernels : list of Kernel, str or None
+    kernels : sequence of Kernel, str or None
         In C; a str or None stands for those of our library of that ISA level.
     host : Host or None
         What computes the node where none of them does.
     """
 
-    kernels: list[Kernel | str | None]
+    kernels: Sequence[Kernel | str | None]
     host: Host | None
 
 
@@ -104,7 +104,7 @@ def find_servers(
             kernels.append(dispatch.isa)
         elif provider == NUMPY:
             blocks = [partial(block_function, plan, block, dispatch) for block in node.blocks]
-            return Servers(kernels, numpy_host(op, blocks))
+            return Servers(kernels, numpy_host(op, tuple(blocks)))
         for kernel in _users(plan, node, provider):
             if callable(kernel.code):
                 return Servers(kernels, user_host(kernel, op, label))

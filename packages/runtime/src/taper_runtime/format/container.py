@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
-from taper_runtime.format.foreign import identify
 from taper_runtime.limits import UNLIMITED, Limits, refuse_beyond
 from taper_runtime.plan.checks import (
     ALIGNMENT,
@@ -155,6 +154,8 @@ def parse_header(
 
 def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> NoReturn:
     """Refuse what has no header of safetensors, by what it is instead."""
+    from taper_runtime.format.foreign import identify
+
     kind = identify(buffer)
     got = f"got {kind}" if kind else f"got something else: {reason}"
     raise PlanFormatError(field, f"expected {what}, {got}")

@@ -10,34 +10,11 @@ from taper_runtime.sizes import CALLS, Size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from taper_runtime.limits import Budget
-
 #: Characters of the text of an expression.
 MAX_TEXT = 2000
 
 #: Calls inside each other.
 MAX_NESTING = 16
-
-
-class Expressions(dict[str, int]):
-    """The size expressions of a plan by their text, each parsed when it is first looked up.
-
-    Parameters
-    ----------
-    known : mapping of str to size
-        The variables.
-    chars : Budget
-        Of the texts of all.
-    """
-
-    def __init__(self, known: Mapping[str, int], chars: Budget) -> None:
-        self._known = known
-        self.chars = chars
-
-    def __missing__(self, text: str) -> int:
-        self.chars.spend(len(text))
-        size = self[text] = parse(text, self._known)
-        return size
 
 
 def parse(text: str, known: Mapping[str, int]) -> int:

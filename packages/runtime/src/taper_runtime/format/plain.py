@@ -41,29 +41,26 @@ def to_json(value: Any, field: str, depth: int = 0) -> Any:
 
 
 def from_json(value: Any, field: str, depth: int = 0) -> Any:
-    """Return the plain data that a value from :func:`.parse_json` stands for.
+    """Return the plain data that a value from :func:`.parse_json` stands for; it may be changed.
 
     Raises
     ------
     PlanFormatError
         Naming the part of ``field`` that breaks a limit.
     """
-    if type(value) in (list, dict):
-        if depth == MAX_DEPTH:
-            fail(field, f"expected at most {MAX_DEPTH} levels", value)
-        if type(value) is list:
-            return [
-                v if type(v) in _SCALARS else from_json(v, f"{field}[{i}]", depth + 1)
-                for i, v in enumerate(value)
-            ]
-        if value.keys() == _FLOAT_KEYS:
-            return _parse_float(value["float"], f"{field}.float")
-        return {
-            key: v if type(v) in _SCALARS else from_json(v, f"{field}.{key}", depth + 1)
-            for key, v in value.items()
-        }
-    if type(value) is int and not is_integer(value):
-        fail(field, "expected a signed 64-bit integer", value)
+    if type(value) not in (list, dict):
+        if type(value) is int and not is_integer(value):
+            fail(field, "expected a signed 64-bit integer", value)
+        return value
+    if depth == MAX_DEPTH:
+        fail(field, f"expected at most {MAX_DEPTH} levels", value)
+    is_dict = type(value) is dict
+    if is_dict and value.keys() == _FLOAT_KEYS:
+        return _parse_float(value["float"], f"{field}.float")
+    for key, item in value.items() if is_dict else enumerate(value):
+        if type(item) not in _SCALARS and not is_integer(item):
+            inside = f"{field}.{key}" if is_dict else f"{field}[{key}]"
+            value[key] = from_json(item, inside, depth + 1)
     return value
 
 

@@ -11,7 +11,6 @@ from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import Container, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
-from taper_runtime.format.expression import Expressions
 from taper_runtime.format.mapping import address, aligned_copy, mapped
 from taper_runtime.format.models import choose_model, member, model_names
 from taper_runtime.format.plain import from_json
@@ -205,7 +204,7 @@ def _read_plan(
         else:
             constants[name] = array
     chars = Budget("plan", "expression_chars", limits.expression_chars)
-    plan = _from_document(document, constants, samples, chars)._replace(originals=originals)
+    plan = _from_document(document, constants, samples, originals, chars)
     validate(plan, limits)
     if document["features"] != features(plan):
         fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
@@ -240,6 +239,7 @@ def _from_document(
     document: Any,
     constants: dict[str, np.ndarray],
     samples: dict[str, np.ndarray],
+    originals: dict[str, np.ndarray],
     chars: Budget,
 ) -> Plan:
     """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
@@ -259,6 +259,7 @@ def _from_document(
     return Plan(
         **default._asdict(),
         constants=constants,
+        originals=originals,
         metadata=metadata,
         default=document["default"],
         entries={n: _other(n, item, by_entry[n], chars) for n, item in entries.items()},
@@ -343,7 +344,7 @@ def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _sizes(
     item: Any, origins: Mapping[str, Any], chars: Budget
-) -> tuple[dict[str, tuple[int, int]], Expressions]:
+) -> tuple[dict[str, tuple[int, int]], _Expressions]:
     """Return the size variables' ranges, and what their expressions are read with."""
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
@@ -352,14 +353,37 @@ def _sizes(
     for name, limits in item.items():
         if type(limits) is list:
             field = f"plan.sizes[{name!r}].most"
-            limits = _parse_sizes(tuple(limits), Expressions(known, chars), field)
+            limits = _parse_sizes(tuple(limits), _Expressions(known, chars), field)
         check_variable(name, limits, is_computed=name in origins)
         ranges[name] = limits
         known[name] = variable(name, *limits)
-    return ranges, Expressions(known, chars)
+    return ranges, _Expressions(known, chars)
 
 
-def _parse_size(value: Any, expressions: Expressions, field: str) -> Any:
+class _Expressions(dict[str, int]):
+    """The size expressions of a plan by their text, each parsed when it is first looked up.
+
+    Parameters
+    ----------
+    known : mapping of str to size
+        The variables.
+    chars : Budget
+        Of the texts of all.
+    """
+
+    def __init__(self, known: Mapping[str, int], chars: Budget) -> None:
+        self._known = known
+        self.chars = chars
+
+    def __missing__(self, text: str) -> int:
+        from taper_runtime.format.expression import parse  # which most plans do not need
+
+        self.chars.spend(len(text))
+        size = self[text] = parse(text, self._known)
+        return size
+
+
+def _parse_size(value: Any, expressions: _Expressions, field: str) -> Any:
     """Return the expression that a string stands for; what is no string is checked elsewhere."""
     if type(value) is not str:
         return value
@@ -369,14 +393,14 @@ def _parse_size(value: Any, expressions: Expressions, field: str) -> Any:
         raise PlanFormatError(field, f"{error}, got {describe(value)}") from error
 
 
-def _parse_sizes(values: tuple[Any, ...], expressions: Expressions, field: str) -> tuple[Any, ...]:
+def _parse_sizes(values: tuple[Any, ...], expressions: _Expressions, field: str) -> tuple[Any, ...]:
     """Do that for each of ``values``."""
     if str not in map(type, values):
         return values
     return tuple([_parse_size(value, expressions, field) for value in values])
 
 
-def _block(item: dict[str, Any], expressions: Expressions, depth: int) -> Block:
+def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block:
     """Return what a plan and a block have; ``item`` has the keys."""
     tensors: dict[str, TensorSpec] = {}
     placements: dict[str, Placement] = {}
@@ -395,7 +419,7 @@ def _block(item: dict[str, Any], expressions: Expressions, depth: int) -> Block:
     return Block(tuple(nodes), tensors, placements, *ends)
 
 
-def _tensor(name: str, item: Any, expressions: Expressions) -> tuple[TensorSpec, Placement]:
+def _tensor(name: str, item: Any, expressions: _Expressions) -> tuple[TensorSpec, Placement]:
     _check_object(item, _TENSOR_KEYS, "plan", _TENSOR_OPTIONS)
     shape = _parse_sizes(_tuple(item, "shape"), expressions, "plan.shape")
     strides = _parse_sizes(_tuple(item, "strides"), expressions, "plan.strides")
@@ -410,7 +434,7 @@ def _tensor(name: str, item: Any, expressions: Expressions) -> tuple[TensorSpec,
     return spec, Placement(item["root"], offset, strides)
 
 
-def _node(item: Any, expressions: Expressions, depth: int) -> PlanNode:
+def _node(item: Any, expressions: _Expressions, depth: int) -> PlanNode:
     _check_object(item, _NODE_KEYS, "plan", _NODE_OPTIONS)
     return PlanNode(
         item["op"],
@@ -423,7 +447,7 @@ def _node(item: Any, expressions: Expressions, depth: int) -> PlanNode:
     )
 
 
-def _attrs(item: dict[str, Any], expressions: Expressions) -> ReadOnly:
+def _attrs(item: dict[str, Any], expressions: _Expressions) -> ReadOnly:
     """Return a node's attrs, size expressions parsed where the op allows them.
 
     Other values are the op's to check (:meth:`.OpDef.complete`).
@@ -446,7 +470,7 @@ def _attrs(item: dict[str, Any], expressions: Expressions) -> ReadOnly:
     return ReadOnly(attrs)
 
 
-def _blocks(item: dict[str, Any], expressions: Expressions, depth: int) -> tuple[Block, ...]:
+def _blocks(item: dict[str, Any], expressions: _Expressions, depth: int) -> tuple[Block, ...]:
     if depth >= MAX_BLOCK_DEPTH:
         fail("plan.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", item["blocks"])
     blocks: list[Block] = []

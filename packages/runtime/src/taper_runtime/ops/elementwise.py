@@ -8,7 +8,7 @@ names; CAST alone carries a dtype, spelled ``"CAST:float32"`` in a program.
 from __future__ import annotations
 
 import itertools
-from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -354,22 +354,26 @@ def _samples(op: str) -> Iterator[Sample]:
 
 
 def _define(op: str, micro: MicroOp) -> OpDef:
+    # MethodType gives a function its first argument in one object, where partial makes three.
     return OpDef(
         name=op,
         doc=f"Elementwise: {micro.doc}.",
-        inputs=(max(micro.arity - 1, 1), micro.arity),
-        infer=_infer_mul if op == "MUL" else partial(_infer, op),
-        evaluate=partial(_evaluate, op),
-        samples=partial(_samples, op),
+        inputs=_COUNTS[micro.arity],
+        infer=_infer_mul if op == "MUL" else MethodType(_infer, op),
+        evaluate=MethodType(_evaluate, op),
+        samples=MethodType(_samples, op),
         attrs=_ATTRS,
         region=elementwise,
         commutes=micro.commutes,
-        inplace=tuple(range(micro.arity)),
+        inplace=_INPLACE[micro.arity],
         strided=(ALL_INPUTS,),
         formatted=(0,) if op == "MUL" else (),
     )
 
 
 _ATTRS = {"scalar": Attr("scalar", 0), "scalar_index": Attr("int", -1)}
+#: By arity: fewest and most inputs, one of which may be the scalar; and which are overwritten.
+_COUNTS = {1: (1, 1), 2: (1, 2), 3: (2, 3)}
+_INPLACE = {1: (0,), 2: (0, 1), 3: (0, 1, 2)}
 
 OPS = tuple(_define(op, micro) for op, micro in MICROOPS.items())

@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError
@@ -23,6 +21,9 @@ from taper_runtime.formats import PLAIN, decode, encode, find
 from taper_runtime.ops.region import Part, Range, Region, RegionRule, part_of, whole
 from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import Size, UndecidedError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Shape = tuple[int, ...]
 Attrs = Mapping[str, Any]
@@ -202,16 +203,17 @@ class Sample(NamedTuple):
     formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain
 
 
-Infer = Callable[..., TensorType | tuple[TensorType, ...]]
-Evaluate = Callable[..., np.ndarray | tuple[np.ndarray, ...]]
-ViewRule = Callable[[Shape, Shape, Attrs], View | None]
-Check = Callable[..., None]
-DecodesRule = Callable[[Sequence[Any], TensorType], bool]
-PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
-SaveRule = Callable[[Attrs], Save]
-TableRule = Callable[[Sequence[Any], Attrs], "np.ndarray | None"]
-CostRule = Callable[[Sequence[Any], TensorType, Attrs], Cost]
-PackingRule = Callable[[TensorType, Attrs], str | None]
+if TYPE_CHECKING:
+    Infer = Callable[..., TensorType | tuple[TensorType, ...]]
+    Evaluate = Callable[..., np.ndarray | tuple[np.ndarray, ...]]
+    ViewRule = Callable[[Shape, Shape, Attrs], View | None]
+    Check = Callable[..., None]
+    DecodesRule = Callable[[Sequence[Any], TensorType], bool]
+    PartsRule = Callable[[Sequence[Shape], Attrs], Sequence[int] | None]
+    SaveRule = Callable[[Attrs], Save]
+    TableRule = Callable[[Sequence[Any], Attrs], np.ndarray | None]
+    CostRule = Callable[[Sequence[Any], TensorType, Attrs], Cost]
+    PackingRule = Callable[[TensorType, Attrs], str | None]
 
 #: ``OpDef.strided`` of an op that takes any strides on every input.
 ALL_INPUTS = -1

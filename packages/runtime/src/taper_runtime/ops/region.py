@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.formats import PLAIN
@@ -77,20 +76,21 @@ class Block(NamedTuple):
     outputs: tuple[int, ...]
 
 
-class _Kind(Enum):
-    BROADCAST = "BROADCAST"
-    WHOLE = "WHOLE"
+class Simple(NamedTuple):
+    """A relation to no output axis in particular."""
+
+    name: str
 
     def __repr__(self) -> str:
-        return self.value
+        return self.name
 
 
 #: The input has one element along the axis, which every element of the output needs.
-BROADCAST = _Kind.BROADCAST
+BROADCAST = Simple("BROADCAST")
 #: All elements along the axis are needed: what every element needs, or what no rule describes.
-WHOLE = _Kind.WHOLE
+WHOLE = Simple("WHOLE")
 
-Relation = Same | Window | Block | _Kind
+Relation = Same | Window | Block | Simple
 
 #: One input's relations, one per axis.
 Region = tuple[Relation, ...]

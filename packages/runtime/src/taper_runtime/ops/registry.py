@@ -18,24 +18,26 @@ class Registry(dict[str, "OpDef"]):
     ----------
     modules : sequence of str
         Names of the modules beside this one whose ``OPS`` it has. For an op that is not there yet
-        they are imported one after the other, so that those that most models need come first.
+        they are imported one after the other: first one that a word of the op's name names, as
+        ``pool`` for MAX_POOL, then in order, so that those that most models need come first.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
         super().__init__()
         self._modules = tuple(modules)
 
-    def _grow(self) -> bool:
-        """Import the next module; returns False where all are there.
+    def _grow(self, op: object = "") -> bool:
+        """Import the next module for an op; returns False where all are there.
 
-        Threads that come here at once do the same.
+        Threads that come here at once do the same, or import one of them twice.
         """
         if not self._modules:
             return False
-        name, *others = self._modules
+        words = str(op).lower().split("_")
+        name = next((name for name in self._modules if name in words), self._modules[0])
         module = import_module(f"{__name__.rpartition('.')[0]}.{name}")
         self.update({op.name: op for op in module.OPS})
-        self._modules = tuple(others)
+        self._modules = tuple(other for other in self._modules if other != name)
         return True
 
     def _whole(self) -> Registry:
@@ -51,7 +53,7 @@ class Registry(dict[str, "OpDef"]):
 
     def __contains__(self, name: object) -> bool:
         while not dict.__contains__(self, name):
-            if not self._grow():
+            if not self._grow(name):
                 return False
         return True
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, Evaluate, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
 from taper_runtime.ops.region import along
 from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axis, check_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from taper_runtime.ops.opdef import Evaluate
 
 
 def _infer(

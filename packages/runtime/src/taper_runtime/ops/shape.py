@@ -17,7 +17,6 @@ from taper_runtime.ops.opdef import (
     Shape,
     TensorType,
     View,
-    ViewRule,
     contiguous_strides,
     plain_strides,
 )
@@ -45,6 +44,8 @@ from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from taper_runtime.ops.opdef import ViewRule
 
 # -- type rules: the shape of the output -----------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,8 @@ import numpy as np
 from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
+    from array import array
+
     from taper_runtime.limits import Budget
     from taper_runtime.plan.extents import Extent
 
@@ -31,7 +32,7 @@ class Occupancy:
     def __init__(self, comparisons: Budget) -> None:
         self._comparisons = comparisons
         self._tensors: list[tuple[str, Extent, int]] = []
-        self._numbers = array("q")  # of the first tensors: start, stop and death of each
+        self._numbers: array[int] | None = None  # of tensors: start, stop and death of each
         self._varies = False
 
     def add(self, name: str, extent: Extent, death: int) -> None:
@@ -57,6 +58,10 @@ class Occupancy:
         return [name for name, other in alive if other.overlaps(extent)]
 
     def _columns(self) -> np.ndarray:
+        if self._numbers is None:
+            from array import array  # which few plans need
+
+            self._numbers = array("q")
         for _, extent, death in self._tensors[len(self._numbers) // 3 :]:
             self._numbers.extend((*extent, death))
         return np.frombuffer(self._numbers, "q").reshape(-1, 3).T

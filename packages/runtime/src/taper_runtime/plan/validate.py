@@ -123,7 +123,7 @@ def _check_sizes(plan: Plan) -> None:
     for name, limits in plan.sizes.items():
         check_variable(name, limits, is_computed=name in plan.origins)
     given = set()
-    for name in plan.inputs:
+    for name in plan.inputs if plan.sizes else ():
         if type(name) is str and name in plan.tensors:
             solutions = filter(None, map(linear, plan.tensors[name].shape))
             given |= {variable for variable, factor, _ in solutions if factor >= 1}
