@@ -253,11 +253,26 @@ before = set(sys.modules)
 import taper_runtime
 session = taper_runtime.InferenceSession({str(tmp_path / "m.taper")!r})
 seldom = ("ops.conv", "ops.fft", "ops.linalg", "ops.control", "ops.random", "formats.blocks")
-seldom += ("plan.weights", "plan.order", "plan.recipes")
-seldom += ("executor.interpreted", "executor.rollback")
+seldom += ("plan.weights", "plan.order", "plan.recipes", "format.expression", "format.foreign")
+seldom += ("executor.interpreted", "executor.rollback", "executor.interval")
 found = {{"threading", *(f"taper_runtime.{{name}}" for name in seldom)}} - before
 found &= set(sys.modules)
 assert not found, found
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_op_is_looked_for_first_where_its_name_says():
+    code = """
+import sys
+from taper_runtime.ops import REGISTRY
+assert REGISTRY["MAX_POOL"].name == "MAX_POOL"
+assert "taper_runtime.ops.pool" in sys.modules
+assert "taper_runtime.ops.attention" not in sys.modules
+assert "POOL_NOISE" not in REGISTRY  # for which all are looked through
+assert "taper_runtime.ops.attention" in sys.modules
+assert len(REGISTRY) == len(dict(REGISTRY)) > 100
 """
     result = run_python(code)
     assert result.returncode == 0, result.stderr
