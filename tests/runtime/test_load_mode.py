@@ -100,7 +100,7 @@ def test_a_file_that_ends_while_it_is_copied(tmp_path):
     path = tmp_path / "m.taper"
     path.write_bytes(bytes(100))
     with open(path, "rb", buffering=0) as file, pytest.raises(PlanFormatError, match="truncated"):
-        mapping._copy(file, 101)
+        mapping._copy(file.fileno(), 101)
 
 
 def test_there_are_two_modes(tmp_path):

@@ -707,7 +707,10 @@ def _plan(source: object, model: str | None, options: SessionOptions) -> Plan:
 
 def _absolute(model: object) -> str | None:
     """Return the path for processes that may have another working directory."""
-    return os.path.abspath(model) if isinstance(model, (str, os.PathLike)) else None
+    if not isinstance(model, (str, os.PathLike)):
+        return None
+    path = os.fspath(model)
+    return path if os.path.isabs(path) else os.path.abspath(path)
 
 
 def _pool(options: SessionOptions) -> FramePool:

@@ -17,7 +17,6 @@ from taper_runtime.plan.checks import ALIGNMENT, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import FileIO
 
     from taper_runtime.format.writer import FilePath
 
@@ -42,21 +41,29 @@ def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | 
     PlanFormatError
         If it is to be copied and too large, or is truncated meanwhile.
     """
-    with named(path), open(path, "rb", buffering=0, opener=open_regular) as file:
-        nbytes = os.fstat(file.fileno()).st_size
-        if nbytes == 0:
-            yield b""  # which no system maps
-        elif copied_bytes is None:
-            yield mmap(file.fileno(), 0, access=ACCESS_READ)
-        else:
-            refuse_beyond("header", "copied_bytes", nbytes, copied_bytes)
-            yield _copy(file, nbytes)
+    with named(path):
+        descriptor = open_regular(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            nbytes = os.fstat(descriptor).st_size
+            if nbytes == 0:
+                buffer: bytes | mmap = b""  # which no system maps
+            elif copied_bytes is None:
+                buffer = mmap(descriptor, 0, access=ACCESS_READ)
+            else:
+                refuse_beyond("header", "copied_bytes", nbytes, copied_bytes)
+                buffer = _copy(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+        yield buffer
 
 
-def _copy(file: FileIO, nbytes: int) -> mmap:
-    """Read a file into memory of this process, which begins on a page."""
+def _copy(descriptor: int, nbytes: int) -> mmap:
+    """Read an open file into memory of this process, which begins on a page."""
     memory = mmap(-1, nbytes)
-    with memoryview(memory) as view:
+    with (
+        open(descriptor, "rb", buffering=0, closefd=False) as file,
+        memoryview(memory) as view,
+    ):
         done = 0
         while done < nbytes:
             with view[done:] as rest:
@@ -77,7 +84,7 @@ def named(path: FilePath) -> Iterator[None]:
         raise
 
 
-def open_regular(path: str, flags: int) -> int:
+def open_regular(path: FilePath, flags: int) -> int:
     """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode

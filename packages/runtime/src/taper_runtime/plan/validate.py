@@ -203,19 +203,26 @@ def _check_variables(
 
 
 def _check_spec(name: object, spec: TensorSpec) -> None:
-    field = tensor_field(name)
-    check_text(name, field)
+    try:
+        _check_description(name, spec)
+    except PlanFormatError as error:
+        raise error.within(tensor_field(name)) from error
+
+
+def _check_description(name: object, spec: TensorSpec) -> None:
+    """Check a tensor's spec; errors are of a field ``plan``, as its path takes long to write."""
+    check_text(name, "plan")
     if spec.name != name or not spec.name:
-        fail(field, "expected the name of the tensor", spec.name)
-    check_type(spec.dtype, spec.shape, field)
+        fail("plan", "expected the name of the tensor", spec.name)
+    check_type(spec.dtype, spec.shape, "plan")
     if spec.role not in ROLES:
-        fail(f"{field}.role", f"expected one of {', '.join(ROLES)}", spec.role)
+        fail("plan.role", f"expected one of {', '.join(ROLES)}", spec.role)
     if spec.format != PLAIN:
-        _check_format(spec, field)
+        _check_format(spec, "plan")
     if spec.is_complex:
-        _check_complex(spec, f"{field}.complex")
+        _check_complex(spec, "plan.complex")
     if spec.role in STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
-        raise PlanFormatError(field, "the file keeps this name for itself: rename the constant")
+        raise PlanFormatError("plan", "the file keeps this name for itself: rename the constant")
 
 
 def _check_complex(spec: TensorSpec, field: str) -> None:
