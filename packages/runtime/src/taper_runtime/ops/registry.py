@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import OpDef
 
+#: Characters of a name that are looked at for words.
+_LONGEST = 50
+
 
 class Registry(dict[str, "OpDef"]):
     """Ops by name.
@@ -33,7 +36,7 @@ class Registry(dict[str, "OpDef"]):
         """
         if not self._modules:
             return False
-        words = str(op).lower().split("_")
+        words = str(op)[:_LONGEST].lower().split("_")  # a stranger's may have any length
         name = next((name for name in self._modules if name in words), self._modules[0])
         module = import_module(f"{__name__.rpartition('.')[0]}.{name}")
         self.update({op.name: op for op in module.OPS})
