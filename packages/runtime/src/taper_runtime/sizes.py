@@ -353,10 +353,23 @@ def _floordiv(a: Any, b: Any) -> Any:
     corners = [low // b_low, low // b_high, high // b_low, high // b_high]
     if min(corners) == max(corners):
         return _make(quotient) + corners[0]
+    if is_static(b) and not is_static(whole := _nearest(rest, b)):
+        low, high = bounds(remainder - b * whole)
+        if low // b == high // b:
+            return _make(quotient) + whole + low // b
     text = f"floordiv({remainder}, {b})"
     return _make(quotient) + of_atom(
         Atom(text, "floordiv", (remainder, b), min(corners), max(corners))
     )
+
+
+def _nearest(rest: Terms, b: int) -> int:
+    """Return ``rest / b`` with its factors rounded to whole numbers.
+
+    What it leaves of ``63*s // 64`` is ``-s // 64``, which is -1 where s is 1 to 64: a length
+    padded to whole chunks has that remainder.
+    """
+    return _make({atoms: 1 for atoms, factor in rest.items() if atoms and 2 * factor > b})
 
 
 def _divide_by_sum(a: Any, b: Any) -> tuple[Terms, Terms]:
