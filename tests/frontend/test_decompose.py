@@ -80,6 +80,39 @@ def write_part(m, x):
     return y
 
 
+def write_rows(m, x):
+    """Each from those before it, as forward substitution does."""
+    y = x.double() * 2
+    for i in range(1, 4):
+        row = y[..., i, :i].clone()
+        y[..., i, :i] = row + (row[..., None] * y[..., :i, :i]).sum(-2).float()
+    y[:, ::2, 1:-1].clamp_(max=1)
+    y[:, :, 2:] = 5
+    return y
+
+
+def write_part_again(m, x):
+    """What reads a write reads what the next write left."""
+    y = x * 2
+    part = y[:, 1].add_(1)
+    part[:, 3] = 7
+    return y, part.mul_(2)
+
+
+def write_beside_part(m, x):
+    y = x * 2
+    row, other = y[0], y[1]
+    y[0, 1:] = 5
+    return y, row, other[0]
+
+
+def write_past_result(m, x):
+    y = x * 2
+    part = y[:, 1].add_(1)
+    y[:, 1:3] -= 3
+    return y, part
+
+
 def write_beside_view(m, x):
     y = x * 2
     row = y[0]
@@ -149,13 +182,17 @@ COMPUTING = [
     respelled,
     spectrogram,
     write_behind_reader,
+    write_part,
     write_power,
+    write_rows,
     write_to_dropped,
     write_unread,
 ]
 WRITING = [
     put_into_new,
-    write_part,
+    write_beside_part,
+    write_part_again,
+    write_past_result,
     write_beside_view,
     write_to_copy,
     write_to_other_layout,

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+#: What puts values in the place of a part of a tensor, by the op that gives the part.
+_SCATTERS: dict[Any, OpOverload[..., Any]] = {
+    aten.select.int: aten.select_scatter.default,
+    aten.slice.Tensor: aten.slice_scatter.default,
+}
+
 #: Ops of numbers in a program whose sizes vary.
 _NUMBERS = frozenset({"_operator", "math", "torch"})
 
@@ -137,12 +143,13 @@ class _Calls:
     def _make_functional(self, node: Node) -> bool:
         """Put the result of a write in the place of what it writes to, if nobody else sees that."""
         target: Any = node.target
-        function, written = _find_function(target), node.args[0]
+        function, parts = _find_function(target), _parts(node.args[0])
+        written = parts[-1].args[0] if parts else node.args[0]
         if (
             function is None
             or not isinstance(written, Node)
             or not is_fresh(written)
-            or any(not is_fresh(user) for user in written.users if user in self._done)
+            or self._is_seen(written, node)
             or any(argument.alias_info for argument in target._schema.arguments[1:])
         ):
             return False
@@ -152,9 +159,48 @@ class _Calls:
         if (value.dtype, value.shape) != (node.meta["val"].dtype, node.meta["val"].shape):
             return False
         node.target = function
+        result = self._put_back(node, parts) if parts else node
         seen = self._done | {node}
-        written.replace_all_uses_with(node, delete_user_cb=lambda user: user not in seen)
+        written.replace_all_uses_with(result, delete_user_cb=lambda user: user not in seen)
         return True
+
+    def _is_seen(self, written: Node, write: Node) -> bool:
+        """Whether anything reads memory after a write that it got before, by another name."""
+        names = [written]
+        for each in names:
+            for user in each.users:
+                if user in self._done and not is_fresh(user):
+                    if any(later not in self._done and later is not write for later in user.users):
+                        return True
+                    names.append(user)
+        return False
+
+    def _put_back(self, node: Node, parts: list[Node]) -> Node:
+        """Put the new values of a part into the tensor that it is of; return that tensor.
+
+        What reads the result of the write reads the part of that tensor.
+        """
+        whole = node
+        for part in parts:
+            source: Any = part.args[0]
+            whole = self._add(whole, _SCATTERS[part.target], part, (source, whole))
+            whole.meta["val"] = source.meta["val"]
+        readers = [user for user in node.users if user not in self._done]
+        again = whole
+        for part in reversed(parts) if readers else ():
+            again = self._add(again, part.target, part, (again,))
+            again.meta["val"] = part.meta["val"]
+        for user in readers:
+            user.replace_input_with(node, again)
+        return whole
+
+    def _add(self, after: Node, target: Any, part: Node, args: tuple[Node, ...]) -> Node:
+        """Add a call about the same part as another call."""
+        with self._graph.inserting_after(after):
+            new = self._graph.call_function(target, (*args, *part.args[1:]), part.kwargs)
+        new.meta = dict(after.meta)
+        self._done.add(new)
+        return new
 
     def _respell(self, node: Node) -> bool:
         """Replace a call by one other, where that takes no tracing."""
@@ -212,6 +258,15 @@ class _Calls:
                 user.replace_all_uses_with(result[user.args[1]])
                 self._graph.erase_node(user)
         self._graph.erase_node(node)
+
+
+def _parts(written: Any) -> list[Node]:
+    """Return the parts of parts that a write is to, each of the next, the last of a tensor."""
+    parts = []
+    while isinstance(written, Node) and written.target in _SCATTERS:
+        parts.append(written)
+        written = written.args[0]
+    return parts
 
 
 def _find_function(write: OpOverload) -> Any:
