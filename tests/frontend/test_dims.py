@@ -240,6 +240,45 @@ def test_a_narrow_range_is_a_warning():
     assert plan.sizes["n"][0] == 65
 
 
+class Chunks(torch.nn.Module):
+    """A scan over chunks of 8, padded, in a loop of Python's: it fixes how many there are."""
+
+    def forward(self, x):
+        rows, length = x.shape
+        padded = torch.nn.functional.pad(x, (0, (8 - length % 8) % 8))
+        chunks = padded.reshape(rows, -1, 8)
+        places = torch.arange(padded.shape[1] // chunks.shape[1])
+        total, sums = torch.zeros(rows, 8), []
+        for i in range(chunks.shape[1]):
+            total = total * 0.5 + chunks[:, i] * places
+            sums.append(total)
+        return torch.cat(sums, 1)[:, :length]
+
+
+@pytest.mark.parametrize(("length", "limits"), [(5, (1, 8)), (12, (9, 16)), (35, (33, 40))])
+def test_padded_chunks_vary_within_the_chunks_of_the_example(length, limits):
+    with pytest.warns(ExportWarning, match=rf"to {limits[1]} only, for .*: for i in range"):
+        plan = taper_frontend.export(
+            Chunks(), (torch.randn(2, length),), dynamic_shapes=({1: "n"},)
+        )
+    assert (max(plan.sizes["n"][0], 1), plan.sizes["n"][1]) == limits
+    session = taper_runtime.InferenceSession(plan)
+    for n in (limits[0], limits[1] - 1, limits[1]):
+        x = torch.randn(2, n)
+        (got,) = session.run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(got), Chunks()(x))
+
+
+def test_a_dim_beyond_what_the_model_takes_names_the_range_and_its_line():
+    x = torch.randn(2, 12)
+    plan = taper_frontend.export(Chunks(), (x,), dynamic_shapes=({1: Dim("n", min=10, max=16)},))
+    assert plan.sizes["n"] == (10, 16)
+    with pytest.raises(
+        ExportError, match=r"varies from 10 to 16 only, for test_dims\.py:\d+ in forward: for i in"
+    ):
+        taper_frontend.export(Chunks(), (x,), dynamic_shapes=({1: Dim("n", min=10, max=17)},))
+
+
 def test_a_bound_that_comes_by_an_equal_size_names_its_line():
     class Looks(torch.nn.Module):
         def forward(self, a, b):

@@ -16,8 +16,15 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.numbers import int_oo
 
 from taper_frontend.capture import capture
-from taper_frontend.dims import Axis, plan_inputs, torch_shapes
-from taper_frontend.errors import CaptureError, ExportError, FixedSizeError, UnsupportedOpError
+from taper_frontend.dims import Axis, plan_inputs, told_range, torch_shapes
+from taper_frontend.errors import (
+    CaptureError,
+    ExportError,
+    FixedSizeError,
+    NarrowSizeError,
+    UnsupportedOpError,
+)
+from taper_frontend.guards import shape_env
 from taper_frontend.refusals import is_about_dims, of_dims
 from taper_runtime.sizes import UNBOUNDED, linear
 
@@ -81,28 +88,34 @@ def attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
             return _with_larger_examples(request._replace(axes=hints), use, hinted=True)
         except FixedSizeError as error:
             raise error from cause
+        except NarrowSizeError as error:
+            raise ExportError(f"{refused}: {error}") from cause
         except ExportError:
             raise refused from cause
 
 
-def check_range(plan: Plan, axes: Sequence[Axis]) -> None:
+def check_range(plan: Plan, axes: Sequence[Axis], program: ExportedProgram) -> None:
     """Check that a plan takes all sizes that Dims say.
 
     Raises
     ------
     ExportError
-        If it does not.
+        If it does not; a :class:`NarrowSizeError` where it is known which it takes.
     """
     for axis in axes:
         if not isinstance(axis.dim, Dim):
             continue
         size = plan.tensors[plan.inputs[axis.tensor]].shape[axis.axis]
-        known = linear(size)
+        expr = plan_inputs(program)[axis.tensor].meta["val"].shape[axis.axis].node.expr
+        known = linear(size) if expr.is_symbol else None
         low, high = plan.sizes[known[0]] if known else (0, 0)
         # a Dim without a least size begins where the model does, if the example is in its range
         begins = low <= (axis.dim.min or axis.size)
-        if known is None or known[1:] != (1, 0) or not begins or high < (_end(axis) or UNBOUNDED):
+        if known is None:
             raise ExportError(f"{axis.where}: the plan does not take every size")
+        if known[1:] != (1, 0) or not begins or high < (_end(axis) or UNBOUNDED):
+            words = told_range(shape_env(program), expr, known, (low, high))
+            raise NarrowSizeError(f"{axis.where} {words}")
     if any(note["kind"] == "branch" for note in plan.metadata["warnings"]):
         raise ExportError("the model takes another way for some sizes")
 

@@ -33,7 +33,9 @@ from taper_runtime.sizes import UNBOUNDED, is_name, is_static, linear
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import sympy
     from torch.export import ExportedProgram
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._pytree import TreeSpec
 
     from taper_frontend.lowering.lower import Lowered, Survey
@@ -425,12 +427,36 @@ def of_ranges(
         asked = axis.dim.max is not None and factor * high + addend >= axis.dim.max
         if (high >= UNBOUNDED or asked) and factor == 1 and 2 * low <= max(axis.size, 2):
             continue
-        lines = lines_that_bound(env, expr.free_symbols)
-        text = f"{axis.where} ({size}) varies {limits(factor, addend, low, high)} only"
-        text += f", for {'; '.join(lines[:3])}" if lines else ""
+        text = f"{axis.where} ({size}) {told_range(env, expr, known, (low, high))}"
         notes.setdefault(name, Note("shape", f"{text}; an example of another size may allow more"))
     ways = decisions(env, lowered.symbols, graph.sizes, graph.examples)
     return [*notes.values(), *map(_note_of_decision, ways)]
+
+
+def told_range(
+    env: ShapeEnv | None,
+    symbol: sympy.Symbol,
+    known: tuple[str, int, int],
+    ends: tuple[int, int],
+) -> str:
+    """Say which sizes a dimension takes, and which lines of the user's model are why.
+
+    Parameters
+    ----------
+    env : ShapeEnv
+    symbol : sympy.Symbol
+        What torch calls its size.
+    known : (str, int, int)
+        Variable, factor and addend that it is in the plan.
+    ends : tuple of int
+        The least and the largest value of the variable.
+    """
+    _, factor, addend = known
+    least, most = (factor * end + addend for end in ends)
+    beyond = {least - 1, most + 1} if factor == 1 else {least - 1, least + 1, most + 1}
+    lines = lines_that_bound(env, symbol, [n for n in beyond if n > 0])
+    why = f", for {'; '.join(lines[:3])}" if lines else ""
+    return f"varies {limits(factor, addend, *ends)} only{why}"
 
 
 def check_axes(dynamic_axes: Mapping[str, Any], plan: Plan) -> None:

@@ -43,6 +43,10 @@ class FixedSizeError(ExportError):
     """The model fixes a dimension that has to vary."""
 
 
+class NarrowSizeError(ExportError):
+    """The model does not take all sizes that a dimension has to have."""
+
+
 class ExportWarning(UserWarning):
     """The plan is as the module is, but perhaps not as its user wants it.
 

@@ -362,7 +362,7 @@ def _compile(
         # the program may be another for sizes of 1, which torch takes for a case of its own
         plan = make(options._replace(trusting=True))
     if tried.hinted:
-        check_range(plan, request.axes)
+        check_range(plan, request.axes, tried.program)
     return plan
 
 

@@ -15,6 +15,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from taper_frontend.lowering.source import describe_line
+from taper_frontend.lowering.symbols import holds
 from taper_runtime.size_values import size_at
 from taper_runtime.sizes import variables
 
@@ -103,16 +104,29 @@ def line_that_fixed(env: ShapeEnv | None, source: str) -> str:
     return ""
 
 
-def lines_that_bound(env: ShapeEnv | None, symbols: Collection[sympy.Symbol]) -> list[str]:
-    """Return the user's lines whose guards are about these sizes alone, each once."""
+def lines_that_bound(
+    env: ShapeEnv | None, symbol: sympy.Symbol, beyond: Collection[int]
+) -> list[str]:
+    """Return the user's lines whose guards are about a size alone, those that bound it first.
+
+    Parameters
+    ----------
+    env : ShapeEnv
+    symbol : sympy.Symbol
+        The size.
+    beyond : collection of int
+        Sizes that are not taken. Where guards exclude some, their lines are all that counts.
+    """
     if env is None:
         return []
-    lines = []
+    excluded: dict[str, int] = {}
     for guard in env.guards:
-        free = env.replace(guard.expr).free_symbols
-        if free and free <= set(symbols):
-            lines.append(_line(guard.sloc))
-    return list(dict.fromkeys(filter(None, lines)))
+        expr = env.replace(guard.expr)
+        if expr.free_symbols == {symbol} and (line := _line(guard.sloc)):
+            count = sum(not holds(expr, symbol, size) for size in beyond)
+            excluded[line] = max(excluded.get(line, 0), count)
+    bounding = [line for line, count in excluded.items() if count] or list(excluded)
+    return sorted(bounding, key=excluded.__getitem__, reverse=True)
 
 
 def decisions(

@@ -417,11 +417,18 @@ class Lowering:
 
     def compute(self) -> torch.Tensor:
         """Return what the op gives; for ops of numbers only."""
-        if self.node.all_input_nodes:
-            self.unsupported("what it gives depends on the inputs' sizes", "dynamic shape")
-        result = self._target(*self.node.args, **self.node.kwargs)
+        args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), self._number)
+        result = self._target(*args, **kwargs)
         assert isinstance(result, torch.Tensor)
         return result
+
+    def _number(self, node: Node) -> int:
+        """Return a size that torch computes, and that is one number for all sizes in range."""
+        value = node.meta["val"]
+        size = self.sizes.size(value) if isinstance(value, torch.SymInt) else None
+        if type(size) is not int:
+            self.unsupported("what it gives depends on the inputs' sizes", "dynamic shape")
+        return size
 
     def unsupported(self, reason: str, category: str = "op") -> NoReturn:
         """Refuse the node.

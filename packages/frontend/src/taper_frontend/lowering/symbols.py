@@ -452,7 +452,7 @@ def _demand(symbol: sympy.Symbol, size: torch.SymInt) -> _Demand:
     taken = set(tried)
     for guard in {guard.expr for guard in node.shape_env.guards}:
         if isinstance(guard, sympy.Eq) and guard.free_symbols == {symbol}:
-            taken = {n for n in taken if _holds(guard, symbol, n)}
+            taken = {n for n in taken if holds(guard, symbol, n)}
     if not taken or len(taken) == len(tried):
         return _Demand()
     least, most = min(taken), max(taken)
@@ -466,7 +466,8 @@ def _demand(symbol: sympy.Symbol, size: torch.SymInt) -> _Demand:
     return _Demand(step, least if least > 1 else 0, end)
 
 
-def _holds(guard: sympy.Expr, symbol: sympy.Symbol, size: int) -> bool:
+def holds(guard: sympy.Expr, symbol: sympy.Symbol, size: int) -> bool:
+    """Whether a guard about one size holds for a value of it."""
     try:
         return guard.xreplace({symbol: sympy.Integer(size)}) is not sympy.false
     except (AssertionError, ZeroDivisionError):  # such as 3 % (3 // 8)
