@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -274,6 +275,13 @@ def test_the_fast_path_of_encoder_layers_is_no_error():
 # -- what the module is afterwards -----------------------------------------------------------------
 
 
+class Frozen(OrderedDict):
+    """What diffusers keeps a configuration in."""
+
+    def update(self, *args, **kwargs):
+        raise TypeError("a frozen dict")
+
+
 class Restless(torch.nn.Module):
     """Changes all it has while it runs."""
 
@@ -283,6 +291,7 @@ class Restless(torch.nn.Module):
         self.register_buffer("total", torch.zeros(3))
         self.plain = torch.ones(3)
         self.calls, self.seen, self.table = 0, [], {"a": 1}
+        self.config = Frozen([("a", 1)])
 
     def forward(self, x):
         self.total += x
@@ -318,6 +327,7 @@ def test_the_module_is_left_as_it_was(broken):
         assert taper_frontend.export(module, (torch.ones(3),)).metadata["verified"]["trials"] == 3
     assert torch.equal(torch.get_rng_state(), before)
     assert (module.calls, module.seen, module.table) == (0, [], {"a": 1})
+    assert module.config == Frozen([("a", 1)])
     assert not hasattr(module, "extra")
     assert module.training
     assert module.linear.training

@@ -225,16 +225,24 @@ class _State:
                 if name in keep:
                     continue
                 variables[name] = value
+                if contents is None or _elements(value) == _elements(contents):
+                    continue  # a container may be of a class that refuses to be changed
                 if isinstance(value, list):
                     value[:] = contents
-                elif contents is not None:
+                else:
                     value.clear()
                     value.update(contents)
 
 
 def _contents(value: Any) -> Any:
     """What stands in a container that a run may change."""
-    return value.copy() if isinstance(value, dict | list | set) else None
+    return next((kind(value) for kind in (dict, list, set) if isinstance(value, kind)), None)
+
+
+def _elements(container: Any) -> list[int]:
+    """The identities of what stands in a container, in order."""
+    values = container.values() if isinstance(container, dict) else ()
+    return [id(each) for each in (*container, *values)]
 
 
 def _as_torch(array: np.ndarray, like: torch.Tensor | int) -> torch.Tensor | int:
