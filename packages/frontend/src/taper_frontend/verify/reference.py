@@ -236,7 +236,11 @@ class _State:
 
 def _contents(value: Any) -> Any:
     """What stands in a container that a run may change."""
-    return next((kind(value) for kind in (dict, list, set) if isinstance(value, kind)), None)
+    if not isinstance(value, dict | list | set):
+        return None
+    return (
+        {**value} if isinstance(value, dict) else [*value] if isinstance(value, list) else {*value}
+    )
 
 
 def _elements(container: Any) -> list[int]:
