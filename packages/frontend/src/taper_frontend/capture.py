@@ -22,8 +22,8 @@ from taper_frontend.lowering.fx_nodes import draws
 from taper_frontend.lowering.lower import TRAINING
 from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.quiet import quiet
-from taper_frontend.recurrent_shapes import recurrent_shapes
 from taper_frontend.refusals import read
+from taper_frontend.shape_rules import shape_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +68,7 @@ def capture(
     """
     model = opened(model)
     # first what lets captures take turns: the others change torch for all threads
-    with torch.no_grad(), recurrent_shapes(), user_lines(), warnings.catch_warnings():
+    with torch.no_grad(), shape_rules(), user_lines(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         # a recurrent layer keeps its parameters in a list too, which export swaps like the others

@@ -1,7 +1,8 @@
-"""Recurrent layers as one op each while torch captures: what shapes they have, not their steps.
+"""Recurrent layers and ``unfold_backward`` as one op each while torch captures: shapes, not steps.
 
-Torch derives the shapes of its recurrent ops from a decomposition that takes one step after the
-other: a capture then lasts as long as the sequence, and the number of steps is fixed.
+Torch derives the shapes of these ops from a decomposition that takes one step after the other, or
+one place of a window: a capture then lasts as long as the sequence or the window, and the number of
+steps of a layer is fixed. ``torch.istft`` puts its frames together by ``unfold_backward``.
 """
 
 from __future__ import annotations
@@ -24,28 +25,20 @@ if TYPE_CHECKING:
 
     Kernel = Callable[..., Any]
 
-_ATEN = torch.ops.aten
-#: The op to its number of states; the LSTM's arrive as one list.
-_STATES = {
-    _ATEN.lstm.input: 2,
-    _ATEN.gru.input: 1,
-    _ATEN.rnn_tanh.input: 1,
-    _ATEN.rnn_relu.input: 1,
-}
 _Key = TypeVar("_Key")
 
 
 @contextmanager
-def recurrent_shapes() -> Iterator[None]:
-    """Give torch's recurrent ops rules for the shapes of fake tensors.
+def shape_rules() -> Iterator[None]:
+    """Give torch's ops of many steps rules for the shapes of fake tensors.
 
     The rules hold in this thread, inside the ``with`` block; other threads that run fake tensors
     meanwhile get torch's own. Captures take turns, since torch itself saves and restores the same
     tables while it decomposes a program.
     """
     with TORCH, ExitStack() as stack:
-        for op, states in _STATES.items():
-            rule = partial(_shapes_or_kernel, threading.get_ident(), states)
+        for op, shapes in _RULES.items():
+            rule = partial(_shapes_or_kernel, threading.get_ident(), shapes)
             stack.callback(op._dispatch_cache.clear)
             # what tracing calls, and what fake tensors of symbolic sizes are decomposed by
             for key in list(op.py_kernels):
@@ -65,14 +58,13 @@ def _wrapped(table: dict[_Key, Kernel], key: _Key, rule: Kernel) -> Iterator[Non
 
 
 def _shapes_or_kernel(
-    thread: int, states: int, kernel: Kernel, x: Tensor, hx: Any, *settings: Any
+    thread: int, shapes: Kernel, kernel: Kernel, x: Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    if threading.get_ident() != thread or not isinstance(x, FakeTensor):
-        return kernel(x, hx, *settings)
-    return _shapes(x, hx if states == 2 else [hx], *settings)
+    fake = threading.get_ident() == thread and isinstance(x, FakeTensor)
+    return (shapes if fake else kernel)(x, *args, **kwargs)
 
 
-def _shapes(
+def _recurrent(
     x: Tensor,
     hx: Sequence[Tensor],
     params: Sequence[Tensor],
@@ -91,3 +83,21 @@ def _shapes(
         torch._check(state.shape[1] == batch)  # type: ignore[no-untyped-call]
     y = x.new_empty((steps, batch, directions * hx[0].shape[2]))
     return (y.transpose(0, 1) if batch_first else y, *(x.new_empty(s.shape) for s in hx))
+
+
+def _one_state(x: Tensor, hx: Tensor, *settings: Any) -> tuple[Tensor, ...]:
+    return _recurrent(x, [hx], *settings)
+
+
+def _unfold_backward(x: Tensor, input_sizes: Sequence[int], *places: int, **named: int) -> Tensor:
+    return x.new_empty(input_sizes)
+
+
+_ATEN = torch.ops.aten
+_RULES: dict[Any, Kernel] = {
+    _ATEN.lstm.input: _recurrent,  # whose states arrive as one list
+    _ATEN.gru.input: _one_state,
+    _ATEN.rnn_tanh.input: _one_state,
+    _ATEN.rnn_relu.input: _one_state,
+    _ATEN.unfold_backward.default: _unfold_backward,
+}

@@ -1,7 +1,8 @@
-"""Recurrent layers in a capture: one op each, of any length; and torch as it was afterwards."""
+"""Ops of many steps in a capture: one op each, of any length; and torch as it was afterwards."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 
@@ -15,9 +16,10 @@ from torch.export import Dim
 import taper_frontend
 import taper_runtime
 from models import CRNN, All, seeded
-from taper_frontend import recurrent_shapes as shapes
+from taper_frontend import shape_rules as rules
 from taper_frontend.capture import capture
 from taper_frontend.errors import ExportError
+from taper_frontend.shape_rules import shape_rules
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
@@ -26,6 +28,7 @@ OPS = (
     torch.ops.aten.gru.input,
     torch.ops.aten.rnn_tanh.input,
     torch.ops.aten.rnn_relu.input,
+    torch.ops.aten.unfold_backward.default,
 )
 INPUT, HIDDEN = 4, 6
 #: What capture keeps from users, of torch.export called without it.
@@ -143,12 +146,24 @@ def test_torch_is_as_it_was():
     assert not any(n.target in OPS for n in exported.graph.nodes), "torch has its own steps again"
 
 
+def count_calls(monkeypatch):
+    """The calls of rules from now on."""
+    calls = []
+
+    def counted(rule, *args, **kwargs):
+        calls.append(args)
+        return rule(*args, **kwargs)
+
+    made = {op: functools.partial(counted, rule) for op, rule in rules._RULES.items()}
+    monkeypatch.setattr(rules, "_RULES", made)
+    return calls
+
+
 @TORCH_WARNS
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_shapes_and_strides_are_those_of_torch(kind, batch_first, monkeypatch):
-    rule, calls = shapes._shapes, []
-    monkeypatch.setattr(shapes, "_shapes", lambda *args: calls.append(args) or rule(*args))
+    calls = count_calls(monkeypatch)
     module = All(layers(kind, batch_first=batch_first)).eval()
     example = (torch.randn(3, 2, INPUT),)
 
@@ -160,9 +175,26 @@ def test_shapes_and_strides_are_those_of_torch(kind, batch_first, monkeypatch):
     with torch.no_grad():
         want = described()
         assert calls == []
-        with shapes.recurrent_shapes():
+        with shape_rules():
             assert described() == want
     assert len(calls) == len(module.parts)
+
+
+@pytest.mark.parametrize("varying", [False, True])
+def test_frames_are_put_together_at_once(varying, monkeypatch):
+    """Torch by itself takes as many steps as a frame has places."""
+    calls = count_calls(monkeypatch)
+
+    class Back(torch.nn.Module):
+        def forward(self, x):
+            spectrum = torch.stft(x, 64, 16, window=torch.hann_window(64), return_complex=True)
+            return torch.istft(spectrum, 64, 16, window=torch.hann_window(64))
+
+    shapes = ({0: Dim.AUTO},) if varying else None
+    program = capture(Back(), (torch.randn(3, 640),), dynamic_shapes=shapes)
+    (result,) = program.graph.output_node().args[0]
+    assert result.meta["val"].shape[1] == 640
+    assert len(calls) >= 2  # the signal and its window
 
 
 def test_other_threads_and_real_tensors_get_the_rules_of_torch(monkeypatch):
@@ -173,7 +205,7 @@ def test_other_threads_and_real_tensors_get_the_rules_of_torch(monkeypatch):
         fake = mode.from_tensor(torch.randn(5, 3, INPUT))
         state = [mode.from_tensor(torch.randn(1, 3, HIDDEN))] * 2
     settings = ([], True, 1, 0.0, False, False, False)
-    with shapes.recurrent_shapes():
+    with shape_rules():
         rule = decomposition_table[op]
         assert [t.shape[-1] for t in rule(fake, state, *settings)] == [HIDDEN] * 3
         assert calls == []
