@@ -91,6 +91,29 @@ def write_rows(m, x):
     return y
 
 
+def write_to_view(m, x):
+    """Of what nobody reads any more."""
+    y = torch.einsum("bij,bkj->bik", x, x)
+    y /= 2
+    z = (x * 2).flatten(1).unflatten(1, (8, 4)).transpose(1, 2)
+    z[:, 1:] += y[:, 1:, :1]
+    return y, z.flatten(1)
+
+
+def write_through_view(m, x):
+    y = x * 2
+    z = y.flatten(1)
+    z += 1
+    z[:, 3] = 0
+    return y, z
+
+
+def write_to_argument(m, x):
+    y = x.clone().view(3, 32)
+    m.seen.view(3, 32).mul_(2).add_(y)
+    return m.seen + 1
+
+
 def write_part_again(m, x):
     """What reads a write reads what the next write left."""
     y = x * 2
@@ -186,6 +209,7 @@ COMPUTING = [
     write_power,
     write_rows,
     write_to_dropped,
+    write_to_view,
     write_unread,
 ]
 WRITING = [
@@ -193,6 +217,8 @@ WRITING = [
     write_beside_part,
     write_part_again,
     write_past_result,
+    write_through_view,
+    write_to_argument,
     write_beside_view,
     write_to_copy,
     write_to_other_layout,

@@ -148,7 +148,6 @@ class _Calls:
         if (
             function is None
             or not isinstance(written, Node)
-            or not is_fresh(written)
             or self._is_seen(written, node)
             or any(argument.alias_info for argument in target._schema.arguments[1:])
         ):
@@ -165,14 +164,18 @@ class _Calls:
         return True
 
     def _is_seen(self, written: Node, write: Node) -> bool:
-        """Whether anything reads memory after a write that it got before, by another name."""
-        names = [written]
-        for each in names:
-            for user in each.users:
-                if user in self._done and not is_fresh(user):
-                    if any(later not in self._done and later is not write for later in user.users):
-                        return True
-                    names.append(user)
+        """Whether anything but what reads a tensor by its name sees a write to it."""
+        source: Any = written
+        while isinstance(source, Node) and source.op == "call_function" and not is_fresh(source):
+            source = source.args[0]
+        if not isinstance(source, Node) or source.op != "call_function":
+            return True
+        names = [source]
+        for name in names:
+            later = (user for user in name.users if user not in self._done)
+            if name is not written and any(user is not write for user in later):
+                return True
+            names += [user for user in name.users if user in self._done and not is_fresh(user)]
         return False
 
     def _put_back(self, node: Node, parts: list[Node]) -> Node:
