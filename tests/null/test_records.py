@@ -45,6 +45,7 @@ def test_a_record_is_a_named_tuple(arguments):
     assert ours._asdict() == theirs._asdict()
     assert ours._replace(y="c", x=5) == theirs._replace(y="c", x=5)
     assert type(ours._replace(y="c")) is Ours
+    assert ours.__replace__(y="c") == ours._replace(y="c")
     assert Ours._make([1, 2, 3]) == Theirs._make([1, 2, 3])
     assert Ours.__doc__ == "A record."
     for copied in (copy.copy(ours), copy.deepcopy(ours)):

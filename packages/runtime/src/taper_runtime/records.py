@@ -69,6 +69,8 @@ else:
                 raise TypeError(f"{type(self).__name__} has no fields {sorted(changes)}")
             return made
 
+        __replace__ = _replace  # copy.replace, from Python 3.13 on
+
         def __getnewargs__(self) -> tuple[Any, ...]:
             """Return what a copy is made of."""
             return tuple(self)
