@@ -1,6 +1,7 @@
 """The generator of random numbers, and the two ops that draw from its state."""
 
 import math
+import os
 from collections import Counter
 
 import numpy as np
@@ -107,3 +108,28 @@ def test_what_is_no_law(attrs, message):
         RANDOM.infer_type([state], {"shape": (2,), **attrs})
     with pytest.raises(OpError, match="a generator's state"):
         RANDOM.infer_type([TensorType("int64", (3,))], {"shape": (2,), **attrs})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks with threads
+def test_the_child_of_a_fork_draws_other_numbers():
+    new_state(None)  # the parent's are drawn from what the child has a copy of
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, new_state(None)[:8].tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 64) != new_state(None)[:8].tobytes()
+    os.close(read)
+    os.close(write)
+
+
+def test_states_without_a_seed_have_whole_words():
+    states = np.stack([new_state(None) for _ in range(50)])
+    words = states[:, :624]
+    assert words.min() >= 0
+    assert words.max() < 2**32
+    assert len(np.unique(words)) > 31_000  # of 31,200
+    assert abs(words.mean() / 2**31 - 1) < 0.02  # six standard deviations
+    np.testing.assert_array_equal(states[:, 624:], np.tile([624, 0, 0], (50, 1)))

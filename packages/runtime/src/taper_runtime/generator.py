@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from typing import Any
 
 import numpy as np
 
 from taper_runtime.errors import InputError
+from taper_runtime.forks import watch
 
 _WORDS = 624
 #: Elements of a state.
@@ -61,17 +61,43 @@ def new_state(seed: int | None) -> np.ndarray:
     Parameters
     ----------
     seed : int or None
-        The state after ``torch.manual_seed(seed)``, which uses the lower 32 bits. None takes all of
-        the state from the operating system's entropy.
+        The state after ``torch.manual_seed(seed)``, which uses the lower 32 bits. None gives a
+        state that no other has, of a process that began with the operating system's entropy.
     """
     if seed is None:
         state = np.zeros(STATE_SIZE, np.int64)
-        state[:_WORDS] = np.frombuffer(os.urandom(4 * _WORDS), np.uint32)
+        state[:_WORDS] = _UNSEEDED.words()
         state[_USED] = _WORDS
         return state
     generator = Generator(new_state(None))
     generator.seed(seed)
     return generator.state
+
+
+class _Unseeded:
+    """Words of states that nobody has given a seed; the system's own take as long as a small run.
+
+    They are of another generator (M. O'Neill, "PCG: a family of simple fast space-efficient
+    statistically good algorithms for random number generation", 2014), which numpy locks.
+    """
+
+    def __init__(self) -> None:
+        self._source: np.random.PCG64 | None = None
+        watch(self)
+
+    def words(self) -> np.ndarray:
+        """Draw the words of a state, as uint32."""
+        source = self._source
+        if source is None:
+            source = self._source = np.random.PCG64()
+        return source.random_raw(_WORDS // 2).view(np.uint32)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: draw other words than the parent."""
+        self._source = None
+
+
+_UNSEEDED = _Unseeded()
 
 
 def check_state(state: np.ndarray) -> int:
