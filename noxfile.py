@@ -419,6 +419,15 @@ def plans(session: nox.Session) -> None:
 
 
 @nox.session
+def decompositions(session: nox.Session) -> None:
+    """Values inside the programs of zoo/, decomposed in two ways; `-- BertModel` takes some."""
+    session.install(*TORCH, *TRANSFORMERS, "rich")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.run("python", "-m", "zoo.decompositions", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def export_time(session: nox.Session) -> None:
     """Export of some of zoo/ beside torch.export's own; `-- BertModel` takes what is named."""
     session.install(*TORCH, *TRANSFORMERS, "rich")

@@ -1,9 +1,12 @@
 """Programs that are decomposed call by call, and those that have to be traced again."""
 
+import random
+
 import pytest
 import torch
 from torch.export import ExportedProgram
 from torch.nn import functional as F
+from zoo.decompositions import differences
 
 import taper_runtime
 from marks import NUMPY, STATE
@@ -319,3 +322,181 @@ def test_a_call_that_is_traced_twice_is_traced_once(traced):
 
     export(Module(twice).eval(), (torch.randn(3, 4, 8),))
     assert traced.count("aten.tril.default") == 2
+
+
+def glu(x):
+    return F.glu(torch.cat([x, 2 - x], -1))
+
+
+#: Calls that are traced, or whose results enter such calls: [4, 4] -> [4, 4], of one matrix...
+ONE = [
+    glu,
+    torch.tril,
+    lambda x: torch.triu(x, 1),
+    F.mish,
+    F.softplus,
+    lambda x: F.normalize(x, dim=0),
+    lambda x: torch.rot90(x, 1),
+    lambda x: torch.roll(x, 1, 0),
+    lambda x: torch.logcumsumexp(x, 1),
+    lambda x: x.unfold(0, 2, 1).sum(-1).repeat(2, 1)[:4],
+    lambda x: F.layer_norm(x, (4,)),
+    lambda x: torch.fft.fft(x, dim=0).real,
+]
+#: ... and of two.
+TWO = [
+    lambda x, y: torch.einsum("ic,jc->ij", x, y),
+    torch.cdist,
+    lambda x, y: torch.kron(x, y)[::4, 1::4],
+    lambda x, y: torch.tensordot(x, y, dims=([1], [1])),
+    lambda x, y: torch.block_diag(x, y)[2:6, 2:6],
+    lambda x, y: F.scaled_dot_product_attention(x[None], y[None], x[None])[0],
+    lambda x, y: torch.outer(x[0], y[1]),
+    lambda x, y: F.cosine_similarity(x[:, None], y[None], dim=-1),
+    lambda x, y: F.huber_loss(x, y, reduction="none"),
+    lambda x, y: F.bilinear(x, y, torch.ones(4, 4, 4, dtype=x.dtype) / 4),
+    lambda x, y: torch.addcmul(x, x, y),
+    lambda x, y: torch.lerp(x, y, 0.25),
+    lambda x, y: torch.complex(x, y).conj().mul(torch.complex(y, x)).imag,
+]
+
+
+class RandomCalls(torch.nn.Module):
+    """Calls of few kinds over few values, so that equal ones meet in one, and one meets itself."""
+
+    def __init__(self, seed, steps=12):
+        super().__init__()
+        draw = random.Random(seed)
+        one, two = [glu, *draw.sample(ONE[1:], 1)], [*draw.sample(TWO[:4], 2), draw.choice(TWO[4:])]
+        self.steps = []
+        for step in range(steps):
+            function = draw.choice(one if draw.random() < 0.5 else two)
+            count = 1 if function in one else 2
+            places = [draw.randrange(max(0, step - 2), step + 3) for _ in range(count)]
+            self.steps.append((function, places[:1] * count if draw.random() < 0.3 else places))
+
+    def forward(self, x, y, z):
+        values = [x, y, z]
+        for function, places in self.steps:
+            value = function(*[values[place] for place in places])
+            values.append(value if len(places) == 1 else value.tanh())  # which stays bounded
+        return values[-1]
+
+
+#: torch.export copies its own specs in a way that it has deprecated itself.
+TORCHS_OWN = pytest.mark.filterwarnings(r"ignore:.*isinstance\(treespec, LeafSpec\):FutureWarning")
+
+
+@TORCHS_OWN
+@pytest.mark.parametrize("seed", range(6))
+def test_each_value_of_equal_calls_is_that_of_the_program(seed):
+    """As torch captured them, decomposed call by call and by torch: one value each."""
+    matrices = tuple(torch.randn(3, 4, 4, dtype=torch.float64))
+    with torch.no_grad():
+        program = torch.export.export(RandomCalls(seed).eval(), matrices)
+    complete, found = differences(program)
+    assert complete
+    assert found == []
+
+
+@NUMPY
+@pytest.mark.parametrize("function", TWO[:4])
+def test_two_equal_calls_into_one(function):
+    def equal(m, x):
+        a, b = x.double()[0], x.double()[1]
+        return function(glu(a[:, :4]), glu(b[:, :4])), function(a[:, :4], a[:, 4:])
+
+    check(equal, Module(equal).eval(), 3)
+
+
+@NUMPY
+@pytest.mark.parametrize("function", TWO[:4])
+def test_one_value_twice_and_then_two_values(function):
+    def twice(m, x):
+        a, b = x.double()[0, :, :4], x.double()[1, :, :4]
+        return function(a, a), function(a, b), function(b, a), function(b, b)
+
+    check(twice, Module(twice).eval(), 3)
+
+
+class InvertedAttention(torch.nn.Module):
+    """An iTransformer's block: variates are tokens, attention by two einsums."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(8, 96)
+        self.ff = torch.nn.Sequential(
+            torch.nn.Linear(8, 64), torch.nn.GLU(), torch.nn.Linear(32, 8)
+        )
+        self.gate = torch.nn.Linear(8, 64)
+        self.out = torch.nn.Linear(32, 8)
+
+    def forward(self, x):  # [B, variates, 8]
+        q, k, v = (
+            each.unflatten(-1, (2, 16)).transpose(1, 2) for each in self.qkv(x).chunk(3, dim=-1)
+        )
+        weights = torch.einsum("bhid,bhjd->bhij", F.normalize(q, dim=-1), F.normalize(k, dim=-1))
+        mixed = torch.einsum("bhij,bhjd->bhid", weights.softmax(-1), v).transpose(1, 2).flatten(2)
+        x = x + self.out(mixed * F.glu(self.gate(x)))
+        return x + self.ff(x)
+
+
+class DeltaRule(torch.nn.Module):
+    """DeltaNet: a state that each step reads by its key before it writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(8, 12)
+        self.beta = torch.nn.Linear(8, 1)
+
+    def forward(self, x):  # [B, 4, 8]
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        q, k, beta = F.normalize(F.silu(q), dim=-1), F.normalize(F.silu(k), dim=-1), self.beta(x)
+        state, outputs = x.new_zeros(x.shape[0], 4, 4), []
+        for step in range(4):
+            old = torch.einsum("bkv,bk->bv", state, k[:, step])
+            new = beta[:, step].sigmoid() * (v[:, step] - old)
+            state = state + torch.einsum("bk,bv->bkv", k[:, step], new)
+            outputs.append(torch.einsum("bkv,bk->bv", state, q[:, step]))
+        return torch.stack(outputs, 1)
+
+
+class TriangleMultiplication(torch.nn.Module):
+    """AlphaFold's, outgoing and incoming."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = torch.nn.Linear(8, 16), torch.nn.Linear(8, 16)
+
+    def forward(self, x):  # [N, N, 8]
+        left, right = F.glu(self.left(x)), F.glu(self.right(x))
+        outgoing = torch.einsum("ikc,jkc->ijc", left, right)
+        return outgoing + torch.einsum("kic,kjc->ijc", left, right)
+
+
+class ClickModel(torch.nn.Module):
+    """A DLRM: every pair of embeddings by a product of the stack with itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = torch.nn.ModuleList(torch.nn.EmbeddingBag(5, 6, mode="sum") for _ in range(2))
+        self.dense = torch.nn.Linear(8, 6)
+
+    def forward(self, x):  # [B, 4, 8]
+        ids = x[..., :3].abs().long().clamp(max=4)
+        bags = [table(ids[:, at]) for at, table in enumerate(self.tables)]
+        vectors = torch.stack([self.dense(x[:, 0]), *bags], 1)
+        pairs = torch.einsum("bic,bjc->bij", vectors, vectors)
+        places = torch.tril_indices(3, 3, -1)
+        return torch.cat([vectors[:, 0], pairs[:, places[0], places[1]]], 1)
+
+
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize("make", [InvertedAttention, DeltaRule, TriangleMultiplication, ClickModel])
+def test_models_of_equal_calls(make, varies):
+    sizes = {0: "n", 1: "n"} if make is TriangleMultiplication else {0: "n"}
+    model = make().eval()
+    plan = export(model, (torch.randn(4, 4, 8),), dynamic_axes={"x": sizes} if varies else None)
+    x = 3 * torch.randn(*(5 if varies and axis in sizes else 4 for axis in range(2)), 8)
+    (got,) = taper_runtime.InferenceSession(plan).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), model(x).detach())

@@ -91,9 +91,9 @@ def capture(
 
 def _decomposed(model: Model, program: ExportedProgram, training: bool) -> ExportedProgram:
     """Decompose a program call by call, or all of it at once: a user's stays as it is."""
-    table = _decompositions()
+    table = decompositions()
     if program is model:
-        program = _copied(program)
+        program = copied_program(program)
     if not training and decompose_calls(program, table):
         return program
     with _unread_draws_kept(program):
@@ -101,7 +101,7 @@ def _decomposed(model: Model, program: ExportedProgram, training: bool) -> Expor
         return decomposed
 
 
-def _copied(program: ExportedProgram) -> ExportedProgram:
+def copied_program(program: ExportedProgram) -> ExportedProgram:
     """Return the same program, with tensors that are shared, and a graph and names of its own.
 
     A copied node has another name where its own is one that Python has, such as ``input``.
@@ -188,7 +188,7 @@ def _unread_draws_kept(program: ExportedProgram) -> Iterator[None]:
             graph.erase_node(reader)
 
 
-def _decompositions() -> dict[OperatorBase, Callable[..., Any]]:
+def decompositions() -> dict[OperatorBase, Callable[..., Any]]:
     """Torch's own table without the ops that have a handler."""
     return {op: rule for op, rule in _torch_decompositions().items() if str(op) not in HANDLERS}
 

@@ -119,7 +119,8 @@ class _Calls:
     table : mapping
         What the ops without a handler are made of.
     tracing : bool
-        Whether calls are traced; one that has been traced already would be made of itself.
+        Whether calls are traced. One that has been traced already would be made of itself; what a
+        write has become has not been.
     """
 
     def __init__(self, graph: Graph, table: Table, *, tracing: bool = True) -> None:
@@ -131,14 +132,15 @@ class _Calls:
 
     def decompose(self, node: Node) -> bool:
         """Replace a call, if it has to be; return whether it is one that can be lowered then."""
-        if _writes(node) and str(node.target) not in CASTS and not self._make_functional(node):
+        writes = _writes(node) and str(node.target) not in CASTS
+        if writes and not self._make_functional(node):
             return False
         self._done.add(node)
         if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
             return True
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
             return True
-        return self._respell(node) or (self._tracing and self._trace(node))
+        return self._respell(node) or ((self._tracing or writes) and self._trace(node))
 
     def _make_functional(self, node: Node) -> bool:
         """Put the result of a write in the place of what it writes to, if nobody else sees that."""
@@ -311,7 +313,8 @@ def _kind(value: Any) -> Any:
     """Return what of an argument decides how a call is decomposed."""
     if isinstance(value, torch.Tensor):
         sizes = (*value.shape, *value.stride())
-        return value.dtype, value.device, value.dim(), *map(str, sizes), value.is_conj()
+        bits = value.is_conj(), value.is_neg()
+        return value.dtype, value.device, value.dim(), *map(str, sizes), *bits
     return type(value), str(value)
 
 
@@ -326,8 +329,8 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
         args, kwargs = tree_unflatten(leaves, spec)
         return function(*args, **kwargs)
 
-    given = [value for value in values if isinstance(value, traced)]
     try:
+        given = [_fresh(value) for value in values if isinstance(value, traced)]
         with enable_python_dispatcher():  # which knows sizes that vary
             module = make_fx(call, decomposition_table=table)(*given)  # type: ignore[arg-type]
     except Exception:  # torch raises many types; with the whole program it may do, or say why not
@@ -338,6 +341,19 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
         return None
     left = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
     return module if all(map(_is_lowered, left)) else None
+
+
+def _fresh(value: Any) -> Any:
+    """Return a tensor of the same kind without data, which is no other argument; a number as it is.
+
+    Tracing tells its inputs apart by the objects. Two nodes may share one: those of two equal calls
+    do, and so do two arguments that are the same value here and not in the next call of the kind.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    fresh = empty.conj() if value.is_conj() else empty
+    return torch._neg_view(fresh) if value.is_neg() else fresh
 
 
 def _is_lowered(node: Node) -> bool:
