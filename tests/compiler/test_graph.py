@@ -6,7 +6,6 @@ import pytest
 from graph_checks import Builder, assert_same_values, floats, random_inputs
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.graph.constants import literal
-from taper_frontend.compiler.graph.evaluate import constant_value
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 from taper_runtime.errors import InputError, InternalError, OpError
@@ -448,12 +447,3 @@ class TestEvaluate:
         g = chain()
         out = evaluate(g, {"x": np.full((2, 3), 1e10, np.float32)})["d"]
         assert np.isneginf(out).all()
-
-    def test_constant_value_looks_through_nodes(self):
-        b = Builder()
-        x = b.input("x", 4)
-        double = b.op("ADD", b.constant(floats(4)), b.constant(floats(4)))
-        mixed = b.op("ADD", x, double)
-        np.testing.assert_array_equal(constant_value(b.graph, double), 2 * floats(4))
-        assert constant_value(b.graph, mixed) is None
-        assert constant_value(b.graph, x) is None

@@ -10,7 +10,6 @@ from several_outputs import AFFINE, HALVES, REPEAT, registered
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.graph.constants import literal
-from taper_frontend.compiler.graph.evaluate import constant_value
 from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.stages import STAGES, run_pipeline
 from taper_frontend.compiler.stages.canonical.eliminate_common_subexpressions import (
@@ -145,7 +144,6 @@ class TestSeveralOutputs:
         graph = b.done(y, above)
         inputs = random_inputs(graph)
         before = evaluate(graph, inputs)
-        np.testing.assert_array_equal(constant_value(graph, below), np.minimum(floats(2, 3), 0))
         assert fold_constants(graph)
         graph.verify()
         assert sorted(node.op for node in graph.nodes.values()) == ["COPY", "MUL"]

@@ -263,12 +263,14 @@ def filled(value: float, shape: Shape) -> Constant:
 def visible(constant: Constant) -> np.ndarray | None:
     """Return the value of a constant that may decide what a graph looks like, else None.
 
-    That is a literal, what follows from literals, and a small tensor. Other parameters may be
-    large, and read from a disk. None of what a session may replace, and what follows from it.
+    That is a small tensor, and what follows from literals and small tensors. Other parameters may
+    be large, and read from a disk. None of what a session may replace, and what follows from it.
     """
     if constant.is_open:
         return None
-    if constant.nbytes > _VISIBLE and not constant.is_literal:
+    if constant.nbytes > _VISIBLE and any(
+        isinstance(leaf, Parameter) and leaf.nbytes > _VISIBLE for leaf in steps(constant)
+    ):
         return None
     return constant.value()
 

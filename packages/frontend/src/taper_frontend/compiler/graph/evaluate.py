@@ -60,23 +60,6 @@ def evaluate_node(
     return evaluate_op(node.op, arrays, types, node.attrs, functions)
 
 
-def constant_value(graph: Graph, tensor: str) -> np.ndarray | None:
-    """Return the value of ``tensor`` if no input decides it, whether it is folded or not.
-
-    None also where it is computed from a parameter that is not to be looked at.
-    """
-    if graph.is_constant(tensor):
-        return graph.value(tensor)
-    node = graph.producer(tensor)
-    if node is None or not graph.is_static(node):
-        return None
-    values = {name: constant_value(graph, name) for name in node.reads}
-    if any(value is None for value in values.values()):
-        return None
-    results = evaluate_node(graph, node, [values.get(name) for name in node.inputs])
-    return results[node.outputs.index(tensor)]
-
-
 def _run_block(block: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     values = evaluate(block, dict(zip(block.inputs, arrays, strict=True)))
     return [values[name] for name in block.outputs]

@@ -8,30 +8,59 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.compiler.analysis.affine import comparison, truth
-from taper_frontend.compiler.graph.evaluate import constant_value
-from taper_frontend.compiler.rules.engine import Rule, RuleSet
-from taper_frontend.compiler.rules.pattern import op
+from taper_frontend.compiler.analysis.static import static_constants
+from taper_frontend.compiler.graph.constants import visible
+from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.recognition.recognize_attention import VANISHING
 from taper_runtime.sizes import is_static
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-    from taper_frontend.compiler.rules.pattern import Match
 
 
-def _absorb(match: Match) -> bool:
-    graph, node = match.graph, match.node
-    if len(node.inputs) < 4:
-        return False
-    q, k, v, mask = node.inputs
-    if not graph.is_static(node):
+def absorb_causal_mask(graph: Graph) -> bool:
+    """Turn lower-triangular constant masks into ATTENTION's attrs causal and diagonal.
+
+    ::
+
+        ATTENTION(q, k, v, tril(true))             ATTENTION(q, k, v, causal, diagonal=0)
+        ATTENTION(q, k, v, triu(-inf, 1))          ATTENTION(q, k, v, causal, diagonal=0)
+        ATTENTION(q, k, v, tril & padding)         ATTENTION(q, k, v, padding, causal)
+        ATTENTION(q, k, v, all true)               ATTENTION(q, k, v)
+        ATTENTION(q, k, v, ARANGE(s) <= ARANGE(s)[:, None])      as tril(true)
+
+    bool and float masks count, the latter with 0 where attention is allowed and elsewhere -inf, or
+    a number so low that it stands for it; broadcast leading dimensions have to agree. With such a
+    number a row without any allowed key attends to all, so every row must have one.
+    """
+    masked = [node for node in graph.nodes.values() if _is_masked(node)]
+    # once for all masks: each by itself would look at what the one before it has looked at
+    constants = static_constants(graph) if any(map(graph.is_static, masked)) else {}
+
+    def causal_mask(graph: Graph, node: Node) -> bool:
+        if not _is_masked(node):
+            return False
+        if graph.is_static(node):
+            return _absorb(graph, node, constants)
         return _absorb_for_all_sizes(graph, node)
+
+    return rewrite(graph, causal_mask, at=("ATTENTION",))
+
+
+def _is_masked(node: Node) -> bool:
+    return node.op == "ATTENTION" and len(node.inputs) > 3
+
+
+def _absorb(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> bool:
+    """Absorb a mask that no input decides."""
+    q, k, v, mask = node.inputs
     size = graph.tensors[q].shape[-2], graph.tensors[k].shape[-2]
     for constant, rest in _readings(graph, mask):
-        value = constant_value(graph, constant)
+        value = visible(constants[constant]) if constant in constants else None
         allowed = None if value is None else _allowed(value, size, alone=rest is None)
         if allowed is None:
             continue
@@ -140,19 +169,3 @@ def _diagonal(allowed: np.ndarray) -> int | None:
     else:
         diagonal = -queries
     return diagonal if (allowed == np.tri(queries, keys, diagonal, dtype=np.bool_)).all() else None
-
-
-#: Turn lower-triangular constant masks into ATTENTION's attrs causal and diagonal.
-#:
-#: ::
-#:
-#:     ATTENTION(q, k, v, tril(true))             ATTENTION(q, k, v, causal, diagonal=0)
-#:     ATTENTION(q, k, v, triu(-inf, 1))          ATTENTION(q, k, v, causal, diagonal=0)
-#:     ATTENTION(q, k, v, tril & padding)         ATTENTION(q, k, v, padding, causal)
-#:     ATTENTION(q, k, v, all true)               ATTENTION(q, k, v)
-#:     ATTENTION(q, k, v, ARANGE(s) <= ARANGE(s)[:, None])      as tril(true)
-#:
-#: bool and float masks count, the latter with 0 where attention is allowed and elsewhere -inf, or
-#: a number so low that it stands for it; broadcast leading dimensions have to agree. With such a
-#: number a row without any allowed key attends to all, so every row must have one.
-absorb_causal_mask = RuleSet("absorb_causal_mask", Rule("causal mask", op("ATTENTION"), _absorb))
