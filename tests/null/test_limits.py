@@ -10,6 +10,7 @@ from taper_runtime import InferenceSession, InputError, Limits, PlanFormatError,
 from taper_runtime.format import FORMAT_VERSION, container
 from taper_runtime.format.reader import load, loads
 from taper_runtime.limits import UNLIMITED
+from taper_runtime.sizes import largest, smallest, variable
 
 
 def file_of(inputs, outputs, tensors, nodes=(), header=None, **changes):
@@ -125,6 +126,46 @@ def test_more_than_a_limit_is_refused_and_as_much_is_not(name):
     with pytest.raises(PlanFormatError) as caught:
         loads(blob, limits=Limits()._replace(**{name: most}))
     assert caught.value.field == then
+
+
+def steep():
+    """Return the text of an expression whose proof tries both arguments of six maxima."""
+    a, b = variable("a", 1, 2**20), variable("b", 1, 2**20)
+    sums = [
+        sum(largest(p * a + q, r * b + s) for p, q, r, s in numbers)
+        for numbers in ([(2, 7, 3, 8), (5, 2, 7, 9), (11, 5, 13, 3)],
+                        [(3, 5, 2, 4), (7, 3, 5, 8), (13, 2, 11, 6)])
+    ]  # fmt: skip
+    return str(smallest(*sums))
+
+
+def test_proofs_about_sizes_have_an_end_and_name_the_expression():
+    """A valid expression of 236 characters took 8 s to load once, one of 284 took 36 s."""
+    text, sizes = steep(), {"a": [1, 2**20], "b": [1, 2**20]}
+    tensors = {"x": tensor(["a"], "input", "x"), "w": tensor(["b"], "input", "w"),
+               "y": tensor([text], "output", "y")}  # fmt: skip
+    blob = file_of(["x", "w"], ["y"], tensors, sizes=sizes)
+    with pytest.raises(PlanFormatError, match="expected a node that produces it"):
+        loads(blob)  # the proofs end, and what is wrong is something else
+    with pytest.raises(PlanFormatError, match=r"Limits\.proof_steps says so") as caught:
+        loads(blob, limits=Limits(proof_steps=100))
+    assert caught.value.field == "plan.tensors['y']"
+    assert f"at most 100 steps of proofs about sizes, got more at {text[:100]}" in str(caught.value)
+
+
+def test_all_proofs_of_a_load_take_their_steps_from_one_budget():
+    """A file full of expressions, each of which is harmless, costs no more than one."""
+    n, m = variable("n", 1, 99), variable("m", 1, 90)
+    texts = [str(smallest(n // (i + 2), m // (i + 3))) for i in range(80)]
+    tensors = {f"y{i}": tensor([text], "output", f"y{i}") for i, text in enumerate(texts)}
+    tensors |= {"x": tensor(["n"], "input", "x"), "w": tensor(["m"], "input", "w")}
+    names = [f"y{i}" for i in range(len(texts))]
+    blob = file_of(["x", "w"], names, tensors, sizes={"m": [1, 90], "n": [1, 99]})
+    with pytest.raises(PlanFormatError, match="expected a node that produces it"):
+        loads(blob)
+    with pytest.raises(PlanFormatError, match=r"Limits\.proof_steps says so") as caught:
+        loads(blob, limits=Limits(proof_steps=2000))
+    assert caught.value.field not in ("plan.tensors['y0']", "plan.tensors['y79']")
 
 
 def test_tensors_of_the_header_are_counted():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pt2_files import CONFIG, STEPS, TABLE, edited, members, pack, payload, tensor_meta
-from taper_runtime import pt2
+from taper_runtime import Limits, pt2
 from taper_runtime.errors import InputError, PlanFormatError
 
 
@@ -74,6 +74,45 @@ def test_empty_and_scalar_weights(tmp_path):
     assert weights["spread"].tolist() == [7, 7, 7]
 
 
+def test_the_stride_of_a_dim_of_one_is_not_used(tmp_path):
+    config = edited(sizes=[1, 2, 1], strides=[2**63 - 1, 1, 2**40])
+    table = opened(members(config), tmp_path).weights()["table"]
+    np.testing.assert_array_equal(table, TABLE[:2].reshape(1, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [("members", len(members())), ("header_bytes", None), ("objects", None), ("tensors", 3)],
+)
+def test_more_than_a_limit_is_refused_and_as_much_is_not(name, needed):
+    files = members()
+    text = files["m/data/weights/model_weights_config.json"]
+    if needed is None:
+        needed = len(text) if name == "header_bytes" else text.count(b"{") + text.count(b"[")
+    raw = pack(files)
+    assert len(pt2.Archive(raw, limits=Limits()._replace(**{name: needed})).weights()) == 3
+    with pytest.raises(PlanFormatError, match=rf"Limits\.{name} says so"):
+        pt2.Archive(raw, limits=Limits()._replace(**{name: needed - 1})).weights()
+
+
+def test_bools_of_one_record_are_checked_once(monkeypatch, tmp_path):
+    """Else a file of many bools over one large record has work without end."""
+    flags = {f"f{i}": payload("weight_2", tensor_meta((4,), (1,), dtype=12)) for i in range(50)}
+    files = members({"config": flags}) | {"m/data/weights/weight_2": bytes([0, 1, 1, 0])}
+    looks = []
+
+    class Record(np.ndarray):
+        def max(self, **options):
+            looks.append(1)
+            return super().max(**options)
+
+    archive = opened(files, tmp_path)
+    read = archive._record
+    monkeypatch.setattr(archive, "_record", lambda path: read(path).view(Record))
+    assert len(archive.weights()) == 50
+    assert len(looks) == 1
+
+
 PICKLED = {"m/data/weights/model.pt": b"\x80\x02", "m/models/model.json": b"{}"}
 
 
@@ -90,12 +129,15 @@ PICKLED = {"m/data/weights/model.pt": b"\x80\x02", "m/models/model.json": b"{}"}
         (members(edited(path_name=None)), "expected a record of the archive, got None"),
         (members(edited(sizes=[{"as_int": 4}, {"as_int": 4}])), "within the 48 bytes .* got 64"),
         (members(edited(storage_offset={"as_int": 1})), "within the 48 bytes .* got 52"),
-        (members(edited(strides=[{"as_int": 1}])), r"strides: expected one per dim of 2, got 1"),
+        (members(edited(strides=[{"as_int": 1}])), r"strides: expected 2, one per dim, got 1"),
         (members(edited(strides=[{"as_int": -4}, 1])), r"strides: .* at least 0, got -4"),
         (members(edited(sizes=[{"as_expr": "s0"}, 4])), r"sizes: .* at least 0, got None"),
         (members(edited(sizes=[2**63, 4])), r"sizes: .* got an integer of 64 bits"),
         (members(edited(sizes=[2**62, 2**62], strides=[0, 0])), r"sizes: expected at most 281474"),
-        (members(edited(sizes=[1] * 40, strides=[1] * 40)), r"one per dim of 40"),
+        (members(edited(sizes=[1] * 33, strides=[1] * 33)), r"sizes: expected at most 32 dims, got 33"),
+        (members(edited(sizes=[2**61, 0])), r"sizes: expected at most 281474"),
+        (members(edited(sizes=[0, 2**62, 2**62], strides=[1, 1, 1])), r"sizes: expected at most"),
+        (members(edited(sizes=[2**31] * 10 + [0], strides=[1] * 11)), r"sizes: expected at most"),
         (members(edited(sizes=7)), r"sizes: expected an array, got 7"),
         (members(edited(dtype=29)), r"dtype: expected one of 1 \(uint8\), .* got 29"),
         (members(edited(dtype=True)), r"dtype: expected one of .* got True"),
@@ -217,7 +259,7 @@ def test_too_many_members_are_refused_before_they_are_read(tmp_path):
     raw = poked(poked(WHOLE, END + 10, "<H", 0xFFFF), END + 8, "<H", 0xFFFF)
     locator = struct.pack("<4sLQL", b"PK\6\7", 0, END, 1)
     end64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 10**9, 10**9, 0, 0)
-    with pytest.raises(PlanFormatError, match="expected at most 100000 members, got 1000000000"):
+    with pytest.raises(PlanFormatError, match=r"at most 100000, got 1000000000; Limits\.members"):
         opened(raw[:END] + end64 + locator + raw[END:], tmp_path)
 
 

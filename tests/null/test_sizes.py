@@ -1,17 +1,20 @@
 """Size expressions: canonical, sound in what they decide, strict in what they parse."""
 
+import contextvars
 import math
 import operator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.errors import InputError, OpError, UnsupportedOpError
 from taper_runtime.executor.size_table import SizeTable
 from taper_runtime.format.expression import MAX_TEXT, parse
 from taper_runtime.size_values import assuming_nonempty, ranged, size_at
 from taper_runtime.sizes import Size, UndecidedError, bounds, largest, linear, smallest, variable
+from taper_runtime.steps import Steps, limited
 
 RANGES = {"a": (1, 4), "b": (2, 7), "c": (3, 3 + 2**20)}
 KNOWN = {name: variable(name, *limits) for name, limits in RANGES.items()}
@@ -225,3 +228,41 @@ def test_other_ranges():
     assert str(wider) == str(size)
     assert [size_at(wider, {"n": value}) for value in (0, 1, 7)] == [0, 2, 25]
     assert ranged(n - 1, {"n": 1}) == 0
+
+
+def sum_of_maxima(count):
+    """Return maxima of unlike sums of many variables, added up."""
+    names = [variable(f"v{i}", 1, 2**20) for i in range(8)]
+    return sum(
+        largest((2 * i + 3) * names[i % 8] + i, (5 * i + 2) * names[(3 * i + 1) % 8] + 7)
+        for i in range(count)
+    )
+
+
+def test_a_question_that_never_ends_is_refused_by_its_steps():
+    size = sum_of_maxima(40)
+    with pytest.raises(UnsupportedOpError, match=r"in at most \d+ steps about ") as caught:
+        bounds(size)
+    assert str(size)[:200] in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert bounds(sum_of_maxima(4))[0] > 0  # the next question has steps of its own
+
+
+def test_questions_count_the_same_steps_every_time():
+    def spent():
+        steps = Steps(10**6, ValueError)
+        with limited(steps):
+            bounds(sum_of_maxima(6))
+        return steps.left
+
+    assert 0 < spent() == spent() < 10**6
+
+
+def test_steps_are_of_one_context():
+    def ask():
+        return bounds(sum_of_maxima(6))
+
+    with limited(Steps(0, ValueError)), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(ask).result() == contextvars.Context().run(ask)
+        with pytest.raises(ValueError, match="v0"):
+            ask()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.errors import InputError
-from taper_runtime.values import OrtValue, arrays_of, check_device, element_dtype
+from taper_runtime.plan.checks import describe
+from taper_runtime.values import (
+    OrtValue,
+    arrays_of,
+    check_device,
+    checked_shape,
+    element_dtype,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
 
     from taper_runtime.options import RunOptions
     from taper_runtime.session import InferenceSession
+
+_LAST_ADDRESS = 2 * sys.maxsize + 1
 
 
 class IOBinding:
@@ -74,8 +84,8 @@ class IOBinding:
         Raises
         ------
         InputError
-            If the session has no such input, there is no such type, the device is not "cpu", or the
-            address is 0.
+            If the session has no such input, there is no such type or shape, the device is not
+            "cpu", or nothing can lie at the address.
         """
         check_device(device_type)
         self.bind_cpu_input(name, _array_at(name, element_type, shape, buffer_ptr))
@@ -96,8 +106,8 @@ class IOBinding:
         Raises
         ------
         InputError
-            If the session has no such output, there is no such type, the device is not "cpu", or an
-            address is given without a type and shape.
+            If the session has no such output, there is no such type or shape, the device is not
+            "cpu", nothing can lie at the address, or it is given without a type and shape.
         """
         check_device(device_type)
         _check_name("output", name, self._output_names)
@@ -158,8 +168,8 @@ class IOBinding:
         self._written = set(out)
 
 
-def _check_name(what: str, name: str, names: set[str]) -> None:
-    if name not in names:
+def _check_name(what: str, name: object, names: set[str]) -> None:
+    if not isinstance(name, str) or name not in names:
         raise InputError(f"unknown {what} {name!r}; expected one of {sorted(names)}")
 
 
@@ -175,9 +185,11 @@ class _Memory:
 def _array_at(
     name: str, element_type: npt.DTypeLike | int, shape: Sequence[int], address: int
 ) -> np.ndarray:
-    dtype, sizes = element_dtype(element_type), tuple(shape)
-    if math.prod(sizes) == 0:
+    dtype = element_dtype(element_type)
+    sizes = checked_shape(shape, dtype)
+    nbytes = math.prod(sizes) * dtype.itemsize
+    if nbytes == 0:
         return np.empty(sizes, dtype)
-    if address == 0:
-        raise InputError(f"{name!r}: expected an address, got 0")
+    if type(address) is not int or not 0 < address <= _LAST_ADDRESS - nbytes:
+        raise InputError(f"{name!r}: expected an address, got {describe(address)}")
     return np.asarray(_Memory(address, dtype, sizes))

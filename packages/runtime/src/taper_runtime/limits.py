@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.plan.checks import MAX_BLOCK_DEPTH
 from taper_runtime.records import NamedTuple
+from taper_runtime.steps import Steps, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class Limits(NamedTuple):
-    """The most that a plan file may have: for what an honest one needs, with room to spare.
+    """The most that a file may have: for what an honest one needs, with room to spare.
+
+    Of a plan; PT2 archives have some of these limits, and two of their own.
 
     The format's own limits (docs/format.md), which nobody can raise, are beyond these.
 
@@ -31,11 +34,19 @@ class Limits(NamedTuple):
         Plans in one file.
     expression_chars : int
         Of all different size expressions; 100 000 take about a second.
+    proof_steps : int
+        Of the proofs about size expressions, of one plan. 200 000 take about a second; an honest
+        file takes less than a hundredth.
     comparisons : int
         Pairs of tensors of one root that have to be compared where sizes vary; 50 000 take
         about two seconds.
     copied_bytes : int
         Of the file, where it is copied: ``load_mode="copy"``.
+    members : int
+        Files in a PT2 archive.
+    objects : int
+        Objects and arrays in the JSON by which a PT2 archive describes weights; a million take
+        about two seconds.
     """
 
     header_bytes: int = 1 << 24
@@ -44,8 +55,11 @@ class Limits(NamedTuple):
     entries: int = 256
     models: int = 256
     expression_chars: int = 100_000
+    proof_steps: int = 200_000
     comparisons: int = 50_000
     copied_bytes: int = 1 << 36
+    members: int = 100_000
+    objects: int = 1_000_000
 
 
 #: What nobody has to keep to who made the plan.
@@ -84,6 +98,17 @@ def refuse_beyond(
     """
     if got > most:
         raise error(field, f"expected at most {most}, got {got}; Limits.{what} says so")
+
+
+def proofs(limits: Limits) -> Steps:
+    """Return the steps that the proofs of a load may take."""
+
+    def refuse(question: object) -> PlanFormatError:
+        expected = f"expected at most {limits.proof_steps} steps of proofs about sizes"
+        got = f"got more at {shortened(question)}; Limits.proof_steps says so"
+        return PlanFormatError("plan", f"{expected}, {got}")
+
+    return Steps(limits.proof_steps, refuse)
 
 
 class Budget:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import OpError
+from taper_runtime.steps import spend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,6 +109,7 @@ def lower_bound(terms: FrozenTerms) -> int:
                 for key, value in ((rests, amount * atom.low), ((*rests, number), amount)):
                     grown[key] = grown.get(key, 0) + value
             parts = grown
+            spend(len(parts))
             if len(parts) > MAX_TERMS:
                 raise OpError(f"a product of more than {MAX_TERMS} terms")
         for rests, amount in parts.items():

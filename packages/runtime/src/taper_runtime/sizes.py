@@ -30,6 +30,7 @@ from taper_runtime.polynomials import (
     lower_bound,
     multiply,
 )
+from taper_runtime.steps import CURRENT, ask, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -46,6 +47,9 @@ UNBOUNDED = 2**31 - 1
 
 #: Values that a size expression may have when it is evaluated: signed 64-bit integers.
 LOW, HIGH = -(2**63), 2**63 - 1
+
+#: Characters of an expression's text that take as long to write as a step of a proof.
+_CHARS = 40
 
 #: Quotients in one expression that its bounds look into.
 _MAX_QUOTIENTS = 4
@@ -97,13 +101,14 @@ class Size(_Int):
         What operations on it gave, by operation and operand.
     """
 
-    __slots__ = ("_bounds", "_hash", "_text", "results", "terms")
+    __slots__ = ("_hash", "_low", "_text", "results", "terms")
 
     def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
         self.terms = tuple(terms)
         self._text = format_terms(self.terms)
+        spend(1 + len(self._text) // _CHARS, self._text)
         self._hash = hash(self._text)
-        self._bounds: tuple[int, int] | None = None
+        self._low: int | None = None
         self.results: dict[Any, int] = {}
 
     def __repr__(self) -> str:
@@ -139,7 +144,9 @@ class Size(_Int):
 
     @_once
     def __mul__(self, other: int) -> Any:
-        return _make(multiply(_terms(self), _terms(other)))
+        terms = _terms(other)
+        spend(len(self.terms) * len(terms), self)
+        return _make(multiply(self.terms, terms))
 
     __rmul__ = __mul__
 
@@ -243,9 +250,26 @@ def bounds(size: int) -> tuple[int, int]:
     """Return numbers that ``size`` is between, both included, from the ranges of its variables."""
     if not isinstance(size, Size):
         return size, size
-    if size._bounds is None:
-        size._bounds = _least(size), -_least(-size)
-    return size._bounds
+    return _low(size), -_low(-size)
+
+
+def _low(size: Any) -> int:
+    """Return a number that ``size`` is never less than."""
+    if not isinstance(size, Size):
+        return int(size)
+    if size._low is None:
+        size._low = ask(_found, size)
+    return size._low
+
+
+def _found(size: Any) -> int:
+    """Return :func:`_least` of a size; a question computes that of equal ones once."""
+    steps = CURRENT.get()
+    assert steps is not None  # as a question goes on
+    low = steps.lows.get(size._text)
+    if low is None:
+        low = steps.lows[size._text] = _least(size)
+    return low
 
 
 def variables(size: int) -> Iterator[Atom]:
@@ -398,12 +422,11 @@ def _inner_division(size: int) -> Atom | None:
 
 
 def _extreme(function: str, a: int, b: int) -> int:
-    for smaller, larger in ((a, b), (b, a)):  # the ranges may tell one way round and not the other
-        try:
-            if smaller <= larger:
-                return smaller if function == "min" else larger
-        except UndecidedError:
-            pass
+    difference = b - a
+    if _low(difference) >= 0:
+        return a if function == "min" else b
+    if _low(-difference) >= 0:
+        return b if function == "min" else a
     first, second = sorted((a, b), key=str)
     choose = min if function == "min" else max
     (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
@@ -415,12 +438,12 @@ def _extreme(function: str, a: int, b: int) -> int:
 def _is_at_least(a: Any, b: Any) -> Any:
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
-    low, high = bounds(a - b)
-    if low >= 0:
+    difference = a - b
+    if _low(difference) >= 0:
         return True
-    if high < 0:
+    if _low(-difference) > 0:
         return False
-    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes", a - b)
+    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes", difference)
 
 
 def _least(size: Any) -> int:
@@ -433,7 +456,7 @@ def _least(size: Any) -> int:
     """
     low = lower_bound(_terms(size))
     if instead := _without_extreme(size):
-        low = max(low, *(bounds(each)[0] for each in instead))
+        low = max(low, *map(_low, instead))
     for _ in range(_MAX_QUOTIENTS):
         limited = next(
             (a for atoms, n in _terms(size) if n < 0 for a in atoms if a.args and not a.function),
@@ -468,12 +491,15 @@ def _without_extreme(size: Any) -> list[int]:
 
     The first of those is replaced, where it stands once and by itself.
     """
-    counts = [atom for atoms, _ in _terms(size) for atom in atoms if atom.function]
+    counts: dict[Atom, int] = {}
+    for atoms, _ in _terms(size):
+        for atom in atoms:
+            counts[atom] = counts.get(atom, 0) + 1
     for atoms, factor in _terms(size):
-        if len(atoms) != 1 or counts.count(atoms[0]) != 1:
+        if len(atoms) != 1:
             continue
         (atom,) = atoms
-        if atom.function == ("max" if factor > 0 else "min"):
+        if atom.function == ("max" if factor > 0 else "min") and counts[atom] == 1:
             rest = size - factor * of_atom(atom)
             return [rest + factor * arg for arg in atom.args]
     return []

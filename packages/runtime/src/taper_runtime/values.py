@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError
+from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,10 +73,13 @@ class OrtValue:
         Raises
         ------
         InputError
-            If there is no such type, or the device is not "cpu".
+            If there is no such type, or no such shape, or the device is not "cpu".
+        MemoryError
+            If there is no room for it.
         """
         check_device(device_type)
-        return OrtValue(np.empty(tuple(shape), element_dtype(element_type)))
+        dtype = element_dtype(element_type)
+        return OrtValue(np.empty(checked_shape(shape, dtype), dtype))
 
     def numpy(self) -> np.ndarray:
         """Return the array whose memory this is: no copy."""
@@ -94,7 +100,7 @@ class OrtValue:
         Raises
         ------
         InputError
-            If it has another dtype or shape.
+            If it has another dtype or shape, or the memory cannot be written.
         """
         array = data.numpy() if isinstance(data, OrtValue) else OrtValue(data).numpy()
         if (array.dtype, array.shape) != (self._array.dtype, self._array.shape):
@@ -102,6 +108,8 @@ class OrtValue:
                 f"update_inplace: expected {self._array.dtype} of shape {self._array.shape}, got "
                 f"{array.dtype} of shape {array.shape}"
             )
+        if not self._array.flags.writeable:
+            raise InputError("update_inplace: expected memory that can be written")
         self._array[...] = array
 
     def shape(self) -> list[int]:
@@ -171,7 +179,28 @@ def _checked(array: object) -> np.ndarray:
     raise InputError(f"expected a numpy array of {', '.join(_ELEMENT_TYPES)}; got {got}")
 
 
-def check_device(device_type: str) -> None:
+def checked_shape(shape: object, dtype: np.dtype) -> tuple[int, ...]:
+    """Return the shape of an array of ``dtype`` that numpy can make.
+
+    Raises
+    ------
+    InputError
+        If it is none: no sequence of integers of at least 0, or of too many elements.
+    """
+    try:
+        sizes = tuple(map(index, shape))  # type: ignore[call-overload]
+    except TypeError:
+        sizes = (-1,)
+    if len(sizes) > MAX_RANK or min(sizes, default=0) < 0:
+        raise InputError(
+            f"shape: expected at most {MAX_RANK} integers of at least 0, got {describe(shape)}"
+        )
+    if dtype.itemsize * prod(size or 1 for size in sizes) > MAX_TENSOR_BYTES:
+        raise InputError(f"shape: expected at most {MAX_TENSOR_BYTES} bytes, got {sizes}")
+    return sizes
+
+
+def check_device(device_type: object) -> None:
     """Refuse devices other than the CPU."""
     if device_type != "cpu":
         raise InputError(f"device_type: expected 'cpu', got {device_type!r}")
@@ -187,8 +216,8 @@ def element_dtype(element_type: npt.DTypeLike | int) -> np.dtype:
     """
     try:
         known = _DTYPES[element_type] if isinstance(element_type, int) else element_type
-        dtype = np.dtype(known)
-    except (KeyError, TypeError):
+        dtype = None if known is None else np.dtype(known)  # numpy takes None for float64
+    except (KeyError, TypeError, ValueError, SyntaxError):  # numpy parses texts as Python does
         dtype = None
     if dtype is None or dtype.name not in _ELEMENT_TYPES:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from taper_runtime.executor.hosts import Compute
     from taper_runtime.plan.plan import Block, Plan, PlanNode
     from taper_runtime.providers import Dispatch
+
+#: What ends the run that goes on in this context: for the blocks that its nodes run.
+_STOP: ContextVar[Stop | None] = ContextVar("stop", default=None)
 
 
 def block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFunction:
@@ -126,10 +130,16 @@ class InterpretedExecutor(Executor):
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
-        with Lease(self._pool, self, stop):
-            if not self._plan.sizes:
-                return self._run(inputs, out, stop)
-            return self._for_sizes(inputs, sizes)._run(inputs, out, stop)
+        if stop is None:
+            stop = _STOP.get()
+        token = _STOP.set(stop)
+        try:
+            with Lease(self._pool, self, stop):
+                if not self._plan.sizes:
+                    return self._run(inputs, out, stop)
+                return self._for_sizes(inputs, sizes)._run(inputs, out, stop)
+        finally:
+            _STOP.reset(token)
 
     def _run(
         self,
@@ -148,6 +158,8 @@ class InterpretedExecutor(Executor):
             name: memory[name].copy() for name in plan.states if plan.is_in_place(name)
         }  # in a run that fails, the states stay
         try:
+            if stop is not None:
+                stop.check()  # for a block without nodes, which may run for ever
             for _ in self._execute(memory):
                 if stop is not None:
                     stop.check()

@@ -16,7 +16,7 @@ from taper_runtime.format.models import choose_model, member, model_names
 from taper_runtime.format.plain import from_json
 from taper_runtime.format.recipes import PROVENANCE, StoredRecipes
 from taper_runtime.formats import PLAIN
-from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits
+from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits, proofs
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import NO_ATTRS
 from taper_runtime.option_values import LOAD_MODES
@@ -44,6 +44,7 @@ from taper_runtime.plan.plan import (
 )
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
+from taper_runtime.steps import ask, limited
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -182,7 +183,8 @@ def _read(
     try:
         if document is not whole:
             check_counts(document, limits)
-        plan = _read_plan(buffer, document, stored, limits)
+        with limited(proofs(limits)):
+            plan = _read_plan(buffer, document, stored, limits)
     except PlanFormatError as error:
         raise error.within(field) from error
     return plan if recipes is None else plan._replace(provenance=StoredRecipes(recipes))
@@ -379,7 +381,7 @@ class _Expressions(dict[str, int]):
         from taper_runtime.format.expression import parse  # which most plans do not need
 
         self.chars.spend(len(text))
-        size = self[text] = parse(text, self._known)
+        size = self[text] = ask(lambda text: parse(text, self._known), text)
         return size
 
 

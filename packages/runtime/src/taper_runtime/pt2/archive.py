@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format.container import parse_json
 from taper_runtime.format.mapping import aligned_array, mapped, named
+from taper_runtime.limits import Limits, check_limits, refuse_beyond
 from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, fail, is_size
 from taper_runtime.pt2.zipped import parse_members, read_member
 
@@ -34,25 +36,36 @@ _DTYPES = {
     12: "bool",
     13: "bfloat16",
 }
+_LIMITS = Limits()
 _STRIDED = 7  # the layout of dense tensors
 _HINT = "taper_frontend.export reads the archive, with torch"
 
 
-def open_archive(path: FilePath) -> Archive:
+def open_archive(path: FilePath, limits: Limits = _LIMITS) -> Archive:
     """Open a PT2 archive, as ``torch.export.save`` and ``package_pt2`` write them.
 
     The file is mapped, not read, and must not be changed in place while the archive or one of its
     arrays lives. Nothing is unpacked or unpickled.
 
+    Parameters
+    ----------
+    path : path
+    limits : Limits
+        How much of the archive is read before it is refused: its ``members``, and of the JSON that
+        describes weights ``header_bytes``, ``objects`` and ``tensors``.
+
     Raises
     ------
+    InputError
+        If a limit is no number.
     PlanFormatError
-        If it is no such archive, or a damaged one.
+        If it is no such archive, a damaged one, or beyond the limits.
     OSError
         If it cannot be opened, or is no regular file.
     """
+    check_limits(limits)
     with mapped(path) as buffer:
-        return Archive(buffer, path)
+        return Archive(buffer, path, limits)
 
 
 class Archive:
@@ -64,18 +77,24 @@ class Archive:
         The whole file.
     path : path, optional
         What errors call it.
+    limits : Limits
+        As :func:`taper_runtime.pt2.open` takes them.
 
     Raises
     ------
     PlanFormatError
-        If it is no PT2 archive of little-endian numbers, or a damaged one.
+        If it is no PT2 archive of little-endian numbers, a damaged one, or beyond the limits.
     """
 
-    def __init__(self, buffer: bytes | mmap, path: FilePath = "") -> None:
+    def __init__(
+        self, buffer: bytes | mmap, path: FilePath = "", limits: Limits = _LIMITS
+    ) -> None:
         self._path = path
         self._buffer = buffer
-        self._members = _without_root(parse_members(buffer))
+        self._limits = limits
+        self._members = _without_root(parse_members(buffer, limits))
         self._records: dict[str, np.ndarray] = {}  # what several weights may share
+        self._of_bools: set[str] = set()  # those that have been found to hold only 0 and 1
         if "serialized_exported_program.json" in self._members:
             raise PlanFormatError(
                 "archive", f"of a torch before 2.8, whose weights are pickled; {_HINT}"
@@ -197,14 +216,21 @@ class Archive:
             if pickled in self._members:
                 raise PlanFormatError(f"archive[{pickled!r}]", f"pickled; {_HINT}")
             return {}
+        member, limits = self._members[path], self._limits
+        refuse_beyond(path, "header_bytes", member.stop - member.start, limits.header_bytes)
+        content = bytes(self._read(path))
+        # as many as there can be at most: in a string there may be more
+        objects = content.count(b"{") + content.count(b"[")
+        refuse_beyond(path, "objects", objects, limits.objects)
         try:
-            text = bytes(self._read(path)).decode()
+            text = content.decode()
         except UnicodeDecodeError as error:
             raise PlanFormatError(path, f"expected UTF-8: {error.reason}") from None
         config = parse_json(text, path)
         items = config.get("config") if type(config) is dict else None
         if type(items) is not dict:
             fail(path, "expected an object with the key 'config'", config)
+        refuse_beyond(path, "tensors", len(items), limits.tensors)
         return items
 
     def _tensors(self, kind: str, model: str | None) -> dict[str, np.ndarray]:
@@ -223,21 +249,29 @@ class Archive:
         storage = np.dtype(dtype) if dtype in COMPLEX.values() else DTYPES[dtype].storage
         shape, strides = (_sizes(meta, key, field) for key in ("sizes", "strides"))
         offset = _size(meta.get("storage_offset"), f"{field}.storage_offset")
-        if len(strides) != len(shape) or len(shape) > MAX_RANK:
-            fail(f"{field}.strides", f"expected one per dim of {len(shape)}", len(strides))
+        if len(shape) > MAX_RANK:
+            fail(f"{field}.sizes", f"expected at most {MAX_RANK} dims", len(shape))
+        if prod(n or 1 for n in shape) * storage.itemsize > MAX_TENSOR_BYTES:
+            fail(f"{field}.sizes", f"expected at most {MAX_TENSOR_BYTES} bytes", meta["sizes"])
+        if len(strides) != len(shape):
+            fail(f"{field}.strides", f"expected {len(shape)}, one per dim", len(strides))
         reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
         last = offset + reach if 0 not in shape else 0
         record = self._record(path)
         stop = (last + (0 not in shape)) * storage.itemsize
         if stop > record.nbytes:
             fail(field, f"expected a tensor within the {record.nbytes} bytes of {path}", stop)
-        if np.prod([float(n) for n in shape]) * storage.itemsize > MAX_TENSOR_BYTES:
-            fail(f"{field}.sizes", f"expected at most {MAX_TENSOR_BYTES} bytes", meta["sizes"])
         if 0 in shape:
             return _frozen(np.zeros(shape, storage))
-        if dtype == "bool" and (record > 1).any():
-            fail(field, "expected bytes of 0 and 1 in a bool", path)
-        steps = [stride * storage.itemsize for stride in strides]
+        if dtype == "bool" and path not in self._of_bools:
+            if record.max(initial=0) > 1:
+                fail(field, "expected bytes of 0 and 1 in a bool", path)
+            self._of_bools.add(path)
+        # what the stride of a dim of 1 says is not used, and may be more than numpy takes
+        steps = [
+            stride * storage.itemsize if n > 1 else 0
+            for n, stride in zip(shape, strides, strict=True)
+        ]
         return _frozen(np.ndarray(shape, storage, record, offset * storage.itemsize, steps))
 
     def _record(self, path: str) -> np.ndarray:

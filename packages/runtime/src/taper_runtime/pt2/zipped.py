@@ -13,6 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from taper_runtime.errors import PlanFormatError
+from taper_runtime.limits import refuse_beyond
 from taper_runtime.plan.checks import fail
 from taper_runtime.records import NamedTuple
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from mmap import mmap
 
-#: A model of thousands of layers has fewer.
-MAX_MEMBERS = 100_000
+    from taper_runtime.limits import Limits
 
 _END = Struct("<4s4H2LH")  # end of central directory record, 4.3.16
 _END64 = Struct("<4sQ2H2L4Q")  # zip64 end of central directory record, 4.3.14
@@ -55,18 +55,18 @@ class _Listed(NamedTuple):
     crc: int
 
 
-def parse_members(buffer: bytes | mmap) -> dict[str, Member]:
+def parse_members(buffer: bytes | mmap, limits: Limits) -> dict[str, Member]:
     """Return the members of a zip file by name, without reading them.
 
     Raises
     ------
     PlanFormatError
-        If the directory is damaged, or a member is compressed, encrypted, outside of the file, over
+        If there are more than ``limits`` allow, the directory is damaged, or a member is compressed, encrypted, outside of the file, over
         another one, or called so that unpacking it would write elsewhere.
     """
     members: dict[str, Member] = {}
     filled = 0
-    begin, listed = _directory(buffer)
+    begin, listed = _directory(buffer, limits)
     for item in sorted(listed, key=lambda item: item.header):
         name = _name(item.name)
         field = f"archive[{name!r}]"
@@ -96,11 +96,10 @@ def read_member(buffer: bytes | mmap, member: Member) -> memoryview:
     return content
 
 
-def _directory(buffer: bytes | mmap) -> tuple[int, list[_Listed]]:
+def _directory(buffer: bytes | mmap, limits: Limits) -> tuple[int, list[_Listed]]:
     """Return where the directory begins, and what it lists."""
     count, size, begin, end = _find_directory(buffer)
-    if count > MAX_MEMBERS:
-        fail(_DIRECTORY, f"expected at most {MAX_MEMBERS} members", count)
+    refuse_beyond(_DIRECTORY, "members", count, limits.members)
     if begin + size > end:
         fail(_DIRECTORY, f"expected it to end before byte {end}", begin + size)
     listed = list(_listed(buffer[begin : begin + size]))
