@@ -76,11 +76,17 @@ class NodeInputError(InputError):
 
 
 class StoppedError(TaperError):
-    """A run was ended before its time: :attr:`RunOptions.terminate` was set."""
+    """A run or a load was ended before its time: by :attr:`RunOptions.terminate`, or the flag of
+    :meth:`SessionOptions.set_load_cancellation_flag`.
+    """
 
 
 class RunTimeoutError(StoppedError, TimeoutError):
     """A run did not end within :attr:`RunOptions.timeout_s`, or did not begin."""
+
+
+class LoadTimeoutError(StoppedError, TimeoutError):
+    """A session did not open within :attr:`SessionOptions.load_timeout_s`."""
 
 
 class OptionError(TaperError, AttributeError):

@@ -13,6 +13,7 @@ from taper_runtime import option_values as values
 from taper_runtime.errors import InputError, OptionError
 from taper_runtime.executor._runs import Stop, StopFlag
 from taper_runtime.limits import Limits
+from taper_runtime.loading import load_check
 from taper_runtime.option_values import (
     CPU_DEVICE,
     EXECUTORS,
@@ -24,7 +25,7 @@ from taper_runtime.option_values import (
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from taper_runtime.delegates import Delegate
 
@@ -137,6 +138,9 @@ class SessionOptions(_Options):
         What of a file is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
         Whether tensors share memory, and how those are laid out whose sizes a run finds out.
+    load_timeout_s : float or None
+        Seconds that the opening of a session may take; then it ends with a LoadTimeoutError within
+        100 ms. Code of delegates and kernels of the user's is not interrupted.
     delegates : mapping of str to type of Delegate or None
         By backend, what may compute the regions that a plan gives to delegates. With None they are
         run as the graphs that they are. A plan with a backend that is not here is refused.
@@ -200,6 +204,7 @@ class SessionOptions(_Options):
     load_mode: str
     limits: Limits
     memory_planning: values.MemoryPlanning
+    load_timeout_s: float | None
     delegates: Mapping[str, type[Delegate] | None]
     allow_native_code: bool
     runtime_const_folding: bool
@@ -222,6 +227,7 @@ class SessionOptions(_Options):
     use_deterministic_compute: bool
     use_per_session_threads: bool
     log_verbosity_level: int
+    _end: StopFlag
 
     _fields = {  # noqa: RUF012 - a mapping that nobody changes
         "intra_op_num_threads": (0, values.threads),
@@ -232,6 +238,7 @@ class SessionOptions(_Options):
         "load_mode": (LOAD_MODES[0], values.one_of(LOAD_MODES)),
         "limits": (Limits(), values.limits),
         "memory_planning": (MemoryPlanning(), values.planning),
+        "load_timeout_s": (None, values.timeout),
         "delegates": (MappingProxyType({}), values.delegates),
         "allow_native_code": (False, values.flag),
         "runtime_const_folding": (False, values.flag),
@@ -270,8 +277,33 @@ class SessionOptions(_Options):
         "add_provider_for_devices": _NO_PROVIDERS,
         "set_provider_selection_policy": _NO_PROVIDERS,
         "set_provider_selection_policy_delegate": _NO_PROVIDERS,
-        "set_load_cancellation_flag": "a load cannot be cancelled",
     }
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "_end", StopFlag())
+
+    def copy(self) -> Self:
+        """Return options that later changes of these do not reach, the flag of loads included."""
+        made = super().copy()
+        object.__setattr__(made, "_end", StopFlag(self._end.is_set))
+        return made
+
+    def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
+        """End the loads of sessions with these options, and let none begin, or let them again.
+
+        Any thread may call it while another one opens a session, which then raises a StoppedError.
+
+        Raises
+        ------
+        InputError
+            If it is neither True nor False.
+        """
+        self._end.is_set = values.flag("is_cancelled", is_cancelled)
+
+    def load_check(self) -> Callable[[], None]:
+        """Return what raises when a load with these options that begins now is to end."""
+        return load_check(self._end, self.load_timeout_s)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keep an entry of ONNX Runtime's configuration. None has an effect here.

@@ -15,6 +15,7 @@ from taper_runtime.executor._runs import FramePool, RunLog, in_order
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.format.reader import load, loads
+from taper_runtime.loading import ended_by
 from taper_runtime.option_values import CPU_DEVICE, ExecutionMode
 from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.features import has_delegates
@@ -91,6 +92,9 @@ class InferenceSession:
     InputError
         On an argument of another type, an unknown provider or model, a device or an ISA level that
         is not there, or if the plan has a delegate that the options do not allow.
+    StoppedError
+        If the options' load cancellation flag is set; a LoadTimeoutError if the session does not
+        open within ``load_timeout_s``.
     OSError
         If the file cannot be opened, or is no regular file.
     MemoryError
@@ -109,8 +113,11 @@ class InferenceSession:
         if not isinstance(sess_options, (SessionOptions, type(None))):
             raise InputError(f"sess_options: expected SessionOptions, got {sess_options!r}")
         chosen = choose_providers(providers, provider_options)
-        options = sess_options.copy() if sess_options else SessionOptions()
-        self._open(path_or_bytes, options, chosen, model)
+        if sess_options is None:
+            self._open(path_or_bytes, SessionOptions(), chosen, model)
+            return
+        with ended_by(sess_options.load_check()):
+            self._open(path_or_bytes, sess_options.copy(), chosen, model)
 
     def _open(
         self,
@@ -229,7 +236,9 @@ class InferenceSession:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the session anew."""
-        self._open(state["path"], state["options"], state["providers"], state["model"])
+        options = state["options"]
+        with ended_by(options.load_check()):
+            self._open(state["path"], options, state["providers"], state["model"])
         if state["state"] is not None:
             self._states().restore(state["state"])
         if state["weights"]:

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 from taper_runtime.errors import UnsupportedOpError
+from taper_runtime.loading import current_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,11 +45,12 @@ class Steps:
         Makes the error of a question whose steps are spent.
     """
 
-    __slots__ = ("_refuse", "left", "lows", "question")
+    __slots__ = ("_check", "_refuse", "left", "lows", "question")
 
     def __init__(self, most: int, refuse: Callable[[object], Exception]) -> None:
         self.left = most
         self._refuse = refuse
+        self._check = current_check()
         self.question: object = None
         self.lows: dict[str, int] = {}
 
@@ -59,10 +61,14 @@ class Steps:
         ------
         Exception
             What ``refuse`` makes, if there are not so many left.
+        StoppedError
+            If the load is to end.
         """
         self.left -= count
         if self.left < 0:
             raise self._refuse(about if self.question is None else self.question)
+        if self._check is not None:
+            self._check()
 
 
 #: Of the load or the question that goes on in this context; None where there is neither.

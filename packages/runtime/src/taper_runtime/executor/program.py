@@ -17,6 +17,7 @@ from taper_runtime.executor.executor import (
 from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.sites import executed_nodes, sites
+from taper_runtime.loading import look
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
@@ -230,6 +231,7 @@ class _Builder:
         self.bodies.append(_program.Body(first, len(nodes), roots.values()))
         scope = _Scope(plan, places, {name: spec.type for name, spec in plan.tensors.items()})
         for i, node in enumerate(nodes):
+            look()
             self.steps[first + i] = self.step(scope, node, first + i)
         return body, scope
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.limits import UNLIMITED, Limits, refuse_beyond
+from taper_runtime.loading import current_check, look
 from taper_runtime.plan.checks import (
     ALIGNMENT,
     METADATA_NAME,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 100_000_000
 
 _LENGTH_BYTES = 8
+#: Characters of JSON that are parsed without a look at whether the load is to end.
+_PIECE = 1 << 16
 _DTYPES_BY_CODE = {dtype.code: name for name, dtype in DTYPES.items()}
 
 
@@ -61,16 +64,36 @@ def parse_json(text: str, field: str) -> Any:
     """
     value = _parse_json(text, field)
     if "\\u" in text:  # the only source of surrogates, which cannot be encoded
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise PlanFormatError(field, "a string has a lone surrogate") from None
+        _check_strings(value, field)
     return value
+
+
+def _check_strings(value: Any, field: str) -> None:
+    """Check that no string, keys among them, has a lone surrogate."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if type(item) is str and not item.isascii():
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                raise PlanFormatError(field, "a string has a lone surrogate") from None
+        elif type(item) is list:
+            look()
+            left += item
+        elif type(item) is dict:
+            look()
+            left += item
+            left += item.values()
 
 
 def _parse_json(text: str, field: str) -> Any:
     """Do that; strings may have lone surrogates."""
     try:
+        if len(text) > _PIECE and current_check() is not None:
+            from taper_runtime.format.pieces import Pieces  # for loads that something may end
+
+            return Pieces(_DECODER, text).parse()
         return _DECODER.decode(text)
     except RecursionError:
         raise PlanFormatError(field, "nested too deeply") from None
@@ -166,6 +189,7 @@ def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Ent
     entries = {}
     spans = []
     for name, info in header.items():
+        look()
         field = f"header[{name!r}]"
         check_text(name, field)
         if type(info) is not dict or info.keys() != {"dtype", "shape", "data_offsets"}:

@@ -13,6 +13,7 @@ import numpy as np
 
 from taper_runtime.errors import PlanFormatError
 from taper_runtime.limits import refuse_beyond
+from taper_runtime.loading import PIECE_BYTES, look
 from taper_runtime.plan.checks import ALIGNMENT, fail
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def _copy(descriptor: int, nbytes: int) -> mmap:
     ):
         done = 0
         while done < nbytes:
-            with view[done:] as rest:
+            look()
+            with view[done : done + PIECE_BYTES] as rest:
                 count = file.readinto(rest)
             if not count:
                 fail("data", f"expected {nbytes} bytes (was the file truncated?)", done)

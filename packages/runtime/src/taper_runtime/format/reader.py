@@ -17,6 +17,7 @@ from taper_runtime.format.plain import from_json
 from taper_runtime.format.recipes import PROVENANCE, StoredRecipes
 from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits, check_counts, check_limits, proofs
+from taper_runtime.loading import apart_if_large, look
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import NO_ATTRS
 from taper_runtime.option_values import LOAD_MODES
@@ -198,6 +199,7 @@ def _read_plan(
     constants, samples, originals = {}, {}, {}
     base = address(buffer)
     for name, entry in stored.items():
+        look()
         array = map_array(buffer, entry, base)
         if name.startswith(SAMPLE_PREFIX):
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
@@ -222,7 +224,7 @@ def map_array(buffer: bytes | mmap, entry: StoredArray, base: int) -> np.ndarray
     array = np.ndarray(entry.shape, storage, buffer, entry.start)
     array.flags.writeable = False  # as what is mapped is
     boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
-    return aligned_copy(array) if (base + entry.start) % boundary else array
+    return apart_if_large(aligned_copy, array) if (base + entry.start) % boundary else array
 
 
 def _check_version(document: Any) -> None:
@@ -407,12 +409,14 @@ def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block
     tensors: dict[str, TensorSpec] = {}
     placements: dict[str, Placement] = {}
     for name, tensor in _object(item, "tensors").items():
+        look()
         try:
             tensors[name], placements[name] = _tensor(name, tensor, expressions)
         except PlanFormatError as error:
             raise error.within(f"plan.tensors[{name!r}]") from error
     nodes: list[PlanNode] = []
     for node in _tuple(item, "nodes"):
+        look()
         try:
             nodes.append(_node(node, expressions, depth))
         except PlanFormatError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.loading import look
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.checks import (
@@ -78,6 +79,7 @@ def check_memory(
     for root in {*writable, *plan.states}:
         add(root)
     for step, node in enumerate(plan.nodes):
+        look()
         if plan.is_executed(node):
             _check_inputs(plan, stored, node, step)
             for index, output in enumerate(node.outputs):
@@ -114,6 +116,7 @@ def _check_placements(
     sizes = {name: storage.nbytes for name, storage in stored.items()}
     extents = {}
     for name, storage in stored.items():
+        look()
         root, offset, strides = plan.placements[name]
         if type(root) is not str or root not in sizes:
             fail(f"{tensor_field(name)}.root", "expected a tensor's name", root)

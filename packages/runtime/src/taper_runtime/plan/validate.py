@@ -13,6 +13,7 @@ from taper_runtime.dtypes import COMPLEX
 from taper_runtime.errors import OpError, PlanFormatError
 from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits
+from taper_runtime.loading import look
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.arrays import check_constants, check_samples
@@ -99,6 +100,7 @@ def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> N
     """Do it; OpError where what follows from sizes is no expression within their limits."""
     _check_sizes(plan)
     for name, spec in plan.tensors.items():
+        look()
         _check_spec(name, spec)
     _check_signature(plan.inputs, plan.tensors, "input")
     _check_signature(plan.outputs, plan.tensors, "output", plan.states.values())
@@ -335,6 +337,7 @@ def _check_nodes(
     defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
     defined |= plan.states.keys()
     for step, node in enumerate(plan.nodes):
+        look()
         field = f"plan.nodes[{step}]"
         if type(node.op) is not str or node.op not in REGISTRY:
             fail(f"{field}.op", "expected a registered op", node.op)

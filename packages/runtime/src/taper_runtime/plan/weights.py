@@ -17,6 +17,7 @@ from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.format.mapping import aligned_copy, is_aligned
 from taper_runtime.formats.winograd import tile_of
 from taper_runtime.ops import REGISTRY
+from taper_runtime.loading import apart, look
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.arrays import check_array
@@ -149,7 +150,8 @@ def derive(
             arrays[place] = values[step.attrs["name"]]
             continue
         op, index = step_op(step.op)
-        arrays[place] = evaluate_step(
+        arrays[place] = apart(
+            evaluate_step,
             op,
             index,
             [None if x is None else arrays[x] for x in step.inputs],
@@ -344,6 +346,7 @@ def check_weights(plan: Plan) -> None:
     """Check the weights, the recipes that read them, and that these have what they need."""
     taken: set[str] = set()
     for name, spec in plan.weights.items():
+        look()
         field = f"plan.weights[{name!r}]"
         if spec.name != name:
             fail(field, "expected the name of the weight", spec.name)
@@ -371,6 +374,7 @@ def _check_derived(plan: Plan) -> None:
     data = (*plan.originals.values(), *plan.constants.values())
     limit = max(MAX_LITTLE, MAX_GROWTH * sum(array.nbytes for array in data))
     for name, recipe in plan.derived.items():
+        look()
         field = f"plan.derived[{name!r}]"
         if name not in plan.tensors or plan.tensors[name].role != "constant":
             fail(field, "expected the name of a constant", name)
