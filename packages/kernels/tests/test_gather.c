@@ -143,7 +143,7 @@ static void index_select(void) {
     for (int t = 0; t < N_DTYPES; t++)
         for (int axis = 0; axis < 3; axis++)
             for (int rank = 0; rank < 3; rank++) {
-                const struct gather_attrs attrs = {axis};
+                const struct gather_attrs attrs = {axis, true};
                 const int64_t index_dims[] = {13, 2}, n = dims[axis];
                 const taper_tensor x = random_bytes(dtypes[t], 3, dims);
                 const taper_tensor index = random_index(rank == 1 ? TAPER_INT32 : TAPER_INT64, rank,
@@ -156,7 +156,7 @@ static void index_select(void) {
 
 /* The index is no longer than x but along axis. reversed: x lies in memory first dimension last. */
 static void gather_random(taper_dtype dtype, int rank, int axis, int64_t longest, bool reversed) {
-    const struct gather_attrs attrs = {axis};
+    const struct gather_attrs attrs = {axis, true};
     int64_t dims[TAPER_MAX_RANK] = {0}, index_dims[TAPER_MAX_RANK] = {0};
     for (int d = 0; d < rank; d++) {
         dims[d] = check_int(1, longest);
@@ -210,7 +210,7 @@ static void gather(void) {
 /* Of single elements of every size, in the first row and the last. */
 static void bad_element(void) {
     static const int64_t dims[] = {3, 50}, index_dims[] = {70}, out[] = {3, 70};
-    const struct gather_attrs last = {1};
+    const struct gather_attrs last = {1, true};
     for (int t = 0; t < N_DTYPES; t++)
         for (int narrow = 0; narrow < 2; narrow++)
             for (int64_t bad = -51; bad <= 50; bad += 101) {
@@ -234,9 +234,10 @@ static void bad_index(void) {
     static const int64_t dims[] = {6, 50},
                          bad[] = {6, -7, -1, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
     static const char *const ops[] = {"EMBEDDING", "INDEX_SELECT", "GATHER"};
-    const struct gather_attrs first = {0};
+    const struct gather_attrs first[] = {{0, true}, {0, false}}; /* with and without wrap */
     const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
-    for (int op = 0; op < 3; op++)
+    for (int i = 0; i < 5; i++) {
+        const int op = (i + 1) / 2, wrap = i % 2;
         for (int narrow = 0; narrow < 2; narrow++)
             for (int b = 0; b < (narrow ? 5 : 7); b++) {
                 const int64_t index_dims[] = {600, 50};
@@ -247,21 +248,22 @@ static void bad_index(void) {
                 taper_tensor y = check_tensor(NULL, TAPER_FLOAT32, 2, index_dims);
                 y.data = check_alloc((size_t)check_numel(&y) * 4, 0);
                 set_index(&index, check_int(0, check_numel(&index) - 1), bad[b]);
-                const bool ok = bad[b] == -1 && op > 0; /* counts from the end */
+                const bool ok = bad[b] == -1 && wrap; /* counts from the end */
                 for (int workers = 1; workers <= 2; workers++)
-                    CHECK(check_run(ops[op], NULL, inputs, 2, &y, op == 0 ? NULL : &first,
+                    CHECK(check_run(ops[op], NULL, inputs, 2, &y, op == 0 ? NULL : &first[!wrap],
                                     workers) == (ok ? TAPER_OK : TAPER_BAD_INDEX),
                           "%s with index %lld of 6", ops[op], (long long)bad[b]);
                 check_free(y.data);
                 check_free(index.data);
             }
+    }
     check_free(x.data);
 }
 
 static void empty(void) {
     static const int64_t dims[] = {6, 4}, none[] = {0}, no_rows[] = {0, 4}, no_cols[] = {6, 0};
     static const int64_t some[] = {3};
-    const struct gather_attrs attrs = {0};
+    const struct gather_attrs attrs = {0, true};
     taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
     taper_tensor index = random_index(TAPER_INT64, 1, none, 0, 0);
     expect_select("EMBEDDING", NULL, &x, 0, &index);
@@ -284,7 +286,7 @@ static void refused(void) {
     static const int64_t dims[] = {4, 6}, one[] = {4};
     const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
     const taper_tensor floats = random_bytes(TAPER_FLOAT32, 1, one);
-    const struct gather_attrs outside = {2};
+    const struct gather_attrs outside = {2, true};
     taper_tensor inputs[] = {x, floats};
     CHECK(check_run("EMBEDDING", NULL, inputs, 2, &x, NULL, 1) == TAPER_UNSUPPORTED, "float index");
     CHECK(check_run("EMBEDDING", NULL, inputs, 1, &x, NULL, 1) == TAPER_UNSUPPORTED, "one input");
@@ -428,7 +430,7 @@ static void bench_rows(void) {
     time_rows("embedding 30522x384, 128", "EMBEDDING", NULL, 30522, 384, 128);
     time_rows("embedding 50257x768, 32", "EMBEDDING", NULL, 50257, 768, 32);
     time_rows("embedding 1000x16, 4096", "EMBEDDING", NULL, 1000, 16, 4096);
-    const struct gather_attrs first = {0};
+    const struct gather_attrs first = {0, true};
     time_rows("index_select 1000x1, 4096", "INDEX_SELECT", &first, 1000, 1, 4096);
 }
 
@@ -452,7 +454,7 @@ static void bench_bags(void) {
 /* Single elements along the last axis. */
 static void bench_elements(void) {
     static const int64_t dims[] = {64, 1000}, index_dims[] = {900}, out[] = {64, 900};
-    const struct gather_attrs attrs = {1};
+    const struct gather_attrs attrs = {1, true};
     for (int is_int32 = 0; is_int32 < 2; is_int32++) {
         const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
         const taper_tensor index =
@@ -469,7 +471,7 @@ static void bench_elements(void) {
 
 static void bench_gather(void) {
     static const int64_t dims[] = {64, 1000}, index_dims[] = {64, 1000};
-    const struct gather_attrs attrs = {1};
+    const struct gather_attrs attrs = {1, true};
     const taper_tensor x = random_bytes(TAPER_FLOAT32, 2, dims);
     const taper_tensor index = random_index(TAPER_INT64, 2, index_dims, 0, 999);
     const taper_tensor inputs[] = {x, index};

@@ -63,7 +63,7 @@ static void set_index(taper_tensor *t, int64_t i, int64_t v) {
  * shared: the index is one for all of the last dim. */
 static tensors make(taper_dtype dtype, const char *reduce, int axis, const int64_t *x,
                     const int64_t *index, bool shared) {
-    tensors t = {.attrs = {axis, reduce}};
+    tensors t = {.attrs = {axis, true, reduce}};
     const int64_t n = x[axis];
     const bool gap = check_int(0, 1);
     for (int i = 0; i < 3; i++) {
@@ -208,7 +208,7 @@ static void nan_and_rounding(void) {
             check_tensor((void *)(uintptr_t)index, TAPER_INT64, 1, &count),
             check_tensor((void *)(uintptr_t)special, TAPER_FLOAT32, 1, &count)};
         const taper_tensor out = check_tensor(y, TAPER_FLOAT32, 1, &size);
-        const struct scatter_attrs attrs = {0, reductions[r]};
+        const struct scatter_attrs attrs = {0, true, reductions[r]};
         CHECK(check_run("SCATTER", NULL, in, 3, &out, &attrs, 1) == TAPER_OK, "run");
         CHECK(y[0] != y[0], "%s: NaN stays", reductions[r]);
         if (r == 1) /* 1 is lost beside 1e8 */
@@ -250,7 +250,7 @@ static void empty(void) {
 static void refused(void) {
     const int64_t dims[] = {2, 3, 4};
     tensors t = make(TAPER_FLOAT32, "sum", 0, dims, dims, false);
-    const struct scatter_attrs axis = {3, "sum"}, reduce = {0, "mean"};
+    const struct scatter_attrs axis = {3, true, "sum"}, reduce = {0, true, "mean"};
     CHECK(check_run("SCATTER", NULL, t.in, 3, &t.y, &axis, 1) == TAPER_UNSUPPORTED, "axis");
     CHECK(check_run("SCATTER", NULL, t.in, 3, &t.y, &reduce, 1) == TAPER_UNSUPPORTED, "reduce");
     CHECK(check_run("SCATTER", NULL, t.in, 2, &t.y, &t.attrs, 1) == TAPER_UNSUPPORTED, "inputs");

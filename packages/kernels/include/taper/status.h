@@ -11,7 +11,8 @@ typedef enum taper_status {
     TAPER_OK = 0,
     TAPER_UNSUPPORTED = 1,  /* this kernel does not serve this node: try the next candidate */
     TAPER_NO_MEMORY = 2,    /* an allocation failed */
-    TAPER_BAD_INDEX = 3,    /* an index tensor holds a value outside the indexed dimension */
+    TAPER_BAD_INDEX = 3,    /* an input holds a value that the op does not allow: an index outside
+                               the indexed dimension, a divisor of 0 */
     TAPER_BAD_ARGUMENT = 4, /* an argument outside its documented range */
     TAPER_UNKNOWN_ISA = 5,  /* an ISA level that does not exist or this CPU lacks */
     TAPER_STOPPED = 6,      /* the caller asked for the end of the run */

@@ -194,7 +194,7 @@ const char *taper_status_string(taper_status status) {
     case TAPER_NO_MEMORY:
         return "out of memory";
     case TAPER_BAD_INDEX:
-        return "an index is outside the dimension it indexes";
+        return "an input holds a value that the op does not allow";
     case TAPER_BAD_ARGUMENT:
         return "an argument is outside its documented range";
     case TAPER_UNKNOWN_ISA:

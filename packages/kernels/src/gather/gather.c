@@ -177,7 +177,7 @@ static taper_status any_embedding_run(const taper_call *call, int64_t begin, int
 
 static taper_status any_index_select_prepare(const taper_call *call, taper_work *work) {
     const struct gather_attrs *attrs = call->attrs;
-    return select_prepare(call, attrs->axis, true, work);
+    return select_prepare(call, attrs->axis, attrs->wrap, work);
 }
 
 /* ---- GATHER ---- */
@@ -205,7 +205,7 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
     /* torch takes a scalar for a tensor of one dimension and one element. */
     if (s->size == 0 || index->rank != x->rank || axis < 0 || axis >= i64_max(1, x->rank) ||
         !tensor_is_contiguous(index) ||
-        !positions_prepare(&s->positions, index, x->rank ? x->shape[axis] : 1, true) ||
+        !positions_prepare(&s->positions, index, x->rank ? x->shape[axis] : 1, attrs->wrap) ||
         !tensor_is(call->output, (taper_dtype)x->dtype, tensor_numel(index)))
         return TAPER_UNSUPPORTED;
     s->axis_step = x->rank ? x->strides[axis] * s->size : 0;

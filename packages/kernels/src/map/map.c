@@ -43,17 +43,39 @@ const taper_program_table TAPER_ISA_SYM(taper_program_engine) = {program_prepare
 #include "map/kernels.inc"
 TAPER_DEFINE_ATTRS(map)
 TAPER_DEFINE_ATTRS(microop)
+TAPER_DEFINE_ATTRS(division)
 TAPER_DEFINE_ATTRS(cast)
 
 /* The least a task is, in additions of an element, which microops.inc counts costs in: 2 to 4 us.
  */
-enum { MAP_TASK_COST = 1 << 15 };
+enum {
+    MAP_TASK_COST = 1 << 15,
+    CHECKED_TASKS = 8, /* divisors of so many are looked at, and read again while they are in cache */
+    PANEL = 16,        /* columns of a panel of a packed matrix */
+};
 
 /* A task is row_block whole rows of the program's [R][C] view, or col_block columns of one row. */
 struct map_state {
     taper_program program;
     int64_t row_block, col_block, col_blocks;
+    int32_t divisor; /* slot of what may not be 0; -1: none */
 };
+
+/* Rows and columns of a block, and the task after it. */
+struct map_block {
+    int64_t r0, r1, c0, c1, next;
+};
+
+/* The first of tasks [begin, end): all rows at once, or columns of one row. */
+static struct map_block map_block_at(const struct map_state *s, int64_t begin, int64_t end) {
+    const taper_program *p = &s->program;
+    const int64_t col = begin % s->col_blocks;
+    const int64_t next = s->col_blocks == 1 ? end : i64_min(end, begin - col + s->col_blocks);
+    const int64_t r0 = begin / s->col_blocks * s->row_block, c0 = col * s->col_block;
+    const int64_t r1 = s->col_blocks == 1 ? i64_min(p->rows, end * s->row_block) : r0 + 1;
+    return (struct map_block){r0, r1, c0, i64_min(p->cols, c0 + (next - begin) * s->col_block),
+                              next};
+}
 
 static taper_status map_prepare(const taper_call *call, taper_work *work, const taper_strings *code,
                                 const taper_ints *args, const taper_scalars *scalars) {
@@ -71,6 +93,7 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     s->col_block = i64_max(1, i64_ceil_div(s->col_block, TAPER_ALIGNMENT)) * TAPER_ALIGNMENT;
     s->col_blocks = i64_max(1, i64_ceil_div(p->cols, s->col_block));
     s->row_block = i64_max(1, elements / i64_max(1, p->cols));
+    s->divisor = -1;
     work->tasks = p->cols == 0 ? 0 : i64_ceil_div(p->rows, s->row_block) * s->col_blocks;
     work->scratch_bytes = p->scratch_bytes;
     return TAPER_OK;
@@ -80,15 +103,11 @@ static taper_status map_run(const taper_call *call, int64_t begin, int64_t end, 
     const struct map_state *s = call->state;
     const taper_program *p = &s->program;
     char *out = call->output->data;
-    while (begin < end) { /* all rows at once, or the columns of one row */
-        const int64_t col = begin % s->col_blocks;
-        const int64_t next = s->col_blocks == 1 ? end : i64_min(end, begin - col + s->col_blocks);
-        const int64_t r0 = begin / s->col_blocks * s->row_block, c0 = col * s->col_block;
-        const int64_t r1 = s->col_blocks == 1 ? i64_min(p->rows, end * s->row_block) : r0 + 1;
-        const int64_t c1 = i64_min(p->cols, c0 + (next - begin) * s->col_block);
-        program_run(p, call->inputs, r0, r1, c0, c1, out + (r0 * p->cols + c0) * p->output_size,
-                    p->cols, scratch);
-        begin = next;
+    while (begin < end) {
+        const struct map_block b = map_block_at(s, begin, end);
+        program_run(p, call->inputs, b.r0, b.r1, b.c0, b.c1,
+                    out + (b.r0 * p->cols + b.c0) * p->output_size, p->cols, scratch);
+        begin = b.next;
     }
     return TAPER_OK;
 }
@@ -127,8 +146,110 @@ static taper_status microop_prepare(const taper_call *call, taper_work *work) {
     return prepare_microop(call, work, call->kernel->data);
 }
 
+/* ---- divisions ---- */
+
+/* Integers are divided by 0, which gives 0, or are not, as attrs say. */
+static bool is_division(const taper_microop *op) {
+    static const char *const names[] = {"FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(op->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static taper_status division_prepare(const taper_call *call, taper_work *work) {
+    const struct division_attrs *attrs = call->attrs;
+    const taper_microop *op = call->kernel->data;
+    struct map_state *s = call->state;
+    const taper_status status = prepare_one(call, work, op, attrs->scalar_index, attrs->scalar);
+    if (status == TAPER_OK && !attrs->by_zero && (op->result == I64 || op->result == I32))
+        s->divisor = s->program.code[0].operand[1];
+    return status;
+}
+
+#define ANY_ZERO(name, T)                                                                          \
+    static bool name(const void *from, int64_t rows, int64_t row_stride, int64_t cols,             \
+                     int64_t col_stride) {                                                         \
+        const T *f = from;                                                                         \
+        bool found = false;                                                                        \
+        for (int64_t r = 0; r < rows; r++, f += row_stride)                                        \
+            if (col_stride == 1)                                                                   \
+                for (int64_t c = 0; c < cols; c++)                                                 \
+                    found |= f[c] == 0;                                                            \
+            else                                                                                   \
+                for (int64_t c = 0; c < cols; c++)                                                 \
+                    found |= f[c * col_stride] == 0;                                               \
+        return found;                                                                              \
+    }
+ANY_ZERO(any_zero32, uint32_t)
+ANY_ZERO(any_zero64, uint64_t)
+
+/* Whether an element of the block is divided by 0. */
+static bool divides_by_zero(const struct map_state *s, const taper_tensor *tensors,
+                            const struct map_block *b) {
+    const taper_program *p = &s->program;
+    if (s->divisor >= SCALAR_SLOT) {
+        const program_scalar *scalar = &p->scalars[s->divisor - SCALAR_SLOT];
+        return p->output_size == 8 ? scalar->i64 == 0 : scalar->i32 == 0;
+    }
+    const program_input *in = &p->inputs[s->divisor];
+    const char *data = tensors[s->divisor].data;
+    bool (*any_zero)(const void *, int64_t, int64_t, int64_t, int64_t) =
+        in->size == 8 ? any_zero64 : any_zero32;
+    const int64_t cols = in->col_stride ? b->c1 - b->c0 : 1;
+    data += b->c0 * in->col_stride * in->size;
+    if (in->every_row)
+        return any_zero(data, 1, 0, cols, in->col_stride);
+    if (in->flat && b->c1 - b->c0 == p->cols)
+        return any_zero(data + b->r0 * p->cols * in->size, 1, 0, (b->r1 - b->r0) * p->cols, 1);
+    bool found = false;
+    for (int64_t r = b->r0, n; r < b->r1; r += n) {
+        const int64_t run = p->sizes[p->outer - 1];
+        n = i64_min(b->r1 - r, run - r % run);
+        found |= any_zero(data + row_offset(p, in, r) * in->size, n, row_stride(p, in), cols,
+                          in->col_stride);
+    }
+    return found;
+}
+
+static taper_status division_run(const taper_call *call, int64_t begin, int64_t end,
+                                 void *scratch) {
+    const struct map_state *s = call->state;
+    if (s->divisor < 0)
+        return map_run(call, begin, end, scratch);
+    while (begin < end) {
+        const struct map_block b = map_block_at(s, begin, i64_min(end, begin + CHECKED_TASKS));
+        if (divides_by_zero(s, call->inputs, &b))
+            return TAPER_BAD_INDEX;
+        map_run(call, begin, b.next, scratch);
+        begin = b.next;
+    }
+    return TAPER_OK;
+}
+
+/* ---- a packed matrix times factors of its rows ---- */
+
 static taper_status f32_mul_panels_prepare(const taper_call *call, taper_work *work) {
     return prepare_microop(call, work, find_microop("MUL"));
+}
+
+/* Beyond the last column stays 0, whatever the factor is. */
+static taper_status f32_mul_panels_run(const taper_call *call, int64_t begin, int64_t end,
+                                       void *scratch) {
+    const struct map_state *s = call->state;
+    const taper_tensor *y = call->output;
+    const int64_t lanes = y->logical[1] % PANEL;
+    const int64_t last_panel = (y->shape[0] - 1) * y->shape[1] * PANEL;
+    map_run(call, begin, end, scratch);
+    for (struct map_block b; lanes > 0 && begin < end; begin = b.next) {
+        b = map_block_at(s, begin, end);
+        const int64_t first = b.r0 * s->program.cols + b.c0;
+        const int64_t stop = (b.r1 - 1) * s->program.cols + b.c1;
+        for (int64_t i = i64_max(first, last_panel); i < stop; i++)
+            if (i % PANEL >= lanes)
+                ((float *)y->data)[i] = 0;
+    }
+    return TAPER_OK;
 }
 
 static taper_status cast_prepare(const taper_call *call, taper_work *work) {
@@ -140,7 +261,6 @@ static taper_status cast_prepare(const taper_call *call, taper_work *work) {
 }
 
 #define any_map_run map_run
-#define f32_mul_panels_run map_run
 #define microop_run map_run
 #define cast_run map_run
 
@@ -153,10 +273,11 @@ static const taper_kernel map_kernels[] = {
 static void make_microop_kernel(size_t i, taper_kernel *kernel) {
     static const taper_kernel rows[] = {
         TAPER_KERNEL(microop, "", microop, struct map_state, D_NONE, D_NONE)
-            TAPER_KERNEL(cast, "CAST", cast, struct map_state, D_NONE, D_NONE)};
+            TAPER_KERNEL(cast, "CAST", cast, struct map_state, D_NONE, D_NONE)
+                TAPER_KERNEL(division, "", division, struct map_state, D_NONE, D_NONE)};
     const taper_microop *op = &taper_microops[i];
     const bool is_cast = strncmp(op->name, "CAST:", strlen("CAST:")) == 0;
-    *kernel = rows[is_cast];
+    *kernel = rows[is_cast ? 1 : is_division(op) ? 2 : 0];
     kernel->name = op->kernel;
     if (!is_cast)
         kernel->op = op->name;

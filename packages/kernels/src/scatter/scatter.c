@@ -108,7 +108,7 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
     if (call->n_inputs != 3 || !scatter_shapes_fit(call, axis))
         return TAPER_UNSUPPORTED;
     const taper_tensor *x = &call->inputs[0], *index = &call->inputs[1], *src = &call->inputs[2];
-    if (!positions_prepare(&s->positions, index, x->shape[axis], true))
+    if (!positions_prepare(&s->positions, index, x->shape[axis], attrs->wrap))
         return TAPER_UNSUPPORTED;
     s->size = (int64_t)taper_dtype_size(x->dtype);
     s->combiner = scatter_find(x->dtype, attrs->reduce);
@@ -176,7 +176,7 @@ static taper_status any_write_prepare(const taper_call *call, taper_work *work) 
         index->shape[d] = src->shape[d];
         index->strides[d] = along ? places->strides[0] : 0;
     }
-    const struct scatter_attrs scatter = {attrs->axis, "none"};
+    const struct scatter_attrs scatter = {attrs->axis, attrs->wrap, "none"};
     taper_call wide = *call;
     wide.inputs = inputs;
     wide.attrs = &scatter;
@@ -235,11 +235,12 @@ TENSOR_INLINE bool scatter_locate_as(const struct scatter_state *s, int64_t *res
                                      const void *restrict data, int64_t n, int64_t step,
                                      int64_t y_col, const bool is_int32) {
     const uint64_t size = (uint64_t)s->positions.size, y_step = (uint64_t)s->y_step;
+    const uint64_t wrap = s->positions.wrap ? size : 0;
     uint64_t outside = 0; /* its upper bit */
     for (int64_t j = 0; j < n; j++) {
         const int64_t given =
             is_int32 ? ((const int32_t *)data)[j * step] : ((const int64_t *)data)[j * step];
-        const uint64_t at = (uint64_t)given + (given < 0 ? size : 0);
+        const uint64_t at = (uint64_t)given + (given < 0 ? wrap : 0);
         outside |= at | (size - 1 - at);
         places[j] = (int64_t)(at * y_step + (uint64_t)(j * y_col));
     }

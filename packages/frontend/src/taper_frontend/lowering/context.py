@@ -21,7 +21,9 @@ from taper_frontend.lowering.representation import (
 )
 from taper_runtime.generator import new_state
 from taper_runtime.ops.convert import FLOATS_16_BIT
+from taper_runtime.ops.elementwise import DIVISIONS
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.rules import INTS
 from taper_runtime.sizes import Size, UndecidedError, bounds, largest, linear, smallest, variables
 
 if TYPE_CHECKING:
@@ -378,6 +380,8 @@ class Lowering:
     def apply(self, op: str, *operands: Operand, dtype: str) -> str:
         """Emit an elementwise op on operands of which one may be a number.
 
+        As in torch no integer is divided by 0: where the divisor may be 0, a run looks.
+
         Parameters
         ----------
         op : str
@@ -401,6 +405,8 @@ class Lowering:
                 tensors.append(self.full((), operand, dtype))
             else:
                 attrs = {"scalar": convert_number(operand, dtype), "scalar_index": index}
+        if op in DIVISIONS and dtype in INTS and not _is_never_0(operands[1]):
+            attrs["by_zero"] = False
         return self.emit(op, tensors, **attrs)
 
     def result_dtype(self, *operands: Operand) -> str:
@@ -522,6 +528,14 @@ class Lowering:
         self.graph.replace_uses(tensor, named)
         self.graph.remove_node(node)
         return named
+
+
+def _is_never_0(divisor: Operand) -> bool:
+    """Whether a number, or a size of any input, is never 0."""
+    if not isinstance(divisor, int):
+        return False
+    low, high = bounds(divisor)
+    return low > 0 or high < 0
 
 
 def convert_number(value: float, dtype: str) -> int | float | bool:

@@ -53,7 +53,9 @@ def grid_sampler(
     """Interpolate between the elements around each point; -1 and 1 are the ends of an axis.
 
     ``x`` is ``[N, C, *spatial]``; a point of ``grid``, ``[N, *out, dims]``, names the last axis
-    first.
+    first. A coordinate that is NaN, or that a reflection makes NaN, means what it does in torch's
+    code for CPUs: the first element of an axis of an image, as documented, but the last one of a
+    volume's; with zeros as padding NaN in an image and 0 in a volume.
     """
     images, channels, *spatial = ctx.shape(x)
     out = ctx.shape(grid)[1:-1]
@@ -65,19 +67,20 @@ def grid_sampler(
         stride //= size
         at = ctx.slice(grid, 2, dims - 1 - axis, dims - axis)
         at = ctx.reshape(at, (images, points))
-        finder = _Axis(ctx, size, stride, padding_mode, align_corners)
+        finder = _Axis(ctx, size, stride, padding_mode, align_corners, nan_is_first=dims == 2)
         axes.append(finder.taps(at, interpolation_mode))
 
     rows = ctx.reshape(channels_last(ctx, x), (images * pixels, channels))
     first = ctx.emit("ARANGE", [], start=0, stop=images * pixels, step=pixels)
     first = ctx.reshape(first, (images, 1))
-    parts = [_read(ctx, rows, first, taps) for taps in itertools.product(*axes)]
+    read = _read_pixel if dims == 2 else _read_voxel
+    parts = [read(ctx, rows, first, taps) for taps in itertools.product(*axes)]
     total = reduce(lambda a, b: ctx.emit("ADD", [a, b]), parts)
     return channels_first(ctx, ctx.reshape(total, (images, *out, channels)))
 
 
-def _read(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> str:
-    """Return ``[N, points, C]``: the elements at one tap of every axis, times their weights.
+def _read_pixel(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> str:
+    """Return ``[N, points, C]``: 0 or the elements at one tap of every axis, times their weights.
 
     Parameters
     ----------
@@ -86,15 +89,33 @@ def _read(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> str:
     first : str
         The row of each image's first pixel, int64 ``[N, 1]``.
     """
+    values, inside = _values(ctx, rows, first, taps)
+    return _weighted(ctx, _or_zero(ctx, inside, values), taps)
+
+
+def _read_voxel(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> str:
+    """Return the same but 0 where a tap is outside, whatever its weight is."""
+    values, inside = _values(ctx, rows, first, taps)
+    return _or_zero(ctx, inside, _weighted(ctx, values, taps))
+
+
+def _values(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> tuple[str, str]:
+    """Return the elements at one tap of every axis, and whether all of these are inside."""
     row = reduce(lambda a, b: ctx.emit("ADD", [a, b]), [first, *(tap.offset for tap in taps)])
     inside = reduce(lambda a, b: ctx.emit("LOGICAL_AND", [a, b]), [tap.inside for tap in taps])
-    values = ctx.emit("EMBEDDING", [rows, row])
-    values = ctx.apply("WHERE", _column(ctx, inside), values, 0, dtype=ctx.dtype(rows))
+    return ctx.emit("EMBEDDING", [rows, row]), inside
+
+
+def _weighted(ctx: Lowering, values: str, taps: Sequence[_Tap]) -> str:
     weights = [tap.weight for tap in taps if tap.weight is not None]
     if not weights:
         return values
     weight = reduce(lambda a, b: ctx.emit("MUL", [a, b]), weights)
     return ctx.emit("MUL", [values, _column(ctx, weight)])
+
+
+def _or_zero(ctx: Lowering, inside: str, values: str) -> str:
+    return ctx.apply("WHERE", _column(ctx, inside), values, 0, dtype=ctx.dtype(values))
 
 
 def _column(ctx: Lowering, values: str) -> str:
@@ -112,16 +133,26 @@ class _Axis:
         What stands for places outside.
     align_corners : bool
         Whether -1 and 1 are the centres of the outermost elements or their outer borders.
+    nan_is_first : bool
+        Which of the outermost elements NaN is moved to, where places are moved inside.
     """
 
     def __init__(
-        self, ctx: Lowering, size: int, stride: int, padding: int, align_corners: bool
+        self,
+        ctx: Lowering,
+        size: int,
+        stride: int,
+        padding: int,
+        align_corners: bool,
+        *,
+        nan_is_first: bool,
     ) -> None:
         self.ctx = ctx
         self.size = size
         self.stride = stride
         self.padding = padding
         self.align_corners = align_corners
+        self.nan_is_first = nan_is_first
 
     def taps(self, points: str, mode: int) -> list[_Tap]:
         """Return what is read for the points, float ``[N, points]``, from -1 to 1 where inside."""
@@ -171,7 +202,12 @@ class _Axis:
             return at
         if self.padding == _REFLECTION:
             at = self._reflect(at)
-        return self._apply("MINIMUM", self._apply("MAXIMUM", at, 0), self.size - 1)
+        last = self.size - 1
+        if self.nan_is_first:
+            at = self._apply("WHERE", self._apply("GT", at, 0), at, 0)
+            return self._apply("MINIMUM", at, last)
+        at = self._apply("MAXIMUM", at, 0)
+        return self._apply("WHERE", self._apply("LT", at, last), at, last)
 
     def _reflect(self, at: str) -> str:
         """Reflect at the outermost centres or borders, as often as it takes."""

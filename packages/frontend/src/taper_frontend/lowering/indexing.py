@@ -35,7 +35,7 @@ def embedding(
 def index_select(ctx: Lowering, x: str, dim: int, index: str) -> str:
     """Take elements of one axis at the places in a vector."""
     inputs = [ctx.at_least_1d(x), ctx.at_least_1d(index)]
-    y = ctx.emit("INDEX_SELECT", inputs, axis=ctx.axis(x, dim))
+    y = ctx.emit("INDEX_SELECT", inputs, axis=ctx.axis(x, dim), wrap=False)
     return ctx.reshape(y, ctx.output.shape)
 
 
@@ -54,7 +54,7 @@ def gather(ctx: Lowering, x: str, dim: int, index: str, *, sparse_grad: bool = F
     if not ctx.type(index).size:
         return ctx.full(ctx.output.shape, 0, ctx.output.dtype)
     inputs = [ctx.at_least_1d(x), ctx.at_least_1d(as_index(ctx, index))]
-    y = ctx.emit("GATHER", inputs, axis=ctx.axis(x, dim))
+    y = ctx.emit("GATHER", inputs, axis=ctx.axis(x, dim), wrap=False)
     return ctx.reshape(y, ctx.output.shape)
 
 

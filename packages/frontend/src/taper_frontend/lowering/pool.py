@@ -181,27 +181,36 @@ def _refuse_places_in_varying(ctx: Lowering, x: str, n: int) -> None:
 
 
 def _places_of_largest(ctx: Lowering, x: str, places: Sequence[np.ndarray]) -> str:
-    """Return where in its spatial dimensions, taken as one, the first largest of each window is.
+    """Return where in its spatial dimensions, taken as one, the largest of each window is.
+
+    Of several the first, but of NaNs the last, as in torch.
 
     Parameters
     ----------
     places : sequence of numpy.ndarray
-        Per dimension, ``[windows, taps]``. Where one lies outside, the window's first inside stands
-        in for it, which neither changes the largest nor which is first.
+        Per dimension, ``[windows, taps]``. Where one lies outside, the window's nearest tap inside
+        stands in for it, which changes neither the largest nor which is first or last.
     """
     n = len(places)
     spatial = ctx.shape(x)[-n:]
     at = np.zeros((1, 1), np.int64)
     for size, axis in zip(spatial, places, strict=True):
         inside = (axis >= 0) & (axis < size)
-        first = np.take_along_axis(axis, inside.argmax(1)[:, None], 1)
-        axis = np.where(inside, axis, first)
+        first, last = inside.argmax(1), inside.shape[1] - 1 - inside[:, ::-1].argmax(1)
+        taps = np.clip(np.arange(inside.shape[1]), first[:, None], last[:, None])
+        axis = np.take_along_axis(axis, taps, 1)
         at = at[:, None, :, None] * size + axis[None, :, None, :]
         at = at.reshape(at.shape[0] * at.shape[1], -1)
     lead = ctx.shape(x)[:-n]
     flat = ctx.reshape(x, (*lead, math.prod(spatial)))
     windows = ctx.emit("INDEX_SELECT", [flat, ctx.constant(at)], axis=len(lead))
     tap = ctx.emit("ARGMAX", [windows], axis=len(lead) + 1)
+    if is_float(ctx.dtype(x)):
+        is_nan, taps = ctx.emit("ISNAN", [windows]), ctx.constant(np.arange(at.shape[1]))
+        nans = ctx.apply("WHERE", is_nan, taps, -1, dtype="int64")
+        last = ctx.emit("AMAX", [nans], axes=(len(lead) + 1,))
+        found_nan = ctx.apply("GE", last, 0, dtype="int64")
+        tap = ctx.apply("WHERE", found_nan, last, tap, dtype="int64")
     starts = np.arange(at.shape[0]) * at.shape[1]
     where = ctx.emit("ADD", [tap, ctx.constant(starts)])
     found = ctx.emit("INDEX_SELECT", [ctx.constant(at.ravel()), where], axis=0)

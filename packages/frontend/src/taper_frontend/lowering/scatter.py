@@ -1,4 +1,8 @@
-"""Writing elements at given places, as functions: the changed tensor is a new one."""
+"""Writing elements at given places, as functions: the changed tensor is a new one.
+
+As in torch a negative place counts from the end in ``index_put`` and ``put``, and is refused in the
+others.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,13 @@ from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.indexing import as_index, locate
 from taper_frontend.lowering.registry import lowers
 from taper_frontend.lowering.shape import diagonal_places
+from taper_runtime.ops.rules import replace
 from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_frontend.lowering.context import Lowering
+    from taper_frontend.lowering.context import Lowering, Operand
     from taper_runtime.ops.opdef import Shape
 
 #: How ``reduce`` arguments are spelled -> ``reduce`` of SCATTER.
@@ -99,7 +104,7 @@ def _scatter(ctx: Lowering, x: str, dim: int, index: str, src: str, reduce: str)
     x, index, src = (ctx.at_least_1d(tensor) for tensor in (x, as_index(ctx, index), src))
     for i, size in enumerate(ctx.shape(index)):
         src = ctx.slice(src, i, 0, size)
-    y = ctx.emit("SCATTER", [x, index, src], axis=axis, reduce=reduce)
+    y = ctx.emit("SCATTER", [x, index, src], axis=axis, wrap=False, reduce=reduce)
     return ctx.reshape(y, shape)
 
 
@@ -173,7 +178,52 @@ def index_copy(ctx: Lowering, x: str, dim: int, index: str, source: str) -> str:
     if not ctx.rank(x):
         return source
     axis = ctx.axis(x, dim)
-    return index_put(ctx, x, [*[None] * axis, ctx.at_least_1d(index)], source)
+    places = ctx.at_least_1d(index)
+    source = ctx.reshape(source, replace(ctx.shape(x), axis, *ctx.shape(places)))
+    return ctx.emit("WRITE", [x, places, source], axis=axis, wrap=False)
+
+
+@lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def index_fill(ctx: Lowering, x: str, dim: int, index: str, value: Operand) -> str:
+    """Write one value at places of one axis."""
+    dtype = ctx.dtype(x)
+    value = ctx.cast(value, dtype) if isinstance(value, str) else ctx.full((), value, dtype)
+    if not ctx.rank(x):
+        x = ctx.at_least_1d(x)
+        return ctx.reshape(index_put(ctx, x, [ctx.at_least_1d(index)], value), ())
+    axis = ctx.axis(x, dim)
+    return index_put(ctx, x, [*[None] * axis, ctx.at_least_1d(index)], value)
+
+
+@lowers("aten.max_unpool2d.default", "aten.max_unpool3d.default")
+def max_unpool(ctx: Lowering, x: str, indices: str, *_: Sequence[int]) -> str:
+    """Write elements where a pool found them in the last dims, taken as one; others are 0."""
+    n = 2 if ctx.aten == "aten.max_unpool2d.default" else 3
+    shape, small = ctx.output.shape, ctx.shape(x)
+    lead, pixels = small[: len(small) - n], math.prod(shape[len(shape) - n :])
+    src = ctx.reshape(x, (*lead, math.prod(small[len(small) - n :])))
+    index = ctx.reshape(indices, ctx.shape(src))
+    zeros = ctx.full((*lead, pixels), 0, ctx.dtype(x))
+    y = ctx.emit("SCATTER", [zeros, index, src], axis=len(lead), wrap=False)
+    return ctx.reshape(y, shape)
+
+
+@lowers("aten.index_add.default")
+def index_add(
+    ctx: Lowering, x: str, dim: int, index: str, source: str, *, alpha: float = 1
+) -> str:
+    """Add ``alpha`` times slices of ``source`` at places of one axis."""
+    shape = ctx.shape(x)
+    axis, dtype = ctx.axis(x, dim), ctx.dtype(x)
+    x, index = ctx.at_least_1d(x), ctx.at_least_1d(index)
+    spot = replace(ctx.shape(x), axis, *ctx.shape(index))
+    source = ctx.reshape(source, spot)
+    if alpha != 1:
+        source = ctx.apply("MUL", source, alpha, dtype=dtype)
+    index = ctx.reshape(index, (*ctx.shape(index), *[1] * (len(spot) - axis - 1)))
+    inputs = [x, ctx.expand(index, spot), source]
+    y = ctx.emit("SCATTER", inputs, axis=axis, wrap=False, reduce="sum")
+    return ctx.reshape(y, shape)
 
 
 @lowers("aten.slice_scatter.default")

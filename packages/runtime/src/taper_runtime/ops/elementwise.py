@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.dtypes import DTYPES
+from taper_runtime.errors import InputError
 from taper_runtime.formats import PLAIN, find
 from taper_runtime.ops import functions
 from taper_runtime.ops.convert import cast
@@ -185,6 +186,9 @@ MICROOPS: dict[str, MicroOp] = {
     "WHERE": MicroOp(np.where, 3, COMPUTED, "a where the condition holds, else b"),
 }
 
+#: Those that divide: of integers by 0 they give 0, or as nodes of their own are refused.
+DIVISIONS = ("FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD")
+
 # -- a micro-op on its own -------------------------------------------------------------------------
 
 
@@ -297,6 +301,19 @@ def _infer_mul(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return product._replace(format=x.format)
 
 
+def _check_divisor(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    """Check, at run time, that no integer is divided by 0 where that is not allowed."""
+    if attrs["by_zero"] or inputs[0].dtype.name not in INTS or not all(x.size for x in inputs):
+        return
+    if not np.all(_operands(op, inputs, attrs)[1]):
+        raise InputError(f"{op}: expected integers other than 0 as divisors, got 0")
+
+
+def _evaluate_division(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    _check_divisor(op, inputs, attrs)
+    return _evaluate(op, inputs, attrs)
+
+
 def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.asarray(evaluate_micro(op, _operands(op, inputs, attrs)), order="C")
 
@@ -347,22 +364,44 @@ def _samples(op: str) -> Iterator[Sample]:
             pairs = itertools.product(_special_values(dtype), repeat=micro.arity - conditions)
             arrays = [np.array(column, dtype) for column in zip(*pairs, strict=True)]
             yield Sample([np.arange(arrays[0].size) % 3 == 0] * conditions + arrays, {}, native)
+    if op in DIVISIONS:
+        for dtype in micro.dtypes:
+            yield from _samples_of_divisors(rng, micro, dtype)
     if op == "MUL":
         for factors in ((3, 1), (1,)):
             arrays = [_values(rng, micro, shape, "float32") for shape in ((3, 20), factors)]
             yield Sample(arrays, formats={0: "panels.1"})
+        special = np.array([[np.nan], [np.inf], [-0.0]], np.float32)
+        yield Sample([arrays[0], special], formats={0: "panels.1"})
+
+
+def _samples_of_divisors(
+    rng: np.random.Generator, micro: MicroOp, dtype: str
+) -> Iterator[Sample]:
+    """Yield divisions whose divisor is checked, and is not 0 but where nothing is divided."""
+    native, attrs = dtype in micro.native, {"by_zero": False}
+    for first, second, _ in _SHAPES if dtype in NATIVE else _SHAPES[:1]:
+        a, b = (_values(rng, micro, shape, dtype) for shape in (first, second))
+        b = np.where(b == 0, b.dtype.type(5), b)
+        for dividend, divisor in ((a, b), (b, np.where(a == 0, a.dtype.type(1), a))):
+            yield Sample([dividend, divisor], attrs, native)
+        yield Sample([a], {**attrs, "scalar": 3, "scalar_index": 1}, native)
+    nothing = [np.zeros((0, 2), dtype), np.zeros((1, 2), dtype)]
+    yield Sample(nothing, attrs, native)
 
 
 def _define(op: str, micro: MicroOp) -> OpDef:
     # MethodType gives a function its first argument in one object, where partial makes three.
+    divides = op in DIVISIONS
     return OpDef(
         name=op,
-        doc=f"Elementwise: {micro.doc}.",
+        doc=f"Elementwise: {micro.doc}{', without `by_zero` refused' if divides else ''}.",
         inputs=_COUNTS[micro.arity],
         infer=_infer_mul if op == "MUL" else MethodType(_infer, op),
-        evaluate=MethodType(_evaluate, op),
+        evaluate=MethodType(_evaluate_division if divides else _evaluate, op),
+        check=MethodType(_check_divisor, op) if divides else None,
         samples=MethodType(_samples, op),
-        attrs=_ATTRS,
+        attrs=_DIVISION_ATTRS if divides else _ATTRS,
         region=elementwise,
         commutes=micro.commutes,
         inplace=_INPLACE[micro.arity],
@@ -372,6 +411,7 @@ def _define(op: str, micro: MicroOp) -> OpDef:
 
 
 _ATTRS = {"scalar": Attr("scalar", 0), "scalar_index": Attr("int", -1)}
+_DIVISION_ATTRS = {**_ATTRS, "by_zero": Attr("bool", True)}
 #: By arity: fewest and most inputs, one of which may be the scalar; and which are overwritten.
 _COUNTS = {1: (1, 1), 2: (1, 2), 3: (2, 3)}
 _INPLACE = {1: (0,), 2: (0, 1), 3: (0, 1, 2)}

@@ -97,6 +97,10 @@ def _embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return y
 
 
+#: Attrs of the ops that find elements, or slices, along an axis by an index tensor.
+PLACES = {"axis": Attr("int", role="axis"), "wrap": Attr("bool", True)}
+
+
 def _infer_index_select(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, index = inputs
     check_dtype("INDEX_SELECT", "index", index.dtype, INDICES)
@@ -113,7 +117,7 @@ def _index_select(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def check_places(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
     """Check, at run time, the positions along ``axis`` of the first input that the second holds."""
     size = inputs[0].shape[attrs["axis"]]
-    check_indices(op, inputs[1], -size, size)
+    check_indices(op, inputs[1], -size if attrs["wrap"] else 0, size)
 
 
 def check_along(op: str, x: TensorType, index: TensorType, axis: int) -> None:
@@ -238,6 +242,7 @@ def _samples_index_select() -> Iterator[Sample]:
                 for dtype in (np.int64, np.int32):
                     index = np.asarray(rng.integers(-size, size, shape), dtype)
                     yield Sample([x, index], {"axis": axis})
+                    yield Sample([x, index % size], {"axis": axis, "wrap": False})
     yield Sample([np.ones((2, 0), np.float32), np.ones((0,), np.int64)], {"axis": 1})
 
 
@@ -250,6 +255,7 @@ def _samples_gather() -> Iterator[Sample]:
                 for dtype in (np.int64, np.int32):
                     index = np.asarray(rng.integers(-size, size, shape), dtype)
                     yield Sample([x, index], {"axis": axis})
+                    yield Sample([x, index % size], {"axis": axis, "wrap": False})
     yield Sample([np.ones((0, 3), np.float32), np.ones((0, 3), np.int64)], {"axis": 0})
     yield Sample([np.ones((2, 3), np.float32), np.ones((2, 0), np.int64)], {"axis": 1})
 
@@ -285,27 +291,27 @@ OPS = (
     ),
     OpDef(
         name="INDEX_SELECT",
-        doc="Slices of x at an index, of any rank, into one axis; a negative index counts from the "
-        "end.",
+        doc="Slices of x at an index, of any rank, into one axis. With `wrap` a negative index "
+        "counts from the end, without it is refused.",
         inputs=(2, 2),
         infer=_infer_index_select,
         evaluate=_index_select,
         check=partial(check_places, "INDEX_SELECT"),
         samples=_samples_index_select,
-        attrs={"axis": Attr("int", role="axis")},
+        attrs=PLACES,
         region=_region_index_select,
         cost=_cost,
     ),
     OpDef(
         name="GATHER",
-        doc="out[i, j] = x[index[i, j], j] for axis 0, and alike for every axis and rank; a "
-        "negative index counts from the end.",
+        doc="out[i, j] = x[index[i, j], j] for axis 0, and alike for every axis and rank. With "
+        "`wrap` a negative index counts from the end, without it is refused.",
         inputs=(2, 2),
         infer=_infer_gather,
         evaluate=_gather,
         check=partial(check_places, "GATHER"),
         samples=_samples_gather,
-        attrs={"axis": Attr("int", role="axis")},
+        attrs=PLACES,
         region=_region_gather,
         cost=_cost,
     ),

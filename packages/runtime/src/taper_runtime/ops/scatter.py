@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.gather import along, check_along, check_places
+from taper_runtime.ops.gather import PLACES, along, check_along, check_places
 from taper_runtime.ops.opdef import (
     ALL_INPUTS,
     Attr,
@@ -89,7 +89,9 @@ def _samples() -> Iterator[Sample]:
             yield Sample([x, index, src], {"axis": axis})
             index = np.asarray(rng.integers(-size, size, (3, 3)), np.int32)
             for reduce in _COMBINE:
-                yield Sample([x, index, src], {"axis": axis, "reduce": reduce})
+                attrs = {"axis": axis, "reduce": reduce}
+                yield Sample([x, index, src], attrs)
+                yield Sample([x, index % size, src], attrs | {"wrap": False})
     flags = rng.random((4, 5)) < 0.5
     index = np.zeros((4, 5), np.int64)
     yield Sample([flags, index[:0], flags[:0]], {"axis": 0})
@@ -157,8 +159,8 @@ def _cost_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) 
 
 
 def _save_write(attrs: Attrs) -> Save:
-    axis = {"axis": attrs["axis"]}
-    return Save("INDEX_SELECT", axis, "WRITE", axis)
+    places = {name: attrs[name] for name in PLACES}
+    return Save("INDEX_SELECT", places, "WRITE", places)
 
 
 def _samples_write() -> Iterator[Sample]:
@@ -176,6 +178,8 @@ def _samples_write() -> Iterator[Sample]:
                 src = (rng.standard_normal(replace(shape, axis, count)) * 9).astype(dtype)
                 places = np.asarray(rng.integers(-shape[axis], shape[axis], count), kind)
                 yield Sample([x, places, src], {"axis": axis})
+                places %= shape[axis]
+                yield Sample([x, places, src], {"axis": axis, "wrap": False})
     empty = np.ones((0, 3), np.float32)
     yield Sample([empty, np.zeros(0, np.int64), empty], {"axis": 0})
     yield Sample([empty, np.zeros(2, np.int64), empty[:, :2].copy()], {"axis": 1})
@@ -184,13 +188,14 @@ def _samples_write() -> Iterator[Sample]:
 WRITE = OpDef(
     name="WRITE",
     doc="A copy of x whose slices at `places`, of rank 1, along `axis` are those of src, in order: "
-    "of several to one place the last stays. A negative place counts from the end.",
+    "of several to one place the last stays. With `wrap` a negative place counts from the end, without "
+    "it is refused.",
     inputs=(3, 3),
     infer=_infer_write,
     evaluate=_write,
     check=partial(check_places, "WRITE"),
     samples=_samples_write,
-    attrs={"axis": Attr("int", role="axis")},
+    attrs=PLACES,
     region=_region_write,
     inplace=(0,),
     save=_save_write,
@@ -201,14 +206,15 @@ WRITE = OpDef(
 SCATTER = OpDef(
     name="SCATTER",
     doc="A copy of x with out[index[i, j], j] = src[i, j] for axis 0, and alike for every axis "
-    "and rank, or with src combined by sum, prod, amax or amin with what is there. A negative "
-    "index counts from the end; which of several writes to one place stays is not defined.",
+    "and rank, or with src combined by sum, prod, amax or amin with what is there. With `wrap` a "
+    "negative index counts from the end, without it is refused; which of several writes to one "
+    "place stays is not defined.",
     inputs=(3, 3),
     infer=_infer_scatter,
     evaluate=_scatter,
     check=partial(check_places, "SCATTER"),
     samples=_samples,
-    attrs={"axis": Attr("int", role="axis"), "reduce": Attr("string", "none")},
+    attrs={**PLACES, "reduce": Attr("string", "none")},
     region=_region,
     inplace=(0,),
     strided=(ALL_INPUTS,),

@@ -21,7 +21,12 @@ def is_elementwise(node: Node) -> bool:
 
 
 def is_fusable(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` can be part of a tile program that a native kernel runs."""
+    """Whether ``node`` can be part of a tile program that a native kernel runs.
+
+    A program has no attrs: what refuses values, as a division by 0, is a node of its own.
+    """
+    if not node.attrs.get("by_zero", True):
+        return False
     dtypes = [graph.tensors[t].dtype for t in [*node.reads, node.output]]
     if node.op == "CAST":
         return is_native_cast(*dtypes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from taper_frontend.compiler.rules.engine import Replacement, Rule, RuleSet
 from taper_frontend.compiler.rules.pattern import (
     Match,
@@ -12,7 +14,7 @@ from taper_frontend.compiler.rules.pattern import (
     tensor,
 )
 from taper_runtime.errors import OpError
-from taper_runtime.ops.elementwise import MICROOPS
+from taper_runtime.ops.elementwise import DIVISIONS, MICROOPS
 
 _X, _Y = tensor(), tensor()
 _FLOAT, _BOOL = tensor("float32"), tensor("bool")
@@ -34,7 +36,7 @@ def _inline_scalar(match: Match) -> Replacement:
         others = node.inputs[:index] + node.inputs[index + 1 :]
         if (value := graph.value(name)) is None:
             continue
-        with_scalar = {"scalar": value.item(), "scalar_index": index}
+        with_scalar = {**node.attrs, "scalar": value.item(), "scalar_index": index}
         types = [graph.tensors[t].type for t in others]
         try:
             inferred = node.definition.infer_type(types, with_scalar)
@@ -43,6 +45,18 @@ def _inline_scalar(match: Match) -> Replacement:
         if inferred == match.output:
             return op(node.op, *others, **with_scalar)
     return None
+
+
+def _has_no_zero(match: Match) -> bool:
+    """Whether the divisor is known and none of its elements is 0."""
+    divisor = match.node.operands()[1]
+    value = match.graph.value(divisor) if isinstance(divisor, str) else divisor
+    return value is not None and bool(np.all(value))
+
+
+def _unchecked(match: Match) -> Replacement:
+    attrs = {name: value for name, value in match.node.attrs.items() if name != "by_zero"}
+    return op(match.node.op, *match.node.inputs, **attrs)
 
 
 def _is_bool(match: Match) -> bool:
@@ -62,6 +76,7 @@ def _has_fewer_roots(match: Match) -> bool:
 simplify_arithmetic = RuleSet(
     "simplify_arithmetic",
     Rule("constant of one element", op(MICROOPS), _inline_scalar),
+    Rule("division that needs no check", op(DIVISIONS, by_zero=False), _unchecked, where=_has_no_zero),
     Rule("x * 1", op("MUL", _X, 1), _X),
     Rule("x / 1", op("DIV", _X, 1), _X),
     Rule("x - 0", op("SUB", _X, 0), _X),
