@@ -46,6 +46,18 @@ block otherwise { return; }
 """
 
 
+def test_keys_that_stand_twice_are_found_in_linear_time():
+    """A search for each key would take hours, so that this test would not end."""
+    keys = "".join(f'"k{i}": 0, ' for i in range(400_000))
+    with pytest.raises(ProgramError, match="expected each key once, got 'k399999' again"):
+        graph_from_json(f'{{{keys} "k399999": 0}}')
+
+
+def test_the_length_of_json_is_limited():
+    with pytest.raises(ProgramError, match="expected JSON of at most 8388608 characters, got"):
+        graph_from_json("{" + " " * (8 << 20) + "}")
+
+
 def test_openinfers_example_comes_back_as_the_same_text():
     graph = graph_from_json(EXAMPLE)
     assert graph_to_json(graph, "first") == EXAMPLE

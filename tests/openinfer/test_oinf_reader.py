@@ -6,8 +6,12 @@ import pytest
 from oinf_files import fields, patched, plain_source, read_all, rich_source
 from taper_runtime.errors import InputError
 from taper_runtime.limits import Limits
+from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import OinfError, OpenInferError
+from taper_runtime.openinfer.oinf import writer
+from taper_runtime.openinfer.oinf.layout import CODES
 from taper_runtime.openinfer.oinf.reader import Model, open_model
+from taper_runtime.openinfer.oinf.values import ArrayValue, ScalarValue, TensorSpec
 from taper_runtime.openinfer.oinf.writer import dump_model, write_model
 
 V1, V2 = dump_model(plain_source()), dump_model(rich_source())
@@ -94,8 +98,8 @@ BROKEN = [
     ("sizevars[1].text", ord("B"), "sizevars[1].name: expected each name once, got 'B' again"),
     ("metadata[0].length", 2000, "metadata[0].name: expected a string of 2000 bytes within"),
     ("metadata[1].text", ord("/"), "metadata[1].name: expected only letters"),
-    ("metadata[count].type", 0, "metadata['count'].value_type: expected a type of version 2"),
-    ("metadata[count].type", 26, "metadata['count'].value_type: expected a type of version 2"),
+    ("metadata[count].type", 0, "metadata['count'].value_type: expected a type from 1 to 25"),
+    ("metadata[count].type", 26, "metadata['count'].value_type: expected a type from 1 to 25"),
     ("metadata[count].flags", 1, "metadata['count'].flags: expected 0, got 1"),
     ("metadata[count].nbytes", 1, "metadata['count'].nbytes: expected 2 of u16, got 1"),
     ("metadata[count].nbytes", 2**64 - 1, "metadata['count'].nbytes: expected an end within"),
@@ -111,15 +115,15 @@ BROKEN = [
     ("metadata[kind].length", 13, "metadata['kind']: expected a string of 13 bytes within"),
     ("metadata[kind].length", 3, "metadata['kind'].nbytes: expected 8 by what the value says"),
     ("metadata[kind].text", ord("/"), "metadata['kind']: expected only letters, digits"),
-    ("metadata[list].element", 14, "metadata['list'].element_type: expected an element type"),
+    ("metadata[list].element", 14, "metadata['list'].element_type: expected the number of an element type"),
     ("metadata[list].ndim", 33, "metadata['list'].ndim: expected at most 32, got 33"),
     ("metadata[list].ndim", 5, "metadata['list'].dims: expected 40 bytes, got 16"),
     ("metadata[list].dim0", 2**63, "metadata['list'].dims: expected at most"),
     ("metadata[list].dim0", 9, "metadata['list'].nbytes: expected 32 by what the value says"),
     ("metadata[flag].type", 19, None),  # bits of an i2: another value, but one
     ("tensors[0].text", ord("@"), "tensors[0].name: expected only letters, digits"),
-    ("tensors[w].dtype", 14, "tensors['w'].dtype: expected an element type of version 2, got 14"),
-    ("tensors[w].dtype", 99, "tensors['w'].dtype: expected an element type of version 2, got 99"),
+    ("tensors[w].dtype", 14, "tensors['w'].dtype: expected the number of an element type, got 14"),
+    ("tensors[w].dtype", 99, "tensors['w'].dtype: expected the number of an element type, got 99"),
     ("tensors[w].dtype", 2, "tensors['w'].data_nbytes: expected 12 of i16[2, 3], got 6"),
     ("tensors[w].ndim", 33, "tensors['w'].ndim: expected at most 32, got 33"),
     ("tensors[w].ndim", 32, "tensors['w'].dims: expected 256 bytes before the end of the tensor"),
@@ -176,17 +180,28 @@ def test_every_number_is_covered():
     assert header <= {name for name, _, _ in BROKEN}
 
 
-@pytest.mark.parametrize(
-    ("name", "new", "reason"),
-    [
-        ("metadata[count].type", 16, "metadata['count'].value_type: expected a type of version 1"),
-        ("metadata[list].element", 17, "metadata['list'].element_type: expected an element type"),
-        ("tensors[w].dtype", 16, "tensors['w'].dtype: expected an element type of version 1"),
-        ("tensors[w].flags", 3, "tensors['w'].flags: expected only bits of 1, got 3"),
-    ],
-)
-def test_what_version_1_lacks(name, new, reason):
-    assert refusal(patched(V1, name, new)).startswith(reason)
+def test_version_1_has_no_quantization():
+    flags = refusal(patched(V1, "tensors[w].flags", 3))
+    assert flags == "tensors['w'].flags: expected only bits of 1, got 3"
+
+
+@pytest.mark.parametrize("row", DTYPES.values(), ids=lambda row: row.name)
+def test_version_1_has_every_type(row, monkeypatch):
+    """OpenInfer wrote files of version 1 with types that only version 2 was meant to have."""
+    monkeypatch.setattr(writer, "VERSION_1_CODES", CODES)
+    one = row.low if row.name == "i1" else 1
+    values = np.array([one, one, row.low if row.kind == "packed_signed" else 1], row.storage)
+    source = {"array": ArrayValue(values, row.name)}
+    if row.name != "bitset":
+        source |= {"tensor": TensorSpec(values, row.name), "scalar": ScalarValue(one, row.name)}
+    model = Model.from_bytes(dump_model(source, 1))
+    assert model.version == 1
+    assert model.metadata.typed("array").dtype == row.name
+    assert model.metadata["array"].tolist() == values.tolist()
+    if row.name != "bitset":
+        assert model.metadata["scalar"] == one
+        assert model.tensors["tensor"].dtype == row.name
+        assert model.read("tensor").tolist() == values.tolist()
 
 
 def test_names_again():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.dtypes import BY_JSON_NAME, DTYPES
 from taper_runtime.openinfer.errors import OpenInferError, Problem, ProgramError, shown
+from taper_runtime.openinfer.text.lexer import MAX_JSON
 from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ def graph_from_json(text: str, name: str = "<program>") -> g.Graph:
     Raises
     ------
     ProgramError
-        Naming the field that is unknown, missing or of another type.
+        If the text is too long; naming the field that is unknown, missing or of another type.
     """
+    if len(text) > MAX_JSON:
+        message = f"expected JSON of at most {MAX_JSON} characters, got {len(text)}"
+        raise ProgramError([Problem(message)], name)
     try:
         document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -54,11 +58,11 @@ def _no_constant(word: str) -> NoReturn:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object, each of whose keys stands there once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"expected each key once, got {shown(twice)} again")
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"expected each key once, got {shown(key)} again")
+        found[key] = value
     return found
 
 

@@ -44,8 +44,9 @@ HAS_DATA, HAS_QUANT = 1, 2
 #: count of both.
 QUANTIZATION = struct.Struct("<4I4Q")
 
-#: Types of each version, by their numbers.
-CODES = {1: frozenset(range(1, 16)), 2: frozenset(range(1, 26))}
+#: The numbers of the types that a file may hold. Those that a writer puts into version 1: OpenInfer
+#: wrote the others into files of that version too, before there was another.
+CODES, VERSION_1_CODES = frozenset(range(1, 26)), frozenset(range(1, 16))
 
 _NAME = re.compile(rb"[A-Za-z0-9._-]+")
 
@@ -263,8 +264,8 @@ def _new_name(cursor: _Cursor, known: Container[str], table: str, place: int) ->
 def _metadata_entry(cursor: _Cursor, header: Header, field: str) -> MetadataEntry:
     code, flags = cursor.take(TYPE_FLAGS, field)
     nbytes, offset = cursor.take(SPAN, field)
-    if code not in CODES[header.version]:
-        fail(f"{field}.value_type", f"expected a type of version {header.version}", code)
+    if code not in CODES:
+        fail(f"{field}.value_type", f"expected a type from 1 to {max(CODES)}", code)
     if flags != 0:
         fail(f"{field}.flags", "expected 0", flags)
     span = _span(nbytes, offset, header, field, "")
@@ -279,8 +280,8 @@ def _metadata_entry(cursor: _Cursor, header: Header, field: str) -> MetadataEntr
 
 def _tensor_entry(cursor: _Cursor, header: Header, field: str) -> TensorEntry:
     code, ndim, flags = cursor.take(TENSOR, field)
-    if code not in CODES[header.version] or code not in BY_CODE:
-        fail(f"{field}.dtype", f"expected an element type of version {header.version}", code)
+    if code not in BY_CODE:
+        fail(f"{field}.dtype", "expected the number of an element type", code)
     dtype = BY_CODE[code].name
     if ndim > MAX_RANK:
         fail(f"{field}.ndim", f"expected at most {MAX_RANK}", ndim)

@@ -20,7 +20,6 @@ from taper_runtime.openinfer.dtypes import (
 )
 from taper_runtime.openinfer.errors import OinfError, OpenInferError
 from taper_runtime.openinfer.oinf.layout import (
-    CODES,
     QUANTIZATION,
     checked_bytes,
     dump_string,
@@ -59,15 +58,13 @@ def encoded(dtype: str, array: np.ndarray, field: str) -> bytes:
         raise OinfError(field, str(error)) from None
 
 
-def parse_value(code: int, version: int, data: np.ndarray, field: str) -> Value:
+def parse_value(code: int, data: np.ndarray, field: str) -> Value:
     """Return a value of metadata.
 
     Parameters
     ----------
     code : int
         Its type.
-    version : int
-        Of the file.
     data : numpy.ndarray of uint8
         Its bytes.
     field : str
@@ -82,7 +79,7 @@ def parse_value(code: int, version: int, data: np.ndarray, field: str) -> Value:
         _check_taken(taken, data, field)
         return text
     if code == NDARRAY:
-        return _parse_array(data, version, field)
+        return _parse_array(data, field)
     dtype = BY_CODE[code].name
     if dtype == "bitset":
         return _parse_bitset(data, field)
@@ -106,11 +103,10 @@ def _parse_bitset(data: np.ndarray, field: str) -> Bitset:
     return Bitset(raw.tobytes(), bits)
 
 
-def _parse_array(data: np.ndarray, version: int, field: str) -> ArrayValue:
+def _parse_array(data: np.ndarray, field: str) -> ArrayValue:
     code, ndim = _PAIR.unpack_from(data.data)
-    if code not in CODES[version] or code not in BY_CODE:
-        expected = f"expected an element type of version {version}"
-        fail(f"{field}.element_type", expected, code)
+    if code not in BY_CODE:
+        fail(f"{field}.element_type", "expected the number of an element type", code)
     if ndim > MAX_RANK:
         fail(f"{field}.ndim", f"expected at most {MAX_RANK}", ndim)
     start = _PAIR.size + 8 * ndim

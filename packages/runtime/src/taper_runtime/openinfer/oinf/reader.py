@@ -176,7 +176,7 @@ class Metadata(Mapping[str, Any]):
         """
         code, span = self._entries[key]
         field = f"metadata[{key!r}]"
-        return parse_value(code, self._model.version, self._model.read_bytes(span, field), field)
+        return parse_value(code, self._model.read_bytes(span, field), field)
 
 
 class Model:

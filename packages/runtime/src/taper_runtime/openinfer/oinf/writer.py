@@ -13,7 +13,6 @@ import numpy as np
 from taper_runtime.format.replacing import replace_file
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.oinf.layout import (
-    CODES,
     HAS_DATA,
     HAS_QUANT,
     HEADER,
@@ -22,6 +21,7 @@ from taper_runtime.openinfer.oinf.layout import (
     TENSOR,
     TYPE_FLAGS,
     U64,
+    VERSION_1_CODES,
     VERSIONS,
     checked_bytes,
     dump_string,
@@ -182,11 +182,11 @@ def _beyond_version_1(contents: Contents) -> Iterator[tuple[str, str, object]]:
     """Give what version 1 cannot hold: the field, what it expects there, what there is."""
     for name, value in contents.metadata.items():
         field = f"metadata[{name!r}]"
-        if type_code(value, field) not in CODES[1]:
+        if type_code(value, field) not in VERSION_1_CODES:
             yield field, "expected a type of version 1", value
     for name, tensor in contents.tensors.items():
         field = f"tensors[{name!r}]"
-        if DTYPES[tensor.dtype].code not in CODES[1]:
+        if DTYPES[tensor.dtype].code not in VERSION_1_CODES:
             yield f"{field}.dtype", "expected a type of version 1", tensor.dtype
         if tensor.quantization is not None:
             yield f"{field}.quantization", "expected none in version 1", tensor.quantization

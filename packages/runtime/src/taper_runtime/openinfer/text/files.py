@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taper_runtime.openinfer.errors import Problem, ProgramError
-from taper_runtime.openinfer.text.lexer import MAX_TEXT
+from taper_runtime.openinfer.text.lexer import MAX_JSON
 from taper_runtime.openinfer.text.parser import parse
 
 if TYPE_CHECKING:
     from taper_runtime.openinfer.graph import Graph
-
-#: Bytes of a file; JSON needs more of them than a text.
-MAX_FILE = 8 * MAX_TEXT
 
 
 def load_program(path: str | os.PathLike[str]) -> Graph:
@@ -31,9 +28,9 @@ def load_program(path: str | os.PathLike[str]) -> Graph:
     """
     name = os.fspath(path)
     with Path(path).open("rb") as file:
-        blob = file.read(MAX_FILE + 1)
-    if len(blob) > MAX_FILE:
-        raise ProgramError([Problem(f"expected a file of at most {MAX_FILE} bytes")], name)
+        blob = file.read(MAX_JSON + 1)
+    if len(blob) > MAX_JSON:
+        raise ProgramError([Problem(f"expected a file of at most {MAX_JSON} bytes")], name)
     try:
         text = blob.decode("utf-8-sig")
     except UnicodeDecodeError as error:

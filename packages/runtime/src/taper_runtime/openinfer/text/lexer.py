@@ -8,8 +8,9 @@ from typing import NoReturn
 from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
 from taper_runtime.records import NamedTuple
 
-#: Characters of a program, and of a literal number in one.
+#: Characters of a program as a text, and as JSON, which needs more; of a literal number in a text.
 MAX_TEXT = 1 << 20
+MAX_JSON = 8 * MAX_TEXT
 _MAX_DIGITS = 40
 MAX_INTEGER = (1 << 64) - 1
 
