@@ -39,8 +39,9 @@ MODEL = Model.of(
 #: Variables of all kinds, and nodes that use them, each of which is right.
 PROGRAM = """
 dynamic { x: f32[B, D]; flag: bool; }
-volatile { y: f32[B, D]; row: f32[D]; n: i32; h: f16[B, D]; one: f32; many: f32[B, D]; }
-constant { w: f32[B, D]; c: f32; W(l): f32[B, D] @pattern("w.{l}"); }
+volatile { y: f32[B, D]; row: f32[D]; n: i32; h: f16[B, D]; one: f32; many: f32[B, D];
+    two: f32[2, D]; }
+constant { w: f32[B, D]; c: f32 @init(0.5); W(l): f32[B, D] @pattern("w.{l}"); }
 persistent {
     s: i32; p: f32[B, D]; K(i): f32[D] @table @fixed(i=4); T(i, j): f32[D] @table;
     G(r, k): f32[B, D] @auto_dim(r, k); M(l, r): f32[D] @table @auto_dim(r); go: bool;
@@ -68,7 +69,8 @@ def test_right_nodes():
     op add(new, c) >> y;
     loop a (l in 0..2) { op add(W[l], y) >> y; loop b (i in l..n) { barrier; } branch inside; }
     cache.read s >> n; cache.write n >> s; cache.read K[s] >> row; cache.write row >> K[0];
-    cache.read K[] >> many; cache.read K[1..-1] >> many; cache.read T[0] >> many;
+    cache.read K[] >> many; cache.read K[1..-1] >> two; cache.read K[..2] >> two; cache.read K[s..] >> two;
+    cache.read T[1, 0..B] >> many; cache.read T[0] >> many;
     cache.read T[0, 1] >> row;
     cache.read G >> many; cache.read G[r, k] >> many; cache.write many >> G[1, 2];
     cache.read M[0, 1] >> many;

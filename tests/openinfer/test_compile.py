@@ -13,11 +13,14 @@ pytest.importorskip("taper_frontend")
 
 from cli_page import PAGE, schema, section, taper_command
 from simulated import PROGRAMS, model, simulator
-from taper_frontend.errors import ExportError
+from taper_frontend.errors import ExportError, ExportWarning
 from taper_frontend.openinfer import compile_program
 from taper_runtime import InferenceSession, InputError
 from taper_runtime.cli.parser import command_parser
 from taper_runtime.openinfer import ProgramError, Random, SizeVar, StepError, parse, write_model
+
+#: Programs here add to variables that nothing gives a value.
+pytestmark = pytest.mark.filterwarnings("ignore:a step reads .* before it writes")
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -394,11 +397,44 @@ def test_blocks_beside_do_not_see_what_others_write(nodes):
     compare(BESIDE.format(nodes=nodes))
 
 
+def test_awaits_of_one_yield():
+    compare("""
+    dynamic { x: f32; z: f32; }
+    volatile { y: f32; w: f32; }
+    block entry { await x; yield x, z; await x; op add(x, x) >> y; await z; op add(y, z) >> w; }
+    block one { await x; op add(x, x) >> x; yield x; }
+    block two { await z; op add(z, z) >> z; yield z; }
+    """)
+
+
 def test_two_blocks_that_write_one_variable_are_refused():
     (line,) = refusals(BESIDE.format(nodes="op add(t, w) >> w; await x;"))
     assert line.endswith(
         "w: expected at most one block to write it between yield and await, got entry and two"
     )
+
+
+def test_what_begins_as_zeros_is_told():
+    text = "volatile { v: f32; n: f32; y: f32; } block entry { op add(v, n) >> y; }"
+    told = (
+        "a step reads v, n before it writes them, and they begin as zeros: the file has no tensor"
+    )
+    with pytest.warns(ExportWarning, match=told) as caught:
+        plan = compile_program(parse(text), model())
+    assert [warning.message.kind for warning in caught] == ["zeros"]
+    assert plan.metadata["warnings"] == [{"kind": "zeros", "text": str(caught[0].message)}]
+    with pytest.raises(ProgramError, match="'v': expected a tensor of this name in the file"):
+        compile_program(parse(text), model(), strict=True)
+
+
+def test_a_constant_without_a_value_is_refused():
+    with pytest.raises(ProgramError, match=r"'w_1': .* got none; do you mean 'w1'\?"):
+        compile_program(
+            parse(
+                "constant { w_1: f32; } volatile { y: f32; } block entry { op add(w_1, w_1) >> y; }"
+            ),
+            model(w1=np.ones((), np.float32)),
+        )
 
 
 # -- what is refused -------------------------------------------------------------------------------

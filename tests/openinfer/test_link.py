@@ -9,7 +9,12 @@ from taper_runtime.openinfer.errors import ProgramError, StepError
 from taper_runtime.openinfer.graph import Name, Op, access
 from taper_runtime.openinfer.link import link
 from taper_runtime.openinfer.oinf.reader import Model, open_model
-from taper_runtime.openinfer.oinf.values import SizeVar, TensorSpec, UninitializedTensor
+from taper_runtime.openinfer.oinf.values import (
+    ScalarValue,
+    SizeVar,
+    TensorSpec,
+    UninitializedTensor,
+)
 from taper_runtime.openinfer.oinf.writer import write_model
 from taper_runtime.openinfer.simulator.simulator import Simulator
 from taper_runtime.openinfer.text import load_program, parse
@@ -33,14 +38,17 @@ WEIGHTS = (
     | {f"layers__{layer}__bias": zeros(16) for layer in range(3)}
     | {f"experts__{e}__weight": zeros(16, 3) for e in range(2)}
     | {f"experts__{e}__bias": zeros(3) for e in range(2)}
-    | {"w": zeros(16, 16)}
+    | {
+        "w": zeros(16, 16),
+    }
 )
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_the_example_programs_link(path):
     graph = load_program(path)
-    program = link(graph, model_of(**WEIGHTS))
+    bias = {} if path.stem == "cache_auto_dim" else {"bias": zeros(16)}  # where it is one number
+    program = link(graph, model_of(**WEIGHTS, **bias))
     assert program.graph is graph
     assert list(program.variables)[: len(graph.vars)] == list(graph.vars)
 
@@ -50,7 +58,7 @@ def test_variables_start_with_the_files_data_or_what_the_program_says():
         parse("""
             dynamic { x: f32[B]; }
             volatile { a: f32[B, 3*D]; y: f32[B] @init(5.0); w: f32[D] @ref("layers.0.bias"); }
-            constant { n: i32; }
+            constant { n: i32 @init(7); }
             persistent { K(i): f16[H, 4] @table; }
             block entry { assign t: f32[2]; return; }
         """),
@@ -65,24 +73,182 @@ def test_variables_start_with_the_files_data_or_what_the_program_says():
         "a": ("volatile", "f32", (4, 48), "a", None),
         "y": ("volatile", "f32", (4,), None, 5.0),
         "w": ("volatile", "f32", (16,), "layers.0.bias", None),
-        "n": ("constant", "i32", (), None, None),
+        "n": ("constant", "i32", (), None, 7),
         "K": ("persistent", "f16", (2, 4), None, None),
         "t": ("temporary", "f32", (2,), None, None),
     }
 
 
-def test_strict_linking_wants_every_volatile_and_constant_variable():
-    text = (
-        "dynamic { x: f32; }\nvolatile { y: f32; }\nconstant { c: f32; w: f32[D]; }\nblock entry {}"
-    )
-    model = model_of(w=zeros(16))
-    link(parse(text), model)
+def refusals(text, model, **options):
     with pytest.raises(ProgramError) as raised:
-        link(parse(text, "p.oi"), model, strict=True)
-    assert str(raised.value).splitlines() == [
-        "p.oi:2:12: 'y': the file has no tensor of this name; it is linked strictly",
-        "p.oi:3:12: 'c': the file has no tensor of this name; it is linked strictly",
+        link(parse(text, "p.oi"), model, **options)
+    return str(raised.value).splitlines()
+
+
+NO_VALUE = (
+    "expected a value of the constant, which is a tensor or a number of metadata by its name in the "
+    "file, or @init; got "
+)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_constant_has_a_value(strict):
+    """Never zeros: a name that is misspelt would be a wrong result without a word."""
+    text = """constant {
+      w_1: f32[D]; far: f32; bare: f32[D]; text: f32; list: i8; r: f32 @ref(bare);
+    }
+    volatile { y: f32[D]; }
+    block entry { op add(w_1, w_1) >> y; op relu(y, alpha=far) >> y; }"""
+    model = Model.of(
+        {
+            "D": SizeVar(16),
+            "w1": zeros(16),
+            "bare": UninitializedTensor("f32", (16,)),
+            "text": "nearest",
+            "list": [1, 2],
+        }
+    )
+    assert refusals(text, model, strict=strict) == [
+        f"p.oi:2:7: 'w_1': {NO_VALUE}none; do you mean 'w1'?",
+        f"p.oi:2:20: 'far': {NO_VALUE}none",
+        f"p.oi:2:30: 'bare': {NO_VALUE}tensor 'bare' without data",
+        f"p.oi:2:44: 'text': {NO_VALUE}metadata 'text', which is no number",
+        f"p.oi:2:55: 'list': {NO_VALUE}metadata 'list', which is no number",
+        "p.oi:2:65: 'r': expected f32[], got f32[16] of tensor 'bare' in the file",
     ]
+
+
+def test_numbers_of_metadata_are_constants_of_their_type():
+    text = """
+    dynamic { x: f32[D]; }
+    constant {
+        neg: f32; half: f16; small: bf16; top: u8; tiny: i4; on: bool; other: f32 @ref(neg);
+        own: f32 @init(3);
+    }
+    volatile { y: f32[D]; z: f32[D]; b: bf16; }
+    block entry { op add(x, neg) >> y; op relu(y, alpha=other) >> z; op neg(small) >> b; }
+    """
+    model = Model.of(
+        {
+            "D": SizeVar(2),
+            "neg": -3.0,
+            "half": ScalarValue(0.5, "f16"),
+            "small": ScalarValue(1.5, "bf16"),
+            "top": 255,
+            "tiny": ScalarValue(-8, "i4"),
+            "on": True,
+            "own": "nothing",
+        }
+    )
+    program = link(parse(text), model, strict=True)
+    found = {name: program.variables[name].init for name in ("neg", "half", "small", "top", "tiny")}
+    assert found == {"neg": -3.0, "half": 0.5, "small": 1.5, "top": 255, "tiny": -8}
+    executor = Simulator(model, parse(text)).make_executor()
+    executor.insert_dynamic("x", np.array([4, -1], np.float32))
+    executor.step()
+    assert executor.fetch("y").tolist() == [1, -4]
+    assert executor.fetch("z").tolist() == [1, 12]
+    assert executor.fetch("b") == -1.5
+    assert [executor.fetch(name) for name in ("top", "tiny", "on", "own")] == [255, -8, True, 3]
+
+
+def test_metadata_of_another_type_is_no_constant():
+    model = Model.of({"D": SizeVar(2), "n": 3, "w": 1.0})
+    assert refusals("constant { n: i32; w: f32[D]; } block entry {}", model) == [
+        "p.oi:1:12: 'n': expected i32[], got u8[] of metadata 'n' in the file",
+        "p.oi:1:20: 'w': expected f32[2], got f32[] of metadata 'w' in the file",
+    ]
+
+
+def test_a_tensor_goes_before_metadata_of_its_name():
+    model = Model.of({"D": SizeVar(2), "w": 1.0})
+    both = Model.of({"D": SizeVar(2), "w": TensorSpec(np.array(2, np.float32))})
+    text = "constant { w: f32; } block entry {}"
+    assert link(parse(text), model).variables["w"].tensor is None
+    assert link(parse(text), both).variables["w"].tensor == "w"
+
+
+def test_strings_of_metadata_are_words_of_settings():
+    text = """
+    dynamic { x: f32[2, 2]; }
+    volatile { y: i32[2, 2]; z: f32[2, 2]; w: f32[2, 2]; }
+    block entry {
+        op cast(x, to=kind, rounding_mode=rounding_mode) >> y;
+        op taper.QR(x, mode=shape) >> z;
+        op taper.QR(x, mode=complete) >> w;
+    }
+    """
+    model = Model.of(
+        {"kind": "i32", "rounding_mode": "ceil", "shape": "reduced", "nearest": "trunc"}
+    )
+    program = link(parse(text), model)
+    settings = [program.settings(node.kind) for node in program.graph.nodes()]
+    assert settings == [
+        {"to": "i32", "rounding_mode": "ceil"}, {"mode": "reduced"}, {"mode": "complete"},
+    ]  # fmt: skip
+    nearest = parse("dynamic { x: f32; } volatile { y: i32; } block entry {"
+                    "op cast(x, to=i32, rounding_mode=nearest) >> y; }")  # fmt: skip
+    (node,) = nearest.nodes()
+    assert link(nearest, model).settings(node.kind)["rounding_mode"] == "nearest"
+
+
+#: Nodes, and which of the volatile variables a, b and y they read before they write them.
+EARLY = [
+    ("op add(x, x) >> y;", ""),
+    ("op add(a, x) >> y;", "a"),
+    ("op add(y, x) >> y;", "y"),
+    ("op add(x, x) >> a; op add(a, x) >> y;", ""),
+    ("op add(a, b) >> y; op add(x, x) >> a;", "ab"),
+    ("transfer a >> y;", "a"),
+    ("cache.write a >> p;", "a"),
+    ("cache.read p >> a; op add(a, a) >> y;", ""),
+    ("loop l (i in 0..3) { op add(x, x) >> a; } op add(a, x) >> y;", ""),
+    ("loop l (i in 0..n) { op add(x, x) >> a; } op add(a, x) >> y;", "a"),
+    ("loop l (i in 0..3) { op add(a, x) >> y; op add(x, x) >> a; }", "a"),
+    ("loop l (i in 0..3) { branch one; } op add(a, x) >> y;", ""),
+    ("branch one; op add(a, b) >> y;", "b"),
+    ("branch c one both; op add(a, b) >> y;", "b"),
+    ("branch c both two; op add(b, a) >> y;", "a"),
+    ("branch c reads one;", "b"),
+    ("return; op add(a, b) >> y;", ""),
+    ("branch stops; op add(b, x) >> y;", "b"),
+    ("yield x; await x; op add(a, x) >> y;", ""),
+    ("yield x; op add(a, x) >> y; await x;", "a"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "early"), EARLY, ids=[nodes for nodes, _ in EARLY])
+def test_what_begins_as_zeros_and_is_read_first(nodes, early):
+    """By walks over every path; strictly linked it is an error."""
+    beside = "block beside { await x; op add(x, x) >> a; }" if "yield" in nodes else ""
+    targets = {
+        "one": "op add(x, x) >> a;",
+        "two": "op add(x, x) >> b;",
+        "both": "op add(x, x) >> a; op add(a, x) >> b;",
+        "reads": "op add(b, x) >> y;",
+        "stops": "return; op add(x, x) >> b;",
+    }
+    blocks = "".join(f"block {name} {{ {text} }}" for name, text in targets.items())
+    calls = "branch one; branch two; branch both; branch reads; branch stops;"
+    text = f"""
+    dynamic {{ x: f32; c: bool; n: i32; }}
+    volatile {{ a: f32; b: f32; y: f32; set: f32 @init(0); w: f32; }}
+    persistent {{ p: f32; }}
+    block entry {{ op add(set, w) >> w; {nodes} return; {calls} }}
+    {blocks} {beside}
+    """
+    model = model_of(w=zeros())
+    assert link(parse(text), model).zeros == tuple(early)
+    if not early:
+        link(parse(text), model, strict=True)
+        return
+    refused = refusals(text, model, strict=True)
+    assert len(refused) == len(early)
+    for name, line in zip(early, refused, strict=True):
+        assert (
+            f"'{name}': expected a tensor of this name in the file, or @init, for a step reads"
+            in line
+        )
 
 
 def test_entries_of_prefix_tables():

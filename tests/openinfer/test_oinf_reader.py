@@ -115,7 +115,11 @@ BROKEN = [
     ("metadata[kind].length", 13, "metadata['kind']: expected a string of 13 bytes within"),
     ("metadata[kind].length", 3, "metadata['kind'].nbytes: expected 8 by what the value says"),
     ("metadata[kind].text", ord("/"), "metadata['kind']: expected only letters, digits"),
-    ("metadata[list].element", 14, "metadata['list'].element_type: expected the number of an element type"),
+    (
+        "metadata[list].element",
+        14,
+        "metadata['list'].element_type: expected the number of an element type",
+    ),
     ("metadata[list].ndim", 33, "metadata['list'].ndim: expected at most 32, got 33"),
     ("metadata[list].ndim", 5, "metadata['list'].dims: expected 40 bytes, got 16"),
     ("metadata[list].dim0", 2**63, "metadata['list'].dims: expected at most"),

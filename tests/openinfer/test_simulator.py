@@ -181,7 +181,8 @@ def test_no_data_in_the_file_means_init_and_no_init_zeros():
     from taper_runtime.openinfer import UninitializedTensor
 
     text = """
-    constant { a: f32[2]; b: f32[2] @init(3.0); c: f32[2] @init(4.0); d: f32[2] @init(9.0); }
+    volatile { a: f32[2]; }
+    constant { b: f32[2] @init(3.0); c: f32[2] @init(4.0); d: f32[2] @init(9.0); }
     block entry { return; }
     """
     empty = UninitializedTensor("f32", (2,))
@@ -323,8 +324,8 @@ def test_names_in_indices_are_looked_up_in_the_stated_order():
 def test_a_bound_has_to_be_one_number():
     text = """
     volatile { n: i32; m: i32; }
-    persistent { A(i): i32 @table @fixed(i=2); }
-    block entry { cache.read A[] >> n; loop some (i in 0..n) { op add(m, m) >> m; } }
+    persistent { A(i): i32 @table; }
+    block entry { cache.read A[1] >> n; cache.read A[] >> n; loop some (i in 0..n) { op add(m, m) >> m; } }
     """
     with pytest.raises(StepError, match=r"loop some .*: n: expected one number, got shape \(2,\)"):
         step(executor(text))
@@ -449,11 +450,13 @@ def test_problems_are_all_told_before_anything_runs():
     assert len(caught.value.problems) >= 3
 
 
-def test_a_strict_link_wants_every_tensor():
-    text = "constant { c: f32[2]; } block entry { return; }"
-    assert simulator(text)
-    with pytest.raises(ProgramError, match="c"):
+def test_a_strict_link_refuses_zeros_that_are_read():
+    text = "volatile { v: f32[2]; y: f32[2]; } block entry { op add(v, v) >> y; }"
+    assert simulator(text).program.zeros == ("v",)
+    with pytest.raises(ProgramError, match="'v': expected a tensor of this name in the file"):
         simulator(text, link="strict")
+    strict = simulator(text, link="strict", v=f32(1, 2)).make_executor()
+    assert step(strict).fetch("y").tolist() == [2, 4]
     with pytest.raises(OpenInferError, match="link: expected one of lenient, strict, got 'other'"):
         simulator(text, link="other")
 

@@ -7,6 +7,7 @@ import pytest
 
 from simulated import executor, step
 from taper_runtime.openinfer import StepError
+from taper_runtime.openinfer.simulator.devices import available_devices
 from taper_runtime.openinfer.simulator.instructions import MAX_DEPTH
 
 
@@ -167,6 +168,43 @@ def test_a_second_yield_before_its_await_is_an_error():
     with pytest.raises(StepError, match="yield x: expected an await before the second yield"):
         step(made, x=1.0)
     assert threading.active_count() <= before
+
+
+TWICE = """
+dynamic { x: f32; z: f32; }
+volatile { y: f32; w: f32; }
+block entry { yield x, z; await x; op add(x, x) >> y; await z; op add(y, z) >> w; }
+block one { await x; op add(x, x) >> x; yield x; }
+block two { await z; op add(z, z) >> z; yield z; }
+"""
+
+
+@pytest.mark.parametrize("device", available_devices())
+def test_a_second_await_of_one_yield_has_nothing_to_wait_for(device):
+    """The first one has waited for every block; a plan of the program does the same."""
+    made = executor(TWICE, device=device)
+    for _ in range(2):
+        step(made, x=3.0, z=4.0)
+        assert (made.fetch("y"), made.fetch("w")) == (12, 20)
+    made.insert_dynamic("x", 3.0)
+    made.insert_dynamic("z", 4.0)
+    assert [event.kind for event in made.iterate() if event.block_name == "entry"] == [
+        "Yield", "Await", "OpExecute", "Await", "OpExecute",
+    ]  # fmt: skip
+    assert made.fetch("w") == 20
+    again = executor(TWICE.replace("await z; op add(y", "await x; await x; op add(y"))
+    assert step(again, x=3.0, z=4.0).fetch("w") == 20
+
+
+def test_an_await_before_any_yield_has_nothing_to_wait_for():
+    text = """
+    dynamic { x: f32; }
+    volatile { y: f32; }
+    block entry { await x; op add(x, x) >> y; yield x; await x; }
+    block beside { await x; op add(x, x) >> x; yield x; }
+    """
+    made = step(executor(text), x=1.0)
+    assert (made.fetch("y"), made.fetch("x")) == (2, 2)
 
 
 def test_a_step_that_returns_before_its_await_waits_all_the_same():

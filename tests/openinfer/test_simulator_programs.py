@@ -138,7 +138,8 @@ def test_iterating_gives_what_a_step_gives(name):
         for layer in range(2)
         for n, s in (("weight", (4, 4)), ("bias", (4,)))
     }
-    weights = weights if name == "residual_stack" else {}
+    streaming = {"w": numbers(5, 4, 4), "bias": numbers(6, 4)}
+    weights = {"residual_stack": weights, "streaming": streaming}.get(name, {})
     made = simulator(name, sizes, **weights)
     by_step, by_node = made.make_executor(), made.make_executor()
     given = {slot.name: numbers(7, *slot.shape) for slot in made.slots if slot.kind == "dynamic"}

@@ -91,13 +91,25 @@ def test_it_writes_traces_and_a_page(capsys, model, tmp_path):
     assert "minimal.oi step by step" in page
 
 
+def test_what_began_as_zeros_is_listed(capsys, model, tmp_path):
+    program = tmp_path / "p.oi"
+    program.write_text("""
+    volatile { v: f32; a: f32[B]; y: f32[B]; } block entry { op add(a, v) >> y; }
+    """)
+    _, out, _ = sim(capsys, program, model)
+    assert "began as zeros, for the model has no such tensors: v\n" in out
+    assert json.loads(sim(capsys, program, model, "--json")[1])["zeros"] == ["v"]
+    code, _, err = sim(capsys, program, model, "--strict")
+    assert code == 1
+    assert "p.oi:2:16: 'v': expected a tensor of this name in the file, or @init, for" in err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "expected a value of each dynamic variable: --input x=FILE.npy"),
         (["--input", "y=random"], "--input: expected a dynamic variable (x), got 'y'"),
         (["--input", "x=random", "--device", "Vulkan"], "device 'Vulkan' is not built"),
-        (["--input", "x=random", "--strict"], "y"),
         (["--input", "x={long}"], "--input x: expected shape (3,), or (1, 3) with one for each"),
         (["--input", "x={wrong}"], "x: expected float32 elements of f32, got float64"),
     ],

@@ -48,7 +48,7 @@ GOLDEN = """[
 
 EVERYTHING = """
 dynamic { x: f32[2]; c: bool; }
-volatile { y: f32[2]; z: f32[2]; }
+volatile { y: f32[2]; z: f32[2]; rows: f32[2, 2]; }
 constant { W(l): f32[2] @pattern("w.{l}"); }
 persistent { n: i32; A(i): f32[2] @table; }
 block entry {
@@ -57,7 +57,7 @@ block entry {
     cache.decrement 2 n;
     cache.increment 3 n;
     loop layers (l in 0..2) { op add(x, W[l]) >> t; cache.write t >> A[l]; }
-    cache.read A[0..l2] >> y;
+    cache.read A[0..l2] >> rows;
     cache.reset A[0];
     barrier;
     dep after(add) before(reset);
@@ -82,7 +82,7 @@ LINES = [
     "[entry] -- cache.write t >> A[l]",
     "[entry] -- op add(x,W[l=1]) >> t",
     "[entry] -- cache.write t >> A[l]",
-    "[entry] -- cache.read A[0..2] >> y",
+    "[entry] -- cache.read A[0..2] >> rows",
     "[entry] -- cache.reset A[0]",
     "[entry] -- barrier",
     "[entry] -- dep after(add) before(reset)",
@@ -108,7 +108,7 @@ def everything():
 def small():
     graph = Graph()
     for name, kind in (("x", "dynamic"), ("a", "constant"), ("y", "volatile")):
-        graph.add_var(name, kind, "f32", [2])
+        graph.add_var(name, kind, "f32", [2], init=0.0 if kind == "constant" else None)
     graph.add_block("entry")
     nodes = [graph.add_node("entry", Op("add", ["x", "a"], output="y"))]
     nodes.append(graph.add_node("entry", Return()))

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 #: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary
 #: as they were to, ways that the module takes for some sizes alone, arguments that became
-#: constants, the size of the file, state, regions that a delegate does not take.
-KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate")
+#: constants, the size of the file, state, regions that a delegate does not take, variables of a
+#: program of OpenInfer that begin as zeros.
+KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate", "zeros")
 
 #: A file is much larger than its weights from this factor and this many bytes on.
 LARGE_FACTOR, LARGE_BYTES = 1.5, 10_000_000

@@ -33,11 +33,11 @@ def with_end(message: str) -> str:
     return f"{message[:MAX_MESSAGE]}..." if len(message) > MAX_MESSAGE else message
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that ``word`` is like; None if there is none."""
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known word that ``word`` is like, by a ratio of at least ``likeness``, or None."""
     from difflib import get_close_matches  # rarely needed
 
-    return next(iter(get_close_matches(word, list(known), 1)), None)
+    return next(iter(get_close_matches(word, list(known), 1, likeness)), None)
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:

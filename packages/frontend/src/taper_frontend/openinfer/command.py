@@ -26,7 +26,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         help="the variables that a run gives (default: those that are written, and not read after)",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="refuse variables that the file does not have"
+        "--strict", action="store_true", help="refuse what begins as zeros and is read first"
     )
     parser.set_defaults(command=_compile)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
+from taper_frontend.errors import ExportWarning
 from taper_frontend.openinfer.lower import lower
 from taper_runtime.openinfer.graph import Graph
 from taper_runtime.openinfer.link import link
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.compiler.pipeline import Pass
+    from taper_runtime.openinfer.link import Program
     from taper_runtime.plan.plan import Plan
 
 
@@ -41,7 +44,8 @@ def compile_program(
         The variables that a run gives. The default are the volatile and dynamic ones that the
         program writes and does not read after the last write; all that it writes if it reads each.
     strict : bool
-        Whether the file has to have every volatile and constant variable.
+        Whether it is an error, not a warning, that a variable begins as zeros though a step reads
+        it before it writes it.
     passes : sequence of callable or str, optional
         As :func:`taper_frontend.export` takes them.
 
@@ -50,6 +54,11 @@ def compile_program(
     Plan
         Dynamic variables are its inputs, persistent ones its states, each by its own name; an
         output that has the name of an input is called ``output_`` and that name.
+
+    Warns
+    -----
+    ExportWarning
+        Naming what begins as zeros though a step reads it before it writes it.
 
     Raises
     ------
@@ -62,18 +71,33 @@ def compile_program(
     """
     graph = program if isinstance(program, Graph) else load_program(program)
     with nullcontext(model) if isinstance(model, Model) else open_model(model) as opened:
-        lowered = lower(link(graph, opened, strict=strict), outputs)
+        linked = link(graph, opened, strict=strict)
+        lowered = lower(linked, outputs)
         nodes = len(lowered.graph.nodes)
         records = compile_graph(lowered.graph, passes, output_names=lowered.output_names)
-        report = {
+        report: dict[str, Any] = {
             "producer": f"taper_frontend {_version()}, a program of OpenInfer",
             "nodes_lowered": nodes,
             "passes": [
                 {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
             ],
-            "warnings": [],
+            "warnings": [{"kind": "zeros", "text": text} for text in _of_zeros(linked)],
         }
-        return make_plan(lowered.graph, metadata=report)
+        plan = make_plan(lowered.graph, metadata=report)
+    for warning in report["warnings"]:
+        warnings.warn(ExportWarning(**warning), stacklevel=2)
+    return plan
+
+
+def _of_zeros(program: Program) -> list[str]:
+    """Tell of the variables that begin as zeros though a step reads them first."""
+    if not program.zeros:
+        return []
+    names = ", ".join(program.zeros)
+    return [
+        f"a step reads {names} before it writes them, and they begin as zeros: the file has no "
+        "tensor of these names, and the program no @init"
+    ]
 
 
 def _version() -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import POISON, Scope
-from taper_frontend.openinfer.touched import accesses, all_nodes, index_names, touched
+from taper_frontend.openinfer.touched import all_nodes, index_names, touched
 from taper_runtime.openinfer import graph as g
+from taper_runtime.openinfer.kinds import accesses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.errors import ExportError
-from taper_frontend.openinfer.touched import accesses
+from taper_runtime.openinfer.kinds import accesses
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.openinfer.touched import accesses
 from taper_runtime.openinfer import graph as g
+from taper_runtime.openinfer.kinds import accesses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

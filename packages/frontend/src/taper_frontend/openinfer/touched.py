@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from taper_runtime.openinfer import graph as g
+from taper_runtime.openinfer.kinds import accesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -64,30 +65,3 @@ def index_names(access: Access) -> list[str]:
         for value in ((index.value,) if isinstance(index, g.Single) else (index.start, index.end))
     ]
     return [value for value in values if isinstance(value, str)]
-
-
-def accesses(kind: object) -> tuple[Sequence[Access], Sequence[Access]]:
-    """Return the accesses that a node itself reads, and those that it writes."""
-    match kind:
-        case g.Op(inputs=inputs, output=output):
-            return inputs, (output,)
-        case g.Assign(name=name):
-            return (), (plain(name),)
-        case g.CacheRead(src=src, dst=dst) | g.Transfer(src=src, dst=dst):
-            return (src,), (dst,)
-        case g.CacheWrite(src=src, dst=dst):
-            return (src,), (dst,)
-        case g.CacheIncrement(target=target) | g.CacheDecrement(target=target):
-            return (plain(target),), (plain(target),)
-        case g.CacheReset(target=target):
-            return (), (target,)
-        case g.Branch(condition=str(condition)):
-            return (plain(condition),), ()
-        case g.Loop(start=start, end=end):
-            return [plain(bound) for bound in (start, end) if isinstance(bound, str)], ()
-    return (), ()
-
-
-def plain(name: str) -> Access:
-    """Return an access of a whole variable."""
-    return g.Access(name, (), False)

@@ -39,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--device", default="Cpu", help="Cpu, CpuAvx, CpuAvx2, CpuAvx512 or Neon (default Cpu)"
     )
     parser.add_argument(
-        "--strict", action="store_true", help="refuse a model that lacks a volatile or a constant"
+        "--strict", action="store_true", help="refuse what begins as zeros and is read first"
     )
     parser.add_argument("--trace", type=Path, metavar="FILE.json", help="where the events go")
     parser.add_argument(
@@ -145,7 +145,8 @@ def _result(
 
     variables = simulator.program.variables
     data: dict[str, Any] = {}
-    lines = []
+    zeros = list(simulator.program.zeros)
+    lines = [f"began as zeros, for the model has no such tensors: {', '.join(zeros)}"] * bool(zeros)
     for name, array in executor.loaded().items():
         variable = variables[name]
         kind = variable.declaration.kind
@@ -155,4 +156,5 @@ def _result(
         text = format_truncated(array, variable.dtype)
         lines.append(printable(f"{name}: {variable.dtype}{shape} = {text}"))
         data[name] = {"dtype": variable.dtype, "shape": shape, "values": text}
-    return Result({"steps": steps, "nodes": len(trace), "variables": data}, "\n".join(lines))
+    result = {"steps": steps, "nodes": len(trace), "zeros": zeros, "variables": data}
+    return Result(result, "\n".join(lines))

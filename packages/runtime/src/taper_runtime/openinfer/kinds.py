@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from taper_runtime.openinfer.graph import Node
 
@@ -272,6 +272,28 @@ NodeKind = (
     | Yield
     | Await
 )
+
+
+def accesses(kind: object) -> tuple[Sequence[Access], Sequence[Access]]:
+    """Return the accesses that a node itself reads, and those that it writes."""
+    match kind:
+        case Op(inputs=inputs, output=output):
+            return inputs, (output,)
+        case Assign(name=name):
+            return (), (Access(name),)
+        case CacheRead(src=src, dst=dst) | Transfer(src=src, dst=dst):
+            return (src,), (dst,)
+        case CacheWrite(src=src, dst=dst):
+            return (src,), (dst,)
+        case CacheIncrement(target=target) | CacheDecrement(target=target):
+            return (Access(target),), (Access(target),)
+        case CacheReset(target=target):
+            return (), (target,)
+        case Branch(condition=str(condition)):
+            return (Access(condition),), ()
+        case Loop(start=start, end=end):
+            return [Access(bound) for bound in (start, end) if isinstance(bound, str)], ()
+    return (), ()
 
 
 def describe(kind: NodeKind) -> str:

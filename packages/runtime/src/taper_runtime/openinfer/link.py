@@ -12,17 +12,19 @@ from taper_runtime.openinfer.check.context import (
     TooManyProblems,
 )
 from taper_runtime.openinfer.check.declarations import check_declarations, check_temporaries
+from taper_runtime.openinfer.check.flow import read_before_written
 from taper_runtime.openinfer.check.nodes import check_nodes
 from taper_runtime.openinfer.check.ops import check_ops
 from taper_runtime.openinfer.check.settings import settings_of
 from taper_runtime.openinfer.check.tables import entry_name, entry_problem
 from taper_runtime.openinfer.check.walk import walk
 from taper_runtime.openinfer.errors import ProgramError, StepError, shown
-from taper_runtime.openinfer.graph import Single
+from taper_runtime.openinfer.graph import ENTRY, VOLATILE, Single, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from taper_runtime.openinfer.check.walk import Step
     from taper_runtime.openinfer.errors import Problem
     from taper_runtime.openinfer.graph import Access, Block, Graph, Op
     from taper_runtime.openinfer.oinf.reader import Model
@@ -39,10 +41,20 @@ class Program:
     model : Model
     variables : dict of str to LinkedVariable
         Those that memory sections declare, then temporaries.
+    zeros : tuple of str
+        The volatile variables that a step may read before it writes them, and that begin as zeros,
+        for the file has no tensor of their names, and the program no ``@init``.
     """
 
-    def __init__(self, graph: Graph, model: Model, variables: dict[str, LinkedVariable]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        model: Model,
+        variables: dict[str, LinkedVariable],
+        zeros: Sequence[str] = (),
+    ) -> None:
         self.graph, self.model, self.variables = graph, model, variables
+        self.zeros = tuple(zeros)
 
     @property
     def blocks(self) -> dict[str, Block]:
@@ -99,8 +111,8 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
     graph : Graph
     model : Model
     strict : bool
-        Whether volatile and constant variables that the file lacks are errors. They start with
-        their initial values, or zeros, else.
+        Whether it is an error that a volatile variable which a step may read before it writes it
+        begins as zeros: see :attr:`Program.zeros`.
     device : str
         What is to run it; named where it has no kernel.
 
@@ -110,15 +122,39 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
         With all problems, up to a thousand, in the order of their places.
     """
     context = Context(graph, model, strict, device)
+    zeros: list[str] = []
     with suppress(TooManyProblems):
         check_declarations(context)
         steps = walk(context)
         check_temporaries(context, steps)
         check_ops(context, steps)
         check_nodes(context, steps)
+        zeros += _zeros(context, steps)
     if context.problems:
         raise ProgramError(sorted(context.problems, key=_place), graph.name)
-    return Program(graph, model, context.variables)
+    return Program(graph, model, context.variables, zeros)
+
+
+def _zeros(context: Context, steps: Sequence[Step]) -> list[str]:
+    """Return what begins as zeros and is read before it is written; note it where it is an error."""
+    early = read_before_written(context, steps) if ENTRY in context.graph.blocks else {}
+    found = []
+    for name, linked in context.variables.items():
+        if name not in early or linked.declaration.kind != VOLATILE:
+            continue
+        if linked.tensor is not None or linked.init is not None or linked.declaration.pattern:
+            continue
+        found.append(name)
+        if context.strict:
+            node = early[name]
+            place = "" if node.place is None else f" at {node.place}"
+            context.report(
+                "expected a tensor of this name in the file, or @init, for a step reads it before "
+                f"it writes it ('{describe(node.kind)}'{place}); it is linked strictly",
+                linked.declaration.place,
+                name,
+            )
+    return found
 
 
 def _place(problem: Problem) -> tuple[int, int]:

@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.openinfer.check.context import describe_variable
 from taper_runtime.openinfer.check.tables import check_entries
-from taper_runtime.openinfer.graph import CONSTANT, PERSISTENT, Access, Single, Slice
+from taper_runtime.openinfer.graph import CONSTANT, PERSISTENT, Access, Op, Single, Slice, describe
 from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from taper_runtime.openinfer.check.context import Context, LinkedVariable
     from taper_runtime.openinfer.check.walk import Step
+    from taper_runtime.openinfer.errors import Place
 
 
 def check_operand(context: Context, step: Step, access: Access) -> LinkedVariable | None:
     """Check what an op or a transfer reads; return its variable if it can be read."""
-    linked = context.find(access.base, step.node.place)
+    name, place = access.base, step.node.place
+    if name not in context.variables and name in context.made:
+        _check_order(context, name, place)
+        return None
+    linked = context.find(name, place)
     if linked is None:
         return None
-    name, place = access.base, step.node.place
     if linked.declaration.kind == PERSISTENT:
         context.report("expected cache.read for persistent memory, got an op", place, name)
         return None
@@ -34,6 +38,21 @@ def check_operand(context: Context, step: Step, access: Access) -> LinkedVariabl
         )
         return None
     return linked
+
+
+def _check_order(context: Context, name: str, place: Place | None) -> None:
+    """Note, once, that a temporary which no node declares is read before a node writes it."""
+    node = context.made[name]
+    if name in context.missing or not isinstance(node.kind, Op):
+        return  # another node is told that nothing declares what it writes
+    context.missing.add(name)
+    where = "" if node.place is None else f" at {node.place}"
+    context.report(
+        f"expected an assign that declares it, for it is read here before '{describe(node.kind)}'"
+        f"{where} writes it",
+        place,
+        name,
+    )
 
 
 def _check_entry(context: Context, step: Step, linked: LinkedVariable, access: Access) -> bool:
@@ -59,7 +78,7 @@ def _check_entry(context: Context, step: Step, linked: LinkedVariable, access: A
 def check_target(context: Context, step: Step, access: Access) -> LinkedVariable | None:
     """Check what an op, a cache.read or a transfer writes; return its variable if it can."""
     name, place = access.base, step.node.place
-    linked = context.find(name, place)
+    linked = context.find(name, place, "a variable to write, which assign declares,")
     if linked is None:
         return None
     kind = linked.declaration.kind
@@ -120,12 +139,35 @@ def _check_indices(context: Context, step: Step, access: Access, linked: LinkedV
             )
 
 
-def entry_shape(linked: LinkedVariable, access: Access) -> tuple[int, ...] | None:
+def entry_shape(context: Context, linked: LinkedVariable, access: Access) -> tuple[int, ...] | None:
     """Return the shape of what an access to a cache selects; None where only a run tells."""
     declaration = linked.declaration
     if declaration.auto_dim:
         return None
-    is_entry = len(access.indices) == len(declaration.table_indices)
-    if is_entry and not any(isinstance(index, Slice) for index in access.indices):
-        return linked.shape
-    return None
+    names = declaration.table_indices
+    indices = (*access.indices, *[Slice()] * (len(names) - len(access.indices)))
+    lengths = [
+        _length(context, index, declaration.fixed.get(name))
+        for name, index in zip(names, indices, strict=False)
+        if isinstance(index, Slice)
+    ]
+    known = tuple(length for length in lengths if length is not None)
+    return (*known, *linked.shape) if len(known) == len(lengths) else None
+
+
+def _length(context: Context, index: Slice, size: int | None) -> int | None:
+    """Return how many entries a range of a table has; None where only a run tells.
+
+    ``size`` is what the table has along its index from the beginning, if that is known.
+    """
+    start = 0 if index.start is None else _known(context, index.start)
+    end = size if index.end is None else _known(context, index.end)
+    if end is not None and end < 0:  # counts from the size
+        end = None if size is None else size + end
+    if start is None or end is None or not 0 <= start <= end or (size is not None and end > size):
+        return None  # all but the first two are errors, now or when it runs
+    return end - start
+
+
+def _known(context: Context, value: int | str) -> int | None:
+    return value if isinstance(value, int) else context.model.sizevars.get(value)

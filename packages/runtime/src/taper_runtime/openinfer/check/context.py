@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import OpenInferError, Place, Problem, shown
-from taper_runtime.openinfer.graph import Graph, Value, Variable
+from taper_runtime.openinfer.graph import Graph, Node, Value, Variable
 from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class LinkedVariable:
         The tensor of the file that it starts with; None where it starts with ``init``, or is a
         prefix table, each entry of which has its tensor.
     init : int, float, bool or None
-        Of every element that no tensor gives; None is zero.
+        Of every element that no tensor gives: the file's metadata, else what the program says; None
+        is zero, which no constant has.
     """
 
     declaration: Variable
@@ -67,7 +68,7 @@ class Context:
     graph : Graph
     model : Model
     strict : bool
-        Whether every volatile and constant variable has to be in the file.
+        Whether what a step reads before it writes it has to be in the file, or have ``@init``.
     device : str
         What is to run the program.
 
@@ -79,8 +80,18 @@ class Context:
         Variables whose declarations are wrong.
     entries_left : int
         How many entries of prefix tables may still be looked for.
-    unsure : set of str
-        Variables whose shapes are not known before the program runs, or cannot be.
+    broken : set of str
+        Variables of which nothing is known, since what declares or computes them is wrong. What
+        follows from them is no problem of its own.
+    valueless : set of str
+        Constants that have no value.
+    missing : set of str
+        Names that stand for no variable, each of which was reported.
+    made : dict of str to Node
+        Names that no section and no assign declares, and the first node that writes each.
+    varying : dict of str to Node
+        Variables whose shapes are known only when the program runs, and the ``cache.read`` for
+        which that is so.
     """
 
     def __init__(self, graph: Graph, model: Model, strict: bool, device: str) -> None:
@@ -88,7 +99,11 @@ class Context:
         self.problems: list[Problem] = []
         self.variables: dict[str, LinkedVariable] = {}
         self.unsound: set[str] = set()
-        self.unsure: set[str] = set()
+        self.broken: set[str] = set()
+        self.valueless: set[str] = set()
+        self.missing: set[str] = set()
+        self.made: dict[str, Node] = {}
+        self.varying: dict[str, Node] = {}
         self.entries_left = 1 << 16
 
     def report(self, message: str, place: Place | None = None, variable: str | None = None) -> None:
@@ -113,13 +128,13 @@ class Context:
                 name,
             )
             declaration = Variable(name, declaration.kind, "f32")
-            self.unsure.add(name)
+            self.broken.add(name)
         try:
             self.model.resolve_len(declaration.dims)
             shape = self.model.resolve_shape(declaration.dims)
         except OpenInferError as error:
             self.report(str(error), place, name)
-            self.unsure.add(name)
+            self.broken.add(name)
         linked = LinkedVariable(declaration, declaration.dtype, shape, tensor, declaration.init)
         self.variables[name] = linked
         return linked
@@ -132,20 +147,32 @@ class Context:
     def find(
         self, name: str, place: Place | None, what: str = "a variable"
     ) -> LinkedVariable | None:
-        """Return a variable; if there is none of this name, note that."""
+        """Return a variable; if there is none of this name, note that once."""
         if name not in self.variables:
-            self.report(f"expected {what}, got {shown(name)}{hint(name, self.variables)}", place)
+            if name not in self.missing:
+                message = f"expected {what}, got {shown(name)}{hint(name, self.variables)}"
+                self.report(message, place)
+                self.missing.add(name)
             return None
         return self.variables[name]
 
+    def lose(self, name: str, dtype: str = "f32") -> None:
+        """Know a variable of which nothing is known but that something is wrong with it."""
+        self.broken.add(name)
+        if name not in self.variables:
+            self.variables[name] = LinkedVariable(Variable(name, TEMPORARY, dtype), dtype, ())
+
     def is_scalar(self, linked: LinkedVariable) -> bool:
-        """Whether a variable is one number."""
+        """Whether a variable is one number, as far as is known."""
         declaration = linked.declaration
-        return not (declaration.dims or declaration.table_indices or declaration.is_cache)
+        return declaration.name in self.broken or not (
+            declaration.dims or declaration.table_indices or declaration.is_cache
+        )
 
     def is_whole(self, linked: LinkedVariable) -> bool:
-        """Whether a variable is one whole number."""
-        return self.is_scalar(linked) and DTYPES[linked.dtype].kind in _WHOLE
+        """Whether a variable is one whole number, as far as is known."""
+        is_broken = linked.declaration.name in self.broken
+        return is_broken or (self.is_scalar(linked) and DTYPES[linked.dtype].kind in _WHOLE)
 
     def check_value(
         self, value: Value, place: Place | None, loops: Sequence[str], cache: Variable | None = None
@@ -164,7 +191,10 @@ class Context:
         if cache is not None and value in cache.auto_dim:
             return
         linked = self.variables.get(value)
+        if linked is None and value in self.missing:
+            return
         if linked is None:
+            self.missing.add(value)
             known = [*self.model.sizevars, *loops, *self.variables]
             self.report(
                 f"expected an index: a number, a sizevar, the variable of a loop around it or a "

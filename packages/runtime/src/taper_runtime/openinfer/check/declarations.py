@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from taper_runtime.openinfer.check.context import TEMPORARY
+from taper_runtime.openinfer.check.context import TEMPORARY, hint
 from taper_runtime.openinfer.check.tables import check_table, type_problem
 from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.errors import shown
-from taper_runtime.openinfer.graph import DYNAMIC, ENTRY, PERSISTENT, Assign, Variable
+from taper_runtime.openinfer.errors import OinfError, shown
+from taper_runtime.openinfer.graph import CONSTANT, DYNAMIC, ENTRY, PERSISTENT, Assign, Variable
+from taper_runtime.openinfer.oinf.values import ScalarValue
 
 if TYPE_CHECKING:
     from taper_runtime.openinfer.check.context import Context, LinkedVariable
     from taper_runtime.openinfer.check.walk import Step
+    from taper_runtime.openinfer.oinf.payloads import Value
 
 
 def check_declarations(context: Context) -> None:
     """Check every variable of every memory section."""
     for variable in context.graph.vars.values():
         linked = context.add(variable, _tensor(context, variable))
+        count = len(context.problems)
         _check_init(context, variable)
         _check_cache(context, variable)
         if variable.is_prefix_table:
             check_table(context, variable)
         else:
-            _check_tensor(context, linked)
+            metadata = _metadata(context, variable)
+            _check_tensor(context, linked, metadata)
+            is_right = len(context.problems) == count
+            if is_right and variable.kind == CONSTANT and linked.tensor is None:
+                _check_constant(context, linked, metadata)
     context.unsound |= {problem.variable for problem in context.problems if problem.variable}
 
 
@@ -55,7 +63,53 @@ def _tensor(context: Context, variable: Variable) -> str | None:
     return info.name if info is not None and info.has_data else None
 
 
-def _check_tensor(context: Context, linked: LinkedVariable) -> None:
+def _metadata(context: Context, variable: Variable) -> Value | None:
+    """The metadata that has a constant's name, where no tensor has it."""
+    name = variable.ref_name or variable.name
+    if variable.kind != CONSTANT or name in context.model.tensors:
+        return None
+    try:
+        return context.model.metadata.typed(name) if name in context.model.metadata else None
+    except OinfError as error:
+        context.report(str(error), variable.place, variable.name)
+        return None
+
+
+def _check_constant(context: Context, linked: LinkedVariable, metadata: Value | None) -> None:
+    """Give a constant that is no tensor its value: never zeros because nothing says another."""
+    variable = linked.declaration
+    name, place, tensor = variable.name, variable.place, variable.ref_name or variable.name
+    if isinstance(metadata, ScalarValue):
+        if name in context.broken:
+            return
+        if (linked.dtype, linked.shape) == (metadata.dtype, ()):
+            context.variables[name] = replace(linked, init=metadata.value)
+            return
+        context.report(
+            f"expected {linked.dtype}{list(linked.shape)}, got {metadata.dtype}[] of metadata "
+            f"{shown(tensor)} in the file",
+            place,
+            name,
+        )
+    elif variable.init is None and (variable.ref_name is None or tensor in context.model.tensors):
+        names = [*context.model.tensors, *context.model.metadata]
+        got = (
+            f"tensor {shown(tensor)} without data"
+            if tensor in context.model.tensors
+            else f"none{hint(tensor, names)}"
+            if metadata is None
+            else f"metadata {shown(tensor)}, which is no number"
+        )
+        context.report(
+            "expected a value of the constant, which is a tensor or a number of metadata by its "
+            f"name in the file, or @init; got {got}",
+            place,
+            name,
+        )
+        context.valueless.add(name)
+
+
+def _check_tensor(context: Context, linked: LinkedVariable, metadata: Value | None) -> None:
     """Check what a variable that is one tensor has to do with the file."""
     variable = linked.declaration
     name, place = variable.name, variable.place
@@ -72,13 +126,10 @@ def _check_tensor(context: Context, linked: LinkedVariable) -> None:
     tensor = variable.ref_name or name
     info = context.model.tensors.get(tensor)
     if info is None:
-        if variable.ref_name is not None:
+        if variable.ref_name is not None and not isinstance(metadata, ScalarValue):
             context.report(f"the file has no tensor {shown(tensor)}, which @ref names", place, name)
-        elif context.strict and variable.kind != DYNAMIC:
-            context.report(
-                "the file has no tensor of this name; it is linked strictly", place, name
-            )
-    elif name not in context.unsure:
+            context.valueless.add(name)
+    elif name not in context.broken:
         problem = type_problem(linked, tensor, info.dtype, info.shape)
         if problem is not None:
             context.report(problem, place, name)

@@ -76,7 +76,7 @@ def check_nodes(context: Context, steps: Sequence[Step]) -> None:
 def _check_read(context: Context, step: Step, kind: CacheRead) -> None:
     src, dst = check_cache(context, step, kind.src), check_target(context, step, kind.dst)
     if src is not None and dst is not None:
-        shape = entry_shape(src, kind.src)
+        shape = entry_shape(context, src, kind.src)
         _check_same(context, step, (str(kind.src), src, shape), (kind.dst.base, dst, dst.shape))
 
 
@@ -93,7 +93,7 @@ def _check_write(context: Context, step: Step, kind: CacheWrite) -> None:
             kind.dst.base,
         )
     elif src is not None:
-        shape = entry_shape(dst, kind.dst)
+        shape = entry_shape(context, dst, kind.dst)
         _check_same(context, step, (str(kind.src), src, src.shape), (str(kind.dst), dst, shape))
 
 
@@ -109,12 +109,14 @@ def _check_same(
     """
     (text, of, shape), (target, to, expected) = src, dst
     name = to.declaration.name
-    unsure = {of.declaration.name, name} & context.unsure
+    both = {of.declaration.name, name}
+    if both & context.broken:
+        return
     if of.dtype != to.dtype:
         context.report(
             f"expected {to.dtype} for {target}, got {of.dtype} of {text}", step.node.place, name
         )
-    elif None not in (shape, expected) and shape != expected and not unsure:
+    elif None not in (shape, expected) and shape != expected and not both & context.varying.keys():
         context.report(
             f"expected shape {list(expected or ())} for {target}, "
             f"got {list(shape or ())} of {text}",

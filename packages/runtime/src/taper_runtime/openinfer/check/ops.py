@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.errors import OpError
-from taper_runtime.openinfer.check.accesses import check_operand, check_target
+from taper_runtime.openinfer.check.accesses import check_operand, check_target, entry_shape
 from taper_runtime.openinfer.check.context import TEMPORARY, LinkedVariable, hint
 from taper_runtime.openinfer.check.settings import settings_of
 from taper_runtime.openinfer.errors import NoKernelError, OpenInferError, shown
@@ -16,11 +16,12 @@ from taper_runtime.openinfer.graph import (
     CacheRead,
     CacheWrite,
     Op,
-    Slice,
     Transfer,
     Variable,
     Yield,
+    describe,
 )
+from taper_runtime.openinfer.kinds import accesses
 from taper_runtime.openinfer.ops import output_type, rules, taper
 from taper_runtime.openinfer.ops.taper import is_taper
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
     from taper_runtime.openinfer.check.context import Context
     from taper_runtime.openinfer.check.walk import Step
+    from taper_runtime.openinfer.graph import Node
+
+#: How many names one message lists.
+_MAX_NAMED = 5
 
 _Type = tuple[str, tuple[int, ...]]
 
@@ -38,83 +43,109 @@ def check_ops(context: Context, steps: Sequence[Step]) -> None:
 
     An output that nothing declares gets the element type and shape that the op gives.
     """
-    context.unsure |= _varying(context, steps)
+    for step in steps:
+        for access in accesses(step.node.kind)[1]:
+            if access.base not in context.variables:
+                context.made.setdefault(access.base, step.node)
+    context.varying |= _varying(context, steps)
     read = _read(steps)
+    undeclared: dict[int, list[Step]] = {}  # by the cache.read that makes their shapes vary
     for step in steps:
         if isinstance(step.node.kind, Op):
-            _check_op(context, step, step.node.kind, read)
+            _check_op(context, step, step.node.kind, read, undeclared)
+    for found in undeclared.values():
+        _report_undeclared(context, found)
 
 
-def _varying(context: Context, steps: Sequence[Step]) -> set[str]:
+def _varying(context: Context, steps: Sequence[Step]) -> dict[str, Node]:
     """Variables that take the shape of what a cache gives, and what is computed from them."""
     readers: dict[str, set[str]] = {}
-    waiting: list[str] = []
+    waiting: list[tuple[str, Node]] = []
     for step in steps:
         kind = step.node.kind
         if isinstance(kind, CacheRead):
-            if _grows(context, kind.src):
-                waiting.append(kind.dst.base)
+            if _varies(context, kind.src):
+                waiting.append((kind.dst.base, step.node))
         elif isinstance(kind, Op):
             for access in kind.inputs:
                 readers.setdefault(access.base, set()).add(kind.output.base)
         elif isinstance(kind, Transfer):
             readers.setdefault(kind.src.base, set()).add(kind.dst.base)
-    found: set[str] = set()
+    found: dict[str, Node] = {}
     while waiting:
-        name = waiting.pop()
+        name, node = waiting.pop()
         if name not in found:
-            found.add(name)
-            waiting += readers.get(name, ())
+            found[name] = node
+            waiting += [(reader, node) for reader in sorted(readers.get(name, ()))]
     return found
 
 
-def _grows(context: Context, access: Access) -> bool:
-    """Whether what a cache gives has another shape in another step."""
+def _varies(context: Context, access: Access) -> bool:
+    """Whether what a cache gives may have another shape in another step."""
     linked = context.variables.get(access.base)
     if linked is None or linked.declaration.kind != PERSISTENT:
         return False
-    declaration = linked.declaration
-    if declaration.auto_dim:
-        return True
-    names = declaration.table_indices
-    given = (*access.indices, *[Slice()] * (len(names) - len(access.indices)))
-    return any(
-        isinstance(index, Slice) and not (index == Slice() and name in declaration.fixed)
-        for name, index in zip(names, given, strict=False)
-    )
+    return entry_shape(context, linked, access) is None
 
 
-def _check_op(context: Context, step: Step, kind: Op, read: set[str]) -> None:
+def _check_op(
+    context: Context, step: Step, kind: Op, read: set[str], undeclared: dict[int, list[Step]]
+) -> None:
+    name, place = kind.output.base, step.node.place
     inputs = [check_operand(context, step, access) for access in kind.inputs]
-    is_declared = kind.output.base in context.variables
+    is_declared = name in context.variables
     output = check_target(context, step, kind.output) if is_declared else None
     known = [linked for linked in inputs if linked is not None]
+    read_names = {linked.declaration.name for linked in known}
     result = None
     is_right = len(known) == len(inputs) and is_declared == (output is not None)
+    is_right = is_right and not (read_names | {name}) & context.broken
     try:
-        if is_right:
-            settings = settings_of(kind, context.model, context.variables)
+        settings = settings_of(kind, context.model, context.variables, step.loops)
+        if is_right and not context.valueless.intersection(map(str, kind.settings.values())):
             result = _result(context, kind, known, settings, output)
+        else:
+            is_right = False
     except (NoKernelError, OpError) as error:
-        context.report(str(error), step.node.place)
+        context.report(str(error), place)
         is_right = False
     except OpenInferError as error:
-        context.report(f"{kind.op}: {error}", step.node.place)
+        context.report(f"{kind.op}: {error}", place)
         is_right = False
-    if not is_right:
+    varying = [context.varying[each] for each in sorted(read_names) if each in context.varying]
+    if not is_declared and varying and not kind.output.bracketed and name in read:
+        undeclared.setdefault(varying[0].index, []).append(step)
+        context.varying.setdefault(name, varying[0])
+        context.lose(name)
+    elif not is_right:
         if not is_declared:  # so that whoever reads it is not refused too
-            dtype = known[0].dtype if known else "f32"
-            context.unsure.add(kind.output.base)
-            context.add(Variable(kind.output.base, TEMPORARY, dtype))
+            context.lose(name)
     elif output is None:
         _declare(context, step, kind, result, read)
     elif result is not None and result[1] != output.shape:
         context.report(
             f"expected shape {list(output.shape)}, as it is declared, got {list(result[1])} "
             f"of {shown(kind.op)}",
-            step.node.place,
-            kind.output.base,
+            place,
+            name,
         )
+
+
+def _report_undeclared(context: Context, steps: Sequence[Step]) -> None:
+    """Note that temporaries whose shapes vary for one reason need an assign each."""
+    first, *others = dict.fromkeys(
+        step.node.kind.output.base for step in steps if isinstance(step.node.kind, Op)
+    )
+    read = context.varying[first]
+    where = "" if read.place is None else f" at {read.place}"
+    rest = f"; so do {', '.join(map(shown, others[:_MAX_NAMED]))}" if others else ""
+    rest += f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
+    context.report(
+        "expected an assign that declares it, as its shape is known only when the program runs: "
+        f"what '{describe(read.kind)}'{where} gives can have another one in each step{rest}",
+        steps[0].node.place,
+        first,
+    )
 
 
 def _result(
@@ -129,7 +160,7 @@ def _result(
     if output is not None:
         named.add(output.declaration.name)
     declared = output.dtype if output is not None else None
-    if not named & context.unsure:
+    if not named & context.varying.keys():
         types = [(linked.dtype, linked.shape) for linked in inputs]
         return output_type(kind.op, types, settings, declared, context.device)
     if is_taper(kind.op):
@@ -159,13 +190,10 @@ def _declare(context: Context, step: Step, kind: Op, result: _Type | None, read:
             f"{hint(name, known)}",
             place,
         )
-    elif result is None:
-        context.report(
-            "expected an assign that declares it, as its shape is known only when the program runs",
-            place,
-            name,
-        )
-    dtype, shape = result or ("f32", ())
+    if result is None:
+        context.lose(name)
+        return
+    dtype, shape = result
     declaration = Variable(name, TEMPORARY, dtype, tuple(map(str, shape)), place=place)
     context.variables[name] = LinkedVariable(declaration, dtype, shape)
 

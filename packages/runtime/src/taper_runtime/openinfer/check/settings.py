@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.openinfer.check.context import describe_variable
 from taper_runtime.openinfer.dtypes import DTYPES, to_float32
 from taper_runtime.openinfer.errors import OpenInferError, shown
 from taper_runtime.openinfer.graph import CONSTANT, Name, Op
@@ -11,7 +12,7 @@ from taper_runtime.openinfer.ops import rules, taper
 from taper_runtime.openinfer.ops.taper import is_taper
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from taper_runtime.openinfer.check.context import LinkedVariable
     from taper_runtime.openinfer.oinf.reader import Model
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 _WORDS = ("dtype", "word", "string", "strings", "scalars")
 
 
-def settings_of(op: Op, model: Model, variables: Mapping[str, LinkedVariable]) -> dict[str, Any]:
+def settings_of(
+    op: Op, model: Model, variables: Mapping[str, LinkedVariable], loops: Container[str] = ()
+) -> dict[str, Any]:
     """Return the settings of an op as numbers, bools, texts and tuples of int.
 
-    A name stands for a sizevar where a setting takes sizes, for itself where it takes a word, and
-    else for the value of a constant with one element.
+    A name stands for a sizevar where a setting takes sizes; where it takes a word for that, or for
+    a string of the file's metadata; else for the value of a constant with one element. ``loops``
+    are the variables of the loops around, which no setting may name.
 
     Raises
     ------
@@ -37,14 +41,28 @@ def settings_of(op: Op, model: Model, variables: Mapping[str, LinkedVariable]) -
     for name, value in op.settings.items():
         kind, takes_sizes = _type(op.op, name)
         if isinstance(value, tuple):
-            found[name] = tuple(_item(name, item, model) for item in value)
-        elif not isinstance(value, Name) or kind in _WORDS:
+            found[name] = tuple(_item(name, item, model, loops) for item in value)
+        elif not isinstance(value, Name):
             found[name] = value
+        elif kind in _WORDS:
+            found[name] = _word(op.op, name, value, model)
         elif takes_sizes and value in model.sizevars:
             found[name] = model.sizevars[value]
         else:
-            found[name] = _constant(name, str(value), model, variables)
+            found[name] = _constant(name, str(value), model, variables, loops)
     return found
+
+
+def _word(op: str, setting: str, value: Name, model: Model) -> str:
+    """Return a word: itself where the setting has it, else the string of metadata it names."""
+    words: Container[str] = ()
+    if not is_taper(op):
+        found = rules.find(op).settings[rules.setting_name(op, setting)]
+        words = DTYPES if found.type == "dtype" else found.words
+    if value in words or value not in model.metadata:
+        return value
+    metadata = model.metadata.typed(value)
+    return metadata if isinstance(metadata, str) else value
 
 
 def _type(op: str, name: str) -> tuple[str, bool]:
@@ -58,29 +76,44 @@ def _type(op: str, name: str) -> tuple[str, bool]:
     return attr.type, attr.sized
 
 
-def _item(setting: str, item: object, model: Model) -> object:
+def _item(setting: str, item: object, model: Model, loops: Container[str]) -> object:
     """An integer of a list: itself, or a size."""
     if not isinstance(item, str):
         return item
+    if item in loops and item not in model.sizevars:
+        raise _of_loop(setting, item)
     try:
         return model.resolve_dim_value(item)
     except OpenInferError as error:
         raise OpenInferError(f"setting {shown(setting)}: {error}") from None
 
 
+def _of_loop(setting: str, name: str) -> OpenInferError:
+    return OpenInferError(
+        f"setting {shown(setting)}: expected what is known before the program runs, got "
+        f"{shown(name)}, the variable of a loop; taper.INDEX_SELECT takes positions as an input"
+    )
+
+
 def _constant(
-    setting: str, name: str, model: Model, variables: Mapping[str, LinkedVariable]
-) -> int | float | bool:
-    """Return the value of a constant with one element."""
+    setting: str,
+    name: str,
+    model: Model,
+    variables: Mapping[str, LinkedVariable],
+    loops: Container[str],
+) -> int | float | bool | None:
+    """Return the value of a constant with one element; None of one that has none, an error."""
     linked = variables.get(name)
+    if linked is None and name in loops:
+        raise _of_loop(setting, name)
     is_constant = linked is not None and linked.declaration.kind == CONSTANT
     if linked is None or not is_constant or linked.declaration.dims or linked.declaration.pattern:
         raise OpenInferError(
             f"setting {shown(setting)}: expected a value, or the name of a constant without dims, "
-            f"got {shown(name)}"
+            f"got {shown(name)}{f', {describe_variable(linked)}' if linked else ''}"
         )
     if linked.tensor is None:
-        return 0 if linked.init is None else linked.init
+        return linked.init
     array = model.read(linked.tensor)
     if DTYPES[linked.dtype].kind == "float" and array.dtype.kind != "f":
         array = to_float32(linked.dtype, array)

@@ -123,12 +123,12 @@ def _nodes(
                     f"expected at most {MAX_DEPTH} loops in one another, got more", node.place
                 )
                 continue
-            inside = {**loops, node.kind.index: _range(context, node.kind)}
+            inside = {**loops, node.kind.index: loop_range(context, node.kind)}
             yield from _nodes(context, node.kind.body, block, inside, depth + 1)
 
 
-def _range(context: Context, loop: Loop) -> range | None:
-    """What the variable of a loop can be, if literals and sizevars say it."""
+def loop_range(context: Context, loop: Loop) -> range | None:
+    """Return what the variable of a loop can be, if literals and sizevars say it."""
     start, end = (_number(context, bound) for bound in (loop.start, loop.end))
     return None if start is None or end is None else range(start, end)
 

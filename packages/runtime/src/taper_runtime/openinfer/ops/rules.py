@@ -19,7 +19,7 @@ from taper_runtime.openinfer.ops.table import (
     OpSpec,
     Setting,
 )
-from taper_runtime.ops import rules
+from taper_runtime.ops import REGISTRY, rules
 from taper_runtime.text import counted, nearest
 
 if TYPE_CHECKING:
@@ -98,8 +98,9 @@ def find(op: str) -> OpSpec:
         If there is none of the name.
     """
     if op not in OPS:
-        near = nearest(op, OPS)
-        hint = f"; do you mean {near!r}?" if near else f"; there are {', '.join(OPS)}"
+        known = {**{name.lower(): taper.PREFIX + name for name in REGISTRY}, **{o: o for o in OPS}}
+        near = nearest(op.lower(), known, 0.75) or nearest(op, OPS)
+        hint = f"; do you mean {known[near]!r}?" if near else f"; there are {', '.join(OPS)}"
         raise OpError(f"no op {shown(op)}{hint}")
     return OPS[op]
 

@@ -35,8 +35,8 @@ class Simulator:
     device : str
         ``"Cpu"``, ``"CpuAvx"``, ``"CpuAvx2"``, ``"CpuAvx512"`` or ``"Neon"``.
     link : str
-        ``"lenient"``: a volatile or constant that the model lacks starts as ``@init`` or zeros.
-        ``"strict"``: it is a problem.
+        ``"lenient"``: a volatile variable that the model lacks begins as ``@init`` or zeros.
+        ``"strict"``: zeros that a step reads before it writes the variable are a problem.
 
     Raises
     ------

@@ -92,6 +92,8 @@ class Threads:
     def join(self, frame: Frame) -> list[TraceEvent]:
         """Wait for the blocks and give ``entry`` the values of the variables that they wrote.
 
+        The first await of a yield waits for all of them; a further one has nothing to wait for.
+
         Returns
         -------
         list of TraceEvent
@@ -104,6 +106,8 @@ class Threads:
         BaseException
             The first that a block raised.
         """
+        if not self.is_waiting:
+            return []
         consumers = self._running
         for consumer in consumers:
             consumer.wait()
