@@ -145,10 +145,21 @@ class NoKernelError(OpenInferError):
     device : str
     known : iterable of str
         The combinations of element types that exist.
+    suits_inputs : bool
+        Whether the op takes these inputs, and only gives another type than is declared.
     """
 
-    def __init__(self, op: str, dtypes: Sequence[str], device: str, known: Iterable[str]) -> None:
+    def __init__(
+        self,
+        op: str,
+        dtypes: Sequence[str],
+        device: str,
+        known: Iterable[str],
+        *,
+        suits_inputs: bool = False,
+    ) -> None:
         super().__init__(op, tuple(dtypes), device)
+        self.suits_inputs = suits_inputs
         self.op = op
         self.dtypes = tuple(dtypes)
         self.device = device
@@ -157,6 +168,14 @@ class NoKernelError(OpenInferError):
     def __str__(self) -> str:
         types = f"({', '.join(self.dtypes[:-1])}) -> {self.dtypes[-1]}"
         known = ", ".join(self.known) or "none"
+        hint = "filter and taper.CAST turn bools into numbers; " if self.is_cast_of_bools else ""
         return printable(
-            f"no kernel computes {shown(self.op)} of {types} on {self.device}; there are: {known}"
+            f"no kernel computes {shown(self.op)} of {types} on {self.device}; {hint}"
+            f"there are: {known}"
         )
+
+    @property
+    def is_cast_of_bools(self) -> bool:
+        """Whether somebody wants numbers of bools by the op that makes them of numbers."""
+        return self.op == "cast" and self.dtypes[0] == "bool"
+

@@ -78,7 +78,7 @@ def _check_entry(context: Context, step: Step, linked: LinkedVariable, access: A
 def check_target(context: Context, step: Step, access: Access) -> LinkedVariable | None:
     """Check what an op, a cache.read or a transfer writes; return its variable if it can."""
     name, place = access.base, step.node.place
-    linked = context.find(name, place, "a variable to write, which assign declares,")
+    linked = context.find(name, place, "a variable to write, which an assign would declare")
     if linked is None:
         return None
     kind = linked.declaration.kind

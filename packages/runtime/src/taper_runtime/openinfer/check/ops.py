@@ -101,6 +101,10 @@ def _check_op(
     is_right = len(known) == len(inputs) and is_declared == (output is not None)
     is_right = is_right and not (read_names | {name}) & context.broken
     try:
+        if is_taper(kind.op):
+            taper.definition(kind.op)
+        else:
+            rules.find(kind.op)
         settings = settings_of(kind, context.model, context.variables, step.loops)
         if is_right and not context.valueless.intersection(map(str, kind.settings.values())):
             result = _result(context, kind, known, settings, output)
@@ -109,6 +113,8 @@ def _check_op(
     except (NoKernelError, OpError) as error:
         context.report(str(error), place)
         is_right = False
+        if isinstance(error, NoKernelError) and output is not None and error.suits_inputs:
+            context.lose(name)  # its declaration is wrong
     except OpenInferError as error:
         context.report(f"{kind.op}: {error}", place)
         is_right = False
@@ -129,6 +135,7 @@ def _check_op(
             place,
             name,
         )
+        context.lose(name)
 
 
 def _report_undeclared(context: Context, steps: Sequence[Step]) -> None:
@@ -170,10 +177,8 @@ def _result(
     if len(inputs) != spec.arity:
         output_type(kind.op, [(linked.dtype, linked.shape) for linked in inputs], settings)
     dtypes = [linked.dtype for linked in inputs]
-    result = rules.result_dtype(kind.op, dtypes, rules.complete(kind.op, dtypes, settings))
-    if result is None or declared not in (None, result):
-        known = rules.existing(kind.op)
-        raise NoKernelError(kind.op, [*dtypes, declared or "any"], context.device, known)
+    settings = rules.complete(kind.op, dtypes, settings)
+    rules.checked_dtype(kind.op, dtypes, settings, declared, context.device)
     return None
 
 

@@ -88,10 +88,14 @@ def _item(setting: str, item: object, model: Model, loops: Container[str]) -> ob
         raise OpenInferError(f"setting {shown(setting)}: {error}") from None
 
 
+#: What to do where a setting cannot be given by what only a run knows.
+_BY_INPUT = "taper.INDEX_SELECT takes positions as an input"
+
+
 def _of_loop(setting: str, name: str) -> OpenInferError:
     return OpenInferError(
         f"setting {shown(setting)}: expected what is known before the program runs, got "
-        f"{shown(name)}, the variable of a loop; taper.INDEX_SELECT takes positions as an input"
+        f"{shown(name)}, the variable of a loop; {_BY_INPUT}"
     )
 
 
@@ -110,7 +114,8 @@ def _constant(
     if linked is None or not is_constant or linked.declaration.dims or linked.declaration.pattern:
         raise OpenInferError(
             f"setting {shown(setting)}: expected a value, or the name of a constant without dims, "
-            f"got {shown(name)}{f', {describe_variable(linked)}' if linked else ''}"
+            f"got {shown(name)}"
+            + (f", {describe_variable(linked)}; {_BY_INPUT}" if linked and not is_constant else "")
         )
     if linked.tensor is None:
         return linked.init

@@ -83,9 +83,7 @@ def _output_type(
         fail(op, f"{counted(spec.arity, 'input')} ({', '.join(spec.operands)})", len(inputs))
     dtypes = tuple(dtype for dtype, _ in inputs)
     settings = complete(op, dtypes, settings)
-    result = result_dtype(op, dtypes, settings)
-    if result is None or declared not in (None, result):
-        raise NoKernelError(op, (*dtypes, declared or "any"), device, existing(op))
+    result = checked_dtype(op, dtypes, settings, declared, device)
     return result, _shape(op, spec, [tuple(shape) for _, shape in inputs], settings)
 
 
@@ -99,8 +97,9 @@ def find(op: str) -> OpSpec:
     """
     if op not in OPS:
         known = {**{name.lower(): taper.PREFIX + name for name in REGISTRY}, **{o: o for o in OPS}}
-        near = nearest(op.lower(), known, 0.75) or nearest(op, OPS)
-        hint = f"; do you mean {known[near]!r}?" if near else f"; there are {', '.join(OPS)}"
+        near = nearest(op.lower(), known, 0.75)
+        listed = f"{', '.join(OPS)}, and Taper's as taper.NAME"
+        hint = f"; do you mean {known[near]!r}?" if near else f"; there are {listed}"
         raise OpError(f"no op {shown(op)}{hint}")
     return OPS[op]
 
@@ -123,6 +122,23 @@ def result_dtype(op: str, dtypes: Sequence[str], settings: Mapping[str, Any]) ->
     if acc is not None:
         return acc if acc in ACCUMULATORS.get(first, ()) else None
     return first if spec.result == "input" else spec.result
+
+
+def checked_dtype(
+    op: str, dtypes: Sequence[str], settings: Mapping[str, Any], declared: str | None, device: str
+) -> str:
+    """Return the element type of the result, which is ``declared`` where the program has one.
+
+    Raises
+    ------
+    NoKernelError
+        If the op is not there for these element types, or gives another than ``declared``.
+    """
+    result = result_dtype(op, dtypes, settings)
+    if result is None or declared not in (None, result):
+        types = (*dtypes, declared or "any")
+        raise NoKernelError(op, types, device, existing(op), suits_inputs=result is not None)
+    return result
 
 
 def _casts(dtype: str) -> tuple[str, ...]:

@@ -137,7 +137,8 @@ def output_type(
     dtype = from_taper_name(result.dtype)
     if declared not in (None, dtype):
         given = tuple(name for name, _ in inputs)
-        raise NoKernelError(op, (*given, declared), device, [f"({', '.join(given)}) -> {dtype}"])
+        known = [f"({', '.join(given)}) -> {dtype}"]
+        raise NoKernelError(op, (*given, declared), device, known, suits_inputs=True)
     return dtype, result.shape
 
 
