@@ -15,6 +15,7 @@ from torch.export import Dim
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.numbers import int_oo
 
+from taper_frontend.attributes import attributes_as_buffers
 from taper_frontend.capture import capture
 from taper_frontend.dims import Axis, plan_inputs, told_range, torch_shapes
 from taper_frontend.errors import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
+    from taper_frontend.notes import Note
     from taper_frontend.request import Request
     from taper_runtime.plan.plan import Plan
 
@@ -48,6 +50,8 @@ class Attempt(NamedTuple):
         Its example is the user's.
     axes : list of Axis
         What torch was told of the dimensions that vary.
+    notes : list of Note
+        What is known already that a user should know.
     doubled : bool
         Whether another example was captured: the user's has to be tried.
     hinted : bool
@@ -56,12 +60,15 @@ class Attempt(NamedTuple):
 
     program: ExportedProgram
     axes: list[Axis]
+    notes: list[Note]
     doubled: bool = False
     hinted: bool = False
 
 
 def attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
     """Capture a module so that the axes vary, and use the first capture that can be used.
+
+    Meanwhile what the module keeps in plain attributes lies in buffers.
 
     Parameters
     ----------
@@ -74,6 +81,11 @@ def attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
     ExportError
         Of the capture, or of ``use``.
     """
+    with attributes_as_buffers(request.module, request.args, request.kwargs) as notes:
+        return _attempt(request._replace(notes=[*request.notes, *notes]), use)
+
+
+def _attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
     try:
         return _with_larger_examples(request, use, hinted=False)
     except CaptureError as error:
@@ -121,7 +133,7 @@ def check_range(plan: Plan, axes: Sequence[Axis], program: ExportedProgram) -> N
 
 
 def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hinted: bool) -> _T:
-    module, args, kwargs, axes, ints, _ = request
+    module, args, kwargs, axes, ints, notes = request
     doubled = [axis for axis in axes if axis.size == 1 and axis.varies]
     while True:
         try:
@@ -136,7 +148,7 @@ def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hin
                 continue
             if doubled:
                 program.example_inputs = (args, kwargs)
-            return use(Attempt(program, axes, bool(doubled), hinted))
+            return use(Attempt(program, axes, notes, bool(doubled), hinted))
         except ExportError as error:
             nodes = error.nodes if isinstance(error, UnsupportedOpError) else ()
             if not doubled or (nodes and all(n.category != "dynamic shape" for n in nodes)):

@@ -15,12 +15,14 @@ from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.arguments import check_model
+from taper_frontend.attributes import drop_unread
 from taper_frontend.decompose import decompose_calls, is_fresh
 from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.guards import user_lines
 from taper_frontend.lowering.fx_nodes import draws
 from taper_frontend.lowering.lower import TRAINING
 from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.module_state import ModuleAttributes
 from taper_frontend.quiet import quiet
 from taper_frontend.refusals import read
 from taper_frontend.shape_rules import shape_rules
@@ -71,10 +73,8 @@ def capture(
     with torch.no_grad(), shape_rules(), user_lines(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
-        # a recurrent layer keeps its parameters in a list too, which export swaps like the others
-        warnings.filterwarnings(
-            "ignore", r"The tensor attributes? self.*_flat_weights", UserWarning
-        )
+        # taper_frontend.attributes tells of those that later calls depend on
+        warnings.filterwarnings("ignore", r"The tensor attributes? self", UserWarning)
         if isinstance(model, torch.nn.Module):
             program = _capture_module(model, args, kwargs, dynamic_shapes)
         elif dynamic_shapes is not None:
@@ -134,24 +134,48 @@ def _capture_module(
             strict=strict,
         )
 
-    program = _attempt("capture the module", lambda: export(strict=False))
+    attributes = ModuleAttributes(model)
+    try:
+        program = _attempt("capture the module", lambda: export(strict=False))
+    finally:
+        attributes.restore()  # torch does not put back what stands in objects
     if _writes_to_constants(program):
+        assigned = _written_buffers(program)
         program = _attempt("capture the module", lambda: export(strict=True))
+        if lost := assigned - _written_buffers(program):
+            raise CaptureError(
+                "capture the module",
+                f"the module assigns to {', '.join(sorted(lost))}, which is lost where it also "
+                "writes to tensors of another object; write into the buffer: self.name.copy_(...)",
+                "mutation",
+                "",
+            )
+    drop_unread(model, program)
     return program
+
+
+def _written_buffers(program: ExportedProgram) -> set[str]:
+    """Return the names of the buffers that nodes change, themselves or through a view."""
+    buffers = program.graph_signature.inputs_to_buffers
+    return {buffers[name] for name in _written(program) if name in buffers}
 
 
 def _writes_to_constants(program: ExportedProgram) -> bool:
     """Whether a node changes, itself or through a view, a tensor that is no buffer."""
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
+    return any(name in constants for name in _written(program))
+
+
+def _written(program: ExportedProgram) -> Iterator[str]:
+    """Yield the names of the nodes whose tensors nodes change, themselves or through views."""
     for node in program.graph.nodes:
         if not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable):
             continue
         source = node.args[0]
         while isinstance(source, Node) and source.op == "call_function" and not is_fresh(source):
             source = source.args[0]
-        if isinstance(source, Node) and source.name in constants:
-            return True
-    return False
+        if isinstance(source, Node):
+            yield source.name
 
 
 def opened(model: Model) -> torch.nn.Module | ExportedProgram:

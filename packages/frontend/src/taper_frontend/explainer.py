@@ -181,8 +181,8 @@ def explain(
     try:
         if request is None:
             return _explain(capture(module, dynamic_shapes=dynamic_shapes))
-        notes, ints = request.notes, [*request.ints.values()]
-        return attempt(request, lambda tried: _explain(tried.program, tried.axes, notes, ints))
+        ints = [*request.ints.values()]
+        return attempt(request, lambda t: _explain(t.program, t.axes, t.notes, ints))
     except CaptureError as error:
         node = UnsupportedNode("torch.export", error.category, error.reason, error.source)
     except ExportError as error:

@@ -347,7 +347,7 @@ def _compile(
     def make(options: Options) -> Plan:
         program = tried.program
         ints = [*request.ints.values()]
-        plan = compile_program(program, tried.axes, request.notes, ints, options=options, step=step)
+        plan = compile_program(program, tried.axes, tried.notes, ints, options=options, step=step)
         _check_example(plan)
         if not verify:
             return plan

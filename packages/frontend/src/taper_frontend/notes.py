@@ -165,6 +165,22 @@ def _of_states(plan: Plan) -> list[Note]:
     ]
 
 
+def of_attributes(changed: Mapping[str, tuple[str, str]]) -> list[Note]:
+    """Tell of attributes that a plan does not keep from run to run, each before and after one."""
+    if not changed:
+        return []
+    listed = _list([f"{name} ({old}, then {new})" for name, (old, new) in changed.items()])
+    return [
+        Note(
+            "state",
+            f"a call of the module changes {listed}; a plan does not keep that, and every run "
+            "computes what the first call does; where later calls depend on it, let it be a tensor "
+            "of one shape and dtype from the beginning, such as torch.zeros(2, 3) or "
+            "torch.tensor(0): that is state, which a session keeps",
+        )
+    ]
+
+
 def _has_modes(part: torch.nn.Module) -> bool:
     """Whether a module itself, not its parts, computes something else in training."""
     if isinstance(part, _BatchNorm):

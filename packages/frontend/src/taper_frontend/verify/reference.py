@@ -21,6 +21,7 @@ from taper_frontend.dims import plan_inputs
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.lowering.trees import argument_placeholders
+from taper_frontend.module_state import ModuleState
 from taper_frontend.turns import TORCH
 
 if TYPE_CHECKING:
@@ -70,13 +71,13 @@ class Reference:
             i for i, name in enumerate(argument_placeholders(program)) if name in varying
         }
         self._guards: Any = None
-        self._state: _State | None = None
+        self._state: ModuleState | None = None
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Leave the module, and torch's random numbers, as they are before."""
         with TORCH:
-            self._state = _State(self.module)
+            self._state = ModuleState(self.module)
             # the fast path of torch's encoder layers gives zeros where a mask hides what comes in
             fast = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
@@ -188,65 +189,6 @@ class Reference:
             for place, leaf in every
             if isinstance(leaf, torch.Tensor) or place in self._numbers
         ]
-
-
-class _State:
-    """What a run of a module may change: attributes, and the values of tensors among them."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._attributes = [
-            (vars(part), {name: (value, _contents(value)) for name, value in vars(part).items()})
-            for part in module.modules()
-        ]
-        own = [x for variables, _ in self._attributes for x in variables.values()]
-        tensors = [*module.buffers(), *(x for x in own if isinstance(x, torch.Tensor))]
-        self._values = [(tensor, tensor.clone()) for tensor in tensors]
-        self._requires_grad = [(p, p.requires_grad) for p in module.parameters()]
-
-    def restore_attributes(self) -> None:
-        """Put back all attributes but the buffers."""
-        self._restore(keep=("_buffers",))
-
-    def restore(self) -> None:
-        """Put back everything."""
-        self._restore()
-        for parameter, requires_grad in self._requires_grad:
-            parameter.requires_grad_(requires_grad)
-        for tensor, before in self._values:
-            if not torch.equal(tensor, before):  # not all writes count in a tensor's version
-                with torch.no_grad():
-                    tensor.copy_(before)
-
-    def _restore(self, keep: Sequence[str] = ()) -> None:
-        for variables, before in self._attributes:
-            for name in variables.keys() - before.keys():
-                del variables[name]
-            for name, (value, contents) in before.items():
-                if name in keep:
-                    continue
-                variables[name] = value
-                if contents is None or _elements(value) == _elements(contents):
-                    continue  # a container may be of a class that refuses to be changed
-                if isinstance(value, list):
-                    value[:] = contents
-                else:
-                    value.clear()
-                    value.update(contents)
-
-
-def _contents(value: Any) -> Any:
-    """What stands in a container that a run may change."""
-    if not isinstance(value, dict | list | set):
-        return None
-    return (
-        {**value} if isinstance(value, dict) else [*value] if isinstance(value, list) else {*value}
-    )
-
-
-def _elements(container: Any) -> list[int]:
-    """The identities of what stands in a container, in order."""
-    values = container.values() if isinstance(container, dict) else ()
-    return [id(each) for each in (*container, *values)]
 
 
 def _as_torch(array: np.ndarray, like: torch.Tensor | int) -> torch.Tensor | int:

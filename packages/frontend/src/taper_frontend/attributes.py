@@ -1,0 +1,447 @@
+"""Tensors in plain attributes that a run of a module replaces: state, as buffers are.
+
+torch.export knows state by its buffers alone. So these tensors are made buffers while a module is
+exported, and the module gets its attributes back. What cannot be a buffer, a number or a tensor
+whose shape changes, is told of.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from taper_frontend.module_state import ModuleState, Step, attribute_leaves, steps
+from taper_frontend.notes import Note, of_attributes
+from taper_frontend.turns import TORCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+#: Of a module that is being exported, the names of the buffers that are attributes.
+_ATTRIBUTES: WeakKeyDictionary[torch.nn.Module, frozenset[str]] = WeakKeyDictionary()
+
+_NOTHING = object()
+
+
+class Place(NamedTuple):
+    """Where something stands in a module's plain attributes.
+
+    Attributes
+    ----------
+    part : torch.nn.Module
+        The module whose attribute it is.
+    attribute : str
+    path : tuple of Step
+        Where in the attribute's value; empty if it is the value.
+    """
+
+    part: torch.nn.Module
+    attribute: str
+    path: tuple[Step, ...]
+
+    @property
+    def tail(self) -> str:
+        """The place in words, but for the path to the module."""
+        return self.attribute + "".join(text for _, text in self.path)
+
+
+class Leaf(NamedTuple):
+    """What stands in a place at some time.
+
+    Attributes
+    ----------
+    value : object
+    version : int
+        Of a tensor, how often it has been written to.
+    """
+
+    value: Any
+    version: int
+
+
+@contextmanager
+def attributes_as_buffers(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[list[Note]]:
+    """Let the tensors in attributes that a run of a module replaces be buffers meanwhile.
+
+    They are found by a run with the example's arguments, after which the module is as it was. A
+    module that cannot run them is left to the capture, which tells why.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    args, kwargs
+        The example's arguments, which the run does not change.
+
+    Yields
+    ------
+    list of Note
+        Of attributes that later runs depend on and that a plan cannot keep as state.
+    """
+    example = _Example(module, args, kwargs)
+    state = ModuleState(module)
+    before, buffers = _leaves(module), _buffers(module)
+    assigned: list[Place] = []
+    try:
+        with TORCH:
+            example.run(1.0)
+        after = _leaves(module)
+        assigned = [p for p, own in _buffers(module).items() if _stays(buffers.get(p), own)]
+    except Exception:  # anyone's code may raise anything; the capture says it better
+        after = before
+    finally:
+        state.restore()
+    changed = [place for place in {**before, **after} if _differs(place, before, after)]
+    kept = {p: before[p].value for p in changed if _can_be_state(p, before, after)}
+    others = [place for place in changed if place not in kept]
+    registered = _Registered(module, kept, assigned)
+    try:
+        notes: list[Note] = []
+        if others and _matters(module, example, others):
+            notes = of_attributes(_told(module, others, before, after))
+        yield notes
+    finally:
+        registered.remove()
+        state.restore()
+
+
+def drop_unread(module: torch.nn.Module, program: ExportedProgram) -> None:
+    """Take the writes to attributes that the program never reads out of it.
+
+    What a module leaves in an attribute for others to see is not state.
+    """
+    names = _ATTRIBUTES.get(module, frozenset())
+    targets = {
+        spec.arg.name for spec in program.graph_signature.input_specs if spec.target in names
+    }
+    for node in program.graph.nodes:
+        if node.name not in targets or not all(_only_writes(user, node) for user in node.users):
+            continue
+        for user in list(node.users):
+            program.graph.erase_node(user)
+    program.graph_module.recompile()
+
+
+def _only_writes(user: torch.fx.Node, to: torch.fx.Node) -> bool:
+    is_copy = user.target is torch.ops.aten.copy_.default
+    return is_copy and user.args[0] is to and user.args[1] is not to and not user.users
+
+
+class _Example:
+    """Runs of a module on its example's arguments."""
+
+    def __init__(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._module = module
+        self._arguments = (args, dict(kwargs))
+
+    def run(self, factor: float) -> list[Any]:
+        """Run once and return the leaves of the results.
+
+        Parameters
+        ----------
+        factor : float
+            1 for the example itself; for another, the floats are multiplied by it and the others
+            turned around along their last axis.
+        """
+
+        def own(x: torch.Tensor) -> torch.Tensor:
+            x = x.detach().clone()
+            if factor == 1 or not x.dim():
+                return x
+            return x * factor if x.is_floating_point() or x.is_complex() else x.flip(-1)
+
+        args, kwargs = tree_map_only(torch.Tensor, own, self._arguments)
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.no_grad(),
+            redirect_stderr(StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            return tree_leaves(self._module(*args, **kwargs))
+
+
+class _Registered:
+    """Tensors of a module that lie in buffers: those in attributes, and buffers it assigns to.
+
+    When the module is called it finds them as plain attributes, in a copy of the list, tuple, dict
+    or object that held them. What the call leaves there is copied into the buffers, which stay the
+    same tensors: torch.export takes writes to all buffers, but assignments only to some.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        tensors: Mapping[Place, torch.Tensor],
+        assigned: Sequence[Place],
+    ) -> None:
+        self._module = module
+        self._groups: dict[tuple[int, str], _Attribute] = {}
+        copies: dict[int, torch.Tensor] = {}  # one tensor in two places stays one
+        for place, tensor in tensors.items():
+            own = copies.setdefault(id(tensor), tensor.detach().clone())
+            self._group(place).add(place.path, own)
+        for place in assigned:
+            self._group(place).buffers[()] = place.attribute
+        self._hooks: list[Any] = []
+        if self._groups:
+            self._hooks.append(module.register_forward_pre_hook(self._before, prepend=True))
+            self._hooks.append(module.register_forward_hook(self._after, always_call=True))
+            prefixes = {id(part): f"{n}." if n else "" for n, part in module.named_modules()}
+            _ATTRIBUTES[module] = frozenset(
+                prefixes[id(group.part)] + name
+                for group in self._groups.values()
+                for name in group.made
+            )
+
+    def remove(self) -> None:
+        """Give the module its attributes back."""
+        _ATTRIBUTES.pop(self._module, None)
+        for hook in self._hooks:
+            hook.remove()
+        for group in self._groups.values():
+            group.remove()
+
+    def _group(self, place: Place) -> _Attribute:
+        key = id(place.part), place.attribute
+        if key not in self._groups:
+            self._groups[key] = _Attribute(place.part, place.attribute)
+        return self._groups[key]
+
+    def _before(self, module: torch.nn.Module, args: Any) -> None:
+        for group in self._groups.values():
+            group.show()
+
+    def _after(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        for group in self._groups.values():
+            group.take()
+
+
+class _Attribute:
+    """An attribute of a module whose tensors lie in buffers.
+
+    Attributes
+    ----------
+    buffers : dict of tuple of Step to str
+        The names of the buffers, by where their tensors stand in the attribute's value.
+    made : list of str
+        Those that the module did not have before.
+    """
+
+    def __init__(self, part: torch.nn.Module, attribute: str) -> None:
+        self.part = part
+        self.buffers: dict[tuple[Step, ...], str] = {}
+        self.made: list[str] = []
+        self._attribute = attribute
+        self._value = vars(part).pop(attribute, None)  # None where it is a buffer already
+        self._own: dict[str, torch.Tensor | None] = {}  # all buffers of the part, during a call
+
+    def add(self, path: tuple[Step, ...], tensor: torch.Tensor) -> None:
+        """Make a buffer for a tensor in the value."""
+        name = _identifier(self._attribute + "".join(text for _, text in path))
+        while hasattr(self.part, name):
+            name += "_"
+        self.part.register_buffer(name, tensor, persistent=False)
+        self.buffers[path] = name
+        self.made.append(name)
+
+    def remove(self) -> None:
+        """Put the value back."""
+        for name in self.made:
+            del self.part._buffers[name]
+            self.part._non_persistent_buffers_set.discard(name)
+        if self.made:
+            vars(self.part)[self._attribute] = self._value
+
+    def show(self) -> None:
+        """Let a call find a plain attribute, which it may assign to."""
+        self._own = {**self.part._buffers}
+        tensors = {path: self.part._buffers.pop(name) for path, name in self.buffers.items()}
+        vars(self.part)[self._attribute] = _with(self._value, tensors)
+
+    def take(self) -> None:
+        """Copy what the call has left into the buffers."""
+        left = vars(self.part).pop(self._attribute)
+        own, self._own = self._own, {}
+        buffers = {**own, **self.part._buffers}  # in their order
+        self.part._buffers.clear()
+        self.part._buffers.update(buffers)
+        for path, name in self.buffers.items():
+            value = left
+            for key, _ in path:
+                value = vars(value)[key] if _is_object(value) else value[key]
+            buffer = own[name]
+            if value is not buffer and buffer is not None:
+                buffer.copy_(value)
+
+
+def _leaves(module: torch.nn.Module) -> dict[Place, Leaf]:
+    """Return what stands in the plain attributes of a module; not its parameters and buffers."""
+    own = {id(x) for x in (*module.parameters(), *module.buffers())}
+    return {
+        Place(part, attribute, path): Leaf(value, _version(value))
+        for part, attribute, path, value in attribute_leaves(module)
+        if id(value) not in own
+    }
+
+
+def _buffers(module: torch.nn.Module) -> dict[Place, torch.Tensor]:
+    return {
+        Place(part, name, ()): tensor
+        for part in module.modules()
+        for name, tensor in part._buffers.items()
+        if tensor is not None
+    }
+
+
+def _version(value: Any) -> int:
+    """Return how often a tensor has been written to, as far as it counts that."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
+def _differs(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, Leaf]) -> bool:
+    """Whether a run has left something else in a place; objects that are no values stay apart."""
+    old, new = (leaves.get(place, Leaf(_NOTHING, 0)) for leaves in (before, after))
+    if old.value is new.value:
+        return old.version != new.version
+    kinds = (torch.Tensor, bool, int, float, complex, str, type(None))
+    if not any(isinstance(leaf.value, kinds) for leaf in (old, new)):
+        return False
+    if isinstance(old.value, torch.Tensor) or isinstance(new.value, torch.Tensor):
+        return True
+    return not _same_value(old.value, new.value)
+
+
+def _same_value(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and (old == new or (old != old and new != new))
+
+
+def _can_be_state(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, Leaf]) -> bool:
+    """Whether a tensor stands in a place before and after a run, of one shape and dtype."""
+    if place not in before or place not in after:
+        return False
+    old, new = before[place].value, after[place].value
+    return old is new or _stays(old, new)
+
+
+def _stays(old: Any, new: Any) -> bool:
+    """Whether one tensor has taken the place of another of its shape and dtype."""
+    return (
+        type(old) is torch.Tensor
+        and type(new) is torch.Tensor
+        and old is not new
+        and (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+    )
+
+
+def _matters(module: torch.nn.Module, example: _Example, others: Sequence[Place]) -> bool:
+    """Whether what a run leaves in attributes changes what the next run gives or leaves.
+
+    The second of two runs is compared with one before which the attributes were put back. A mask, a
+    table of positions or a result that is kept for others to see is the same in both.
+    """
+
+    def second(factor: float, *, alone: bool) -> tuple[list[Any], list[Any]]:
+        state = ModuleState(module)
+        try:
+            example.run(1.0)
+            if alone:
+                state.restore_attributes()
+            results = example.run(factor)
+            left = _leaves(module)
+            return results, [left.get(place, Leaf(_NOTHING, 0)).value for place in others]
+        finally:
+            state.restore()
+
+    with TORCH:
+        try:
+            factor = 0.75
+            alone = second(factor, alone=True)
+        except Exception:  # the module takes its own example alone, perhaps
+            factor = 1.0
+            alone = second(factor, alone=True)
+        try:
+            behind = second(factor, alone=False)
+        except Exception:
+            return True
+    return not all(_equal(*pair) for pair in zip(alone, behind, strict=True))
+
+
+def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two lists hold the same values, NaN like NaN."""
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b, strict=True):
+        if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+            if (x.shape, x.dtype) != (y.shape, y.dtype):
+                return False
+            if not torch.allclose(x, y, rtol=0, atol=0, equal_nan=True):
+                return False
+        elif isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
+            return False
+        elif isinstance(x, int | float | complex | str | None) and not _same_value(x, y):
+            return False
+    return True
+
+
+def _told(
+    module: torch.nn.Module,
+    places: Sequence[Place],
+    before: Mapping[Place, Leaf],
+    after: Mapping[Place, Leaf],
+) -> dict[str, tuple[str, str]]:
+    """Return what stands in places before and after a run, in words, by where they are."""
+    names = {id(part): f"{name}." if name else "" for name, part in module.named_modules()}
+    return {
+        names[id(place.part)] + place.tail: (_say(place, before), _say(place, after))
+        for place in places
+    }
+
+
+def _say(place: Place, leaves: Mapping[Place, Leaf]) -> str:
+    value = leaves.get(place, Leaf(_NOTHING, 0)).value
+    if value is _NOTHING:
+        return "nothing"
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"{value!r:.40}" if steps(value) is None else f"a {type(value).__name__}"
+
+
+def _is_object(value: Any) -> bool:
+    return not isinstance(value, dict | list | tuple)
+
+
+def _with(value: Any, tensors: Mapping[tuple[Step, ...], torch.Tensor]) -> Any:
+    """Return a copy of what holds tensors, with others in some places."""
+    if () in tensors:
+        return tensors[()]
+    inside: dict[Any, dict[tuple[Step, ...], torch.Tensor]] = {}
+    for (first, *rest), tensor in tensors.items():
+        inside.setdefault(first[0], {})[tuple(rest)] = tensor
+    if isinstance(value, tuple):
+        items = [_with(x, inside[i]) if i in inside else x for i, x in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    made = copy.copy(value)
+    target = vars(made) if _is_object(made) else made
+    for key, deeper in inside.items():
+        target[key] = _with(target[key], deeper)
+    return made
+
+
+def _identifier(text: str) -> str:
+    """Return a place in words as the name of a buffer."""
+    return re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")

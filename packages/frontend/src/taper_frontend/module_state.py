@@ -1,0 +1,170 @@
+"""What a run of a module may change, and what of it stands in plain attributes."""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: What every module has; what a run replaces of it is no attribute of the user's.
+_INTERNAL = frozenset(vars(torch.nn.Module()))
+
+#: Packages whose objects hold nothing that a module computes with but tensors of their own.
+_FOREIGN = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {"__main__"}
+
+#: A key of a dict, a place in a list or a tuple, or the name of a field: each with how it is
+#: written.
+Step = tuple[Any, str]
+
+
+class ModuleAttributes:
+    """The attributes of a module and its parts, and what stands in them, but no tensor's values."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._attributes = [
+            (
+                vars(part),
+                {name: (value, _all_contents(value)) for name, value in vars(part).items()},
+            )
+            for part in module.modules()
+        ]
+
+    def restore(self, keep: Sequence[str] = ()) -> None:
+        """Put back all attributes but those of these names."""
+        for variables, before in self._attributes:
+            for name in variables.keys() - before.keys():
+                del variables[name]
+            for name, (value, contents) in before.items():
+                if name in keep:
+                    continue
+                variables[name] = value
+                for container, elements in contents:
+                    _refill(container, elements)
+
+
+class ModuleState:
+    """What a run of a module may change: attributes, and the values of tensors among them."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._attributes = ModuleAttributes(module)
+        own = (leaf for _, _, _, leaf in attribute_leaves(module))
+        tensors = {id(x): x for x in (*module.buffers(), *own) if isinstance(x, torch.Tensor)}
+        for parameter in module.parameters():
+            tensors.pop(id(parameter), None)
+        self._values = [(tensor, tensor.clone()) for tensor in tensors.values()]
+        self._requires_grad = [(p, p.requires_grad) for p in module.parameters()]
+
+    def restore_attributes(self) -> None:
+        """Put back all attributes but the buffers."""
+        self._attributes.restore(keep=("_buffers",))
+
+    def restore(self) -> None:
+        """Put back everything."""
+        self._attributes.restore()
+        for parameter, requires_grad in self._requires_grad:
+            parameter.requires_grad_(requires_grad)
+        for tensor, before in self._values:
+            # not all writes count in a tensor's version
+            if not tensor.is_meta and not torch.equal(tensor, before):
+                with torch.no_grad():
+                    tensor.copy_(before)
+
+
+def attribute_leaves(
+    module: torch.nn.Module,
+) -> Iterator[tuple[torch.nn.Module, str, tuple[Step, ...], Any]]:
+    """Yield what stands in the plain attributes of a module and its parts.
+
+    Yields
+    ------
+    part : torch.nn.Module
+    attribute : str
+    path : tuple of Step
+        Where in the attribute's value.
+    leaf : object
+        Anything but a list, tuple, dict or object of the user's.
+    """
+    seen: set[int] = set()
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if name not in _INTERNAL:
+                for path, leaf in _leaves(value, (), seen):
+                    yield part, name, path, leaf
+
+
+def steps(value: Any) -> list[tuple[Step, Any]] | None:
+    """Return what a value is made of, each with the step to it; None of a leaf."""
+    if isinstance(value, dict):
+        return [((key, f"[{key!r}]"), item) for key, item in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        names = enumerate(value._fields)
+        return [((place, f".{name}"), value[place]) for place, name in names]
+    if isinstance(value, list | tuple):
+        return [((place, f"[{place}]"), item) for place, item in enumerate(value)]
+    if _is_users(value):
+        return [((name, f".{name}"), item) for name, item in vars(value).items()]
+    return None
+
+
+def _is_users(value: Any) -> bool:
+    """Whether a value is an object of a user's class that is no module: a dataclass, a cache."""
+    kind = type(value)
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, torch.nn.Module | torch.Tensor | type | FunctionType | ModuleType)
+        and str(kind.__module__).partition(".")[0] not in _FOREIGN
+    )
+
+
+def _leaves(
+    value: Any, path: tuple[Step, ...], seen: set[int]
+) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    inside = steps(value)
+    if inside is None:
+        yield path, value
+    elif id(value) not in seen or not inside:
+        seen.add(id(value))
+        for step, item in inside:
+            yield from _leaves(item, (*path, step), seen)
+
+
+def _all_contents(value: Any, seen: set[int] | None = None) -> list[tuple[Any, Any]]:
+    """Return the containers in a value, itself among them, each with what stands in it."""
+    seen = set() if seen is None else seen
+    inside = steps(value)
+    if id(value) in seen or not (inside is not None or isinstance(value, set)):
+        return []
+    seen.add(id(value))
+    found = []
+    if isinstance(value, dict):
+        found.append((value, {**value}))
+    elif isinstance(value, list):
+        found.append((value, [*value]))
+    elif isinstance(value, set):
+        found.append((value, {*value}))
+    elif not isinstance(value, tuple):
+        found.append((vars(value), {**vars(value)}))
+    for _, item in inside or ():
+        found += _all_contents(item, seen)
+    return found
+
+
+def _refill(container: Any, elements: Any) -> None:
+    if _elements(container) == _elements(elements):
+        return  # a container may be of a class that refuses to be changed
+    if isinstance(container, list):
+        container[:] = elements
+    else:
+        container.clear()
+        container.update(elements)
+
+
+def _elements(container: Any) -> list[int]:
+    """The identities of what stands in a container, in order."""
+    values = container.values() if isinstance(container, dict) else ()
+    return [id(each) for each in (*container, *values)]
