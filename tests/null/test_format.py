@@ -64,8 +64,8 @@ def constants_plan(constants):
 
 
 def base_of(array):
-    while isinstance(array, np.ndarray):
-        array = array.base
+    while isinstance(array, np.ndarray | memoryview):
+        array = array.base if isinstance(array, np.ndarray) else array.obj
     return array
 
 

@@ -96,7 +96,7 @@ def test_outputs_are_fresh(session):
 
 
 def test_describes_inputs_and_outputs(session):
-    assert session.get_inputs()[0] == ("a", [2, 3], "tensor(float)")
+    assert session.get_inputs()[0] == ("a", [2, 3], "tensor(float)", True)
     assert [output.name for output in session.get_outputs()] == ["y", "z"]
 
 

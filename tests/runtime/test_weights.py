@@ -323,6 +323,29 @@ def test_versions_rise_over_all_sessions():
     assert versions == sorted(set(versions))
 
 
+def refuses_to_be_writable(array):
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag to True"):
+        array.flags.writeable = True
+    return True
+
+
+def test_nobody_gets_a_window_on_weights_that_can_be_written(tmp_path):
+    path = tmp_path / "m.taper"
+    weighted_plan().save(path)
+    for load_mode in ("map", "copy"):
+        options = SessionOptions()
+        options.load_mode = load_mode
+        session = InferenceSession(path, options)
+        for replace in (dict, lambda: {"q": 2 * Q}, lambda: {"b": np.ones(8, np.float32)}):
+            session.weights.update_many(replace())
+            before = ran(session)
+            plan = session.plan
+            arrays = [*plan.constants.values(), *plan.originals.values(), *plan.samples.values()]
+            arrays += [session.weights.get(name) for name in ("b", "k", "q", "head.k")]
+            assert all(map(refuses_to_be_writable, arrays))
+            assert ran(session).tobytes() == before.tobytes()
+
+
 def test_complex_weights_are_complex_numbers():
     plan = weighted_plan()
     spec = WeightSpec("q", "parameter", "float32", (4, 2, 2), is_complex=True)

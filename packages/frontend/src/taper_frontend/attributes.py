@@ -32,6 +32,9 @@ _ATTRIBUTES: WeakKeyDictionary[torch.nn.Module, frozenset[str]] = WeakKeyDiction
 
 _NOTHING = object()
 
+#: What else than tensors is compared by its value.
+_NUMBERS = bool | int | float | complex | str | None
+
 
 class Place(NamedTuple):
     """Where something stands in a module's plain attributes.
@@ -122,11 +125,11 @@ def drop_unread(module: torch.nn.Module, program: ExportedProgram) -> None:
     What a module leaves in an attribute for others to see is not state.
     """
     names = _ATTRIBUTES.get(module, frozenset())
-    targets = {
-        spec.arg.name for spec in program.graph_signature.input_specs if spec.target in names
-    }
+    buffers = program.graph_signature.inputs_to_buffers
     for node in program.graph.nodes:
-        if node.name not in targets or not all(_only_writes(user, node) for user in node.users):
+        if buffers.get(node.name) not in names or not all(
+            _only_writes(user, node) for user in node.users
+        ):
             continue
         for user in list(node.users):
             program.graph.erase_node(user)
@@ -290,7 +293,7 @@ class _Attribute:
 
 
 def _leaves(module: torch.nn.Module) -> dict[Place, Leaf]:
-    """Return what stands in the plain attributes of a module; not its parameters and buffers."""
+    """Return what stands in the plain attributes of a module, but for parameters and buffers."""
     own = {id(x) for x in (*module.parameters(), *module.buffers())}
     return {
         Place(part, attribute, path): Leaf(value, _version(value))
@@ -318,16 +321,15 @@ def _differs(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, L
     old, new = (leaves.get(place, Leaf(_NOTHING, 0)) for leaves in (before, after))
     if old.value is new.value:
         return old.version != new.version
-    kinds = (torch.Tensor, bool, int, float, complex, str, type(None))
-    if not any(isinstance(leaf.value, kinds) for leaf in (old, new)):
-        return False
-    if isinstance(old.value, torch.Tensor) or isinstance(new.value, torch.Tensor):
+    if any(isinstance(leaf.value, torch.Tensor) for leaf in (old, new)):
         return True
+    if not any(isinstance(leaf.value, _NUMBERS) for leaf in (old, new)):
+        return False
     return not _same_value(old.value, new.value)
 
 
 def _same_value(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and (old == new or (old != old and new != new))
+    return type(old) is type(new) and bool(old == new or (old != old and new != new))
 
 
 def _can_be_state(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, Leaf]) -> bool:
@@ -391,9 +393,7 @@ def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
                 return False
             if not torch.allclose(x, y, rtol=0, atol=0, equal_nan=True):
                 return False
-        elif isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
-            return False
-        elif isinstance(x, int | float | complex | str | None) and not _same_value(x, y):
+        elif isinstance(x, torch.Tensor | _NUMBERS) and not _same_value(x, y):
             return False
     return True
 

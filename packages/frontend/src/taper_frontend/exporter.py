@@ -27,6 +27,7 @@ from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.format.mapping import aligned_copy
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.trees import TENSORS, leaves, with_leaves
 from taper_runtime.plan.weights import without_tiles
@@ -410,7 +411,7 @@ def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
         zip(argument_placeholders(program), tree_leaves(program.example_inputs), strict=True)
     )
     given = (torch.as_tensor(leaves[node.name]) for node in plan_inputs(program))
-    return {name: stored(x).copy() for name, x in zip(graph.inputs, given, strict=False)}
+    return {n: aligned_copy(stored(x)) for n, x in zip(graph.inputs, given, strict=False)}
 
 
 def _renamed(tree: Any, names: Iterator[str]) -> Any:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from taper_runtime import capi, pt2
     from taper_runtime.c_delegate import CDelegate
     from taper_runtime.delegates import Delegate, Region
+    from taper_runtime.ends import round_to_bfloat16
     from taper_runtime.iobinding import IOBinding
     from taper_runtime.kernels import (
         get_include,
@@ -76,6 +77,7 @@ __all__ = [
     "load_kernels",
     "pt2",
     "register_kernel",
+    "round_to_bfloat16",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "show_config",
@@ -94,6 +96,7 @@ _LATER = {
     "IOBinding": "iobinding",
     "ModelMeta": "modelmeta",
     "OrtValue": "values",
+    "round_to_bfloat16": "ends",
     "set_default_logger_severity": "logs",
     "set_default_logger_verbosity": "logs",
 }

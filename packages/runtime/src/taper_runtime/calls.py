@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from taper_runtime.complex_ends import as_complex
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.ends import to_user
 from taper_runtime.errors import InputError
 from taper_runtime.plan.trees import children
 
@@ -29,6 +28,8 @@ class Call:
     ----------
     plan : Plan
         Of one entry.
+    bfloat16 : str
+        As what users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
 
     Raises
     ------
@@ -36,18 +37,21 @@ class Call:
         If the plan does not say how its inputs or outputs nest.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, bfloat16: str) -> None:
         if plan.input_tree is None or plan.output_tree is None:
             raise InputError(
                 "the plan does not say how its arguments and results nest; "
                 "run takes the inputs by name"
             )
         self._plan = plan
+        self._bfloat16 = bfloat16
         (_, self._args), (_, self._kwargs) = children(plan.input_tree)
-        self._unused = _unused(plan)
 
     def feed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the inputs by name that are in a call's arguments.
+
+        Those that no node reads are among them: their sizes may have decided what was captured, and
+        a run checks them.
 
         Raises
         ------
@@ -81,8 +85,8 @@ class Call:
         for name in plan.inputs:
             if name not in plan.samples:
                 raise InputError(f"the plan has no sample of input {name!r}")
-            array = plan.samples[name].copy()
-            arrays[name] = as_complex(array) if plan.tensors[name].is_complex else array
+            sample = plan.samples[name].copy()
+            arrays[name] = to_user(plan.tensors[name], sample, self._bfloat16)
         args, kwargs = _nest(plan.input_tree, arrays)
         return tuple(args), kwargs
 
@@ -90,7 +94,7 @@ class Call:
         """Find the inputs in a value that nests as ``tree`` does."""
         kind, content = tree
         if kind == "tensor":
-            found[content] = self._unused[content] if content in self._unused else _array(value)
+            found[content] = _array(value)
         elif kind == "number":
             found[content] = _number(self._plan.tensors[content].dtype, value)
         elif kind == "value":
@@ -201,18 +205,6 @@ def _nest(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Any:
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
     """Return a class of named tuples, the same for all results of a kind."""
     return namedtuple(name, fields)
-
-
-def _unused(plan: Plan) -> dict[str, np.ndarray]:
-    """Return an array for each input on which nothing depends, not even a size."""
-    used = {name for node in plan.nodes for name in node.reads}
-    used |= {tensor for tensor, _ in plan.origins.values()}
-    unused = {}
-    for name in plan.inputs:
-        dtype, shape, _ = plan.tensors[name].storage
-        if name not in used and all(type(size) is int for size in shape):
-            unused[name] = np.zeros(shape, DTYPES[dtype].storage)
-    return unused
 
 
 def _kind(value: Any) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from taper_runtime.records import NamedTuple
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import TensorSpec
+    from taper_runtime.plan.weights import WeightSpec
 
 
 class DType(NamedTuple):
@@ -53,3 +59,8 @@ DTYPES: dict[str, DType] = {
 #: numpy's type of the complex numbers whose parts are of a dtype. No tensor of a plan has it: such
 #: numbers are pairs of reals, and complex at the ends of a session alone.
 COMPLEX = {"float32": "complex64", "float64": "complex128"}
+
+
+def is_converted(spec: TensorSpec | WeightSpec) -> bool:
+    """Whether users see other arrays than a plan has; :mod:`taper_runtime.ends` converts them."""
+    return spec.is_complex or spec.dtype == "bfloat16"

@@ -35,6 +35,9 @@ CPU_DEVICE = "cpu"
 #: How a file may be opened.
 LOAD_MODES = ("map", "copy")
 
+#: As what users get bfloat16, which numpy has not.
+BFLOAT16 = ("float32", "bits", "ml_dtypes")
+
 #: How memory may be laid out.
 ALGORITHMS = ("bump", "greedy_by_size", "disjoint_groups", "best")
 

@@ -15,6 +15,7 @@ from taper_runtime.executor._runs import Stop, StopFlag
 from taper_runtime.limits import Limits
 from taper_runtime.loading import load_check
 from taper_runtime.option_values import (
+    BFLOAT16,
     CPU_DEVICE,
     EXECUTORS,
     LOAD_MODES,
@@ -131,6 +132,12 @@ class SessionOptions(_Options):
         The ISA level whose kernels compute: ``"avx512"``, ``"avx2"``, ``"baseline"`` or ``"neon"``.
         None is that of ``TAPER_ISA``, or where that is not set the best of this CPU. Sessions of
         one process may have different ones. A session whose level is not there is refused.
+    bfloat16 : str
+        As what outputs, states and weights of bfloat16 come, which numpy has not: ``"float32"``,
+        which holds each of them exactly; ``"bits"``, their bits in uint16; or ``"ml_dtypes"``, the
+        dtype of that package, which has to be installed. What a session is given may come in any of
+        the three ways; values of float32 have to be ones that bfloat16 has
+        (:func:`taper_runtime.round_to_bfloat16` rounds).
     load_mode : str
         ``"map"``, or ``"copy"`` for files that another process may change or truncate while they
         are in use: see :func:`taper_runtime.load`.
@@ -201,6 +208,7 @@ class SessionOptions(_Options):
     executor: str
     device: str
     isa: str | None
+    bfloat16: str
     load_mode: str
     limits: Limits
     memory_planning: values.MemoryPlanning
@@ -235,6 +243,7 @@ class SessionOptions(_Options):
         "executor": (EXECUTORS[0], values.one_of(EXECUTORS)),
         "device": (CPU_DEVICE, values.device),
         "isa": (None, values.isa),
+        "bfloat16": (BFLOAT16[0], values.one_of(BFLOAT16)),
         "load_mode": (LOAD_MODES[0], values.one_of(LOAD_MODES)),
         "limits": (Limits(), values.limits),
         "memory_planning": (MemoryPlanning(), values.planning),

@@ -16,6 +16,7 @@ from taper_runtime.format.plain import to_json
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.features import features, with_inner
+from taper_runtime.plan.readers import unread_inputs
 from taper_runtime.plan.recipes import parameter_names, recipe_text
 from taper_runtime.plan.varying import varying_dims
 from taper_runtime.sizes import UNBOUNDED, Size
@@ -75,9 +76,11 @@ def module_path(source: str) -> str | None:
 
 def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
     """Return what :func:`describe_plan` says as plain data that JSON can hold (docs/cli.md)."""
-    memory = memory_use(plan)
+    memory, unread = memory_use(plan), unread_inputs(plan)
     data: dict[str, Any] = {
-        "inputs": [_spec_data(plan.tensors[name]) for name in plan.inputs],
+        "inputs": [
+            {**_spec_data(plan.tensors[name]), "read": name not in unread} for name in plan.inputs
+        ],
         "outputs": [_spec_data(plan.tensors[name]) for name in plan.outputs],
         "entry": plan.default,
         "entries": list(plan.entry_names),
@@ -260,9 +263,11 @@ def _plain(value: Any) -> Any:
 def _describe_signature(plan: Plan) -> Iterable[str]:
     if plan.entries:
         yield f"entry   {plan.default}"
+    unread = unread_inputs(plan)
     for kind, names in (("input", plan.inputs), ("output", plan.outputs), ("state", plan.states)):
         for name in names:
-            yield f"{kind:<7} {name}: {type_text(plan.tensors[name])}"
+            note = ", not read" if kind == "input" and name in unread else ""
+            yield f"{kind:<7} {name}: {type_text(plan.tensors[name])}{note}"
     for name, limits in plan.sizes.items():
         yield f"size    {name}: {range_text(limits)}{_origin(plan, name)}"
     for dim in varying_dims(plan):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from taper_runtime.config import thread_count
-from taper_runtime.dtypes import onnx_type
+from taper_runtime.dtypes import is_converted, onnx_type
 from taper_runtime.errors import InputError, TaperError
 from taper_runtime.executor._kernels import active_isa
 from taper_runtime.executor._runs import FramePool, RunLog, in_order
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.background import Background, Callback
     from taper_runtime.calls import Call
-    from taper_runtime.complex_ends import ComplexEnds
+    from taper_runtime.ends import Ends
     from taper_runtime.executor._runs import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.iobinding import IOBinding
@@ -53,12 +53,18 @@ class NodeArg(NamedTuple):
     shape : list of int or str
         A dim that varies is its size variable's name, or an expression of several.
     type : str
-        As ONNX Runtime spells it: ``"tensor(float)"``, ``"tensor(int64)"``.
+        As ONNX Runtime spells it: ``"tensor(float)"``, ``"tensor(int64)"``. For bfloat16 it is that
+        of the arrays that :attr:`SessionOptions.bfloat16` asks for.
+    is_read : bool
+        Whether the plan depends on it: False of an input whose elements no node reads and whose
+        sizes nothing else has. Its dtype and shape are checked all the same: the module may have
+        decided by them when it was captured.
     """
 
     name: str
     shape: list[int | str]
     type: str
+    is_read: bool = True
 
 
 class InferenceSession:
@@ -154,12 +160,13 @@ class InferenceSession:
         if self.plan.states or any(entry.states for entry in self.plan.entries.values()):
             from taper_runtime.state import State  # imports threading, which most plans do not need
 
-            self._state = State(self.plan, options.seed)
-        self._complex: ComplexEnds | None = None
-        if any(spec.is_complex for spec in self.plan.tensors.values()):
-            from taper_runtime.complex_ends import ComplexEnds  # which most plans do not need
+            self._state = State(self.plan, options.seed, options.bfloat16)
+        self._ends: Ends | None = None
+        ends = (self.plan.tensors[name] for name in (*self.plan.inputs, *self.plan.outputs))
+        if any(map(is_converted, ends)):
+            from taper_runtime.ends import Ends  # which most plans do not need
 
-            self._complex = ComplexEnds(self.plan)
+            self._ends = Ends(self.plan, options.bfloat16)
         self._background: Background | None = None
         self._call: Call | None = None
         self._entries: dict[str, InferenceSession] = {}
@@ -253,7 +260,10 @@ class InferenceSession:
             If there is no such entry.
         """
         plan = self.plan.entry(entry)
-        return [_describe(plan.tensors[name]) for name in plan.inputs]
+        from taper_runtime.plan.readers import unread_inputs
+
+        unread = unread_inputs(plan)
+        return [self._describe(plan.tensors[n], is_read=n not in unread) for n in plan.inputs]
 
     def get_outputs(self, *, entry: str | None = None) -> list[NodeArg]:
         """Describe the outputs of an entry, in the order of the module's flattened results.
@@ -264,7 +274,16 @@ class InferenceSession:
             If there is no such entry.
         """
         plan = self.plan.entry(entry)
-        return [_describe(plan.tensors[name]) for name in plan.outputs]
+        return [self._describe(plan.tensors[name]) for name in plan.outputs]
+
+    def _describe(self, spec: TensorSpec, *, is_read: bool = True) -> NodeArg:
+        dtype = spec.seen.dtype
+        if is_converted(spec):
+            from taper_runtime.ends import seen_dtype
+
+            dtype = seen_dtype(spec, self._options.bfloat16)
+        shape = [str(size) if isinstance(size, Size) else size for size in spec.seen.shape]
+        return NodeArg(spec.name, shape, onnx_type(dtype), is_read)
 
     @property
     def entry_names(self) -> list[str]:
@@ -295,7 +314,8 @@ class InferenceSession:
             from taper_runtime.weights import SessionWeights  # imports threading
 
             # of threads that come here at once, one gives the session its weights
-            self._weights.setdefault("all", SessionWeights(self.plan, self._swap)).again()
+            made = SessionWeights(self.plan, self._swap, self._options.bfloat16)
+            self._weights.setdefault("all", made).again()
         return self._weights["all"]
 
     def _swap(self, plan: Plan, generation: int) -> None:
@@ -440,7 +460,8 @@ class InferenceSession:
             One array per input, of exactly its dtype and shape; dims that vary have any size in
             their variable's range, the same in all inputs. Arrays that are not C-contiguous
             are copied; nothing is converted. Complex numbers may also come as reals, with their
-            real and imaginary parts along a last axis of 2.
+            real and imaginary parts along a last axis of 2, and bfloat16 in each of the ways that
+            :attr:`SessionOptions.bfloat16` names.
         run_options : RunOptions, optional
         out : mapping of str to numpy.ndarray, optional
             Arrays to write outputs into, by output name, without a copy: C-contiguous, writable, of
@@ -477,16 +498,16 @@ class InferenceSession:
             wanted = None if output_names is None else self._wanted(output_names)
             mine = None if out is None else self._given(out)
             theirs = mine
-            if self._complex is not None:
+            if self._ends is not None:
                 mine = None if mine is None else list(mine)
-                self._complex.take(arrays, mine)
+                self._ends.take(arrays, mine)
             if not self.plan.states or self._state is None:
                 outputs = self._log.run(self._executor.run, arrays, mine, None, stop)
             else:
                 seed = None if run_options is None else run_options.seed
                 outputs = self._log.run(self._state.run, self._executor, arrays, mine, seed, stop)
-            if self._complex is not None:
-                outputs = self._complex.give(outputs, theirs)
+            if self._ends is not None:
+                outputs = self._ends.give(outputs, theirs)
             return list(map(outputs.__getitem__, wanted)) if wanted else outputs
         except BaseException:
             self._log.count_error()
@@ -496,9 +517,9 @@ class InferenceSession:
         """Run the plan as the module is called: the same arguments, the same structure returned.
 
         Arguments nest as in the export, positional and named ones alike: arrays in place of
-        tensors, numbers where a number varies, and the values that became part of the plan. What
-        the plan does not depend on may be anything. Of a result, mappings are dicts, and named
-        tuples are of a class of the same name and fields.
+        tensors, numbers where a number varies, and the values that became part of the plan. All
+        arrays are checked as :meth:`run` checks them, those that the plan does not read too. Of a
+        result, mappings are dicts, and named tuples are of a class of the same name and fields.
 
         Raises
         ------
@@ -557,7 +578,7 @@ class InferenceSession:
         if self._call is None:
             from taper_runtime.calls import Call
 
-            self._call = Call(self.plan.entry().without_values())
+            self._call = Call(self.plan.entry().without_values(), self._options.bfloat16)
         return self._call
 
     def _session_of(self, entry: str | None) -> InferenceSession:
@@ -779,9 +800,3 @@ def _severity(options: SessionOptions) -> int:
     from taper_runtime.logs import default_severity
 
     return default_severity()
-
-
-def _describe(spec: TensorSpec) -> NodeArg:
-    seen = spec.seen
-    shape = [str(size) if isinstance(size, Size) else size for size in seen.shape]
-    return NodeArg(spec.name, shape, onnx_type(seen.dtype))

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.dtypes import is_converted
 from taper_runtime.errors import InputError
 from taper_runtime.executor._runs import Turn
 from taper_runtime.executor.inputs import check_input
 from taper_runtime.generator import new_state
+from taper_runtime.option_values import BFLOAT16
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +39,9 @@ class State:
         The states that users see.
     """
 
-    def __init__(self, plan: Plan, seed: int | None = None) -> None:
+    def __init__(self, plan: Plan, seed: int | None = None, bfloat16: str = BFLOAT16[0]) -> None:
         self._plan = plan.without_values()
+        self._bfloat16 = bfloat16
         self._turn = Turn()
         self._seed = seed
         self._generator = plan.generator
@@ -96,20 +99,21 @@ class State:
         self._check(name)
         with self._turn.take():
             value = self._arrays[name].copy()
-        if not self._plan.tensors[name].is_complex:
+        spec = self._plan.tensors[name]
+        if not is_converted(spec):
             return value
-        from taper_runtime.complex_ends import as_complex
+        from taper_runtime.ends import to_user
 
-        return as_complex(value)
+        return to_user(spec, value, self._bfloat16)
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Give one tensor a value."""
         self._check(name)
         spec = self._plan.tensors[name]
-        if spec.is_complex:
-            from taper_runtime.complex_ends import as_pairs
+        if is_converted(spec):
+            from taper_runtime.ends import to_plan
 
-            array = as_pairs(spec, array, f"state {name!r}")
+            array = to_plan(spec, array, f"state {name!r}")
         checked = check_input(spec, array)
         with self._turn.take():
             self._arrays[name][...] = checked

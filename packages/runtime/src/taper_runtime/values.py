@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-#: ONNX's number of each element type, by numpy's name. 16 is bfloat16, whose bits are uint16 here.
+#: ONNX's number of each element type, by numpy's name; bfloat16 is ml_dtypes'.
 _ELEMENT_TYPES = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
-    "float16": 10, "float64": 11, "complex64": 14, "complex128": 15,
+    "float16": 10, "float64": 11, "complex64": 14, "complex128": 15, "bfloat16": 16,
 }  # fmt: skip
+#: Memory of bfloat16 is read as its bits: numpy alone has no such dtype.
 _DTYPES = {number: name for name, number in _ELEMENT_TYPES.items()} | {16: "uint16"}
 
 

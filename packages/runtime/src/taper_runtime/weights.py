@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.dtypes import COMPLEX, DTYPES
+from taper_runtime.dtypes import COMPLEX, DTYPES, is_converted
 from taper_runtime.errors import InputError
-from taper_runtime.format.mapping import open_regular
+from taper_runtime.format.mapping import open_regular, read_only
 from taper_runtime.format.weights_file import StoredWeight, read_safetensors
+from taper_runtime.option_values import BFLOAT16
 from taper_runtime.plan.weights import (
     KINDS,
     WeightSpec,
@@ -55,10 +56,15 @@ class SessionWeights:
     swap : callable
         Lets the runs that begin from now on use the constants of another plan, which differs in
         nothing but values.
+    bfloat16 : str
+        As what users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
     """
 
-    def __init__(self, plan: Plan, swap: Callable[[Plan, int], None]) -> None:
+    def __init__(
+        self, plan: Plan, swap: Callable[[Plan, int], None], bfloat16: str = BFLOAT16[0]
+    ) -> None:
         self._plan = plan
+        self._bfloat16 = bfloat16
         self._swap = swap
         self._lock = Lock()
         self._shadow: dict[str, np.ndarray] | None = None
@@ -112,13 +118,12 @@ class SessionWeights:
         values = weight_values(self._plan)
         if spec.name not in values:
             raise InputError(f"weight {name!r}: no run needs it, so that the plan does not keep it")
-        value = values[spec.name].view()
-        value.flags.writeable = False
-        if not spec.is_complex:
+        value = read_only(values[spec.name])
+        if not is_converted(spec):
             return value
-        from taper_runtime.complex_ends import as_complex
+        from taper_runtime.ends import to_user
 
-        return as_complex(value)
+        return read_only(to_user(spec, value, self._bfloat16))
 
     def validate(self, weights: Mapping[str, np.ndarray], strict: bool = True) -> None:
         """Check what :meth:`load` would be given.
@@ -126,7 +131,8 @@ class SessionWeights:
         Parameters
         ----------
         weights : mapping of str to numpy.ndarray
-            Each of exactly the weight's dtype and shape; bfloat16 as its bits in uint16.
+            Each of exactly the weight's dtype and shape; bfloat16 in each of the ways that
+            :attr:`taper_runtime.SessionOptions.bfloat16` names.
         strict : bool
             Whether every weight that the plan needs has to be there, and nothing else.
 
@@ -345,8 +351,11 @@ def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
     if not isinstance(value, np.ndarray):
         raise InputError(f"{what}: expected a numpy array, got {type(value).__name__}")
     if spec.is_complex and value.dtype == COMPLEX[spec.dtype]:
-        pairs = np.array(value, order="C").reshape(-1).view(spec.dtype)
-        value, dtype = pairs.reshape(*value.shape, 2), ""
+        dtype = ""
+    if is_converted(spec) and not dtype:
+        from taper_runtime.ends import to_plan
+
+        value = to_plan(spec, value, what)
     if dtype not in ("", spec.dtype) or value.dtype != DTYPES[spec.dtype].storage:
         raise InputError(f"{what}: expected dtype {spec.seen.dtype}, got {dtype or value.dtype}")
     if value.shape != spec.shape:

@@ -105,6 +105,7 @@ class _Trials:
         self.reference = reference
         options = SessionOptions()
         options.delegates, options.allow_native_code = verifying_delegates(), True
+        options.bfloat16 = "bits"  # as the module's results come
         self.session = InferenceSession(plan, options, [CPU])
         self.given = [plan.samples[name] for name in plan.inputs]
         self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))

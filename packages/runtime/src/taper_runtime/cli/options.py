@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.cli.parser import did_you_mean
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.dtypes import DTYPES, is_converted
 from taper_runtime.errors import InputError
 from taper_runtime.option_values import EXECUTORS
 from taper_runtime.options import SessionOptions
@@ -123,19 +123,19 @@ def make_feed(
 ) -> dict[str, np.ndarray]:
     """Return an array for every input of a plan.
 
-    Those in ``given`` stand as they are, complex numbers as their pairs. The others are the inputs
-    the plan was exported with, or zeros where it has none, repeated or cut to the sizes: those of
-    ``assignments`` (``NAME=N``), else those of the given arrays, else as exported.
+    Those in ``given`` stand as plans have them (:mod:`taper_runtime.ends`). The others are the
+    inputs the plan was exported with, or zeros where it has none, repeated or cut to the sizes:
+    those of ``assignments`` (``NAME=N``), else those of the given arrays, else as exported.
     """
     given = dict(given or {})
     for name, array in given.items():
         if name not in plan.inputs:
             hint = did_you_mean(name, plan.inputs)
             raise InputError(f"--input: unknown input {name!r}{hint}; expected {list(plan.inputs)}")
-        if plan.tensors[name].is_complex:
-            from taper_runtime.complex_ends import as_pairs
+        if is_converted(plan.tensors[name]):
+            from taper_runtime.ends import to_plan
 
-            given[name] = as_pairs(plan.tensors[name], array, f"--input {name}")
+            given[name] = to_plan(plan.tensors[name], array, f"--input {name}")
     sizes = {name: max(low, 1) for name, (low, _) in plan.sizes.items()}
     sizes |= bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     sizes |= bind_sizes(plan, {name: array.shape for name, array in given.items()})

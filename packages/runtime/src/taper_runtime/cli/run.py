@@ -17,7 +17,6 @@ from taper_runtime.cli.options import (
 from taper_runtime.cli.parser import Result
 from taper_runtime.errors import InputError
 from taper_runtime.format.plain import to_json
-from taper_runtime.ops.convert import from_bfloat16
 from taper_runtime.text import printable
 
 if TYPE_CHECKING:
@@ -71,14 +70,13 @@ def _run(args: argparse.Namespace) -> Result:
     lines = []
     for name, array in outputs.items():
         dtype = plan.tensors[name].seen.dtype
-        values = from_bfloat16(array) if dtype == "bfloat16" else array
         lines.append(printable(f"{name}: {dtype}{list(array.shape)}"))
-        lines.append(np.array2string(values, threshold=20, edgeitems=3))
+        lines.append(np.array2string(array, threshold=20, edgeitems=3))
         data[name] = {"dtype": dtype, "shape": list(array.shape)}
         if not args.output:
-            if values.dtype.kind == "c":  # JSON has no complex numbers: their two parts
-                values = np.stack([values.real, values.imag], -1)
-            data[name]["values"] = to_json(values.tolist(), "values")
+            if array.dtype.kind == "c":  # JSON has no complex numbers: their two parts
+                array = np.stack([array.real, array.imag], -1)
+            data[name]["values"] = to_json(array.tolist(), "values")
     return Result({"outputs": data}, "\n".join(lines))
 
 

@@ -105,11 +105,23 @@ def aligned_array(array: np.ndarray, boundary: int = ALIGNMENT) -> np.ndarray:
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
     """Return a C-contiguous, read-only copy on a boundary of :data:`ALIGNMENT`."""
-    room = aligned_bytes(array.nbytes)
-    copy = room.view(array.dtype).reshape(array.shape)
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
-    copy.flags.writeable = room.flags.writeable = False
-    return copy
+    return read_only(copy)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view of a C-contiguous array that nobody can make writable again.
+
+    numpy sets the flag ``writeable`` back to true for whoever asks where the base is writable.
+    """
+    bytes_ = read_only_bytes(array.reshape(-1).view(np.uint8))
+    return bytes_.view(array.dtype).reshape(array.shape)
+
+
+def read_only_bytes(buffer: np.ndarray | bytes | mmap) -> np.ndarray:
+    """Return the bytes of a buffer as an array that nobody can make writable."""
+    return np.asarray(memoryview(buffer).toreadonly())
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:

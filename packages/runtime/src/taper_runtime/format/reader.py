@@ -11,7 +11,7 @@ from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import Container, parse_header, parse_json
 from taper_runtime.format.container import Entry as StoredArray
-from taper_runtime.format.mapping import address, aligned_copy, mapped
+from taper_runtime.format.mapping import address, aligned_copy, mapped, read_only_bytes
 from taper_runtime.format.models import choose_model, member, model_names
 from taper_runtime.format.plain import from_json
 from taper_runtime.format.recipes import PROVENANCE, StoredRecipes
@@ -221,8 +221,8 @@ def map_array(buffer: bytes | mmap, entry: StoredArray, base: int) -> np.ndarray
     ``base`` is the address of the buffer.
     """
     storage = DTYPES[entry.dtype].storage
-    array = np.ndarray(entry.shape, storage, buffer, entry.start)
-    array.flags.writeable = False  # as what is mapped is
+    # memory that a file was copied to can be written to
+    array = np.ndarray(entry.shape, storage, read_only_bytes(buffer), entry.start)
     boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
     return apart_if_large(aligned_copy, array) if (base + entry.start) % boundary else array
 
