@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError
+from taper_runtime.errors import InputError, OpError
 from taper_runtime.executor import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
@@ -118,3 +118,42 @@ def test_an_empty_result_of_vast_dims_costs_nothing(name, inputs, attrs):
     op = REGISTRY[name]._replace(evaluate=None)
     op.compute(inputs, op.complete(attrs), [output])
     kernel(name, inputs, attrs, output)
+
+
+#: Op, input of no elements but with a dim of 2**31 - 1, attrs, what each element of the output is.
+NOTHING = [
+    ("SUM", floats(2, HUGE, 4, 0), {"axes": [1, 3]}, 0.0),
+    ("SUM", floats(HUGE, 2, 0), {"axes": [0, 2]}, 0.0),
+    ("SUM", np.empty((2, HUGE, 4, 0), np.int64), {"axes": [1, 3]}, 0),
+    ("SUM", np.empty((0, HUGE, 3), np.float64), {"axes": [0, 1]}, 0.0),
+    ("MEAN", floats(2, HUGE, 4, 0), {"axes": [1, 3]}, np.nan),
+    ("PROD", floats(2, HUGE, 4, 0), {"axes": [1, 3]}, 1.0),
+    ("PROD", floats(2, 0, 4, HUGE), {"axes": [1, 3]}, 1.0),
+    ("ANY", np.empty((2, HUGE, 4, 0), bool), {"axes": [1, 3]}, False),
+    ("ALL", np.empty((2, HUGE, 4, 0), bool), {"axes": [1, 3]}, True),
+    ("VAR", floats(2, HUGE, 4, 0), {"axes": [1, 3], "correction": 1.0}, np.nan),
+]
+
+
+@pytest.mark.parametrize("compute", [kernel, evaluator])
+@pytest.mark.parametrize(("name", "x", "attrs", "wanted"), NOTHING)
+def test_a_reduction_of_nothing_walks_no_dims(name, x, attrs, wanted, compute):
+    """One of them in minutes would be 2**31 rows of none."""
+    output = output_of(name, [x], attrs)
+    compute(name, [x], attrs, output)
+    assert output.size
+    np.testing.assert_array_equal(output, np.full_like(output, wanted))
+
+
+def test_attention_needs_as_many_query_heads_as_key_heads():
+    """With none for two, each has a share of 0 heads, by which nothing can be divided."""
+    op = REGISTRY["ATTENTION"]
+    for queries in ((1, 0, 1, 8), (1, 0, 5, 8), (1, 1, 1, 8)):
+        types = [TensorType("float32", shape) for shape in (queries, *[(1, 2, 32, 8)] * 2)]
+        with pytest.raises(OpError, match="ATTENTION: expected H to be Hkv, or a multiple of it"):
+            op.infer_types(types, {"scale": 1.0})
+        operands = [(t, contiguous_strides(t.shape)) for t in (*types, types[0])]
+        attrs = op.complete({"scale": 1.0})
+        assert _kernels.prepare(op, attrs, operands[:3], operands[3:]) is None
+    nothing = TensorType("float32", (1, 0, 1, 8))
+    assert op.infer_types([nothing] * 3, {"scale": 1.0}) == (nothing,)

@@ -155,7 +155,7 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
     s->d = attention_size(q, 3);
     s->dv = attention_size(v, 3);
     s->group = kv_heads > 0 ? s->heads / kv_heads : 1;
-    if (s->group * kv_heads != s->heads ||
+    if (s->group < 1 || s->group * kv_heads != s->heads ||
         (q->rank == 3 && (s->group > 1 || attrs->transpose_output)) ||
         !attention_is(k, s->batch, kv_heads, s->keys, s->d) ||
         !attention_is(v, s->batch, kv_heads, s->keys, s->dv) ||

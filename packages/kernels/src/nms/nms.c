@@ -30,7 +30,7 @@ static taper_status f32_nms_prepare(const taper_call *call, taper_work *work) {
     s->threshold = (float)attrs->iou_threshold;
     if ((double)s->threshold > attrs->iou_threshold)
         s->threshold = nextafterf(s->threshold, -INFINITY);
-    *work = (taper_work){.tasks = 1, .scratch_bytes = (size_t)s->n * 6 * sizeof(float)};
+    *work = (taper_work){.tasks = s->n > 0, .scratch_bytes = (size_t)s->n * 6 * sizeof(float)};
     return TAPER_OK;
 }
 

@@ -101,6 +101,8 @@ static bool reduce_plan(struct reduce_state *s, const taper_tensor *x, const tap
     }
     for (int64_t d = n - 1; d >= next; d--)
         loops_push(dims[d].reduced ? &s->reduced : &s->kept, dims[d].size, dims[d].stride);
+    if (tensor_numel(x) == 0) /* nothing to walk, however large the other dims */
+        s->reduced.count = 0;
     s->count = s->reduced.count * rows * s->neighbours;
     s->spans = s->along_row /* memory is read in one go whatever the tile */
                    ? axis_tiled(s->kept.count, rows, columns, rows_per_task(s->count))
