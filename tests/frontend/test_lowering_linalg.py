@@ -154,8 +154,8 @@ INDEFINITE = torch.stack([*[torch.eye(2)] * 3, torch.tensor([[1.0, 2], [2, 1]])]
         (lambda x: L.solve(x, x), SINGULAR, "SOLVE: expected invertible matrices, matrix 2"),
         (L.cholesky, INDEFINITE, "CHOLESKY: expected positive definite matrices, matrix 3 of"),
         (lambda x: L.cholesky_ex(x, check_errors=True)[0], INDEFINITE, "CHOLESKY: .* matrix 3 of"),
-        (L.svdvals, SINGULAR * torch.nan, "SVD: expected matrices of finite numbers, matrix 0"),
-        (L.eigvalsh, SINGULAR * torch.inf, "EIGH: expected matrices of finite numbers, matrix 0"),
+        (L.svdvals, SINGULAR * torch.nan, "SVD: expected matrices without NaN, matrix 0"),
+        (L.eigvalsh, SINGULAR * torch.inf, "EIGH: expected matrices without NaN, matrix 0"),
     ],
 )
 def test_what_torch_refuses_is_an_error_of_the_run(function, x, message):

@@ -20,7 +20,7 @@ from taper_runtime.ops.rules import fail
 from taper_runtime.sizes import smallest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 QR_MODES = ("reduced", "complete", "r")
 
@@ -40,9 +40,33 @@ def _infer_qr(inputs: Sequence[TensorType], attrs: Attrs) -> Types:
 
 
 def _qr(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
-    factors: Any = np.linalg.qr(inputs[0], attrs["mode"])
+    with np.errstate(all="ignore"):
+        factors: Any = np.linalg.qr(inputs[0], attrs["mode"])
     factors = (factors,) if attrs["mode"] == "r" else factors
     return tuple(np.asarray(factor, order="C") for factor in factors)
+
+
+def _compute_finite(
+    compute: Callable[[np.ndarray], Arrays], x: np.ndarray, read: np.ndarray
+) -> Arrays:
+    """Decompose a batch of matrices; factors of those that hold an infinity are NaN.
+
+    LAPACK's iterations may never end on an infinity. ``read`` is x but for what is not read of it.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a matrix holds NaN, as torch does.
+    """
+    if np.isnan(read).any():
+        raise np.linalg.LinAlgError
+    infinite = np.isinf(read).any((-2, -1))
+    if not infinite.any():
+        return compute(x)
+    factors = compute(np.where(infinite[..., None, None], x.dtype.type(0), x))
+    for factor in factors:
+        factor[infinite] = np.nan
+    return factors
 
 
 def _infer_svd(inputs: Sequence[TensorType], attrs: Attrs) -> Types:
@@ -63,7 +87,13 @@ def _svd(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
             return (np.linalg.svd(x, compute_uv=False),)
         return tuple(np.linalg.svd(x, full_matrices=attrs["full"]))
 
-    return guarded_all("SVD", "matrices of finite numbers", True, compute, inputs[0])
+    return guarded_all(
+        "SVD",
+        "matrices without NaN",
+        True,
+        lambda x: _compute_finite(compute, x, x),
+        inputs[0],
+    )
 
 
 def _infer_eigh(inputs: Sequence[TensorType], attrs: Attrs) -> Types:
@@ -76,13 +106,17 @@ def _eigh(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
     triangle: Literal["U", "L"] = "U" if attrs["upper"] else "L"
 
     def compute(x: np.ndarray) -> Arrays:
-        if not np.isfinite(x).all():
-            raise np.linalg.LinAlgError
         if not attrs["vectors"]:
             return (np.linalg.eigvalsh(x, triangle),)
         return tuple(np.linalg.eigh(x, triangle))
 
-    return guarded_all("EIGH", "matrices of finite numbers", True, compute, inputs[0])
+    return guarded_all(
+        "EIGH",
+        "matrices without NaN",
+        True,
+        lambda x: _compute_finite(compute, x, np.triu(x) if attrs["upper"] else np.tril(x)),
+        inputs[0],
+    )
 
 
 def _infer_lu(inputs: Sequence[TensorType], attrs: Attrs) -> Types:

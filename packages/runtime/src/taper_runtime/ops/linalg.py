@@ -156,7 +156,8 @@ def _infer_det(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _det(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    return np.asarray(np.linalg.det(inputs[0]), inputs[0].dtype, order="C")
+    with np.errstate(all="ignore"):
+        return np.asarray(np.linalg.det(inputs[0]), inputs[0].dtype, order="C")
 
 
 def _infer_slogdet(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
@@ -165,7 +166,8 @@ def _infer_slogdet(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorTy
 
 
 def _slogdet(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, ...]:
-    return tuple(np.asarray(part, order="C") for part in np.linalg.slogdet(inputs[0]))
+    with np.errstate(all="ignore"):
+        return tuple(np.asarray(part, order="C") for part in np.linalg.slogdet(inputs[0]))
 
 
 def _infer_cholesky_info(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -185,7 +187,8 @@ def _cholesky_info(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 def _is_indefinite(x: np.ndarray) -> bool:
     try:
-        np.linalg.cholesky(x)
+        with np.errstate(all="ignore"):
+            np.linalg.cholesky(x)
     except np.linalg.LinAlgError:
         return True
     return False
@@ -204,9 +207,10 @@ _PADE_NORM = 5.37
 def _matrix_exp(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x = inputs[0].astype(np.result_type(inputs[0], np.float64))
     with np.errstate(all="ignore"):
-        norm = float(np.abs(x).sum(-2).max(initial=0))
-        if not math.isfinite(norm):
-            return np.full_like(inputs[0], np.nan, order="C")
+        norms = np.asarray(np.abs(x).sum(-2).max(-1, initial=0))
+        infinite = ~np.isfinite(norms)
+        x[infinite] = 0
+        norm = float(norms[~infinite].max(initial=0))
         squarings = max(0, math.ceil(math.log2(norm / _PADE_NORM))) if norm else 0
         x = x / 2**squarings
         powers = [np.broadcast_to(np.eye(x.shape[-1]), x.shape)]
@@ -217,6 +221,7 @@ def _matrix_exp(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         result = np.linalg.solve(even - odd, even + odd)
         for _ in range(squarings):
             result = result @ result
+        result[infinite] = np.nan
         return np.asarray(result, inputs[0].dtype, order="C")
 
 
