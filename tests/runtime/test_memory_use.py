@@ -16,7 +16,9 @@ from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.program import arena_blocks, make_runner
 from taper_runtime.executor.sites import executed_nodes
+from taper_runtime.notebook import plan_html
 from taper_runtime.option_values import MemoryPlanning
+from taper_runtime.report import describe_plan, plan_data
 
 APART = MemoryPlanning(enabled=False)
 
@@ -46,6 +48,33 @@ def test_sizes_are_the_samples_unless_given():
     assert memory_use(plan).sizes == {"B": 2, "S": 3}
     assert memory_use(plan, {"B": 4, "S": 3}).intermediates == 2 * memory_use(plan).intermediates
     assert memory_use(plan._replace(samples={})).sizes == {"B": 1, "S": 2}
+
+
+def test_showing_a_plan_prepares_no_kernel_unless_asked(monkeypatch):
+    made = []
+
+    def make(*arguments):
+        made.append(make_runner(*arguments))
+        return made[-1]
+
+    def kinds(show):
+        made.clear()
+        show(small_plan())
+        return {each.kind for runner in made for each in runner.selections()}
+
+    monkeypatch.setattr("taper_runtime.executor.memory.make_runner", make)
+    for show in (str, repr, plan_html, describe_plan, plan_data):
+        assert kinds(show) == {"numpy"}
+    assert "native" in kinds(lambda plan: describe_plan(plan, kernels=True))
+    assert "native" in kinds(lambda plan: plan_data(plan, kernels=True))
+
+
+def test_without_kernels_the_arena_has_no_scratch():
+    memory, without = memory_use(small_plan()), memory_use(small_plan(), kernels=False)
+    assert without.arena <= memory.arena
+    assert without[2:] == memory[2:]
+    assert " without scratch " in str(small_plan())
+    assert "scratch" not in describe_plan(small_plan(), kernels=True)
 
 
 def planned(enabled):

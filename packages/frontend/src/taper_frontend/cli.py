@@ -111,9 +111,9 @@ def saved(plan: Plan, path: Path) -> Result:
     """Save a plan and tell what it is."""
     plan.save(path)
     size = path.stat().st_size
-    data = {"output": str(path), "bytes": size, "plan": plan_data(plan, nodes=False)}
+    data = {"output": str(path), "bytes": size, "plan": plan_data(plan, nodes=False, kernels=True)}
     place = printable(f"{path}: {size_text(size)}")
-    return Result(data, f"{describe_plan(plan, nodes=False)}\n\n{place}")
+    return Result(data, f"{describe_plan(plan, nodes=False, kernels=True)}\n\n{place}")
 
 
 def _explained(explanation: Explanation) -> Result:

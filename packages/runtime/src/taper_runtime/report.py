@@ -35,10 +35,18 @@ _LINE, _LISTED = 100, 2
 _MODULE = re.compile(r" in (?:(?P<module>\S+)\.)?\w+(?:: |$)")
 
 
-def describe_plan(plan: Plan, *, nodes: bool = True) -> str:
-    """List inputs, outputs, memory, export report and, if ``nodes``, every node on a line."""
+def describe_plan(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> str:
+    """List inputs, outputs, memory, export report and, if ``nodes``, every node on a line.
+
+    Parameters
+    ----------
+    plan : Plan
+    nodes : bool
+    kernels : bool
+        Whether to prepare this CPU's kernels, to count their scratch in the arena.
+    """
     lines = [*_describe_signature(plan)]
-    lines += ["", describe_memory(plan), "", *_describe_export(plan)]
+    lines += ["", describe_memory(plan, kernels=kernels), "", *_describe_export(plan)]
     if nodes:
         lines += ["", *_describe_weights(plan), *_describe_constants(plan)]
         lines += _describe_nodes(plan)
@@ -74,9 +82,9 @@ def module_path(source: str) -> str | None:
     return (found["module"] or "") if found else None
 
 
-def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
+def plan_data(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> dict[str, Any]:
     """Return what :func:`describe_plan` says as plain data that JSON can hold (docs/cli.md)."""
-    memory, unread = memory_use(plan), unread_inputs(plan)
+    memory, unread = memory_use(plan, kernels=kernels), unread_inputs(plan)
     data: dict[str, Any] = {
         "inputs": [
             {**_spec_data(plan.tensors[name]), "read": name not in unread} for name in plan.inputs
@@ -92,7 +100,7 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
         "sizes": {name: _size_data(plan, name) for name in plan.sizes},
         "weights_bytes": memory.weights,
         "arena_bytes": memory.arena,
-        "parallel_arena_bytes": parallel_arena(plan),
+        "parallel_arena_bytes": parallel_arena(plan, kernels=kernels),
         "lower_bound_bytes": memory.lower_bound,
         "intermediates_bytes": memory.intermediates,
         "memory_sizes": dict(memory.sizes),
@@ -124,7 +132,9 @@ def plan_data(plan: Plan, *, nodes: bool = True) -> dict[str, Any]:
             if name not in plan.states
         ]
         data["nodes"] = [_node_data(plan, node) for node in plan.nodes]
-        data["others"] = {name: plan_data(plan.entry(name)) for name in plan.entries}
+        data["others"] = {
+            name: plan_data(plan.entry(name), kernels=kernels) for name in plan.entries
+        }
     return data
 
 
@@ -179,14 +189,18 @@ def _tensor_data(plan: Plan, name: str) -> dict[str, Any]:
     }
 
 
-def describe_memory(plan: Plan) -> str:
-    """Tell the bytes of weights and arena; of a plan that is not valid, why."""
+def describe_memory(plan: Plan, *, kernels: bool = False) -> str:
+    """Tell the bytes of weights and arena; of a plan that is not valid, why.
+
+    The arena is that of the tensors; with ``kernels``, which are prepared, it has their scratch.
+    """
     try:
-        memory = memory_use(plan)
+        memory = memory_use(plan, kernels=kernels)
     except PlanFormatError as error:
         return f"unknown, as the plan is not valid: {error}"
     line = (
         f"weights {size_text(memory.weights)}, arena {size_text(memory.arena)}"
+        f"{'' if kernels else ' without scratch'}"
         f" (lower bound {size_text(memory.lower_bound)},"
         f" intermediates {size_text(memory.intermediates)})"
     )

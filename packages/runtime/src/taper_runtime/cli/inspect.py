@@ -16,6 +16,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "show a plan: inputs, outputs, memory, export report, nodes"
     add_plan(parser)
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="prepare this CPU's kernels, to count their scratch in the arena",
+    )
     parser.set_defaults(command=_inspect)
 
 
@@ -35,6 +40,6 @@ def _inspect(args: argparse.Namespace) -> Result:
         "batch": batch_data(plan),
         "model": model,
         "models": models,
-        **plan_data(plan),
+        **plan_data(plan, kernels=args.kernels),
     }
-    return Result(data, "\n".join([*lines, describe_plan(plan)]))
+    return Result(data, "\n".join([*lines, describe_plan(plan, kernels=args.kernels)]))

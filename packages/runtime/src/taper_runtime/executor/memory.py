@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.executor.executor import Settings
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Settings
 from taper_runtime.executor.program import example_sizes, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import executed_nodes
@@ -13,6 +13,7 @@ from taper_runtime.plan.liveness import Block, live_bytes
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import outlined
+from taper_runtime.providers import NUMPY, Dispatch
 from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -51,7 +52,13 @@ class MemoryUse(NamedTuple):
         return max(self.live, default=0)
 
 
-def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
+#: What computes nodes where a stranger's plan is looked at: no kernel is prepared for numpy.
+_NO_KERNELS = Settings(dispatch=Dispatch(providers=(NUMPY,)))
+
+
+def memory_use(
+    plan: Plan, sizes: Mapping[str, int] | None = None, *, kernels: bool = True
+) -> MemoryUse:
     """Return the memory that a run of a plan needs on this machine.
 
     Parameters
@@ -60,6 +67,9 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
     sizes : mapping of str to int, optional
         Values of all size variables, none 0. Those of the samples are taken without, else the
         least.
+    kernels : bool
+        Whether to prepare this CPU's kernels, whose scratch is then part of the arena. Without,
+        no native code looks at the plan's shapes and attrs.
 
     Raises
     ------
@@ -73,7 +83,8 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
     plan = outlined(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
     plan = with_saves(specialize(plan, sizes))
-    blocks, _, arena = make_runner(plan).arena()
+    settings = DEFAULT_SETTINGS if kernels else _NO_KERNELS
+    blocks, _, arena = make_runner(plan, settings).arena()
     nodes = executed_nodes(plan)
     computed = (plan.tensors[name] for node in nodes for name in node.outputs)
     return MemoryUse(
@@ -85,9 +96,13 @@ def memory_use(plan: Plan, sizes: Mapping[str, int] | None = None) -> MemoryUse:
     )
 
 
-def parallel_arena(plan: Plan, sizes: Mapping[str, int] | None = None) -> int:
+def parallel_arena(
+    plan: Plan, sizes: Mapping[str, int] | None = None, *, kernels: bool = True
+) -> int:
     """Return the bytes of the arena where nodes run at the same time; see :func:`memory_use`."""
     validate(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
-    _, _, arena = make_runner(specialize(plan, sizes), Settings(nodes_at_once=2)).arena()
+    settings = DEFAULT_SETTINGS if kernels else _NO_KERNELS
+    parallel = settings._replace(nodes_at_once=2)
+    _, _, arena = make_runner(specialize(plan, sizes), parallel).arena()
     return arena
