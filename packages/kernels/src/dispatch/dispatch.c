@@ -105,8 +105,22 @@ bool taper_kernel_next(const taper_level *level, const char *op, size_t *positio
     return false;
 }
 
+/* More elements than a process can address. */
+#define MAX_ELEMENTS (INT64_C(1) << 48)
+
+/* Whether products of some of the dims fit in 64 bits with room to spare, those of an empty tensor
+ * too: prepare() multiplies them. */
+static bool has_countable_dims(const taper_tensor *t) {
+    int64_t count = 1;
+    for (int32_t d = 0; d < t->rank; d++)
+        if (t->shape[d] < 0 ||
+            __builtin_mul_overflow(count, t->shape[d] > 0 ? t->shape[d] : 1, &count))
+            return false;
+    return count <= MAX_ELEMENTS;
+}
+
 static bool operand_takes(taper_operand operand, const taper_tensor *t) {
-    return t->dtype >= 0 && t->dtype < TAPER_DTYPE_COUNT && t->format >= 0 &&
+    return t->rank >= 0 && t->rank <= TAPER_MAX_RANK && has_countable_dims(t) && t->dtype >= 0 && t->dtype < TAPER_DTYPE_COUNT && t->format >= 0 &&
            t->format < TAPER_FORMAT_COUNT && (operand >> t->dtype & 1) != 0 &&
            (operand >> (32 + t->format) & 1) != 0;
 }
@@ -115,7 +129,7 @@ bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {
     for (int32_t i = 0; i < call->n_inputs; i++) {
         const int32_t at = i < kernel->n_operands ? i : kernel->n_operands - 1;
         if (call->inputs[i].dtype != TAPER_ABSENT &&
-            !operand_takes(kernel->inputs[at], &call->inputs[i]))
+            (at < 0 || !operand_takes(kernel->inputs[at], &call->inputs[i])))
             return false;
     }
     for (int32_t i = 0; i < call->n_outputs; i++)

@@ -16,12 +16,15 @@ from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+cdef extern from "<string.h>" nogil:
+    size_t strnlen(const char *text, size_t most)
+
 from taper_runtime.executor.taper cimport *
 
 import os
 
 from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, InternalError, TaperError
+from taper_runtime.errors import InputError, InternalError, KernelError, TaperError
 from taper_runtime.formats import PLAIN, decode
 from taper_runtime.ops.opdef import TensorType
 
@@ -214,10 +217,16 @@ def list_kernels(isa=None):
     return kernels
 
 
-cdef str _operand_text(uint64_t operand):
-    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
+cdef tuple _operand_types(uint64_t operand):
+    """The dtypes and the formats that may stand at one place."""
     dtypes = [name for name, code in DTYPE_CODES.items() if operand >> <int>code & 1]
     formats = [name for name, code in FORMAT_CODES.items() if operand >> (32 + <int>code) & 1]
+    return dtypes, formats
+
+
+cdef str _operand_text(tuple types):
+    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
+    dtypes, formats = types
     text = "any dtype" if len(dtypes) == len(DTYPE_CODES) else "|".join(dtypes)
     return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
 
@@ -235,14 +244,26 @@ def kernel_signatures(op, isa=None):
     list of str
         As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
     """
-    cdef const taper_kernel *kernel
-    cdef Kernel each
     signatures = []
-    for each in _find_kernels(_level(isa), op):
-        kernel = &each.kernel
-        inputs = [_operand_text(kernel.inputs[i]) for i in range(kernel.n_operands)]
-        signatures.append(f"{each.name}: {', '.join(inputs)}... -> {_operand_text(kernel.output)}")
+    for kernel in find_kernels(op, isa):
+        *inputs, output = [_operand_text(types) for types in kernel.operands]
+        signatures.append(f"{kernel.name}: {', '.join(inputs)}... -> {output}")
     return signatures
+
+
+def find_kernels(op, isa=None):
+    """The kernels of a level for an op that this CPU can run, in order of preference.
+
+    Parameters
+    ----------
+    op : str
+    isa : str, optional
+
+    Returns
+    -------
+    list of Kernel
+    """
+    return list(_find_kernels(_level(isa), op))
 
 
 cdef int _set_scalar(taper_scalar *scalar, value) except -1:
@@ -373,6 +394,13 @@ cdef class Kernel:
     def attrs(self):
         return _describe(&self.kernel)
 
+    @property
+    def operands(self):
+        """The (dtypes, formats) of each input, the last for all further ones, then of outputs."""
+        cdef const taper_kernel *kernel = &self.kernel
+        inputs = [_operand_types(kernel.inputs[i]) for i in range(kernel.n_operands)]
+        return [*inputs, _operand_types(kernel.output)]
+
 
 # Bytes that the state of any external kernel needs.
 cdef size_t _external_state_bytes = 0
@@ -414,33 +442,93 @@ def read_library(uintptr_t table, library, path):
     expected = (sizeof(taper_kernel), sizeof(taper_tensor), sizeof(taper_call))
     if sizes != expected:
         raise InputError(f"{path}: expected structs of {expected} bytes, got {sizes}")
+    if not 0 <= found.n_kernels <= MAX_EXTERNAL_KERNELS:
+        raise InputError(
+            f"{path}: expected 0 to {MAX_EXTERNAL_KERNELS} kernels, got {found.n_kernels}"
+        )
+    if found.n_kernels > 0 and found.kernels == NULL:
+        raise InputError(f"{path}: expected {found.n_kernels} kernels, got no array of them")
     kernels = []
     for i in range(found.n_kernels):
         kernel = Kernel.__new__(Kernel)
         kernel.kernel, kernel.library = found.kernels[i], library
-        _check_external(&kernel.kernel, path, i)
+        _check_external(&kernel.kernel, f"{path}: kernel {i}")
         if taper_kernel_runs(&kernel.kernel):
             kernels.append(kernel)
-            _external_state_bytes = max(_external_state_bytes, kernel.kernel.state_bytes)
+    for kernel in kernels:
+        _external_state_bytes = max(_external_state_bytes, kernel.kernel.state_bytes)
     return kernels
 
 
-cdef int _check_external(const taper_kernel *kernel, path, int32_t i) except -1:
+# What a table of others may have at most: beyond that it is taken for garbage.
+cdef int32_t MAX_EXTERNAL_KERNELS = 1 << 12
+cdef size_t MAX_EXTERNAL_ATTRS = 64
+cdef size_t MAX_EXTERNAL_NAME = 256
+cdef size_t MAX_EXTERNAL_BYTES = 1 << 20  # of a state, and of attrs
+cdef size_t MAX_SCRATCH_BYTES = 1 << 40  # of a worker
+
+
+cdef str _external_text(const char *text, what):
+    """A name in a table of others."""
+    if text == NULL:
+        raise InputError(f"{what}: expected a name, got none")
+    cdef size_t length = strnlen(text, MAX_EXTERNAL_NAME)
+    name = text[:length].decode(errors="replace")
+    if length == MAX_EXTERNAL_NAME or not name.isprintable() or "\ufffd" in name:
+        raise InputError(
+            f"{what}: expected printable UTF-8 of fewer than {MAX_EXTERNAL_NAME} bytes, got "
+            f"{name[:40]!r}"
+        )
+    return name
+
+
+cdef int _check_external(const taper_kernel *kernel, what) except -1:
     """Check what is read without asking of a kernel that others have written."""
-    if kernel.name == NULL or kernel.op == NULL:
-        raise InputError(f"{path}: kernel {i}: expected a name and an op")
-    what = f"{path}: kernel {kernel.name.decode(errors='replace')!r}"
+    name = _external_text(kernel.name, f"{what}: name")
+    what = f"{what}, {name!r}"
+    _external_text(kernel.op, f"{what}: op")
+    if kernel.needs != NULL:
+        _external_text(kernel.needs, f"{what}: needs")
     if kernel.prepare == NULL or kernel.run == NULL:
         raise InputError(f"{what}: expected the functions prepare and run")
     if not 0 <= kernel.n_operands <= TAPER_KERNEL_OPERANDS:
-        raise InputError(f"{what}: expected 0 to {TAPER_KERNEL_OPERANDS} operands")
-    cdef size_t a
+        raise InputError(
+            f"{what}: expected 0 to {TAPER_KERNEL_OPERANDS} operands, got {kernel.n_operands}"
+        )
+    if kernel.n_attrs > MAX_EXTERNAL_ATTRS or (kernel.n_attrs > 0 and kernel.attrs == NULL):
+        raise InputError(
+            f"{what}: expected descriptors of at most {MAX_EXTERNAL_ATTRS} attrs, got "
+            f"{'none' if kernel.attrs == NULL else 'those'} of {kernel.n_attrs}"
+        )
+    if max(kernel.attrs_bytes, kernel.state_bytes) > MAX_EXTERNAL_BYTES:
+        raise InputError(
+            f"{what}: expected attrs and a state of at most {MAX_EXTERNAL_BYTES} bytes, got "
+            f"{kernel.attrs_bytes} and {kernel.state_bytes}"
+        )
+    cdef size_t a, offset, size
     for a in range(kernel.n_attrs):
-        if kernel.attrs[a].name == NULL or taper_attr_type_name(kernel.attrs[a].type) == NULL:
-            raise InputError(f"{what}: attr {a}: expected a name and a type")
-        if kernel.attrs[a].offset + _attr_bytes(kernel.attrs[a].type) > kernel.attrs_bytes:
-            name = kernel.attrs[a].name.decode(errors="replace")
+        name = _external_text(kernel.attrs[a].name, f"{what}: attr {a}")
+        if taper_attr_type_name(kernel.attrs[a].type) == NULL:
+            raise InputError(f"{what}: attr {name!r}: expected a type, got {kernel.attrs[a].type}")
+        offset, size = kernel.attrs[a].offset, _attr_bytes(kernel.attrs[a].type)
+        if offset > kernel.attrs_bytes or size > kernel.attrs_bytes - offset:
             raise InputError(f"{what}: attr {name!r} lies outside its struct")
+        if offset % min(size, <size_t>8):
+            raise InputError(f"{what}: attr {name!r}: expected it aligned, got offset {offset}")
+    return 0
+
+
+cdef int _check_work(Kernel kernel, const taper_work *work) except -1:
+    """Check what the prepare() of a kernel of others says."""
+    if (
+        work.tasks < 0 or work.phases < 0 or work.tasks % max(1, work.phases)
+        or work.scratch_bytes > MAX_SCRATCH_BYTES
+    ):
+        raise KernelError(
+            f"kernel {kernel.name!r}: expected tasks of at least 0, phases that divide them and "
+            f"at most {MAX_SCRATCH_BYTES} bytes of scratch, got {work.tasks} tasks, "
+            f"{work.phases} phases and {work.scratch_bytes} bytes"
+        )
     return 0
 
 
@@ -544,6 +632,8 @@ cdef Selection select_kernel(
         step.call.state = state
         step.work.phases = 1
         if candidate.kernel.prepare(&step.call, &step.work) == TAPER_OK:
+            if candidate.library is not None:
+                _check_work(candidate, &step.work)
             selection.chosen = candidate
             break
         selection.reasons.append("it does not serve these shapes, strides or attrs")
@@ -580,11 +670,14 @@ cdef class PreparedNode:
     def scratch_bytes(self):
         return self.step.work.scratch_bytes
 
-    def run(self, inputs, outputs):
+    def run(self, inputs, outputs, threads=1):
         """Compute ``outputs`` from ``inputs``: arrays of the prepared strides, None if absent."""
         cdef Py_ssize_t count = len(self.types)
         cdef Buffer tensors = Buffer(count * sizeof(taper_tensor))
-        cdef Buffer scratch = Buffer(self.step.work.scratch_bytes)
+        cdef size_t scratch_bytes = self.step.work.scratch_bytes
+        cdef size_t each = (scratch_bytes + TAPER_ALIGNMENT - 1) & -TAPER_ALIGNMENT
+        cdef Buffer scratch = Buffer(scratch_bytes)
+        cdef Buffer others = Buffer((threads - 1) * each)
         cdef taper_step step = self.step
         cdef taper_run_args args
         cdef int64_t failed = 0
@@ -598,7 +691,9 @@ cdef class PreparedNode:
         step.scratch = scratch.data
         memset(&args, 0, sizeof(args))
         args.steps = &step
-        args.count = args.workers = 1
+        args.count = 1
+        args.workers = step.workers = threads
+        args.worker_scratch, args.worker_scratch_bytes = others.data, each
         cdef taper_status status
         with nogil:
             status = taper_run(&args, &failed)

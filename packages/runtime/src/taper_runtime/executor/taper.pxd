@@ -85,6 +85,7 @@ cdef extern from "taper/kernels.h" nogil:
     ctypedef struct taper_kernel:
         const char *name
         const char *op
+        const char *needs
         uint64_t output
         uint64_t *inputs
         int32_t n_operands
