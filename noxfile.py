@@ -167,21 +167,24 @@ def cross(session: nox.Session) -> None:
                 session.run(*test, "-t", "3", env=wine)
 
 
-@nox.session
-def sanitize(session: nox.Session) -> None:
-    """The runtime's tests and the C tests under AddressSanitizer and UBSan."""
-    # -O1: at -O2 and above gcc spends minutes in each large source under both sanitizers.
-    level = ("-Ddebug=true", "-Doptimization=1")
-    flags = ("-Db_sanitize=address,undefined", "-Db_lundef=false", *level)
-    session.install(*TEST_TOOLS)
-    editable(session, *flags)
+# -O1: at -O2 and above gcc spends minutes in each large source under both sanitizers.
+SANITIZED = (
+    *("-Ddebug=true", "-Doptimization=1"),
+    *("-Db_sanitize=address,undefined", "-Db_lundef=false"),
+)
+
+
+def sanitized(session: nox.Session) -> dict[str, str]:
+    """Install both packages under AddressSanitizer and UBSan; return the environment of a run."""
+    editable(session, *SANITIZED)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("ninja", "-C", "build/nox-sanitize", silent=True)  # compile before the preload
+    # Compile before the preload.
+    session.run("ninja", "-C", f"build/nox-{session.name}", silent=True)
     libraries = [
         subprocess.check_output(["gcc", f"-print-file-name={name}"], text=True).strip()
         for name in ("libasan.so", "libubsan.so")
     ]
-    checks = {
+    return {
         "LD_PRELOAD": ":".join(libraries),
         # The leaks are CPython's own. What is too large is a MemoryError, and a truncated file a
         # SIGBUS, as without sanitizers.
@@ -189,6 +192,13 @@ def sanitize(session: nox.Session) -> None:
         "PYTHONMALLOC": "malloc",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """The runtime's tests and the C tests under AddressSanitizer and UBSan."""
+    session.install(*TEST_TOOLS)
+    checks = sanitized(session)
     own_malloc = (  # which replace malloc, or watch what it gives back: so do the sanitizers
         "--ignore=tests/runtime/test_allocations.py",
         "--deselect=tests/runtime/test_frames.py::test_a_burst_of_32_gives_its_memory_back",
@@ -197,9 +207,22 @@ def sanitize(session: nox.Session) -> None:
     session.run(*pytest, "tests/null", "tests/runtime", "tests/openinfer", env=checks)
     build = "build/kernels-sanitize"
     if not (ROOT / build).exists():
-        session.run("meson", "setup", build, "-Dpython=false", *flags)
+        session.run("meson", "setup", build, "-Dpython=false", *SANITIZED)
     test = ("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit", "-t", "5")
     session.run(*test, env={"ASAN_OPTIONS": "detect_leaks=0"})
+
+
+@nox.session
+def kernel_fuzz(session: nox.Session) -> None:
+    """Random nodes for every kernel of every ISA level, under AddressSanitizer and UBSan.
+
+    `nox -s kernel_fuzz -- --minutes 10 --seed 0 --only "avx2 CONV"`. It ends with an error where a
+    kernel and its op's evaluator differ, or a kernel was not reached.
+    """
+    session.install("numpy")
+    checks = sanitized(session)
+    command = ("python", "-W", "ignore", "-m", "tests.fuzz.kernels", *session.posargs)
+    session.run(*command, env=checks)
 
 
 @nox.session
