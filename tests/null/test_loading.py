@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import taper_runtime.plan.weights as weights_of_plans
 from plan_files import chain, small_file, small_plan
-from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime import InferenceSession, InputError, SessionOptions, loading
 from taper_runtime.errors import LoadTimeoutError, StoppedError
 from taper_runtime.format.container import _DECODER
 from taper_runtime.format.pieces import Pieces
@@ -48,7 +48,8 @@ def with_sizes(tmp_path):
     "make", [lambda path: small_plan(), lambda path: weighted_plan(), with_sizes]
 )
 @pytest.mark.parametrize("load_mode", ["map", "copy"])
-def test_a_load_ends_at_every_look(make, load_mode, tmp_path):
+def test_a_load_ends_at_every_look(make, load_mode, monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "_GLANCE_S", 60)  # as many looks every time
     path = tmp_path / "m.taper"
     plan = make(tmp_path)
     plan.save(path, **({"folded": False} if plan.weights else {}))

@@ -31,6 +31,7 @@ import numpy as np
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.executor.size_table import SizeTable
+from taper_runtime.loading import look
 from taper_runtime.plan.checks import MAX_ARENA_BYTES, MAX_TENSOR_BYTES
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.sizes import Size
@@ -44,6 +45,13 @@ cdef int64_t _MAX_TENSOR_BYTES = MAX_TENSOR_BYTES
 
 # Bytes the arena may have.
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
+
+# Steps, or blocks of an arena, that a load prepares between two looks at whether it is to end.
+cdef Py_ssize_t _BETWEEN_LOOKS = 64
+
+# Pairs of blocks that are looked at to place those of an arena in one order: a second or less.
+# Models take thousands; a file in which thousands of tensors live at once asks for billions.
+cdef int64_t _MAX_PAIRS = 1 << 22
 
 cdef struct Instruction:
     int32_t operation  # index in _OPERATIONS
@@ -442,6 +450,8 @@ cdef class Program:
             self.n_roots += len(body.roots)
             body.roots = [(birth, death, _slot(self.table, n)) for birth, death, n in body.roots]
         for i, step in enumerate(self.steps):
+            if i % _BETWEEN_LOOKS == 0:
+                look()
             step.bind(self.table)
             for inner in () if step.control is None else step.control.bodies:
                 body = self.bodies[inner]
@@ -544,7 +554,7 @@ def assign_offsets(blocks, Precedence precedence=None):
     tried as well, for none is best on every graph: largest first, and by the most that is live
     while a block is needed, so that the fullest steps are packed first (greedy by breadth:
     Pisarchyk and Lee, arXiv 2001.03288). The latter is not tried with a ``precedence``. The
-    smallest is kept.
+    smallest is kept. Beyond :data:`_MAX_PAIRS` the rest lies above all others.
 
     Parameters
     ----------
@@ -587,7 +597,7 @@ def assign_offsets(blocks, Precedence precedence=None):
 cdef int64_t _place(
     Block *blocks, Py_ssize_t count, compare order, Block **placed, Precedence precedence,
     int64_t *offset, int64_t total
-) noexcept:
+) except -1:
     """Place blocks in an order; returns the bytes in all, at most ``total``.
 
     Their offsets are kept, each where its block was given, if they take less than ``total``.
@@ -602,22 +612,27 @@ cdef int64_t _place(
     return min(least, total)
 
 
-cdef void _find_peaks(Block *blocks, Py_ssize_t count) noexcept:
+cdef int _find_peaks(Block *blocks, Py_ssize_t count) except -1:
     """Turn ``live`` of blocks in order of birth into the most that is live while each is needed.
 
     What is live grows at births alone.
     """
     cdef Py_ssize_t i, k
+    cdef int64_t pairs = 0
     for i in range(count):
+        if i % _BETWEEN_LOOKS == 0:
+            look()
         for k in range(i + 1, count):
-            if blocks[k].birth > blocks[i].death:
+            pairs += 1
+            if blocks[k].birth > blocks[i].death or pairs > _MAX_PAIRS:
                 break
             blocks[i].live = max(blocks[i].live, blocks[k].live)
+    return 0
 
 
 cdef int64_t _first_fit(
     Block *blocks, Py_ssize_t count, Block **placed, Precedence precedence, bint by_birth
-) noexcept:
+) except -1:
     """Place blocks in this order, each as low as it fits; returns the end of the highest.
 
     ``placed`` holds those that a later one may meet, by offset: where the order is by birth and
@@ -625,11 +640,19 @@ cdef int64_t _first_fit(
     """
     cdef int64_t total = 0
     cdef int64_t held = 0
+    cdef int64_t pairs = 0
     cdef Py_ssize_t n = 0
     cdef Py_ssize_t i, k, kept
     cdef Block *block
     for i in range(count):
+        if i % _BETWEEN_LOOKS == 0:
+            look()
         block = &blocks[i]
+        pairs += n
+        if pairs > _MAX_PAIRS:
+            block.offset = total
+            total += block.size
+            continue
         if by_birth and precedence is None:
             kept = 0
             for k in range(n):
@@ -853,6 +876,8 @@ cdef class Instance:
         state = self.state.data
         # From the last on: a step of control flow needs to know what is inside.
         for i in range(len(program.steps)):
+            if i % _BETWEEN_LOOKS == 0:
+                look()
             step = program.steps[i]
             native[i].call.n_inputs = <int32_t>step.n_inputs
             native[i].call.n_outputs = <int32_t>(len(step.operands) - step.n_inputs)

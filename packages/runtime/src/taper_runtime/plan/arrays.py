@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def check_constants(plan: Plan) -> None:
     """Check that constants and states have the data that they need, and nothing else has any."""
     for name, spec in plan.tensors.items():
+        look()
         if spec.role == "constant" and name not in plan.constants and not _is_computed(plan, name):
             raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
     for name, array in plan.constants.items():
