@@ -174,6 +174,20 @@ def test_options_are_those_of_python(options, wanted, taper, monkeypatch):
     assert seen == [wanted]
 
 
+@pytest.mark.parametrize("options", [[], ["--quiet"]])
+def test_progress_is_shown_unless_it_is_to_be_quiet(options, taper, monkeypatch):
+    seen = []
+
+    def export(model, args, kwargs, *, progress, **given):
+        seen.append(progress)
+        return small_plan()
+
+    monkeypatch.setattr(import_module("taper_frontend.exporter"), "export", export)
+    code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", *options)
+    assert code == 0, err
+    assert seen == [not options]
+
+
 def test_a_trace_is_of_an_export(taper):
     options = ["--explain", "--trace", "t.html"]
     code, _, err = taper("export", "models_of_cli:make", *options)

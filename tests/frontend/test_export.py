@@ -13,7 +13,7 @@ import taper_frontend
 import taper_runtime
 from marks import STATE
 from models import Block, seeded
-from taper_frontend.compiler.stages import PIPELINE
+from taper_frontend.compiler.stages import PIPELINE, STAGES
 from taper_frontend.errors import ExportError
 from taper_frontend.exporter import STEPS
 from taper_runtime.executor.memory import memory_use
@@ -258,9 +258,16 @@ def test_report_names_what_only_moves_values():
     assert "PERMUTE, CONV to output, 0.2 kB" in text
 
 
-def test_progress_names_every_step(monkeypatch):
-    told = []
-    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **to: told.append(to))
-    taper_frontend.export(torch.nn.Linear(4, 3).eval(), (torch.ones(2, 4),), progress=True)
-    assert [to["description"] for to in told] == [f"export: {name}" for name in STEPS]
-    assert [to["completed"] for to in told] == list(range(len(STEPS)))
+def test_progress_names_every_step_and_every_pass(monkeypatch):
+    told, shown = [], []
+    model, args = torch.nn.Linear(4, 3).eval(), (torch.ones(2, 4),)
+    plan = taper_frontend.export(model, args, progress=told.append)
+    assert list(dict.fromkeys(name.partition(":")[0] for name in told)) == list(STEPS)
+    passes = [name.split(": ") for name in told if ":" in name]
+    assert list(dict.fromkeys(stage for _, stage, _ in passes))[:-1] == [s.name for s in STAGES]
+    changed = {each["name"] for each in plan.metadata["passes"]}
+    assert changed <= {name for _, _, name in passes}
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **to: shown.append(to))
+    taper_frontend.export(model, args, progress=True)
+    assert [to["description"] for to in shown] == [f"export: {name}" for name in told]
+    assert sorted({to["completed"] for to in shown}) == list(range(len(STEPS)))

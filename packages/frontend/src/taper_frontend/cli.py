@@ -80,6 +80,9 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.html | FILE.json",
         help="write what the compiler did: a page, or the same as JSON",
     )
+    parser.add_argument(
+        "--quiet", action="store_true", help="do not show on the terminal which step runs"
+    )
     parser.add_argument("--no-verify", action="store_true", help="skip the run beside the module")
     parser.set_defaults(command=_export)
 
@@ -103,7 +106,8 @@ def _export(args: argparse.Namespace) -> Result:
     with warnings.catch_warnings():
         # those of the export itself stand in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
-        plan = export(model, inputs, kwargs, verify=not args.no_verify, progress=True, **options)
+        shown = {"verify": not args.no_verify, "progress": not args.quiet}
+        plan = export(model, inputs, kwargs, **shown, **options)
     return saved(plan, args.output)
 
 

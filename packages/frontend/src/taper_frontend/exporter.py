@@ -69,7 +69,7 @@ def export(
     partition: Regions | None = None,
     delegate: str | None = None,
     verify: bool = True,
-    progress: bool = False,
+    progress: bool | Callable[[str], None] = False,
     metadata: Mapping[str, str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
@@ -120,8 +120,10 @@ def export(
         CPU, with a warning that has the reason.
     verify : bool
         Run the plan beside the module, on the example arguments and on random ones like them.
-    progress : bool
-        Show the steps on the terminal.
+    progress : bool or callable
+        Show on the terminal what runs, or call this with its name before it begins: ``"capture"``,
+        ``"lower"``, ``"optimize: recognition: recognize_norms"`` for each pass of each stage,
+        ``"plan"``, ``"verify"``.
     metadata : mapping of str to str, optional
         Texts of yours to keep in the plan: labels, an alphabet, a version. A session's
         ``get_modelmeta().custom_metadata_map`` has them.
@@ -298,7 +300,13 @@ def compile_program(
     partition = Partition(options.regions, options.delegate) if options.regions else None
     with tracing(graph, options.trace, options.title):
         named = _output_names(program, lowered, options.output_names)
-        records = compile_graph(graph, options.passes, partition=partition, output_names=named)
+        records = compile_graph(
+            graph,
+            options.passes,
+            partition=partition,
+            output_names=named,
+            step=lambda name: step(f"optimize: {name}"),
+        )
     step("plan")
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
@@ -426,8 +434,11 @@ def _version() -> str:
 
 
 @contextmanager
-def _steps(show: bool) -> Iterator[Callable[[str], None]]:
-    """Give a function that is told which of :data:`STEPS` begins; a bar shows it if ``show``."""
+def _steps(show: bool | Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Give a function that is told what begins; a bar shows it, or a function of the caller's."""
+    if not isinstance(show, bool):
+        yield show
+        return
     if not show:
         yield lambda name: None
         return
@@ -439,6 +450,7 @@ def _steps(show: bool) -> Iterator[Callable[[str], None]]:
         task = bar.add_task("export", total=len(STEPS))
 
         def step(name: str) -> None:
-            bar.update(task, description=f"export: {name}", completed=STEPS.index(name))
+            of_all = STEPS.index(name.partition(":")[0])
+            bar.update(task, description=f"export: {name}", completed=of_all)
 
         yield step

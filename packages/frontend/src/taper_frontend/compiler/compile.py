@@ -9,7 +9,7 @@ from taper_frontend.compiler.registry import find_passes
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.partition import Partition
@@ -23,6 +23,7 @@ def compile_graph(
     partition: Partition | None = None,
     output_names: Sequence[str] | None = None,
     verify: bool = False,
+    step: Callable[[str], None] = lambda name: None,
 ) -> list[PassRecord]:
     """Optimize ``graph`` and give each output a node of its own, which the planner needs.
 
@@ -43,6 +44,8 @@ def compile_graph(
         What to call the outputs. A tensor that has such a name gets another.
     verify : bool
         Check the graph after every pass, and its form after every stage.
+    step : callable
+        Gets the stage and the name of each pass before it runs.
 
     Returns
     -------
@@ -58,7 +61,7 @@ def compile_graph(
         if a pass does, or a stage leaves what its form says is gone.
     """
     found = find_passes(passes)
-    records = _compile(graph, found, verify, partition)
+    records = _compile(graph, found, verify, step, partition)
     if output_names is not None:
         graph.name_outputs(output_names)
         graph.listener.fired("name_outputs", "")
@@ -67,15 +70,20 @@ def compile_graph(
 
 
 def _compile(
-    graph: Graph, passes: Sequence[Pass], verify: bool, partition: Partition | None = None
+    graph: Graph,
+    passes: Sequence[Pass],
+    verify: bool,
+    step: Callable[[str], None],
+    partition: Partition | None = None,
 ) -> list[PassRecord]:
     """Compile a graph, then those inside its nodes."""
     runs = list(passes)
     if partition is not None:
         names = [name_of(pass_) for pass_ in runs]
         runs.insert(names.index("weights") if "weights" in names else len(runs), partition)
-    records = run_pipeline(graph, [*runs, materialize_outputs], verify=verify)
+    records = run_pipeline(graph, [*runs, materialize_outputs], verify=verify, step=step)
     for node in graph.order():
         for block in node.blocks:
-            records += _compile(block, () if node.op == "CALL_DELEGATE" else passes, verify)
+            inside = () if node.op == "CALL_DELEGATE" else passes
+            records += _compile(block, inside, verify, step)
     return records

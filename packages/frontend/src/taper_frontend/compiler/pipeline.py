@@ -183,7 +183,13 @@ def _run_until_stable(
     raise InternalError(f"passes never settle: after {_MAX_ROUNDS} rounds {names} still change")
 
 
-def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) -> list[PassRecord]:
+def run_pipeline(
+    graph: Graph,
+    passes: Sequence[Pass],
+    *,
+    verify: bool = False,
+    step: Callable[[str], None] = lambda name: None,
+) -> list[PassRecord]:
     """Run ``passes`` in order on ``graph``; those of a :class:`Group` until they are stable.
 
     Parameters
@@ -193,6 +199,8 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
         Stages, groups and passes; a user's own may be among them.
     verify : bool
         Check the graph after every pass, and its form after every :class:`Stage`.
+    step : callable
+        Gets the stage and the name of each pass before it runs.
 
     Returns
     -------
@@ -212,6 +220,7 @@ def run_pipeline(graph: Graph, passes: Sequence[Pass], *, verify: bool = False) 
 
     def run(pass_: Pass) -> bool:
         nonlocal ops
+        step(f"{stage}: {name_of(pass_)}")
         graph.listener.enter(stage, name_of(pass_))
         before = len(graph.nodes)
         changed = pass_(graph)
