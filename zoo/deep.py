@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from zoo.architecture import Architecture, Inputs, pretrained
 from zoo.audio import spectrogram_and_tokens
 from zoo.encoder_decoder import BART, T5, pairs
-from zoo.text import GROUPED, NO_CACHE, SMALL, WIDE, padded_tokens, tokens
+from zoo.text import GROUPED, NO_CACHE, SMALL, VOCABULARY, WIDE, padded_tokens, tokens
 from zoo.vision import LAYERS, image
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ KINDS: dict[str, Kind] = {
         24,
         "MambaForCausalLM",
         partial(tokens, length=4),
-        lambda n: SMALL | NO_CACHE | {"hidden_size": 32, "state_size": 4} | _layers(n),
+        lambda n: VOCABULARY | NO_CACHE | {"hidden_size": 32, "state_size": 4} | _layers(n),
     ),
     "U-Net": Kind(24, lambda n: Architecture(partial(UNet, max(1, n // 2)), image(32))),
 }
