@@ -15,9 +15,20 @@ from cli_page import PAGE, schema, section, taper_command
 from simulated import PROGRAMS, model, simulator
 from taper_frontend.errors import ExportError, ExportWarning
 from taper_frontend.openinfer import compile_program
+from taper_frontend.openinfer.lower import lower
 from taper_runtime import InferenceSession, InputError
 from taper_runtime.cli.parser import command_parser
-from taper_runtime.openinfer import ProgramError, Random, SizeVar, StepError, parse, write_model
+from taper_runtime.openinfer import (
+    ProgramError,
+    Quantization,
+    Random,
+    SizeVar,
+    StepError,
+    TensorSpec,
+    parse,
+    write_model,
+)
+from taper_runtime.openinfer.link import link
 
 #: Programs here add to variables that nothing gives a value.
 pytestmark = pytest.mark.filterwarnings("ignore:a step reads .* before it writes")
@@ -437,6 +448,93 @@ def test_a_constant_without_a_value_is_refused():
         )
 
 
+QUANTIZED = """
+dynamic {{ x: f32[4]; n: i32; i: i8[4]; }}
+volatile {{ y: f32[3]; s: f32; t: i32[3]; }}
+constant {{ w: i4[4, 3]; zero: u4 @init(3); count: u16 @init(40000); m: u2[3]; big: u64; f: f8[3]; }}
+block entry {{
+    op cast(w, to=f32) >> whole;
+    op matmul(x, whole) >> y;
+    op cast(count, to=f32) >> s;
+    {nodes}
+}}
+"""
+
+
+def test_weights_of_four_bits():
+    rng = np.random.default_rng(2)
+    weights = {
+        "w": TensorSpec(rng.integers(-8, 8, (4, 3)), "i4"),
+        "m": TensorSpec(np.array([0, 3, 1]), "u2"),
+        "big": np.array(2**63 - 1, np.uint64),
+        "f": TensorSpec(np.array([1.5, -0.25, 57344.0], np.float32), "f8"),
+    }
+    nodes = """
+    assign wrapped: i4[4, 3];
+    op add(w, w) >> wrapped;
+    op mul(wrapped, w) >> wrapped;
+    op cast(wrapped, to=f32) >> back;
+    op matmul(x, back) >> more;
+    op add(y, more) >> y;
+    op cast(f, to=f32) >> g; op add(y, g) >> y;
+    op cast(m, to=f32) >> k; op add(y, k) >> y;
+    op cast(zero, to=f32) >> z; op add(s, z) >> s;
+    op cast(big, to=f32) >> b; op add(s, b) >> s;
+    branch n one two;
+    """
+    blocks = "block one { op matmul(w, w_t, acc=i32) >> p; op max_axis(p, axes=[0]) >> q; return; }"
+    text = QUANTIZED.format(nodes=nodes)
+    text += blocks.replace("op matmul(w, w_t, acc=i32) >> p;", "op abs(w, acc=i32) >> p;").replace(
+        "op max_axis(p, axes=[0]) >> q;", "op max_axis(p, axes=[0]) >> t;"
+    )
+    text += "block two { op mul(w, w) >> p2; op sum_axis(p2, axes=[0], acc=i32) >> t; return; }"
+    compare(text, **weights)
+
+
+def test_numbers_beyond_63_bits_are_refused():
+    text = "constant { n: u64; } volatile { y: f32; } block entry { op cast(n, to=f32) >> y; }"
+    with pytest.raises(ExportError, match=r"'n': plans have no integers of u64 beyond 2\*\*63 - 1"):
+        compile_program(parse(text), model(n=np.array(2**63, np.uint64)))
+
+
+def test_quantization_of_the_file_is_data_of_the_constant():
+    quantization = Quantization(
+        np.array([0.5, 2], np.float32), np.array([1, 0], np.int32), 1, False
+    )
+    weights = model(w=TensorSpec(np.ones((3, 2)).astype(int), "i4", quant=quantization))
+    text = """
+    dynamic { x: f32[3]; } volatile { y: f32[2]; } constant { w: i4[3, 2]; }
+    block entry { op cast(w, to=f32) >> f; op matmul(x, f) >> y; }
+    """
+    graph = lower(link(parse(text), weights)).graph
+    (found,) = [c for c in graph.constants.values() if getattr(c, "quantization", None)]
+    assert found.names == ("w",)
+    assert found.quantization.scales.tolist() == [0.5, 2]
+    assert found.quantization.zero_points.tolist() == [1, 0]
+    assert found.quantization.axis == 1
+
+
+@pytest.mark.parametrize("end", ["2000", "n"])
+def test_branches_of_a_long_loop_return(end):
+    """Every block of OpenInfer's ends with a return, which ends the block and not the loop."""
+    compare(
+        f"""
+        dynamic {{ x: f32; n: i32; }}
+        volatile {{ y: f32; t: f32; }}
+        constant {{ half: f32 @init(0.5); limit: f32 @init(4); }}
+        block entry {{
+            op add(x, half) >> y;
+            loop newton (i in 0..{end}) {{ op lt(y, limit) >> low; branch low up down; branch both; }}
+            return;
+        }}
+        block up {{ op add(y, half) >> y; return; op mul(y, y) >> y; }}
+        block down {{ op mul(y, half) >> y; return; }}
+        block both {{ loop twice (j in 0..2) {{ op add(y, half) >> y; return; }} op mul(y, y) >> y; }}
+        """,
+        outputs=["y"],
+    )
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 
@@ -447,6 +545,7 @@ def refusals(text, sizes=None, **tensors):
 
 
 def test_everything_that_is_refused_is_told_at_once():
+    no_u16 = "plans have no inputs, states or outputs of u16, only constants and what is computed of them"
     assert refusals(
         """
         dynamic { x: f32[2]; odd: u16[2]; i: i64[2]; }
@@ -464,7 +563,7 @@ def test_everything_that_is_refused_is_told_at_once():
         }
         """
     ) == [
-        "p.oi:2:30: plans have no tensors of u16",
+        f"p.oi:2:30: {no_u16}",
         (
             "p.oi:4:30: A: a run decides how far index i goes, and a state has one size; "
             "@fixed(i=N) would give it a limit"
@@ -476,6 +575,7 @@ def test_everything_that_is_refused_is_told_at_once():
         "p.oi:10:13: op popcount: no op of a plan computes it of i64",
         "p.oi:11:13: op mean_axis: its sum of i64 may be wider than any integer of a plan",
         "p.oi:12:13: op cast: what floats beyond the integers become without saturate",
+        f"p.oi:3:63: {no_u16}",
     ]
 
 

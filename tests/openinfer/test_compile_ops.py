@@ -10,9 +10,9 @@ from openinfer_samples import ELEMENTWISE, REDUCTIONS, operands, random_values, 
 from simulated import model
 from taper_frontend.openinfer import compile_program
 from taper_runtime import InferenceSession
-from taper_runtime.openinfer import Graph, ProgramError
+from taper_runtime.openinfer import Graph, ProgramError, TensorSpec
 from taper_runtime.openinfer.dtypes import taper_name
-from taper_runtime.openinfer.graph import Op
+from taper_runtime.openinfer.graph import Name, Op
 from taper_runtime.openinfer.ops import OPS, combinations, evaluate, output_type
 
 #: What no op of a plan computes; the element types are those of the inputs.
@@ -25,11 +25,14 @@ REFUSED = {
 PRODUCTS = [((2, 3, 4), (4, 5)), ((4,), (4,)), ((2, 1, 3, 4), (3, 4, 2)), ((3, 4), (4,))]
 
 
-def calls(op):
-    """Yield element types of the inputs, arrays and the settings of calls with them."""
+def calls(op, carried=False):
+    """Yield element types of the inputs, arrays and the settings of calls with them.
+
+    Those of element types that plans have, or ``carried``: those with one that they lack.
+    """
     rng = np.random.default_rng(3)
     for dtypes, out, chosen in combinations(op):
-        if any(taper_name(dtype) is None for dtype in (*dtypes, out)):
+        if carried != any(taper_name(dtype) is None for dtype in (*dtypes, out)):
             continue
         if op == "matmul":
             for shapes in PRODUCTS:
@@ -105,6 +108,76 @@ def check(got, want, dtype, what):
     atol, rtol = reference.TOLERANCES[dtype]
     numbers = [np.float64(reference.to_python(array, dtype)) for array in (got, want)]
     np.testing.assert_allclose(*numbers, rtol=rtol, atol=atol, err_msg=what)
+
+
+def run_constants(op, dtypes, arrays, settings):
+    """Compile a program of calls with constants, and run it: results as float64, or as bools."""
+    graph = Graph()
+    names = [f"x{i}" for i in range(len(arrays))]
+    for name, dtype, array in zip(names, dtypes, arrays, strict=True):
+        graph.add_var(name, "constant", dtype, array.shape)
+    graph.add_block("entry")
+    types = [(dtype, array.shape) for dtype, array in zip(dtypes, arrays, strict=True)]
+    for i, given in enumerate(settings):
+        dtype, shape = output_type(op, types, given)
+        is_direct = dtype in ("bool", "f64")
+        graph.add_var(f"y{i}", "volatile", "bool" if dtype == "bool" else "f64", shape)
+        graph.add_node("entry", Op(op, names, given, f"y{i}" if is_direct else f"t{i}"))
+        if not is_direct:
+            graph.add_node("entry", Op("cast", [f"t{i}"], {"to": Name("f64")}, f"y{i}"))
+    tensors = {
+        name: TensorSpec(array, dtype)
+        for name, array, dtype in zip(names, arrays, dtypes, strict=True)
+    }
+    session = InferenceSession(compile_program(graph, model(**tensors)))
+    return session.run(None, {})
+
+
+def refusal_of_carried(op, dtypes, out, settings):
+    """Return why a plan lacks a call of element types that are carried; None where it does not."""
+    if op == "popcount":
+        return "no op of a plan computes it"
+    if op == "mean_axis" and {dtypes[0], out} & {"i64", "u32", "u64"}:
+        return "may be wider than any integer|gives u64"
+    if out == "f8":
+        return "no op of a plan gives f8"
+    if out == "u64" and op != "cast" and op not in NEVER_LARGER:
+        return "no op of a plan gives u64"
+    if out == "u64" and dtypes[0] in reference.FLOATS:
+        return "makes u64 of floats"
+    return None
+
+
+NEVER_LARGER = "min max filter max_axis min_axis and shr div floor_div rem".split()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_constants_of_types_that_plans_lack(op):
+    """u16, u32, u64, f8 and packed integers: unpacked once, computed in wider types, wrapped."""
+    for dtypes, arrays, settings in calls(op, carried=True):
+        if "bitset" in dtypes:  # no op tells what such a tensor holds
+            continue
+        if "u64" in dtypes:
+            arrays = [
+                array % array.dtype.type(1 << 53) if dtype == "u64" else array
+                for array, dtype in zip(arrays, dtypes, strict=True)
+            ]
+        given = [each for each in settings if not is_cast_of_no_use(op, dtypes, each)]
+        types = [(dtype, array.shape) for dtype, array in zip(dtypes, arrays, strict=True)]
+        outs = [output_type(op, types, each) for each in given]
+        if not given:
+            continue
+        if reason := refusal_of_carried(op, dtypes, outs[0][0], given):
+            with pytest.raises(ProgramError, match=reason):
+                run_constants(op, dtypes, arrays, given)
+            continue
+        results = run_constants(op, dtypes, arrays, given)
+        for each, out, got in zip(given, outs, results, strict=True):
+            want = np.asarray(evaluate(op, arrays, dtypes, each, out[0]))
+            if out[0] not in ("bool", "f64"):
+                want = np.asarray(evaluate("cast", [want], [out[0]], {"to": "f64"}, "f64"))
+            atol, rtol = reference.TOLERANCES.get(out[0], (0, 0))
+            np.testing.assert_allclose(got, want, rtol, atol, err_msg=f"{op} {dtypes} {each}")
 
 
 def test_bits_that_a_cast_drops_are_refused():

@@ -1,6 +1,7 @@
 """``taper oinf``: what it prints, writes and converts."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 from cli_page import check_json, schema, taper_command
 from oinf_files import plain_source, read_all, rich_source
 from plan_files import small_plan
+from taper_runtime.dtypes import FILE_DTYPES
+from taper_runtime.errors import PlanFormatError
 from taper_runtime.format.weights_file import read_safetensors
 from taper_runtime.openinfer.oinf.convert import plan_tensors
 from taper_runtime.openinfer.oinf.reader import Model, open_model
@@ -201,9 +204,11 @@ def test_versions_are_converted(taper):
 def test_safetensors_and_back(taper):
     """Read and written by the safetensors library."""
     rng = np.random.default_rng(0)
-    types = (np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8)
+    types = (np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8,
+             np.uint16, np.uint32, np.uint64)  # fmt: skip
     arrays = {f"t.{np.dtype(t)}": (rng.random((3, 4)) * 100).astype(t) for t in types}
     arrays |= {"flag": np.array([True, False]), "scalar": np.array(2.5, np.float32)}
+    arrays |= {f"last.{t}": np.array([np.iinfo(t).max], t) for t in ("u2", "u4", "u8")}
     save_file(arrays, "a.safetensors")
     assert taper("oinf", "convert", "a.safetensors", "-o", "a.oinf")[0] == 0
     assert taper("oinf", "convert", "a.oinf", "-o", "b.safetensors")[0] == 0
@@ -224,16 +229,59 @@ def test_what_safetensors_lacks(taper):
     assert code == 0
     data = json.loads(out)
     check_json(schema("oinf"), data)
-    assert data["widened"] == ["packed", "small", "u"]
+    assert data["widened"] == ["packed"]
     assert set(data["left_out"]) == {
-        "B", "D", "bits", "count", "eps", "flag", "kind", "list", "tiny", "later", "large",
+        "B", "D", "bits", "count", "eps", "flag", "kind", "list", "tiny", "later",
         "w (quantization)",
     }  # fmt: skip
-    read = read_safetensors("m.safetensors")
+    read = read_safetensors("m.safetensors", FILE_DTYPES)
     assert read["bf"].dtype == "bfloat16"
-    assert read["u"].array.tolist() == [65535]
-    assert read["small"].array.tolist() == [1.25, -np.inf]
+    assert (read["u"].dtype, read["u"].array.tolist()) == ("uint16", [65535])
+    assert (read["large"].dtype, read["large"].array.tolist()) == ("uint64", [2**64 - 1])
+    assert (read["small"].dtype, read["small"].array.tolist()) == ("float8_e5m2", [0x3D, 0xFC])
     assert read["packed"].array.tolist() == [-1, 0, 1, 1, -1]
+
+
+def safetensors_of(**tensors):
+    """A safetensors file of tensors of bytes, each with its element type."""
+    header, data = {}, b""
+    for name, (code, raw) in tensors.items():
+        offsets = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": code, "shape": [len(raw)], "data_offsets": offsets}
+        data += raw
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def test_floats_of_eight_bits(taper):
+    """e5m2 keeps its bits both ways; e4m3, which OpenInfer lacks, becomes f16, exactly."""
+    every = bytes(range(256))
+    Path("a.safetensors").write_bytes(
+        safetensors_of(five=("F8_E5M2", every), four=("F8_E4M3", every))
+    )
+    code, out, _ = taper("oinf", "convert", "a.safetensors", "-o", "a.oinf", "--json")
+    assert code == 0
+    assert json.loads(out)["widened"] == ["four"]
+    with open_model("a.oinf") as model:
+        assert [model.tensors[name].dtype for name in ("five", "four")] == ["f8", "f16"]
+        assert model.read("five").tobytes() == every
+        numbers = model.read("four").tolist()
+    exact = [
+        (m * 2.0**-9 if e == 0 else (8 + m) * 2.0 ** (e - 10)) for e in range(16) for m in range(8)
+    ]
+    assert numbers[:127] == exact[:127]  # 448 is the last
+    assert numbers[128:255] == [-number for number in exact[:127]]
+    assert np.isnan([numbers[127], numbers[255]]).all()
+    assert taper("oinf", "convert", "a.oinf", "-o", "b.safetensors")[0] == 0
+    back = read_safetensors("b.safetensors", FILE_DTYPES)
+    assert (back["five"].dtype, back["five"].array.tobytes()) == ("float8_e5m2", every)
+
+
+def test_weights_of_a_session_have_the_types_of_plans(tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(safetensors_of(a=("U16", b"ab")))
+    with pytest.raises(PlanFormatError, match="expected one of F64, F32, .*, BOOL, got 'U16'"):
+        read_safetensors(path)
 
 
 def test_a_plan_with_weights(taper):

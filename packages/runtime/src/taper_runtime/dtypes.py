@@ -56,6 +56,17 @@ DTYPES: dict[str, DType] = {
     "bool": DType(np.dtype(np.bool_), "BOOL"),
 }
 
+#: Element types of safetensors files: those of plans, and some that no plan has. numpy has no floats
+#: of 8 bits: their bits are kept as uint8.
+FILE_DTYPES: dict[str, DType] = {
+    **DTYPES,
+    "uint16": DType(np.dtype(np.uint16), "U16"),
+    "uint32": DType(np.dtype(np.uint32), "U32"),
+    "uint64": DType(np.dtype(np.uint64), "U64"),
+    "float8_e5m2": DType(np.dtype(np.uint8), "F8_E5M2"),
+    "float8_e4m3fn": DType(np.dtype(np.uint8), "F8_E4M3"),
+}
+
 #: numpy's type of the complex numbers whose parts are of a dtype. No tensor of a plan has it: such
 #: numbers are pairs of reals, and complex at the ends of a session alone.
 COMPLEX = {"float32": "complex64", "float64": "complex128"}

@@ -15,8 +15,10 @@ import numpy as np
 
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter
+from taper_frontend.errors import ExportError
 from taper_frontend.openinfer.beside import Beside
 from taper_frontend.openinfer.caches import Cache, Index
+from taper_frontend.openinfer.carriers import carried, carrier
 from taper_frontend.openinfer.control import lower_branch, lower_loop
 from taper_frontend.openinfer.operators import lower_op
 from taper_frontend.openinfer.outputs import Uses, find_outputs
@@ -111,7 +113,7 @@ class Lowering:
             self._beside.join(self, scope)
         self._place = None
         names = list(find_outputs(self.program, outputs, self._uses))
-        found = [self.load(scope, name) for name in names]
+        found = [self._given(scope, name) for name in names]
         names = [f"output_{name}" if name in graph.reads else name for name in names]
         if self.problems:
             raise ProgramError(self.problems, self.program.graph.name)
@@ -119,6 +121,13 @@ class Lowering:
         for state in graph.states:
             graph.set_next(state.name, scope.values[state.name])
         return Lowered(graph, names)
+
+    def _given(self, scope: Scope, name: str) -> str:
+        """Return the tensor that a run gives of a variable."""
+        variable = self.program.variables[name]
+        with self._at(variable.declaration.place, name):
+            self._dtype(variable.dtype)
+        return self.load(scope, name)
 
     @contextmanager
     def _at(self, place: Place | None, variable: str | None = None) -> Iterator[None]:
@@ -209,9 +218,10 @@ class Lowering:
         scope.values[output] = POISON
         if POISON in inputs:
             return
-        settings = self.program.settings(op)
+        settings, variables = self.program.settings(op), self.program.variables
+        dtypes = [variables[access.base].dtype for access in op.inputs]
         scope.values[output] = lower_op(
-            scope, op.op, inputs, settings, self.program.variables[output].dtype
+            scope, op.op, inputs, dtypes, settings, variables[output].dtype
         )
 
     def _increment(self, scope: Scope, name: str, op: str, amount: int) -> str:
@@ -295,25 +305,30 @@ class Lowering:
 
     def _stored(self, variable: LinkedVariable) -> Constant:
         """Return what a variable is where a step begins."""
-        dtype = self._dtype(variable.dtype)
         if variable.tensor is not None:
             return self._tensor(variable.tensor)
-        return filled(first_value(variable), dtype, variable.shape)
+        dtype = carrier(variable.dtype)
+        return filled(carried(variable.dtype, first_value(variable)), dtype, variable.shape)
 
     def _tensor(self, name: str) -> Constant:
         """Return a tensor of the file, which is read when a plan is made."""
         if name not in self._constants:
             model = self.program.model
             info = model.tensors[name]
-            type_ = TensorType(self._dtype(info.dtype), tuple(info.shape))
-            self._constants[name] = Parameter(type_, (name,), partial(_read, model, name))
+            type_ = TensorType(carrier(info.dtype), tuple(info.shape))
+            read = partial(_read, model, name)
+            quantization = info.quantization
+            self._constants[name] = Parameter(type_, (name,), read, quantization=quantization)
         return self._constants[name]
 
     def _dtype(self, dtype: str) -> str:
-        """Return Taper's name of a dtype."""
+        """Return Taper's name of a dtype that users of the plan see."""
         found = taper_name(dtype)
         if found is None:
-            raise CannotLower(f"plans have no tensors of {dtype}")
+            raise CannotLower(
+                f"plans have no inputs, states or outputs of {dtype}, only constants and what is "
+                "computed of them"
+            )
         return found
 
     def access(self, scope: Scope, access: Access) -> str:
@@ -423,4 +438,8 @@ def first_value(variable: LinkedVariable) -> np.ndarray:
 
 def _read(model: Model, name: str) -> np.ndarray:
     """Return a tensor of a file as a plan stores it."""
-    return np.asarray(model.read(name), order="C")
+    dtype = model.tensors[name].dtype
+    try:
+        return np.asarray(carried(dtype, model.read(name)), order="C")
+    except CannotLower as error:
+        raise ExportError(f"tensor {name!r}: {error}") from None

@@ -2,8 +2,8 @@
 
 :func:`taper_runtime.openinfer.ops.native_node` knows that for element types that kernels compute
 in. Elementwise it gives a tile program, which becomes one node for each instruction here: passes
-look at these, and fuse them again. Narrow types are computed in wider ones. What is left has
-formulas below, and what has none is refused: nothing is approximated.
+look at these, and fuse them again. Narrow types are computed in wider ones, and so are those that
+plans lack (:mod:`.carriers`). What is left has formulas below, and what has none is refused: nothing is approximated.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from taper_frontend.openinfer.carriers import carrier, computed, is_carried, wrapped
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import filled
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InternalError
+from taper_runtime.openinfer.dtypes import DTYPES as ELEMENTS
 from taper_runtime.openinfer.dtypes import from_taper_name, taper_name
 from taper_runtime.openinfer.ops import complete, native_node, output_type, taper
 from taper_runtime.openinfer.ops.rules import reduced_axes
@@ -73,7 +75,12 @@ class Call(NamedTuple):
 
 
 def lower_op(
-    scope: Scope, op: str, inputs: Sequence[str], settings: Mapping[str, Any], declared: str
+    scope: Scope,
+    op: str,
+    inputs: Sequence[str],
+    dtypes: Sequence[str],
+    settings: Mapping[str, Any],
+    declared: str | None,
 ) -> str:
     """Return the tensor that a call gives.
 
@@ -84,10 +91,12 @@ def lower_op(
         As the program calls it.
     inputs : sequence of str
         Tensors of the scope.
+    dtypes : sequence of str
+        Their element types in the program.
     settings : mapping
         With the values of names in their place.
-    declared : str
-        OpenInfer's dtype of the output.
+    declared : str or None
+        OpenInfer's dtype of the output; None where the op decides.
 
     Raises
     ------
@@ -97,16 +106,15 @@ def lower_op(
         If the op does not allow these inputs or settings.
     """
     types = [scope.type(x) for x in inputs]
-    dtypes = [from_taper_name(type_.dtype) for type_ in types]
     shapes = [type_.shape for type_ in types]
     out = output_type(op, list(zip(dtypes, shapes, strict=True)), settings, declared)
     if taper.is_taper(op):
         attrs, name = taper.attrs_of(op, settings), op.removeprefix(taper.PREFIX)
         index: int = settings.get(taper.OUTPUT, 0)
         return scope.graph.add_multi_output(name, inputs, attrs, source=scope.source)[index]
-    result = taper_name(out[0])
-    if result is None:
-        raise CannotLower(f"op {op}: plans have no tensors of {out[0]}")
+    if is_carried(out[0]) or any(map(is_carried, dtypes)):
+        return _carried(scope, op, inputs, dtypes, settings, out[0])
+    result = taper_name(out[0]) or ""
     if op in _FORMULAS:
         given = complete(op, dtypes, settings)
         tensor = _FORMULAS[op](Call(scope, list(inputs), given, result))
@@ -115,6 +123,54 @@ def lower_op(
     if scope.type(tensor)[:2] != (result, out[1]):
         raise InternalError(f"op {op}: {result} {out[1]}, its formula gives {scope.type(tensor)}")
     return tensor
+
+
+#: What gives elements of u64 that are no larger than those it is given.
+_NEVER_LARGER = (
+    *("min", "max", "filter", "max_axis", "min_axis", "and", "shr", "div", "floor_div", "rem"),
+)
+
+
+def _carried(
+    scope: Scope,
+    op: str,
+    inputs: Sequence[str],
+    dtypes: Sequence[str],
+    settings: Mapping[str, Any],
+    result: str,
+) -> str:
+    """Compute a call of element types that plans lack in wider ones, and wrap what it gives."""
+    full = complete(op, dtypes, settings)
+    if op == "cast" and ELEMENTS[result].kind != "float":
+        return _carried_cast(scope, inputs[0], dtypes[0], full, result)
+    if result == "f8" or (result == "u64" and op not in _NEVER_LARGER):
+        raise CannotLower(f"op {op}: no op of a plan gives {result}")
+    full.pop("acc", None)  # what is computed in has room for it
+    given = {name: value for name, value in full.items() if value is not None}
+    inner = computed(dtypes[0] if is_carried(dtypes[0]) else result, result)
+    inners = [dtype if dtype == "bool" else inner for dtype in dtypes]
+    casts = [scope.cast(x, carrier(d)) for x, d in zip(inputs, inners, strict=True)]
+    tensor = lower_op(scope, op, casts, inners, given, None)
+    if is_carried(result):
+        return wrapped(scope, tensor, result)
+    return scope.cast(tensor, carrier(result))
+
+
+def _carried_cast(
+    scope: Scope, x: str, dtype: str, settings: Mapping[str, Any], result: str
+) -> str:
+    """Cast to integers: integers keep their values, floats are bounded to those of the result."""
+    if ELEMENTS[dtype].kind != "float":
+        return scope.cast(x, carrier(result))
+    dtype = "f32" if is_carried(dtype) else dtype
+    if not is_carried(result):
+        return lower_op(scope, "cast", [x], [dtype], settings, result)
+    if result == "u64":
+        raise CannotLower("op cast: no op of a plan makes u64 of floats")
+    wide = lower_op(scope, "cast", [x], [dtype], {**settings, "to": "i64"}, "i64")
+    row = ELEMENTS[result]
+    capped = scope.binary("MINIMUM", scope.binary("MAXIMUM", wide, row.low), row.high)
+    return scope.cast(capped, carrier(result))
 
 
 def _native(

@@ -91,7 +91,8 @@ def _convert(args: argparse.Namespace) -> Result:
         return _from_plan(args)
     from taper_runtime.openinfer.oinf.convert import safetensors_source
 
-    return _written(args, safetensors_source(path), {})
+    source = safetensors_source(path)
+    return _written(args, source.tensors, {"widened": [*source.widened]})
 
 
 def _from_plan(args: argparse.Namespace) -> Result:

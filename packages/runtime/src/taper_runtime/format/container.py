@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from mmap import mmap
 
+    from taper_runtime.dtypes import DType
     from taper_runtime.ops.opdef import Shape, TensorType
 
 #: safetensors' own limit.
@@ -36,7 +37,6 @@ MAX_HEADER_BYTES = 100_000_000
 _LENGTH_BYTES = 8
 #: Characters of JSON that are parsed without a look at whether the load is to end.
 _PIECE = 1 << 16
-_DTYPES_BY_CODE = {dtype.code: name for name, dtype in DTYPES.items()}
 
 
 class Entry(NamedTuple):
@@ -130,7 +130,10 @@ _DECODER = json.JSONDecoder(
 
 
 def parse_header(
-    buffer: bytes | mmap, limits: Limits = UNLIMITED, what: str = "a .taper file"
+    buffer: bytes | mmap,
+    limits: Limits = UNLIMITED,
+    what: str = "a .taper file",
+    dtypes: Mapping[str, DType] = DTYPES,
 ) -> Container:
     """Read and check the header of a whole file.
 
@@ -140,6 +143,8 @@ def parse_header(
     limits : Limits, optional
     what : str
         What the file should be, for the error of one that has no such header.
+    dtypes : mapping of str to DType
+        Element types that the file may have.
 
     Raises
     ------
@@ -172,7 +177,7 @@ def parse_header(
         check_text(value, f"header.{METADATA_NAME}.{key}")
         check_text(key, f"header.{METADATA_NAME}.{key}")
     refuse_beyond("header", "tensors", len(header), limits.tensors)
-    return Container(metadata, _parse_entries(header, data, len(buffer)))
+    return Container(metadata, _parse_entries(header, data, len(buffer), dtypes))
 
 
 def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> NoReturn:
@@ -184,8 +189,11 @@ def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> N
     raise PlanFormatError(field, f"expected {what}, {got}")
 
 
-def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Entry]:
+def _parse_entries(
+    header: dict[str, Any], data: int, end: int, dtypes: Mapping[str, DType]
+) -> dict[str, Entry]:
     """Check that the tensors fill the bytes from ``data`` to ``end`` one after the other."""
+    by_code = {dtype.code: name for name, dtype in dtypes.items()}
     entries = {}
     spans = []
     for name, info in header.items():
@@ -195,16 +203,16 @@ def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Ent
         if type(info) is not dict or info.keys() != {"dtype", "shape", "data_offsets"}:
             fail(field, "expected an object of dtype, shape and data_offsets", info)
         code, shape, offsets = info["dtype"], info["shape"], info["data_offsets"]
-        if type(code) is not str or code not in _DTYPES_BY_CODE:
-            fail(f"{field}.dtype", f"expected one of {', '.join(_DTYPES_BY_CODE)}", code)
+        if type(code) is not str or code not in by_code:
+            fail(f"{field}.dtype", f"expected one of {', '.join(by_code)}", code)
         if type(shape) is not list:
             fail(f"{field}.shape", "expected an array of sizes", shape)
-        dtype, shape = _DTYPES_BY_CODE[code], tuple(shape)
-        check_type(dtype, shape, field)
+        dtype, shape = by_code[code], tuple(shape)
+        check_type(dtype, shape, field, dtypes)
         if type(offsets) is not list or len(offsets) != 2 or not all(map(is_size, offsets)):
             fail(f"{field}.data_offsets", "expected two offsets >= 0", offsets)
         start, stop = offsets
-        nbytes = math.prod(shape) * DTYPES[dtype].size
+        nbytes = math.prod(shape) * dtypes[dtype].size
         if stop - start != nbytes:
             fail(
                 f"{field}.data_offsets", f"expected {nbytes} bytes by dtype and shape", stop - start
@@ -229,7 +237,9 @@ def _parse_entries(header: dict[str, Any], data: int, end: int) -> dict[str, Ent
 
 
 def make_header(
-    metadata: Mapping[str, str], types: Mapping[str, TensorType]
+    metadata: Mapping[str, str],
+    types: Mapping[str, TensorType],
+    dtypes: Mapping[str, DType] = DTYPES,
 ) -> tuple[bytes, list[str]]:
     """Lay a file out.
 
@@ -244,17 +254,20 @@ def make_header(
     """
 
     def rank(name: str) -> tuple[bool, int, str]:
-        dtype, nbytes = types[name].dtype, types[name].nbytes
-        return nbytes % ALIGNMENT != 0, -DTYPES[dtype].size, name
+        dtype, nbytes = types[name].dtype, stored_bytes(types[name])
+        return nbytes % ALIGNMENT != 0, -dtypes[dtype].size, name
+
+    def stored_bytes(type_: TensorType) -> int:
+        return math.prod(type_.shape) * dtypes[type_.dtype].size
 
     order = sorted(types, key=rank)
     header: dict[str, Any] = {METADATA_NAME: metadata}
     stop = 0
     for name in order:
         dtype, shape, _ = types[name]
-        start, stop = stop, stop + types[name].nbytes
+        start, stop = stop, stop + stored_bytes(types[name])
         header[name] = {
-            "dtype": DTYPES[dtype].code,
+            "dtype": dtypes[dtype].code,
             "shape": shape,
             "data_offsets": [start, stop],
         }

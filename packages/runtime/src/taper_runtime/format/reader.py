@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.dtypes import FILE_DTYPES
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import Container, parse_header, parse_json
@@ -220,7 +220,7 @@ def map_array(buffer: bytes | mmap, entry: StoredArray, base: int) -> np.ndarray
 
     ``base`` is the address of the buffer.
     """
-    storage = DTYPES[entry.dtype].storage
+    storage = FILE_DTYPES[entry.dtype].storage
     # memory that a file was copied to can be written to
     array = np.ndarray(entry.shape, storage, read_only_bytes(buffer), entry.start)
     boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.dtypes import DTYPES
 from taper_runtime.format.container import parse_header
 from taper_runtime.format.mapping import address, mapped
 from taper_runtime.format.reader import map_array
@@ -11,8 +12,11 @@ from taper_runtime.limits import Limits
 from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
+    from taper_runtime.dtypes import DType
     from taper_runtime.format.writer import FilePath
 
 
@@ -30,10 +34,12 @@ class StoredWeight(NamedTuple):
     array: np.ndarray
 
 
-def read_safetensors(path: FilePath) -> dict[str, StoredWeight]:
+def read_safetensors(
+    path: FilePath, dtypes: Mapping[str, DType] = DTYPES
+) -> dict[str, StoredWeight]:
     """Map a safetensors file; its tensors by name.
 
-    It is checked as a plan's file is. It may be deleted or replaced meanwhile, but not changed in
+    ``dtypes`` are the element types that it may have. It is checked as a plan's file is. It may be deleted or replaced meanwhile, but not changed in
     place.
 
     Raises
@@ -44,7 +50,7 @@ def read_safetensors(path: FilePath) -> dict[str, StoredWeight]:
         If it cannot be opened, or is no regular file.
     """
     with mapped(path) as buffer:
-        entries = parse_header(buffer, Limits(), "a safetensors file").entries
+        entries = parse_header(buffer, Limits(), "a safetensors file", dtypes).entries
         base = address(buffer)
         return {
             name: StoredWeight(entry.dtype, map_array(buffer, entry, base))

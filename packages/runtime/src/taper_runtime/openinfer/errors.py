@@ -178,4 +178,3 @@ class NoKernelError(OpenInferError):
     def is_cast_of_bools(self) -> bool:
         """Whether somebody wants numbers of bools by the op that makes them of numbers."""
         return self.op == "cast" and self.dtypes[0] == "bool"
-

@@ -10,6 +10,9 @@ from taper_runtime.errors import PlanFormatError
 from taper_runtime.sizes import MAX_SIZE, Size, bounds, is_name, largest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_runtime.dtypes import DType
     from taper_runtime.ops.opdef import TensorType
 
 #: Boundary of everything in the arena, and of constants whose size is a multiple of it: one cache
@@ -135,18 +138,20 @@ def check_variable(name: object, limits: object, *, is_computed: bool = False) -
         )
 
 
-def check_type(dtype: object, shape: object, field: str) -> None:
-    """Check that ``dtype`` is known and ``shape`` a tuple of sizes within the limits.
+def check_type(
+    dtype: object, shape: object, field: str, dtypes: Mapping[str, DType] = DTYPES
+) -> None:
+    """Check that ``dtype`` is one of ``dtypes`` and ``shape`` a tuple of sizes within the limits.
 
     Bytes that depend on sizes are checked for the least of them; for others when they are known.
     """
-    if type(dtype) is not str or dtype not in DTYPES:
-        fail(f"{field}.dtype", f"expected one of {', '.join(DTYPES)}", dtype)
+    if type(dtype) is not str or dtype not in dtypes:
+        fail(f"{field}.dtype", f"expected one of {', '.join(dtypes)}", dtype)
     if type(shape) is not tuple:
         fail(f"{field}.shape", "expected an array of sizes", shape)
     if len(shape) > MAX_RANK:
         fail(f"{field}.shape", f"expected at most {MAX_RANK} dims", len(shape))
-    nbytes = DTYPES[dtype].size
+    nbytes = dtypes[dtype].size
     for size in shape:
         if type(size) is int and 0 <= size <= MAX_TENSOR_BYTES:
             nbytes *= size or 1

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.dtypes import FILE_DTYPES
 from taper_runtime.format.container import make_header
 from taper_runtime.format.replacing import replace_file
 from taper_runtime.format.weights_file import read_safetensors
 from taper_runtime.formats import PLAIN, decode, find
-from taper_runtime.openinfer.dtypes import DTYPES, from_taper_name, taper_name, to_float32
+from taper_runtime.openinfer.dtypes import DTYPES, from_taper_name, taper_name
 from taper_runtime.openinfer.oinf.values import TensorSpec
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.checks import METADATA_NAME
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.recipes import Step
 
-#: What holds the values of a type that safetensors, as plans use it, lacks. Nothing does of u64.
-_WIDER = {"u16": "i32", "u32": "i64", "f8": "f16", "bitset": "u8"}
+#: Names of the element types that safetensors files have and plans lack. Those of ``float8_e4m3fn``,
+#: which OpenInfer lacks, all are numbers of f16.
+_FILE_NAMES = {"u16": "uint16", "u32": "uint32", "u64": "uint64", "f8": "float8_e5m2"}
+_FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
+_E4M3 = "float8_e4m3fn"
 
 
 class PlanTensors(NamedTuple):
@@ -99,8 +103,22 @@ def _parameter(recipe: Sequence[Step], array: np.ndarray) -> tuple[str, np.ndarr
     return recipe[0].attrs["names"][0], np.ascontiguousarray(array)
 
 
-def safetensors_source(path: FilePath) -> dict[str, TensorSpec]:
-    """Return the tensors of a safetensors file.
+class Source(NamedTuple):
+    """The tensors of a safetensors file.
+
+    Attributes
+    ----------
+    tensors : dict of str to TensorSpec
+    widened : tuple of str
+        Which of them have a wider type here.
+    """
+
+    tensors: dict[str, TensorSpec]
+    widened: tuple[str, ...]
+
+
+def safetensors_source(path: FilePath) -> Source:
+    """Return the tensors of a safetensors file; every value is kept.
 
     Raises
     ------
@@ -109,10 +127,26 @@ def safetensors_source(path: FilePath) -> dict[str, TensorSpec]:
     OSError
         If it cannot be opened.
     """
-    return {
-        name: TensorSpec(stored.array, from_taper_name(stored.dtype))
-        for name, stored in read_safetensors(path).items()
-    }
+    tensors = {}
+    widened = []
+    for name, (dtype, array) in read_safetensors(path, FILE_DTYPES).items():
+        if dtype == _E4M3:
+            widened.append(name)
+            tensors[name] = TensorSpec(_from_e4m3(array), "f16")
+        else:
+            tensors[name] = TensorSpec(array, _FROM_FILE.get(dtype) or from_taper_name(dtype))
+    return Source(tensors, tuple(widened))
+
+
+def _from_e4m3(bits: np.ndarray) -> np.ndarray:
+    """Return the numbers of floats with 4 bits of exponent, 3 of mantissa, no infinities, as f16."""
+    magnitude = (bits & 0x7F).astype(np.uint16)
+    exponent, mantissa = magnitude >> 3, (magnitude & 7).astype(np.float32)
+    small = mantissa * np.float32(2.0**-9)  # subnormal
+    normal = (1 + mantissa / 8) * np.exp2(exponent.astype(np.float32) - 7)
+    numbers = np.where(exponent == 0, small, normal)
+    numbers = np.where(magnitude == 0x7F, np.float32(np.nan), numbers)
+    return np.asarray(np.where(bits & 0x80, -numbers, numbers), np.float16)
 
 
 class Written(NamedTuple):
@@ -124,8 +158,7 @@ class Written(NamedTuple):
     widened : tuple of str
         Which of them have a wider type there.
     left_out : tuple of str
-        What such a file has no place for: sizes, metadata, quantisation, tensors without data or of
-        u64.
+        What such a file has no place for: sizes, metadata, quantisation, tensors without data.
     """
 
     tensors: tuple[str, ...]
@@ -146,30 +179,32 @@ def write_safetensors(path: FilePath, model: Model) -> Written:
     left_out = [*model.sizevars, *model.metadata]
     types: dict[str, TensorType] = {}
     for name, info in model.tensors.items():
-        dtype = taper_name(_wider(info.dtype))
-        if not info.has_data or dtype is None or name == METADATA_NAME:
+        if not info.has_data or name == METADATA_NAME:
             left_out.append(name)
             continue
-        types[name] = TensorType(dtype, info.shape)
+        types[name] = TensorType(_file_name(_wider(info.dtype)), info.shape)
         if info.is_quantized:
             left_out.append(f"{name} (quantization)")
-    header, order = make_header({}, types)
+    header, order = make_header({}, types, FILE_DTYPES)
     parts = (_stored(model.tensors[name]) for name in order)
     replace_file(os.fsdecode(path), chain([header], parts))
-    widened = tuple(name for name in types if taper_name(model.tensors[name].dtype) is None)
+    dtypes = {name: model.tensors[name].dtype for name in types}
+    widened = tuple(name for name, dtype in dtypes.items() if _wider(dtype) != dtype)
     return Written(tuple(types), widened, tuple(left_out))
 
 
+def _file_name(dtype: str) -> str:
+    return taper_name(dtype) or _FILE_NAMES[dtype]
+
+
 def _wider(dtype: str) -> str:
+    """Return an element type that safetensors files have; of packed ones that of a byte each."""
     if DTYPES[dtype].is_packed:
         return "u8" if DTYPES[dtype].kind == "packed_unsigned" else "i8"
-    return _WIDER.get(dtype, dtype)
+    return "u8" if dtype == "bitset" else dtype
 
 
 def _stored(info: TensorInfo) -> bytes:
     """Return the bytes of a tensor in the type that it has in a safetensors file."""
-    array = info.read()
-    if info.dtype == "f8":
-        array = to_float32(info.dtype, array)
     storage = DTYPES[_wider(info.dtype)].storage
-    return array.astype(storage.newbyteorder("<"), copy=False).tobytes()
+    return info.read().astype(storage.newbyteorder("<"), copy=False).tobytes()
