@@ -284,7 +284,7 @@ def _compare(case: Case, dtype: torch.dtype, got: list[Any], theirs: list[torch.
 
 def _as_torch(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     tensor = torch.from_numpy(array.copy())
-    return tensor.view(torch.bfloat16) if like.dtype == torch.bfloat16 else tensor
+    return tensor.bfloat16() if like.dtype == torch.bfloat16 else tensor
 
 
 def _differences(
