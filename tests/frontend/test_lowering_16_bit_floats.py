@@ -26,7 +26,8 @@ def run(model, *tensors):
     session = taper_runtime.InferenceSession(plan)
     feed = dict(zip(plan.inputs, map(to_numpy, tensors), strict=True))
     got = [torch.from_numpy(array.copy()) for array in session.run(None, feed)]
-    return plan, [x.view(w.dtype) for x, w in zip(got, wanted, strict=True)], wanted
+    pairs = zip(got, wanted, strict=True)
+    return plan, [x.bfloat16() if w.dtype == torch.bfloat16 else x for x, w in pairs], wanted
 
 
 @FLOATS_16_BIT

@@ -395,7 +395,7 @@ def of_ranges(
     axes: Sequence[Axis],
     names: Mapping[str, str],
 ) -> list[Note]:
-    """Tell of sizes that nobody gave a range and of which the model does not take all alike.
+    """Tell of sizes of which the plan takes fewer than the user has asked for.
 
     Parameters
     ----------
@@ -413,24 +413,73 @@ def of_ranges(
     for axis in axes:
         size = graph.tensors[graph.inputs[axis.tensor]].shape[axis.axis]
         given = placeholders[axis.tensor].meta["val"].shape[axis.axis]
-        if axis.required or not axis.varies or is_static(size):
+        if not axis.varies or is_static(size):
             continue
         expr = given.node.expr
-        known = linear(size) if expr.is_symbol else None
-        if known is None or (axis.name and names[str(expr)] != axis.name):
-            if axis.name:
+        known = linear(size) if len(expr.free_symbols) == 1 else None
+        root = getattr(axis.dim, "root", None)  # of a Dim computed from another
+        if axis.required:
+            is_other = known is None
+        else:
+            is_other = not expr.is_symbol or (axis.name and names[str(expr)] != axis.name)
+        if known is None or is_other:
+            if axis.name and not axis.required:
                 text = f"{axis.where} was to vary as {axis.name!r}, but the model makes it {size}"
                 notes.setdefault(axis.where, Note("shape", f"{text}; give it that name"))
             continue
         name, factor, addend = known
-        low, high = graph.sizes[name]
-        asked = axis.dim.max is not None and factor * high + addend >= axis.dim.max
-        if (high >= UNBOUNDED or asked) and factor == 1 and 2 * low <= max(axis.size, 2):
+        own = (1, 0) if root is None else (factor, addend)  # what the user has asked for
+        asked = _asked(axis.dim if root is None else root)
+        got = graph.sizes[name]
+        ends = _ends(known if root is None else (name, 1, 0), got)
+        in_steps = factor != own[0]
+        if not in_steps and asked[0] >= ends[0] and asked[1] <= ends[1]:
             continue
-        text = f"{axis.where} ({size}) {told_range(env, expr, known, (low, high))}"
-        notes.setdefault(name, Note("shape", f"{text}; an example of another size may allow more"))
+        (symbol,) = expr.free_symbols
+        told = told_range(env, symbol, known, got)
+        wanted = limits(*own, *asked) if asked != _ANY else ""
+        text = f"{axis.where} ({size}) {f'was to vary {wanted}, and ' if wanted else ''}{told}"
+        if not axis.required:
+            text += "; an example of another size may allow more"
+        notes.setdefault(name, Note("shape", text))
     ways = decisions(env, lowered.symbols, graph.sizes, graph.examples)
-    return [*notes.values(), *map(_note_of_decision, ways)]
+    return [*notes.values(), *_of_ints(lowered, program), *map(_note_of_decision, ways)]
+
+
+#: What is asked for where nobody gave a range: dims of 0 and of 1 may be cases of their own.
+_ANY = (1, UNBOUNDED)
+
+
+def _asked(dim: Any) -> tuple[int, int]:
+    """Return the range that a Dim or a hint asks for; a least size of 0 is none."""
+    least, most = getattr(dim, "min", None), getattr(dim, "max", None)
+    # int_oo, of a Dim without an end, is larger than every number
+    return max(int(least or 0), 1), UNBOUNDED if most is None else int(min(most, UNBOUNDED))
+
+
+def _ends(known: tuple[str, int, int], ends: tuple[int, int]) -> tuple[int, int]:
+    """Return the least and the largest size that an expression takes."""
+    _, factor, addend = known
+    least, most = ends
+    return factor * least + addend, UNBOUNDED if most >= UNBOUNDED else factor * most + addend
+
+
+def _of_ints(lowered: Lowered | Survey, program: ExportedProgram) -> list[Note]:
+    """Tell of ints among the arguments of which the plan takes fewer than all from 0 on."""
+    graph, env = lowered.graph, shape_env(program)
+    notes = []
+    for node, name in zip(plan_inputs(program), graph.inputs, strict=True):
+        value = node.meta["val"]
+        known = linear(lowered.symbols.get(value.node.expr, 0)) if _is_symbol(value) else None
+        if known is None or _ends(known, graph.sizes[known[0]]) == (0, UNBOUNDED):
+            continue
+        told = told_range(env, value.node.expr, known, graph.sizes[known[0]])
+        notes.append(Note("shape", f"the int {name!r} was to vary from 0 on, and {told}"))
+    return notes
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, torch.SymInt) and bool(value.node.expr.is_symbol)
 
 
 def told_range(
