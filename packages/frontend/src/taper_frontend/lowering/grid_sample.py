@@ -67,7 +67,7 @@ def grid_sampler(
         stride //= size
         at = ctx.slice(grid, 2, dims - 1 - axis, dims - axis)
         at = ctx.reshape(at, (images, points))
-        finder = _Axis(ctx, size, stride, padding_mode, align_corners, nan_is_first=dims == 2)
+        finder = _Axis(ctx, size, stride, padding_mode, align_corners, is_volume=dims == 3)
         axes.append(finder.taps(at, interpolation_mode))
 
     rows = ctx.reshape(channels_last(ctx, x), (images * pixels, channels))
@@ -133,8 +133,9 @@ class _Axis:
         What stands for places outside.
     align_corners : bool
         Whether -1 and 1 are the centres of the outermost elements or their outer borders.
-    nan_is_first : bool
-        Which of the outermost elements NaN is moved to, where places are moved inside.
+    is_volume : bool
+        Whether places are computed as torch does for volumes: of NaN, and of numbers so large that
+        a step overflows, something else comes out than for images.
     """
 
     def __init__(
@@ -145,21 +146,25 @@ class _Axis:
         padding: int,
         align_corners: bool,
         *,
-        nan_is_first: bool,
+        is_volume: bool,
     ) -> None:
         self.ctx = ctx
         self.size = size
         self.stride = stride
         self.padding = padding
         self.align_corners = align_corners
-        self.nan_is_first = nan_is_first
+        self.is_volume = is_volume
 
     def taps(self, points: str, mode: int) -> list[_Tap]:
         """Return what is read for the points, float ``[N, points]``, from -1 to 1 where inside."""
-        steps = self.size - 1 if self.align_corners else self.size
-        at = self._apply("MUL", self._apply("ADD", points, 1), steps / 2)
-        if not self.align_corners:
-            at = self._apply("SUB", at, 0.5)
+        at = self._apply("ADD", points, 1)
+        if self.align_corners:
+            at = self._apply("MUL", at, (self.size - 1) / 2)
+        elif self.is_volume:
+            at = self._apply("SUB", self._apply("MUL", at, self.size), 1)
+            at = self._apply("MUL", at, 0.5)
+        else:
+            at = self._apply("SUB", self._apply("MUL", at, self.size / 2), 0.5)
         if mode != _CUBIC:
             at = self._bring_inside(at)
         if mode == _NEAREST:
@@ -203,11 +208,11 @@ class _Axis:
         if self.padding == _REFLECTION:
             at = self._reflect(at)
         last = self.size - 1
-        if self.nan_is_first:
-            at = self._apply("WHERE", self._apply("GT", at, 0), at, 0)
-            return self._apply("MINIMUM", at, last)
-        at = self._apply("MAXIMUM", at, 0)
-        return self._apply("WHERE", self._apply("LT", at, last), at, last)
+        if self.is_volume:
+            at = self._apply("MAXIMUM", at, 0)
+            return self._apply("WHERE", self._apply("LT", at, last), at, last)
+        at = self._apply("WHERE", self._apply("GT", at, 0), at, 0)
+        return self._apply("MINIMUM", at, last)
 
     def _reflect(self, at: str) -> str:
         """Reflect at the outermost centres or borders, as often as it takes."""

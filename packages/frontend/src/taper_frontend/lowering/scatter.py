@@ -196,9 +196,11 @@ def index_fill(ctx: Lowering, x: str, dim: int, index: str, value: Operand) -> s
 
 
 @lowers("aten.max_unpool2d.default", "aten.max_unpool3d.default")
-def max_unpool(ctx: Lowering, x: str, indices: str, *_: Sequence[int]) -> str:
+def max_unpool(
+    ctx: Lowering, x: str, indices: str, output_size: Sequence[int], *_: Sequence[int]
+) -> str:
     """Write elements where a pool found them in the last dims, taken as one; others are 0."""
-    n = 2 if ctx.aten == "aten.max_unpool2d.default" else 3
+    n = len(output_size)
     shape, small = ctx.output.shape, ctx.shape(x)
     lead, pixels = small[: len(small) - n], math.prod(shape[len(shape) - n :])
     src = ctx.reshape(x, (*lead, math.prod(small[len(small) - n :])))
@@ -206,6 +208,18 @@ def max_unpool(ctx: Lowering, x: str, indices: str, *_: Sequence[int]) -> str:
     zeros = ctx.full((*lead, pixels), 0, ctx.dtype(x))
     y = ctx.emit("SCATTER", [zeros, index, src], axis=len(lead), wrap=False)
     return ctx.reshape(y, shape)
+
+
+@lowers("aten.one_hot.default")
+def one_hot(ctx: Lowering, x: str, num_classes: int = -1) -> str:
+    """Write a 1 where each class has its place; one that has none is refused."""
+    shape = ctx.output.shape
+    if not isinstance(num_classes, int) or (type(num_classes) is int and num_classes < 1):
+        ctx.unsupported("expected the number of classes, got one that values decide")
+    index = ctx.reshape(x, (*ctx.shape(x), 1))
+    zeros, ones = ctx.full(shape, 0, "int64"), ctx.full(ctx.shape(index), 1, "int64")
+    axis = len(shape) - 1
+    return ctx.emit("SCATTER", [zeros, index, ones], axis=axis, wrap=False)
 
 
 @lowers("aten.index_add.default")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import KernelError
+from taper_runtime.errors import InputError, KernelError, NodeInputError
 from taper_runtime.executor.executor import input_types
 from taper_runtime.ops import REGISTRY
 from taper_runtime.providers import NATIVE, NUMPY, OURS
@@ -92,7 +92,7 @@ def find_servers(
         Gives a block of the node as an evaluator calls it.
     """
     op = REGISTRY[node.op]
-    label = f"{node.output} ({node.op})"
+    label = label_of(node)
     if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
         from taper_runtime.delegates import make_delegate
 
@@ -104,7 +104,7 @@ def find_servers(
             kernels.append(dispatch.isa)
         elif provider == NUMPY:
             blocks = [partial(block_function, plan, block, dispatch) for block in node.blocks]
-            return Servers(kernels, numpy_host(op, tuple(blocks)))
+            return Servers(kernels, numpy_host(op, label, tuple(blocks)))
         for kernel in _users(plan, node, provider):
             if callable(kernel.code):
                 return Servers(kernels, user_host(kernel, op, label))
@@ -122,13 +122,36 @@ def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:
     return find_kernels(provider, node, [*input_types(plan, node), *outputs])
 
 
-def numpy_host(op: OpDef, blocks: Sequence[Callable[[], BlockFunction]] = ()) -> Host:
+def label_of(node: PlanNode) -> str:
+    """Return what errors call a node."""
+    return f"{node.output} ({node.op})"
+
+
+def naming(label: str, op: OpDef, compute: Compute) -> Compute:
+    """Return ``compute``, which says of which node an input that the op refuses is."""
+
+    def named(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
+        try:
+            compute(inputs, outputs)
+        except NodeInputError:
+            raise  # of a node in a block
+        except InputError as error:
+            reason = str(error).removeprefix(f"{op.name}: ")
+            raise NodeInputError(label, reason) from None
+
+    return named
+
+
+def numpy_host(
+    op: OpDef, label: str, blocks: Sequence[Callable[[], BlockFunction]] = ()
+) -> Host:
     """Return the op's own evaluator as a host; ``blocks`` give those of a node."""
-    return Host("numpy", "numpy", partial(_bind_evaluator, op, blocks))
+    return Host("numpy", "numpy", partial(_bind_evaluator, op, label, blocks))
 
 
 def _bind_evaluator(
     op: OpDef,
+    label: str,
     blocks: Sequence[Callable[[], BlockFunction]],
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
@@ -136,7 +159,7 @@ def _bind_evaluator(
     def compute(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
         op.compute(inputs, attrs, outputs, types, [block() for block in blocks])
 
-    return compute
+    return naming(label, op, compute)
 
 
 def user_host(kernel: UserKernel, op: OpDef, label: str) -> Host:

@@ -20,7 +20,7 @@ from taper_runtime.executor.executor import (
     operand,
     refuse,
 )
-from taper_runtime.executor.hosts import find_servers
+from taper_runtime.executor.hosts import find_servers, label_of, naming
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.ops.opdef import BlockFunction
 from taper_runtime.plan.specialize import specialize
@@ -59,7 +59,7 @@ def _make_step(plan: Plan, node: PlanNode, dispatch: Dispatch) -> _Step | None:
     outputs = [operand(plan, name) for name in node.outputs]
     prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels)
     if prepared is not None:
-        return _Step(node, prepared.run, prepared.kind)
+        return _Step(node, naming(label_of(node), op, prepared.run), prepared.kind)
     if host is None:
         return None
     types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]

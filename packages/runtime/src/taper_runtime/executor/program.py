@@ -14,7 +14,7 @@ from taper_runtime.executor.executor import (
     node_work,
     refuse,
 )
-from taper_runtime.executor.hosts import find_servers, numpy_host, runs_blocks
+from taper_runtime.executor.hosts import find_servers, label_of, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.loading import look
@@ -173,7 +173,8 @@ def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
     op, attrs = definition(node)
     inputs = [None if name is None else scope.operand(name) for name in node.inputs]
     outputs = [scope.operand(name) for name in node.outputs]
-    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), numpy_host(op))
+    host = numpy_host(op, label_of(node))
+    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), host)
 
 
 class Place(NamedTuple):

@@ -1,0 +1,179 @@
+"""What an op does not allow is an InputError that names node and value, whatever computes it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from op_samples import types_of
+from taper_runtime import InferenceSession, SessionOptions
+from taper_runtime.errors import InputError, NodeInputError
+from taper_runtime.executor import _kernels
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.elementwise import DIVISIONS
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+
+X = np.arange(600 * 7, dtype=np.float32).reshape(600, 7)
+
+
+def plan_of(op, arrays, attrs):
+    """One node whose inputs are those of the plan."""
+    (result,) = REGISTRY[op].infer_types(types_of(arrays), attrs)
+    names = [f"x{i}" for i in range(len(arrays))]
+    specs = {
+        name: TensorSpec(name, array.dtype.name, array.shape, "input")
+        for name, array in zip(names, arrays, strict=True)
+    }
+    specs["y"] = TensorSpec("y", result.dtype, result.shape, "output")
+    return Plan(
+        nodes=(PlanNode(op, tuple(names), ("y",), attrs),),
+        tensors=specs,
+        placements={n: Placement(n, 0, contiguous_strides(s.shape)) for n, s in specs.items()},
+        inputs=tuple(names),
+        outputs=("y",),
+        constants={},
+    )
+
+
+def sessions(plan):
+    """Sessions that compute a plan: kernels of every ISA level, threads, executors, numpy."""
+    ways = [{"isa": level} for level in _kernels.available_isas()]
+    ways += [{"intra_op_num_threads": 2}, {"executor": "interpreted"}]
+    ways += [{"execution_mode": "parallel", "inter_op_num_threads": 2}]
+    for way in ways:
+        options = SessionOptions()
+        for name, value in way.items():
+            setattr(options, name, value)
+        yield way, InferenceSession(plan, options)
+    for executor in ("compiled", "interpreted"):
+        options = SessionOptions()
+        options.executor = executor
+        yield executor, InferenceSession(plan, options, providers=["Numpy"])
+
+
+def feed(arrays):
+    return {f"x{i}": array for i, array in enumerate(arrays)}
+
+
+def index(*shape, dtype=np.int64):
+    return np.zeros(shape, dtype)
+
+
+def with_value(array, place, value):
+    array = array.copy()
+    array.flat[place] = value
+    return array
+
+
+#: Op, inputs, attrs; the second input holds the places.
+PLACES = [
+    ("EMBEDDING", [X, index(90)], {}),
+    ("INDEX_SELECT", [X, index(90)], {"axis": 0, "wrap": False}),
+    ("INDEX_SELECT", [X[:, 0].copy(), index(5000, dtype=np.int32)], {"axis": 0, "wrap": False}),
+    ("GATHER", [X, index(50, 7)], {"axis": 0, "wrap": False}),
+    ("GATHER", [X, index(600, 3, dtype=np.int32)], {"axis": 1, "wrap": False}),
+    ("WRITE", [X, index(9), X[:9]], {"axis": 0, "wrap": False}),
+    *(
+        ("SCATTER", [X, index(70, 7), X[:70]], {"axis": 0, "wrap": False, "reduce": reduce})
+        for reduce in ("none", "sum", "prod", "amax", "amin")
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "arrays", "attrs"), PLACES)
+@pytest.mark.parametrize("value", [-1, -600, 600])
+def test_places_that_are_outside(op, arrays, attrs, value):
+    plan = plan_of(op, arrays, attrs)
+    size = arrays[0].shape[attrs.get("axis", 0)]
+    want = REGISTRY[op].evaluate(arrays, REGISTRY[op].complete(attrs))
+    for way, session in sessions(plan):
+        (got,) = session.run(None, feed(arrays))
+        np.testing.assert_array_equal(got, want, err_msg=str(way))
+        for place in (0, arrays[1].size - 1):
+            bad = [arrays[0], with_value(arrays[1], place, value), *arrays[2:]]
+            wanted = rf"node y \({op}\): expected indices in \[0, {size}\), got .*{value}"
+            with pytest.raises(NodeInputError, match=wanted):
+                session.run(None, feed(bad))
+
+
+def divisions():
+    """Dividend, divisor and the places of the divisor that are tried; columns, rows, one of all."""
+    shapes = [
+        ((), ()),
+        ((5000,), (5000,)),
+        ((5000,), (1,)),
+        ((1,), (5000,)),
+        ((37, 301), (37, 1)),
+        ((37, 301), (301,)),
+        ((300, 3), (300, 3)),
+        ((300, 3), (300, 1)),
+        ((40, 1, 30, 2), (40, 1, 2)),
+        ((3, 5), (7, 3, 1)),
+    ]
+    return shapes
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8"])
+@pytest.mark.parametrize("op", DIVISIONS)
+def test_integers_divided_by_0(op, dtype):
+    rng = np.random.default_rng(0)
+    wanted = rf"node y \({op}\): expected integers other than 0 as divisors, got 0"
+    for first, second in divisions():
+        a = np.asarray(rng.integers(0, 50, first), dtype)
+        b = np.asarray(rng.integers(1, 50, second), dtype)
+        allowed = REGISTRY[op].complete({})
+        for way, session in sessions(plan_of(op, [a, b], {"by_zero": False})):
+            (got,) = session.run(None, feed([a, b]))
+            np.testing.assert_array_equal(got, REGISTRY[op].evaluate([a, b], allowed), str(way))
+            for place in {0, b.size // 2, b.size - 1}:
+                with pytest.raises(NodeInputError, match=wanted):
+                    session.run(None, feed([a, with_value(b, place, 0)]))
+
+
+@pytest.mark.parametrize("op", DIVISIONS)
+def test_a_division_that_allows_0_or_divides_nothing(op):
+    for attrs, shape in (({}, (3,)), ({"by_zero": False}, (0, 3)), ({"by_zero": False}, (3, 0))):
+        a, b = np.full(shape, 5, np.int64), np.zeros((3,) if shape[-1] else (3, 1), np.int64)
+        for _, session in sessions(plan_of(op, [a, b], attrs)):
+            (got,) = session.run(None, feed([a, b]))
+            assert not got.any()
+    for shape, refused in (((3,), True), ((0,), False)):
+        a = np.ones(shape, np.int32)
+        attrs = {"by_zero": False, "scalar": 0, "scalar_index": 1}
+        for _, session in sessions(plan_of(op, [a], attrs)):
+            if refused:
+                with pytest.raises(InputError, match="got 0"):
+                    session.run(None, feed([a]))
+            else:
+                assert session.run(None, feed([a]))[0].size == 0
+
+
+@pytest.mark.parametrize("op", DIVISIONS)
+def test_floats_are_divided_by_0(op):
+    a, b = np.array([1.0, -1.0, 0.0], np.float32), np.zeros(3, np.float32)
+    want = REGISTRY[op].evaluate([a, b], REGISTRY[op].complete({}))
+    for _, session in sessions(plan_of(op, [a, b], {"by_zero": False})):
+        np.testing.assert_array_equal(session.run(None, feed([a, b]))[0], want)
+
+
+@pytest.mark.parametrize("op", DIVISIONS)
+def test_divisors_with_strides(op):
+    """Kernels read divisors by their strides, reversed and transposed ones too."""
+    definition = REGISTRY[op]
+    attrs = definition.complete({"by_zero": False})
+    base = np.full((12, 14, 16), 3, np.int64)
+    a = np.full((6, 7, 8), 20, np.int64)
+    for strided, flip in itertools.product((np.s_[::2, ::2, ::2], np.s_[::2, ::-2, 1::2]), (0, 1)):
+        for place in ((0, 0, 0), (5, 6, 7), (2, 3, 4)):
+            b = base.copy()[strided]
+            if flip:
+                b = np.ascontiguousarray(b.T).T
+            types = [(t, [s // 8 for s in x.strides]) for t, x in zip(types_of([a, b]), (a, b))]
+            node = _kernels.prepare(definition, attrs, types, types[:1])
+            got = np.empty_like(a)
+            node.run([a, b], [got])
+            np.testing.assert_array_equal(got, definition.evaluate([a, b], attrs))
+            b[place] = 0
+            with pytest.raises(InputError, match="got 0"):
+                node.run([a, b], [got])
