@@ -222,7 +222,7 @@ def kernel_fuzz(session: nox.Session) -> None:
     session.install("numpy")
     checks = sanitized(session)
     command = ("python", "-W", "ignore", "-m", "tests.fuzz.kernels", *session.posargs)
-    session.run(*command, env=checks)
+    session.run(*command, env={**checks, "PYTHONPATH": "tests/support"})
 
 
 @nox.session

@@ -1,6 +1,6 @@
 """Draw nodes for every kernel of every ISA level, and compare it with its op's evaluator.
 
-    python -m tests.fuzz.kernels --minutes 10
+    PYTHONPATH=tests/support python -m tests.fuzz.kernels --minutes 10
 
 Each row of the kernel table is prepared alone, so that none hides behind those before it. A node
 begins as a sample of the op: its dims, dtypes, attrs and values are changed, and it is kept where
@@ -16,14 +16,10 @@ import math
 import sys
 import time
 import zlib
-from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "support")]
 
 from op_samples import sample_types, stored_inputs
 from taper_runtime.dtypes import DTYPES
@@ -33,6 +29,9 @@ from taper_runtime.formats import PLAIN, decode, encode
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import OpDef, TensorType, contiguous_strides
 from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 #: Dims of tensors that hold data; of those whose shapes are only looked at, or that are empty.
 _SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 100, 130, 257)

@@ -187,8 +187,7 @@ def test_random_tables_are_refused_or_serve():
                 setattr(place, name, kind(rng.choice(NUMBERS)).value)
         try:
             kernels = table.read()
-        except InputError as error:
-            assert str(error).isprintable()
+        except InputError:
             outcomes.add("refused")
             continue
         for kernel in kernels:

@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "common/overflow.h"
 #include "common/tensor.h"
 #include "common/window.h"
 #include "conv/kernels.inc"

@@ -71,18 +71,19 @@ static void conv_split(struct conv_state *state) {
     /* Multiply-adds per element. */
     const int64_t k = conv_rows(s) + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost;
     const int64_t slices = s->batch * s->dims[0].out;
-    const int64_t whole = slices * h->out * w->out * s->outputs / CONV_UNITS * k;
+    const int64_t whole = i64_times(slices * h->out * w->out * s->outputs / CONV_UNITS, k);
     const int64_t unit_cost = i64_min(i64_max(CONV_UNIT_COST, whole), CONV_LARGEST_COST);
     state->width = conv_part(w->out, conv_largest(s, false, 0, w->out));
     state->rows = state->width == w->out ? conv_largest(s, true, w->out, h->out) : 1;
+    const int64_t row = state->width * s->outputs; /* elements of the output */
     /* Where the weight stays in cache, blocks of fewer rows; else each block reads all of it. */
     if (conv_rows(s) * s->out <= CONV_RESIDENT)
-        state->rows = i64_min(state->rows, i64_ceil_div(unit_cost, state->width * s->outputs * k));
+        state->rows = i64_min(state->rows, i64_ceil_div(unit_cost, i64_times(row, k)));
     state->rows = conv_part(h->out, state->rows);
     state->row_blocks = i64_ceil_div(h->out, state->rows);
     state->width_blocks = i64_ceil_div(w->out, state->width);
 
-    int64_t cols = i64_ceil_div(unit_cost, state->rows * state->width * k);
+    int64_t cols = i64_ceil_div(unit_cost, i64_times(state->rows * state->width, k));
     cols = i64_min(i64_max(cols, CONV_MIN_COLS), CONV_MAX_COLS);
     if (s->groups == 1) {
         state->groups = 1;

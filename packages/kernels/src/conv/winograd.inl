@@ -73,7 +73,7 @@ static void winograd_split(struct winograd_state *s) {
     s->tile_cols = i64_ceil_div(s->dims[2].out, s->tile);
     s->tiles = s->batch * s->tile_rows * s->tile_cols;
 
-    const int64_t cost = points * s->tiles * s->in * columns;
+    const int64_t cost = i64_times(points * s->tiles, s->in * columns);
     const int64_t units = i64_max(1, i64_min(CONV_UNITS, cost / CONV_UNIT_COST));
     int64_t most = i64_min(columns, WINOGRAD_COLS);
     s->block = WINOGRAD_L2 / (points * (s->in + most));

@@ -1,0 +1,17 @@
+/*
+ * Products of sizes of different tensors, or of sizes and attrs, which nobody bounds. Those of one
+ * tensor's dims fit: taper_kernel_takes sees to that.
+ */
+#ifndef TAPER_OVERFLOW_H
+#define TAPER_OVERFLOW_H
+
+#include "common/tensor.h"
+
+/* a * b, or INT64_MAX / 2 where that is larger: so much work is as good as no end. a, b >= 0. */
+TENSOR_INLINE int64_t i64_times(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 2
+                                                  : i64_min(product, INT64_MAX / 2);
+}
+
+#endif /* TAPER_OVERFLOW_H */
