@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import threading
 
 import numpy as np
@@ -14,6 +15,7 @@ from taper_frontend.compiler.partition import Partition, register_backend, unreg
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.delegates import elementwise_regions
 from taper_frontend.errors import CannotDelegate, ExportError
+from taper_runtime.delegates import Region
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.weights import WeightSpec
 from weighted_plans import weight
@@ -458,3 +460,28 @@ def test_a_blob_that_is_no_library_is_refused(recorder):
     chosen = options(allow=True, recorder=taper_runtime.CDelegate)
     with pytest.raises(taper_runtime.InputError, match="its library does not load"):
         taper_runtime.InferenceSession(plan, chosen)
+
+
+def library_bytes(folder):
+    """A shared library without taper_region."""
+    source, library = folder / "other.c", folder / "other.so"
+    source.write_text("static int a[5000] = {1}, b[9000]; int other(int i) { return a[i] + b[i]; }")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    return library.read_bytes()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_blobs_that_are_no_whole_library_are_refused(tmp_path):
+    """Cut off anywhere, the loader of the system would end the process by SIGBUS."""
+    whole = library_bytes(tmp_path)
+    rng = np.random.default_rng(0)
+    blobs = [whole[:end] for end in (*range(0, len(whole), 97), len(whole) - 1)]
+    blobs += [rng.bytes(n) for n in (1, 63, 64, 5000)]
+    blobs += [b"int taper_region;", b"\x7fELF" + rng.bytes(60), b"\0" * (1 << 22)]
+    for blob in blobs:
+        region = Region("y", np.frombuffer(blob, np.uint8), (), (), (), None)
+        with pytest.raises(taper_runtime.InputError, match="'y': its library does not load"):
+            taper_runtime.CDelegate(region)
+    region = Region("y", np.frombuffer(whole, np.uint8), (), (), (), None)
+    with pytest.raises(taper_runtime.InputError, match="'y': its library has no taper_region"):
+        taper_runtime.CDelegate(region)
