@@ -97,7 +97,7 @@ static taper_status any_embedding_bag_prepare(const taper_call *call, taper_work
     s->bags = tensor_numel(offsets);
     s->padding = attrs->padding;
     const int64_t rows = 1 + count / i64_max(1, s->bags); /* a bag's, on average */
-    s->bags_per_task = i64_max(1, TASK_BYTES / i64_max(1, rows * s->cols * s->size));
+    s->bags_per_task = i64_max(1, TASK_BYTES / i64_max(1, i64_times(rows, s->cols * s->size)));
     if (!tensor_is(call->output, dtype, s->bags * s->cols))
         return TAPER_UNSUPPORTED;
     *work = (taper_work){.tasks = i64_ceil_div(s->bags, s->bags_per_task)};

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/bytes.h"
+#include "common/overflow.h"
 #include "common/position.h"
 #include "common/tensor.h"
 #include "gather/kernels.inc"

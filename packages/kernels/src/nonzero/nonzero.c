@@ -69,7 +69,7 @@ static taper_status any_nonzero_prepare(const taper_call *call, taper_work *work
         !tensor_is(call->output, TAPER_INT64, s->n))
         return TAPER_UNSUPPORTED;
     s->find = find_of[x->dtype];
-    *work = (taper_work){.tasks = 1};
+    *work = (taper_work){.tasks = s->n > 0};
     return TAPER_OK;
 }
 
