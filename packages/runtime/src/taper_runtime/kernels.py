@@ -139,7 +139,9 @@ def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[
     import os
 
     from taper_runtime.executor._kernels import read_library
+    from taper_runtime.format.mapping import check_path
 
+    check_path(path)
     library = ctypes.CDLL(os.fspath(path))
     try:
         table = library.taper_kernels

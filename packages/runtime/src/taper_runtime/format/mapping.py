@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.limits import refuse_beyond
 from taper_runtime.loading import PIECE_BYTES, look
 from taper_runtime.plan.checks import ALIGNMENT, fail
@@ -86,8 +86,23 @@ def named(path: FilePath) -> Iterator[None]:
         raise
 
 
+def check_path(path: object) -> None:
+    """Check that ``path`` can name a file.
+
+    Raises
+    ------
+    InputError
+        If it is no path, or has a null character.
+    """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise InputError(f"path: expected a path, got {type(path).__name__}")
+    if "\0" in os.fsdecode(path):
+        raise InputError(f"path: expected one without null characters, got {path!r}")
+
+
 def open_regular(path: FilePath, flags: int) -> int:
     """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
+    check_path(path)
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
