@@ -129,3 +129,20 @@ def test_a_check_of_what_nothing_needs_is_made():
     np.testing.assert_array_equal(run(session, (4, 4))[0], 4 * X.numpy() + 4)
     with pytest.raises(InputError, match="u1_minus_u0 that it computes: expected 0, got 1"):
         run(session, (3, 4))
+
+
+class AllOfARange(torch.nn.Module):
+    """Slices without an end, or a beginning, of sizes that are quotients less a number."""
+
+    def forward(self, x):
+        y = x[:, ::4][:, 3:]
+        return y[:, 1:] + 1, y[:, : 2**63 - 1] + y[:, -(2**62) :], y[:, -(2**61) : 2]
+
+
+def test_slices_that_end_where_int64_does():
+    model = AllOfARange()
+    plan = taper_frontend.export(model, (torch.randn(2, 40),), dynamic_axes={"x": {1: "n"}})
+    x = torch.randn(2, 61)
+    got = taper_runtime.InferenceSession(plan).run(None, {"x": x.numpy()})
+    for mine, want in zip(got, model(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(mine), want)

@@ -13,7 +13,19 @@ from taper_runtime.errors import InputError, OpError, UnsupportedOpError
 from taper_runtime.executor.size_table import SizeTable
 from taper_runtime.format.expression import MAX_TEXT, parse
 from taper_runtime.size_values import assuming_nonempty, ranged, size_at
-from taper_runtime.sizes import Size, UndecidedError, bounds, largest, linear, smallest, variable
+from taper_runtime.sizes import (
+    HIGH,
+    LOW,
+    UNBOUNDED,
+    Size,
+    UndecidedError,
+    bounds,
+    largest,
+    linear,
+    quotient,
+    smallest,
+    variable,
+)
 from taper_runtime.steps import Steps, limited
 
 RANGES = {"a": (1, 4), "b": (2, 7), "c": (3, 3 + 2**20)}
@@ -194,6 +206,16 @@ def test_evaluation_checks_divisors():
 def test_evaluation_checks_64_bits():
     with pytest.raises(InputError, match="64 bits"):
         size_at(C * C * C * C, {"c": 2**20})
+
+
+def test_numbers_as_large_as_int64_are_compared():
+    size = quotient(variable("s", 1, UNBOUNDED) + 3, 4) - 3
+    assert smallest(size, HIGH) == size
+    assert largest(size, HIGH) == HIGH
+    assert largest(size, LOW) == size
+    assert size < HIGH
+    assert not size >= HIGH
+    assert 1 - size > LOW
 
 
 def test_a_variable_with_a_limit():

@@ -422,11 +422,12 @@ def _inner_division(size: int) -> Atom | None:
 
 
 def _extreme(function: str, a: int, b: int) -> int:
-    difference = b - a
-    if _low(difference) >= 0:
-        return a if function == "min" else b
-    if _low(-difference) >= 0:
-        return b if function == "min" else a
+    known = _compared(a, b)
+    if known is None:
+        difference = b - a
+        known = 1 if _low(difference) >= 0 else -1 if _low(-difference) >= 0 else None
+    if known is not None:
+        return a if (known > 0) == (function == "min") else b
     first, second = sorted((a, b), key=str)
     choose = min if function == "min" else max
     (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
@@ -435,9 +436,20 @@ def _extreme(function: str, a: int, b: int) -> int:
     return of_atom(Atom(text, function, (first, second), low, high))
 
 
+def _compared(a: int, b: int) -> int | None:
+    """Return 1 if ``b`` is never less than ``a``, -1 if it is always less, None if bounds meet.
+
+    The ends of a slice may be as large as int64 goes: a difference from them need not be one.
+    """
+    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)
+    return 1 if a_high <= b_low else -1 if b_high < a_low else None
+
+
 def _is_at_least(a: Any, b: Any) -> Any:
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
+    if (known := _compared(b, a)) is not None:
+        return known > 0
     difference = a - b
     if _low(difference) >= 0:
         return True

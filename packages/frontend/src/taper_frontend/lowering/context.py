@@ -24,7 +24,16 @@ from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.elementwise import DIVISIONS
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import INTS
-from taper_runtime.sizes import Size, UndecidedError, bounds, largest, linear, smallest, variables
+from taper_runtime.sizes import (
+    Size,
+    UndecidedError,
+    bounds,
+    is_static,
+    largest,
+    linear,
+    smallest,
+    variables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -372,7 +381,12 @@ class Lowering:
         def within(place: int | None, default: int) -> int:
             if place is None:
                 return default
-            return smallest(place, size) if place >= 0 else largest(place + size, 0)
+            if place >= 0:
+                return smallest(place, size)
+            # as far back as int64 goes, perhaps: a sum with that need not be one
+            if is_static(place) and -place >= bounds(size)[1]:
+                return 0
+            return largest(place + size, 0)
 
         first = within(start, 0)
         return first, largest(within(end, size), first)
