@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulated import executor, step
 from taper_runtime.errors import InputError, OpError
 from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -338,3 +339,53 @@ def test_a_value_that_a_kernel_refuses_is_an_error_of_its_node():
     ) as at:
         executor.step()
     assert at.value.place.line == 7
+
+
+def test_a_run_of_ops_leaves_what_is_read_behind_it_alone():
+    """Through loops, branches and blocks beside; the same numbers as node by node."""
+    text = """
+    dynamic { x: f32[3]; c: bool; n: i32; }
+    volatile { y: f32[3] @init(1); z: f32[3] @init(2); w: f32[3] @init(0); }
+    persistent { K(i): f32[3] @table @fixed(i=4); }
+    block entry {
+        assign a: f32[3]; assign b: f32[3]; assign d: f32[3]; assign e: f32[3];
+        op add(x, y) >> a;
+        op mul(x, z) >> b;
+        op add(a, b) >> d;
+        cache.write d >> K[0];
+        op add(a, x) >> a;
+        op mul(d, d) >> e;
+        loop some (i in 0..n) {
+            op add(a, e) >> y;
+            op mul(b, x) >> d;
+            cache.write d >> K[i];
+            op add(b, y) >> e;
+            branch c one two;
+            op mul(e, x) >> b;
+        }
+        cache.write e >> K[3];
+        op add(d, y) >> w;
+        yield x;
+        await x;
+        op add(a, w) >> a;
+        op add(w, a) >> w;
+    }
+    block one { op add(b, x) >> b; return; op add(e, e) >> e; }
+    block two { op mul(a, x) >> e; op add(e, e) >> a; }
+    block beside { await x; op add(a, x) >> z; yield z; }
+    """
+    by_step, by_node = (executor(text) for _ in range(2))
+    first = by_step._blocks(is_split=False)["entry"]
+    kept = [[by_step._slots[slot].name for slot in made._slots] for made in first
+            if hasattr(made, "_outputs")]  # fmt: skip
+    assert set(kept[0]) == {"a", "b", "d"}
+    assert set(kept[-1]) == {"w"}
+    for n in (0, 1, 3):
+        for c in (True, False):
+            values = {"x": np.array([0.5, -1, 2], np.float32), "c": c, "n": n}
+            step(by_step, **values)
+            for name, value in values.items():
+                by_node.insert_dynamic(name, value)
+            assert list(by_node.iterate())
+            for name in "yzwK":
+                np.testing.assert_array_equal(by_step.fetch(name), by_node.fetch(name), name)

@@ -8,7 +8,7 @@ from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.kinds import accesses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from taper_runtime.openinfer.graph import Access, Graph, Node
 

@@ -12,7 +12,7 @@ from taper_runtime.openinfer.check.context import (
     TooManyProblems,
 )
 from taper_runtime.openinfer.check.declarations import check_declarations, check_temporaries
-from taper_runtime.openinfer.check.flow import read_before_written
+from taper_runtime.openinfer.check.flow import Flow
 from taper_runtime.openinfer.check.nodes import check_nodes
 from taper_runtime.openinfer.check.ops import check_ops
 from taper_runtime.openinfer.check.settings import settings_of
@@ -24,7 +24,6 @@ from taper_runtime.openinfer.graph import ENTRY, VOLATILE, Single, describe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_runtime.openinfer.check.walk import Step
     from taper_runtime.openinfer.errors import Problem
     from taper_runtime.openinfer.graph import Access, Block, Graph, Op
     from taper_runtime.openinfer.oinf.reader import Model
@@ -44,6 +43,8 @@ class Program:
     zeros : tuple of str
         The volatile variables that a step may read before it writes them, and that begin as zeros,
         for the file has no tensor of their names, and the program no ``@init``.
+    flow : Flow
+        What its blocks read and write.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class Program:
         graph: Graph,
         model: Model,
         variables: dict[str, LinkedVariable],
-        zeros: Sequence[str] = (),
+        zeros: Sequence[str],
+        flow: Flow,
     ) -> None:
         self.graph, self.model, self.variables = graph, model, variables
-        self.zeros = tuple(zeros)
+        self.zeros, self.flow = tuple(zeros), flow
 
     @property
     def blocks(self) -> dict[str, Block]:
@@ -123,21 +125,24 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
     """
     context = Context(graph, model, strict, device)
     zeros: list[str] = []
+    flow = None
     with suppress(TooManyProblems):
         check_declarations(context)
         steps = walk(context)
         check_temporaries(context, steps)
         check_ops(context, steps)
         check_nodes(context, steps)
-        zeros += _zeros(context, steps)
-    if context.problems:
+        if ENTRY in graph.blocks:
+            flow = Flow(context, [step.block for step in steps])
+            zeros += _zeros(context, flow)
+    if context.problems or flow is None:
         raise ProgramError(sorted(context.problems, key=_place), graph.name)
-    return Program(graph, model, context.variables, zeros)
+    return Program(graph, model, context.variables, zeros, flow)
 
 
-def _zeros(context: Context, steps: Sequence[Step]) -> list[str]:
+def _zeros(context: Context, flow: Flow) -> list[str]:
     """Return what begins as zeros and is read before it is written; note it where it is an error."""
-    early = read_before_written(context, steps) if ENTRY in context.graph.blocks else {}
+    early = flow.of_block(ENTRY).early
     found = []
     for name, linked in context.variables.items():
         if name not in early or linked.declaration.kind != VOLATILE:

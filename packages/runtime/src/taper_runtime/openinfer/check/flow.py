@@ -1,22 +1,33 @@
-"""Find the variables that a step may read before it writes them."""
+"""Find the variables that nodes may read before they write them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from taper_runtime.openinfer.check.walk import loop_range
-from taper_runtime.openinfer.graph import ENTRY, Await, Branch, Loop, Node, Return, Yield
+from taper_runtime.openinfer.graph import ENTRY, Await, Branch, Graph, Loop, Node, Return, Yield
 from taper_runtime.openinfer.kinds import accesses
 from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from taper_runtime.openinfer.check.context import Context
-    from taper_runtime.openinfer.check.walk import Step
+    from taper_runtime.openinfer.oinf.reader import Model
 
 
-class _Summary(NamedTuple):
+class Linked(Protocol):
+    """A program, linked or about to be."""
+
+    @property
+    def graph(self) -> Graph:
+        """No block of it branches back to itself."""
+
+    @property
+    def model(self) -> Model:
+        """Has the sizes that bound loops."""
+
+
+class Summary(NamedTuple):
     """What nodes do, whatever was before them.
 
     Attributes
@@ -30,60 +41,69 @@ class _Summary(NamedTuple):
     early: dict[str, Node]
     written: set[str]
 
-    def then(self, other: _Summary) -> None:
+    def then(self, other: Summary) -> None:
         """Add what runs behind."""
         for name, node in other.early.items():
             if name not in self.written:
                 self.early.setdefault(name, node)
         self.written.update(other.written)
 
+    def then_perhaps(self, other: Summary) -> None:
+        """Add what may run behind."""
+        self.then(other._replace(written=set()))
 
-def read_before_written(context: Context, steps: Sequence[Step]) -> dict[str, Node]:
-    """Return the variables that a step may read before it writes them, and the first node that does.
+
+class Flow:
+    """What the blocks of a program read first, and what they surely write.
 
     Parameters
     ----------
-    context : Context
-        No block of its graph branches back to itself.
-    steps : sequence of Step
-        Every node, those of a block behind those that branch to it.
+    program : Linked
+    order : iterable of str
+        Its blocks, each behind those that branch to it.
     """
-    blocks: dict[str, _Summary] = {}
-    beside = context.graph.blocks_beside()
-    for name in reversed(dict.fromkeys([ENTRY, *(step.block for step in steps)])):
-        blocks[name] = _summary(context, context.graph.blocks[name].nodes, blocks, beside)
-    return blocks[ENTRY].early
 
+    def __init__(self, program: Linked, order: Iterable[str]) -> None:
+        self._program = program
+        self._beside = program.graph.blocks_beside()
+        self._blocks: dict[str, Summary] = {}
+        for name in reversed(dict.fromkeys([ENTRY, *order])):
+            self._blocks[name] = self.of_nodes(program.graph.blocks[name].nodes)
 
-def _summary(
-    context: Context,
-    nodes: Sequence[Node],
-    blocks: Mapping[str, _Summary],
-    beside: Sequence[str],
-) -> _Summary:
-    """Summarize nodes in order; ``blocks`` has those that they branch to and those ``beside``."""
-    found = _Summary({}, set())
-    for node in nodes:
+    def of_block(self, name: str) -> Summary:
+        """Return what a block does; nothing of one that is not known yet, or not at all."""
+        return self._blocks.get(name) or Summary({}, set())
+
+    def of_nodes(self, nodes: Sequence[Node]) -> Summary:
+        """Return what nodes do one after the other."""
+        found = Summary({}, set())
+        for node in nodes:
+            found.then(self.of_node(node))
+            if isinstance(node.kind, Return):
+                break
+        return found
+
+    def of_node(self, node: Node) -> Summary:
+        """Return what one node does, the body of a loop and the blocks that it runs included."""
         kind = node.kind
         reads, writes = accesses(kind)
-        found.then(_Summary({access.base: node for access in reads}, set()))
-        found.written.update(access.base for access in writes)
-        if isinstance(kind, Return):
-            break
+        found = Summary({access.base: node for access in reads}, {a.base for a in writes})
         if isinstance(kind, Loop):
-            body = _summary(context, kind.body, blocks, beside)
-            found.then(body if loop_range(context, kind) else body._replace(written=set()))
+            body = self.of_nodes(kind.body)
+            if loop_range(self._program, kind):
+                found.then(body)
+            else:
+                found.then_perhaps(body)
         elif isinstance(kind, Branch):
             names = [name for name in (kind.then, kind.otherwise) if name is not None]
-            targets = [blocks.get(name, _Summary({}, set())) for name in names]
-            written = set.intersection(*(target.written for target in targets))
+            targets = [self.of_block(name) for name in names]
             for target in targets:
-                found.then(target._replace(written=set()))
-            found.written.update(written)
+                found.then_perhaps(target)
+            found.written.update(set.intersection(*(target.written for target in targets)))
         elif isinstance(kind, Yield):
-            for name in beside:
-                found.then(blocks.get(name, _Summary({}, set()))._replace(written=set()))
+            for name in self._beside:
+                found.then_perhaps(self.of_block(name))
         elif isinstance(kind, Await):
-            for name in beside:
-                found.written.update(blocks.get(name, _Summary({}, set())).written)
-    return found
+            for name in self._beside:
+                found.written.update(self.of_block(name).written)
+        return found

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from taper_runtime.openinfer.check.context import Context
+    from taper_runtime.openinfer.check.flow import Linked
 
 
 class Step(NamedTuple):
@@ -127,11 +128,11 @@ def _nodes(
             yield from _nodes(context, node.kind.body, block, inside, depth + 1)
 
 
-def loop_range(context: Context, loop: Loop) -> range | None:
+def loop_range(program: Linked, loop: Loop) -> range | None:
     """Return what the variable of a loop can be, if literals and sizevars say it."""
-    start, end = (_number(context, bound) for bound in (loop.start, loop.end))
+    start, end = (_number(program, bound) for bound in (loop.start, loop.end))
     return None if start is None or end is None else range(start, end)
 
 
-def _number(context: Context, bound: Value) -> int | None:
-    return bound if isinstance(bound, int) else context.model.sizevars.get(bound)
+def _number(program: Linked, bound: Value) -> int | None:
+    return bound if isinstance(bound, int) else program.model.sizevars.get(bound)

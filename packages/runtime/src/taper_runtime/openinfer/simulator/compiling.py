@@ -8,6 +8,7 @@ from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.simulator import instructions as i
 from taper_runtime.openinfer.simulator.frame import Slot
 from taper_runtime.openinfer.simulator.indices import Names, bounds_of, entry_of, indices_of
+from taper_runtime.openinfer.simulator.liveness import Liveness
 from taper_runtime.openinfer.simulator.stretch import Call, Source, Stretch
 
 if TYPE_CHECKING:
@@ -59,13 +60,13 @@ class Compiler:
     ) -> None:
         self._program = program
         self._names = Names(program)
+        self._flow = program.flow
         self._slots = {slot.name: number for number, slot in enumerate(slots)}
         self._variables = slots
         self._stretches, self._is_split = stretches, is_split
         nodes = list(program.graph.nodes())
         self._has_threads = any(isinstance(node.kind, g.Yield) for node in nodes)
         self._written = {name for node in nodes for name in _writes(node.kind)}
-        self._wanted = _readers_of(program.graph)
         self._readers: dict[str, list[int]] = {}
         for node in nodes:
             if isinstance(node.kind, g.CacheRead):
@@ -78,34 +79,41 @@ class Compiler:
         for name in self._program.graph.blocks:
             self._blocks[name] = []
         for name, block in self._program.graph.blocks.items():
-            self._blocks[name].extend(self._sequence(block.nodes, name))
+            # a step's temporaries end with it; of another block it is not known what runs behind it
+            live = Liveness(self._flow, block.nodes, lambda _, ends=name == g.ENTRY: not ends)
+            self._blocks[name].extend(self._sequence(block.nodes, name, live))
         return self._blocks
 
-    def _sequence(self, nodes: Sequence[Node], block: str) -> list[Instruction]:
+    def _sequence(self, nodes: Sequence[Node], block: str, live: Liveness) -> list[Instruction]:
         """Compile nodes up to the first ``return``."""
         made: list[Instruction] = []
         run: list[Node] = []
-        for node in nodes:
+        for place, node in enumerate(nodes):
             if isinstance(node.kind, g.Assign) and any(_names(node, other) for other in run):
-                made.extend(self._stretch(run, block))
+                made.extend(self._stretch(run, block, live, place - 1))
                 run = []
             if isinstance(node.kind, g.Op | g.Assign):
                 run.append(node)
                 if self._is_split:
-                    made.extend(self._stretch(run, block))
+                    made.extend(self._stretch(run, block, live, place))
                     run = []
                 continue
-            made.extend(self._stretch(run, block))
+            made.extend(self._stretch(run, block, live, place - 1))
             run = []
-            made.append(self._control(node, block))
+            made.append(self._control(node, block, live, place))
             if isinstance(node.kind, g.Return):
                 break
-        return [*made, *self._stretch(run, block)]
+        return [*made, *self._stretch(run, block, live, len(nodes))]
 
     # -- ops --------------------------------------------------------------------------------------
 
-    def _stretch(self, nodes: Sequence[Node], block: str) -> Iterator[Instruction]:
-        """Compile a run of ops and assignments, each of whose values gets a number."""
+    def _stretch(
+        self, nodes: Sequence[Node], block: str, live: Liveness, last: int
+    ) -> Iterator[Instruction]:
+        """Compile a run of ops and assignments, each of whose values gets a number.
+
+        ``last`` is the place of its last node in the sequence that ``live`` is of.
+        """
         sources: list[Source] = []
         places: dict[str, int] = {}
         current: dict[str, tuple[str, int]] = {}  # by variable: the call that wrote it
@@ -130,8 +138,7 @@ class Compiler:
                     yield i.Restart(node, block, self._slots[name])
         if not calls:
             return
-        inside = {node.index for node, _ in calls}
-        kept = [name for name in current if name in places or self._outlives(name, inside)]
+        kept = [name for name in current if self._outlives(name, live, last)]
         order = sorted(range(len(sources)), key=lambda at: _rank(sources[at]))
         number = {("source", at): place for place, at in enumerate(order)}
         number |= {("call", at): len(sources) + at for at in range(len(calls))}
@@ -159,18 +166,18 @@ class Compiler:
         is_given = self._variables[slot].kind in (g.CONSTANT, g.VOLATILE)
         return Source(slot, dtype, is_constant=is_given and name not in self._written)
 
-    def _outlives(self, name: str, inside: set[int]) -> bool:
-        """Whether anybody beside these nodes can see what they leave in a variable."""
+    def _outlives(self, name: str, live: Liveness, last: int) -> bool:
+        """Whether anybody can see what is left in a variable behind the node at a place."""
         if self._is_split or self._variables[self._slots[name]].kind != "temporary":
             return True
-        return bool(self._wanted.get(name, set()) - inside)
+        return live.is_read(name, last)
 
     def _dtype(self, name: str) -> str:
         return self._program.variables[name].dtype
 
     # -- control ----------------------------------------------------------------------------------
 
-    def _control(self, node: Node, block: str) -> Instruction:
+    def _control(self, node: Node, block: str, live: Liveness, place: int) -> Instruction:
         kind = node.kind
         slots, names = self._slots, self._names
         match kind:
@@ -185,7 +192,7 @@ class Compiler:
             case g.Await():
                 return i.Await(node, block)
             case g.Loop():
-                body = self._sequence(kind.body, block)
+                body = self._sequence(kind.body, block, live.of_body(self._flow, kind.body, place))
                 bounds = bounds_of(kind.start, kind.end, names, slots)
                 return i.Loop(node, block, names.loops[kind.index], bounds, body)
             case g.Branch():
@@ -243,25 +250,3 @@ def _names(assign: Node, other: Node) -> bool:
         kind.output.base,
         *(access.base for access in kind.inputs),
     )
-
-
-def _readers_of(graph: g.Graph) -> dict[str, set[int]]:
-    """Return the indices of the nodes that read each variable."""
-    found: dict[str, set[int]] = {}
-    for node in graph.nodes():
-        kind = node.kind
-        names: list[str] = []
-        match kind:
-            case g.Op():
-                names = [access.base for access in kind.inputs]
-            case g.CacheWrite() | g.Transfer():
-                names = [kind.src.base]
-            case g.Yield() | g.Await():
-                names = list(kind.names)
-            case g.Branch():
-                names = [kind.condition] if kind.condition else []
-            case g.Loop():
-                names = [bound for bound in (kind.start, kind.end) if isinstance(bound, str)]
-        for name in names:
-            found.setdefault(name, set()).add(node.index)
-    return found

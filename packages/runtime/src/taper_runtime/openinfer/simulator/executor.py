@@ -56,6 +56,9 @@ class Executor:
         self._program = program = simulator.program
         self._slots = simulator.slots
         self._numbers = {slot.name: number for number, slot in enumerate(self._slots)}
+        self._dynamic = {
+            slot.name: number for number, slot in enumerate(self._slots) if slot.kind == g.DYNAMIC
+        }
         self._firsts: list[np.ndarray | None] = [None] * len(self._slots)
         self._read_tables: set[str] = set()
         self._caches: dict[str, Cache] = {
@@ -72,6 +75,8 @@ class Executor:
             for name, variable in program.variables.items()
             if variable.declaration.kind == g.PERSISTENT
         }
+        self._cache_list = list(self._caches.values())
+        self._no_loops: list[int | None] = [None] * len(self.names.loops)
         self._compiled: dict[bool, Blocks] = {}
         self._events: list[TraceEvent] = []
         self._walk: Generator[TraceEvent, None, None] | None = None
@@ -100,15 +105,15 @@ class Executor:
         OpenInferError
             If there is no such variable, it is not dynamic, or shape or dtype are others.
         """
-        number = self._numbers.get(name)
-        if number is None or self._slots[number].kind != g.DYNAMIC:
+        number = self._dynamic.get(name)
+        if number is None:
             known = [slot.name for slot in self._slots if slot.kind == g.DYNAMIC]
             raise OpenInferError(
                 f"insert_dynamic: expected a dynamic variable ({', '.join(known) or 'none'}), "
                 f"got {name!r}{_hint(name, known)}"
             )
-        slot = self._slots[number]
-        array = taken(name, slot.dtype, slot.shape, value)
+        _, _, dtype, shape, _, _ = self._slots[number]
+        array = taken(name, dtype, shape, value)
         if self._has_stepped:
             self._end_walk()
             self._has_stepped = False
@@ -128,8 +133,9 @@ class Executor:
                 print(event.line())
             return
         frame = self._begin()
+        blocks = self._compiled.get(False) or self._blocks(is_split=False)
         try:
-            i.run_all(self._blocks(is_split=False)[g.ENTRY], frame)
+            i.run_all(blocks[g.ENTRY], frame)
             self._await_rest(frame)
         finally:
             self._end()
@@ -269,8 +275,7 @@ class Executor:
 
     def _new_frame(self) -> Frame:
         """Return the variables as a step finds them."""
-        loops: list[int | None] = [None] * len(self.names.loops)
-        return Frame(self, self._firsts.copy(), loops, list(self._caches.values()))
+        return Frame(self, self._firsts.copy(), self._no_loops.copy(), self._cache_list)
 
     def _begin(self) -> Frame:
         self._end_walk()

@@ -79,7 +79,7 @@ class Names:
 
     def _scalar(self, name: str) -> Number:
         place = self.caches[name]
-        return lambda frame: int(frame.caches[place].read().item())
+        return lambda frame: int(frame.caches[place].read())
 
 
 def whole_number(name: str, array: np.ndarray) -> int:

@@ -203,8 +203,11 @@ class Write(CacheInstruction):
 
     def run(self, frame: Frame) -> None:
         """Write a variable's value."""
-        cache = frame.caches[self.cache]
-        cache.write(self.indices(frame), frame.get(self._source), self.keep(frame))
+        value = frame.values[self._source]
+        if value is None:
+            value = frame.get(self._source)
+        keep = self.keep(frame) if self.readers else None
+        frame.caches[self.cache].write(self.indices(frame), value, keep)
 
 
 class Reset(CacheInstruction):

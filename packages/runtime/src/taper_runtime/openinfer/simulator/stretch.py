@@ -102,11 +102,12 @@ class Stretch(Instruction):
     def run(self, frame: Frame) -> None:
         """Compute."""
         values = frame.values
-        inputs: list[np.ndarray] = []
-        for slot in self._varying:
-            value = values[slot]
-            inputs.append(self._first_value(frame, slot) if value is None else value)
-        key: tuple[Any, ...] = tuple([value.shape for value in inputs])
+        inputs: list[Any] = [values[slot] for slot in self._varying]
+        try:
+            key: tuple[Any, ...] = tuple([value.shape for value in inputs])
+        except AttributeError:  # one is None: its first value, which nobody has needed yet
+            inputs = [self._first_value(frame, slot) for slot in self._varying]
+            key = tuple([value.shape for value in inputs])
         if self._entries:
             key = (key, *[entry(frame) for entry in self._entries])
         run = self._made.get(key)

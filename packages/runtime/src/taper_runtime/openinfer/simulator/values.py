@@ -95,11 +95,11 @@ def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.nd
         If shape or dtype are others, or a value is none of the type's.
     """
     row = DTYPES[dtype]
-    if type(given) is np.ndarray and (given.dtype, given.shape) == (row.storage, shape):
-        if row.is_packed:
+    if type(given) is np.ndarray and given.dtype is row.storage and given.shape == shape:
+        if row.bits < 8:
             check_array(dtype, given)
         array = given.copy()
-        array.flags.writeable = False
+        array.setflags(False)  # nobody may write to it
         return array
     try:
         if type(given) is np.ndarray and given.dtype is row.storage:

@@ -1,0 +1,52 @@
+"""Tell where what a temporary holds is still read, so that a run of ops leaves no more than that."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from taper_runtime.openinfer.check.flow import Flow
+    from taper_runtime.openinfer.graph import Node
+
+
+class Liveness:
+    """What nodes, one after the other, still need of variables.
+
+    Parameters
+    ----------
+    flow : Flow
+    nodes : sequence of Node
+    behind : callable
+        Says of a variable whether what runs behind the last node may read it first.
+    """
+
+    def __init__(self, flow: Flow, nodes: Sequence[Node], behind: Callable[[str], bool]) -> None:
+        self._behind = behind
+        # By variable: the places of the nodes that read it first, or surely write it, in order.
+        self._places: dict[str, list[int]] = {}
+        self._is_read: dict[str, list[bool]] = {}
+        for place, node in enumerate(nodes):
+            early, written = flow.of_node(node)
+            for name in early.keys() | written:
+                self._places.setdefault(name, []).append(place)
+                self._is_read.setdefault(name, []).append(name in early)
+
+    def is_read(self, name: str, place: int) -> bool:
+        """Whether the value that a variable has behind the node at a place may be read."""
+        places = self._places.get(name, ())
+        following = bisect_right(places, place)
+        if following < len(places):
+            return self._is_read[name][following]
+        return self._behind(name)
+
+    def of_body(self, flow: Flow, body: Sequence[Node], place: int) -> Liveness:
+        """Return that of the body of the loop at a place: its nodes may run again."""
+        again = flow.of_nodes(body).early
+
+        def behind(name: str) -> bool:
+            return name in again or self.is_read(name, place)
+
+        return Liveness(flow, body, behind)
