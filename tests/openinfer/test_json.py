@@ -65,6 +65,32 @@ def test_openinfers_example_comes_back_as_the_same_text():
     assert graph.blocks["entry"].nodes[3].uuid == "32131024-3b2d-4877-a27c-25369e7840d6"
 
 
+def test_the_form_between_the_eras_comes_back_as_the_same_text():
+    """Ops and attrs as in the first era, all fields of variables as in the later one."""
+    first = json.loads(EXAMPLE)
+    unsaid = {
+        "auto_dim": [], "fixed": [], "pattern": None, "ref_name": None, "table": False,
+        "table_indices": [],
+    }  # fmt: skip
+    for variable in first["vars"].values():
+        variable |= unsaid
+    text = json.dumps(first, indent=2, sort_keys=True)
+    graph = graph_from_json(text)
+    assert graph == graph_from_json(EXAMPLE)
+    assert graph_to_json(graph, "middle") == text
+    assert '"attrs": "None"' in text
+
+
+@pytest.mark.parametrize("init", [18446744073709551615, 2**53 + 1, 5, -3, 0.1])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+def test_floats_that_begin_as_integers_come_back(init, dtype):
+    graph = Graph()
+    graph.add_var("x", "volatile", dtype, init=init)
+    again = graph_from_json(graph_to_json(graph))
+    assert again == graph
+    assert graph_to_json(again) == graph_to_json(graph)
+
+
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_programs_come_back_in_the_later_era(path):
     graph = load_program(path)
@@ -155,10 +181,10 @@ def test_settings_of_the_first_era():
     assert again == graph
     assert again.blocks["entry"].nodes[0].kind.op == "is_finite"
     graph.add_node("entry", Op("add", ["x", "x"], {"acc": Name("i64")}, "y"))
-    with pytest.raises(OpenInferError, match=r"^op 'add': OpenInfer's first era has no setting"):
+    with pytest.raises(OpenInferError, match=r"^op 'add': OpenInfer's earlier eras have no setting"):
         graph_to_json(graph, "first")
-    with pytest.raises(OpenInferError, match=r"^expected era 'first' or 'later', got 'middle'$"):
-        graph_to_json(graph, "middle")
+    with pytest.raises(OpenInferError, match=r"^expected era 'first', 'middle' or 'later', got 'x'$"):
+        graph_to_json(graph, "x")
 
 
 def test_missing_optional_fields_have_defaults():
@@ -298,5 +324,5 @@ def test_ops_that_the_first_era_cannot_spell():
     graph.add_block("entry")
     graph.add_node("entry", Op("isFinite", ["x"], {}, "y"))
     assert graph_from_json(graph_to_json(graph)) == graph
-    with pytest.raises(OpenInferError, match=r"^OpenInfer's first era cannot spell op 'isFinite'$"):
+    with pytest.raises(OpenInferError, match=r"^OpenInfer's era before the later one cannot spell op 'isFinite'$"):
         graph_to_json(graph, "first")

@@ -4,9 +4,24 @@ import numpy as np
 import pytest
 
 from taper_runtime.errors import OpError
+from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import NoKernelError
 from taper_runtime.openinfer.graph import Name
 from taper_runtime.openinfer.ops import OPS, combinations, complete, evaluate, output_type
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "u1", "i8", "u16", "f16"])
+def test_a_bound_beyond_the_type_bounds_nothing(dtype):
+    row = DTYPES[dtype]
+    above, below = row.high + 1, row.low - 1
+    x = np.array([row.low, row.high, 0], row.storage)
+    for settings in ({"max": above}, {"min": below}, {"min": below, "max": 2 * above}):
+        assert evaluate("clamp", [x], [dtype], settings, dtype).tolist() == x.tolist()
+    for settings in ({"min": above}, {"max": below}):  # what no element reaches
+        with pytest.raises(OpError, match=f"as {dtype} holds"):
+            complete("clamp", [dtype], settings)
+    with pytest.raises(OpError, match="as i1 holds, got 1"):
+        complete("fill", ["i1"], {"value": 1})
 
 
 def test_there_are_47_ops_and_36_pairs_of_acc():

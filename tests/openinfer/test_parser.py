@@ -470,7 +470,7 @@ def _residual_stack(graph):
     for name, dims, pattern in (("W", ["D", "D"], "weight"), ("b", ["D"], "bias")):
         entries = {"pattern": f"layers.{{l}}.{pattern}", "table_indices": ["l"]}
         graph.add_var(name, "constant", "f32", dims, **entries)
-    graph.add_var("zero", "constant", "f32")
+    graph.add_var("zero", "constant", "f32", init=0)
     graph.add_var("y", "volatile", "f32", ["B", "D"])
     add(graph, Assign("h", "f32", ["B", "D"]), Op("add", ["x", "zero"], output="h"))
     kinds = [
@@ -536,3 +536,35 @@ def test_texts_and_calls_make_equal_graphs(name):
     assert list(graph.vars) == list(by_hand(name).vars)
     uuids = [node.uuid for node in graph.nodes()]
     assert len(set(uuids)) == len(uuids)
+
+
+def test_types_behind_numbers():
+    """As OpenInfer's older programs have them."""
+    graph = parse("""
+    volatile { a: u8 @init(1u8); b: f32 @init(2f32); c: i16 @init(-3i16); d: f64 @init(1.5e3f64); }
+    block entry { op fill(a, value=255u8) >> a; op relu(b, alpha=0.5f32, clamp_max=6f32) >> b; }
+    """)
+    assert [variable.init for variable in graph.vars.values()] == [1, 2.0, -3, 1500.0]
+    assert type(graph.vars["b"].init) is float
+    nodes = graph.blocks["entry"].nodes
+    assert [dict(node.kind.settings) for node in nodes] == [
+        {"value": 255}, {"alpha": 0.5, "clamp_max": 6.0},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("volatile { a: u8 @init(256u8); }", "expected a number of u8, got '256u8'"),
+        ("volatile { a: i8 @init(-129i8); }", "expected a number of i8, got '129i8'"),
+        ("volatile { a: u8 @init(-1u8); }", "expected a number of u8, got '1u8'"),
+        ("volatile { a: u8 @init(1.5u8); }", "expected a number of u8, got '1.5u8'"),
+        ("volatile { a: f16 @init(1e9f16); }", "expected a number of f16, got '1e9f16'"),
+        ("volatile { a: u8 @init(1u9); }", "expected a number, got '1u9'"),
+        ("volatile { a: u8[2u8]; }", "expected a size: a whole number or the name of a sizevar"),
+    ],
+)
+def test_numbers_that_are_not_of_the_type_behind_them(text, message):
+    with pytest.raises(ProgramError) as caught:
+        parse(text)
+    assert message in str(caught.value)

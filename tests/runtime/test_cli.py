@@ -1,5 +1,7 @@
 """The command: its options, its JSON, its processes."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -414,3 +416,11 @@ def test_page_lists_the_exit_codes():
     documented = set(re.findall(r"^\| (\d+) \|", PAGE, re.M))
     assert documented == {"0", "1", "2", "130", "141"}
     assert all(code in taper_runtime.cli.__doc__ for code in documented)
+
+
+def test_what_is_printed_may_go_to_a_text_in_memory():
+    """Such a stream has no encoding."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert taper_runtime.cli.main(["completion", "bash"]) == 0
+    assert "complete" in printed.getvalue()

@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result.data, allow_nan=False))
     else:
-        encoding = sys.stdout.encoding
+        encoding = sys.stdout.encoding or "utf-8"  # a StringIO has none
         print(result.text.encode(encoding, "backslashreplace").decode(encoding))
     if result.failure:
         print(f"taper: {result.failure}", file=sys.stderr)

@@ -1,8 +1,9 @@
-"""Programs as OpenInfer's JSON, of its first era and of the later one.
+"""Programs as OpenInfer's JSON, of its first era, of the middle and of the later one.
 
-Both eras hold the same graphs. In the first one an op is ``"Add"``, with attrs of its own kind
-(``"None"``, ``{"Relu": {...}}``), and what a variable does not say is left out. In the later one
-an op is ``"add"``, attrs are a list of names and values, and every field of a variable is there.
+All eras hold the same graphs. In the first one an op is ``"Add"``, with attrs of its own kind
+(``"None"``, ``{"Relu": {...}}``), and what a variable does not say is left out. In the middle one
+every field of a variable is there. In the later one so it is, an op is ``"add"``, and attrs are a
+list of names and values.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from taper_runtime.openinfer.json_reader import FIRST_SETTINGS, from_first_era, 
 
 __all__ = ["Era", "graph_from_json", "graph_to_json"]
 
-Era = Literal["first", "later"]
+Era = Literal["first", "middle", "later"]
 
 
 def graph_to_json(graph: g.Graph, era: Era = "later") -> str:
@@ -27,8 +28,8 @@ def graph_to_json(graph: g.Graph, era: Era = "later") -> str:
     Parameters
     ----------
     graph : Graph
-    era : {"later", "first"}
-        The first era has only settings of ``relu``, and cannot hold prefix tables' entries as
+    era : {"later", "middle", "first"}
+        Those before the later one have only settings of ``relu``, and cannot hold prefix tables' entries as
         operands of ops any other way than as their text.
 
     Raises
@@ -36,8 +37,8 @@ def graph_to_json(graph: g.Graph, era: Era = "later") -> str:
     OpenInferError
         If the era cannot hold a setting.
     """
-    if era not in ("first", "later"):
-        raise OpenInferError(f"expected era 'first' or 'later', got {shown(era)}")
+    if era not in ("first", "middle", "later"):
+        raise OpenInferError(f"expected era 'first', 'middle' or 'later', got {shown(era)}")
     document = {
         "blocks": {
             name: {"name": name, "nodes": [_node(node, era) for node in block.nodes]}
@@ -67,7 +68,7 @@ def _variable(variable: g.Variable, era: Era) -> dict[str, Any]:
     }
     unsaid: tuple[Any, ...] = (None, [], False)
     return written | {
-        key: value for key, value in others.items() if era == "later" or value not in unsaid
+        key: value for key, value in others.items() if era != "first" or value not in unsaid
     }
 
 
@@ -82,7 +83,9 @@ def _init(variable: g.Variable) -> dict[str, Any] | None:
     if variable.init is None:
         return None
     is_float = DTYPES[variable.dtype].kind == "float" and type(variable.init) is int
-    value = float(variable.init) if is_float else variable.init
+    value: Any = variable.init
+    if is_float and float(value) == value:  # an integer of more digits stays one
+        value = float(value)
     if type(value) is float and not math.isfinite(value):
         raise OpenInferError(f"{shown(variable.name)}: expected an init that JSON has, got {value}")
     return {_json_dtype(variable.dtype): value}
@@ -166,7 +169,7 @@ def _first_op(op: str) -> str:
     """``"is_finite"`` as the first era spells it: ``"IsFinite"``."""
     name = op if "." in op else "".join(word.capitalize() for word in op.split("_"))
     if from_first_era(name) != op:
-        raise OpenInferError(f"OpenInfer's first era cannot spell op {shown(op)}")
+        raise OpenInferError(f"OpenInfer's era before the later one cannot spell op {shown(op)}")
     return name
 
 
@@ -179,7 +182,7 @@ def _first_attrs(kind: g.Op) -> Any:
     for name, value in kind.settings.items():
         if name not in spelled or isinstance(value, (bool, tuple)):
             raise OpenInferError(
-                f"op {shown(kind.op)}: OpenInfer's first era has no setting {shown(name)} of this "
+                f"op {shown(kind.op)}: OpenInfer's earlier eras have no setting {shown(name)} of this "
                 f"kind; write era 'later'"
             )
         if isinstance(value, str):

@@ -246,7 +246,9 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     what = f"{name}, {_TYPES[setting.type]}"
     kind = setting.type
     if kind in ("value", "bound"):
-        return value if _is_no_bound(setting, value) else _number(op, name, dtype, value)
+        return setting.default if _is_no_bound(setting, dtype, value) else _number(
+            op, name, dtype, value
+        )
     if kind == "word":
         if not isinstance(value, str) or value not in setting.words:
             fail(op, f"{name} of {', '.join(setting.words)}", shown(value))
@@ -267,9 +269,12 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     return value
 
 
-def _is_no_bound(setting: Setting, value: Any) -> bool:
-    """Whether a bound is the infinity that bounds nothing, which any type may be given."""
-    return setting.type == "bound" and type(value) is float and value == setting.default
+def _is_no_bound(setting: Setting, dtype: str, value: Any) -> bool:
+    """Whether a bound bounds nothing: the infinity, or a number beyond all of the element type."""
+    if setting.type != "bound" or type(value) not in (int, float):
+        return False
+    beyond = DTYPES[dtype].high < value if setting.default > 0 else value < DTYPES[dtype].low
+    return bool(beyond)
 
 
 def _number(op: str, name: str, dtype: str, value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
 from taper_runtime.records import NamedTuple
 
@@ -15,14 +16,17 @@ _MAX_DIGITS = 40
 MAX_INTEGER = (1 << 64) - 1
 
 _NAME, _NUMBER = r"[A-Za-z_][A-Za-z0-9_]*", r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+#: The type that may stand behind a number, as OpenInfer's older programs have it: ``1u8``.
+_SUFFIX = r"[iu](?:8|16|32|64)|f(?:16|32|64)"
 _TOKEN = re.compile(
     rf"""(?P<space>(?:[ \t\r\n\f]+|//[^\n]*|/\*.*?\*/)+)
        | (?P<name>{_NAME})
-       | (?P<number>{_NUMBER}(?![A-Za-z0-9_]))
+       | (?P<number>{_NUMBER}(?:{_SUFFIX})?(?![A-Za-z0-9_]))
        | (?P<string>"[^"\r\n]*")
        | (?P<mark>>>|\.\.|[{{}}()\[\]:;,*@=.\-])""",
     re.VERBOSE | re.DOTALL,
 )
+_TYPED = re.compile(rf"({_NUMBER})({_SUFFIX})")
 _WORD = re.compile(r"[A-Za-z0-9_.+-]+|.", re.DOTALL)
 
 
@@ -94,8 +98,18 @@ def number(token: Token, sign: int, name: str) -> int | float:
     Raises
     ------
     ProgramError
-        If it has very many digits, or is beyond u64 or f64.
+        If it has very many digits, is beyond u64 or f64, or is none of the type behind it.
     """
+    typed = _TYPED.fullmatch(token.text)
+    if typed:
+        value = number(token._replace(text=typed[1]), sign, name)
+        row = DTYPES[typed[2]]
+        if row.kind == "float":
+            value = float(value)
+        if not row.low <= value <= row.high or (row.kind != "float" and type(value) is float):
+            message = f"expected a number of {row.name}, got {shown(token.text)}"
+            raise ProgramError([Problem(message, token.place)], name)
+        return value
     if len(token.text) > _MAX_DIGITS:
         message = f"expected a number of at most {_MAX_DIGITS} characters, got {len(token.text)}"
         raise ProgramError([Problem(message, token.place)], name)
