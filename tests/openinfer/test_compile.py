@@ -544,6 +544,39 @@ def refusals(text, sizes=None, **tensors):
     return str(caught.value).splitlines()
 
 
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "loop l (i in 0..n) {{ {nodes} }}",
+        "branch c one two;",
+        "loop l (i in 0..n) {{ branch c one two; }}",
+        "loop l (i in 0..n) {{ loop m (j in 0..n) {{ {nodes} }} }}",
+        "yield x; await x;",
+    ],
+)
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "cache.read K[0] >> y;",
+        "cache.write x >> K[0];",
+        "cache.reset K;",
+        "cache.increment odd; cache.read odd >> o;",
+        "op cast(d, to=f32) >> y;",
+    ],
+)
+def test_what_was_refused_is_refused_inside_of_loops_and_branches(inside, nodes):
+    """An error that lists the reasons, and none of another kind."""
+    found = refusals(f"""
+    dynamic {{ x: f32; c: bool; n: i64; d: u16; }}
+    volatile {{ y: f32; o: u32; at: i64; }}
+    persistent {{ s: i64; K(i): f32 @table; odd: u32; }}
+    block entry {{ cache.write x >> K[s]; op add(x, x) >> y; {inside.format(nodes=nodes)} }}
+    block one {{ {nodes} }} block two {{}}
+    """)
+    assert all(" a run decides how far index i goes" in line or "plans have no" in line
+               or "could come to it in any order" in line for line in found)  # fmt: skip
+
+
 def test_everything_that_is_refused_is_told_at_once():
     no_u16 = "plans have no inputs, states or outputs of u16, only constants and what is computed of them"
     assert refusals(

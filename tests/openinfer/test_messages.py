@@ -6,7 +6,7 @@ import pytest
 from taper_runtime.openinfer import Model, ProgramError, Simulator, SizeVar, parse
 from taper_runtime.openinfer.link import link
 
-MODEL = Model.of({"T": SizeVar(4), "w": np.ones((4, 3), np.float32)})
+MODEL = Model.of({"T": SizeVar(4), "w": np.ones((4, 3), np.float32), "count": 3})
 
 #: Sections and nodes, and the beginning of each message, with the line that it is about.
 CASES = {
@@ -70,6 +70,17 @@ CASES = {
             "1: 'h': expected an assign that declares it, for it is read here before "
             "'op mul(y,x) >> h' at 2:",
         ],
+    ),
+    "a temporary that other blocks write": (
+        "dynamic { x: f32[2]; c: i32; } volatile { z: f32[2]; }",
+        "branch c three four; op add(t, x) >> z; } block three { op add(x, x) >> t; }"
+        " block four { op neg(x) >> t;",
+        ["1: 't': expected an assign that declares it, for another block writes it, by 'op "],
+    ),
+    "a number of metadata of another type": (
+        "dynamic { x: f32[2]; } volatile { z: f32[2]; } constant { count: i32; }",
+        "op relu(x, alpha=count) >> z;",
+        ["0: 'count': expected i32[], got u8[] of metadata 'count' in the file"],
     ),
     "a destination that nothing declares": (
         "dynamic { x: f32[2]; } volatile { z: f32[2]; } persistent { K(i): f32[2] @table; }",

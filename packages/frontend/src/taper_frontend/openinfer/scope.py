@@ -88,12 +88,16 @@ class Scope:
             indices=dict(self.indices),
         )
 
+    def lost(self) -> dict[str, str]:
+        """Return the variables that stand for no tensor, which is so in blocks inside as well."""
+        return {name: POISON for name, tensor in self.values.items() if tensor == POISON}
+
     def inner(self, graph: Graph, names: Sequence[str]) -> Scope:
         """Return the scope of a block of a node: what these variables are enters it as inputs.
 
         Constants become its own.
         """
-        inner = Scope(graph, self.source, {}, dict(self.extents), dict(self.indices))
+        inner = Scope(graph, self.source, self.lost(), dict(self.extents), dict(self.indices))
         for name in names:
             inner.values[name] = inner.enter(self, self.values[name], name)
         return inner

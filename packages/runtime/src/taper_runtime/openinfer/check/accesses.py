@@ -12,14 +12,13 @@ from taper_runtime.text import counted
 if TYPE_CHECKING:
     from taper_runtime.openinfer.check.context import Context, LinkedVariable
     from taper_runtime.openinfer.check.walk import Step
-    from taper_runtime.openinfer.errors import Place
 
 
 def check_operand(context: Context, step: Step, access: Access) -> LinkedVariable | None:
     """Check what an op or a transfer reads; return its variable if it can be read."""
     name, place = access.base, step.node.place
     if name not in context.variables and name in context.made:
-        _check_order(context, name, place)
+        _check_order(context, step, name)
         return None
     linked = context.find(name, place)
     if linked is None:
@@ -40,17 +39,19 @@ def check_operand(context: Context, step: Step, access: Access) -> LinkedVariabl
     return linked
 
 
-def _check_order(context: Context, name: str, place: Place | None) -> None:
+def _check_order(context: Context, step: Step, name: str) -> None:
     """Note, once, that a temporary which no node declares is read before a node writes it."""
-    node = context.made[name]
+    node, block, *_ = context.made[name]
     if name in context.missing or not isinstance(node.kind, Op):
         return  # another node is told that nothing declares what it writes
     context.missing.add(name)
     where = "" if node.place is None else f" at {node.place}"
+    writer = f"'{describe(node.kind)}'{where}"
     context.report(
-        f"expected an assign that declares it, for it is read here before '{describe(node.kind)}'"
-        f"{where} writes it",
-        place,
+        f"expected an assign that declares it, for it is read here before {writer} writes it"
+        if block == step.block
+        else f"expected an assign that declares it, for another block writes it, by {writer}",
+        step.node.place,
         name,
     )
 

@@ -14,6 +14,7 @@ from taper_runtime.text import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from taper_runtime.openinfer.check.walk import Step
     from taper_runtime.openinfer.oinf.reader import Model
 
 #: The kind of memory of what ``assign`` declares. A step's temporaries end with it.
@@ -87,7 +88,7 @@ class Context:
         Constants that have no value.
     missing : set of str
         Names that stand for no variable, each of which was reported.
-    made : dict of str to Node
+    made : dict of str to Step
         Names that no section and no assign declares, and the first node that writes each.
     varying : dict of str to Node
         Variables whose shapes are known only when the program runs, and the ``cache.read`` for
@@ -102,7 +103,7 @@ class Context:
         self.broken: set[str] = set()
         self.valueless: set[str] = set()
         self.missing: set[str] = set()
-        self.made: dict[str, Node] = {}
+        self.made: dict[str, Step] = {}
         self.varying: dict[str, Node] = {}
         self.entries_left = 1 << 16
 

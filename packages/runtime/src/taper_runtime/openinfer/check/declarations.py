@@ -80,26 +80,23 @@ def _check_constant(context: Context, linked: LinkedVariable, metadata: Value | 
     variable = linked.declaration
     name, place, tensor = variable.name, variable.place, variable.ref_name or variable.name
     if isinstance(metadata, ScalarValue):
-        if name in context.broken:
-            return
         if (linked.dtype, linked.shape) == (metadata.dtype, ()):
             context.variables[name] = replace(linked, init=metadata.value)
-            return
-        context.report(
-            f"expected {linked.dtype}{list(linked.shape)}, got {metadata.dtype}[] of metadata "
-            f"{shown(tensor)} in the file",
-            place,
-            name,
-        )
+        elif name not in context.broken:
+            context.report(
+                f"expected {linked.dtype}{list(linked.shape)}, got {metadata.dtype}[] of metadata "
+                f"{shown(tensor)} in the file",
+                place,
+                name,
+            )
+            context.valueless.add(name)
     elif variable.init is None and (variable.ref_name is None or tensor in context.model.tensors):
-        names = [*context.model.tensors, *context.model.metadata]
-        got = (
-            f"tensor {shown(tensor)} without data"
-            if tensor in context.model.tensors
-            else f"none{hint(tensor, names)}"
-            if metadata is None
-            else f"metadata {shown(tensor)}, which is no number"
-        )
+        if tensor in context.model.tensors:
+            got = f"tensor {shown(tensor)} without data"
+        elif metadata is not None:
+            got = f"metadata {shown(tensor)}, which is no number"
+        else:
+            got = f"none{hint(tensor, [*context.model.tensors, *context.model.metadata])}"
         context.report(
             "expected a value of the constant, which is a tensor or a number of metadata by its "
             f"name in the file, or @init; got {got}",

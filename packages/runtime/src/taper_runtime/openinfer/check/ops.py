@@ -46,7 +46,7 @@ def check_ops(context: Context, steps: Sequence[Step]) -> None:
     for step in steps:
         for access in accesses(step.node.kind)[1]:
             if access.base not in context.variables:
-                context.made.setdefault(access.base, step.node)
+                context.made.setdefault(access.base, step)
     context.varying |= _varying(context, steps)
     read = _read(steps)
     undeclared: dict[int, list[Step]] = {}  # by the cache.read that makes their shapes vary
