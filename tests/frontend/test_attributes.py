@@ -156,6 +156,29 @@ class InPlace(nn.Module):
         return self.h * 2 + self.rows[0].sum(0)
 
 
+class Shared(nn.Module):
+    """All layers have the same object, of which each has a row."""
+
+    class Layer(nn.Module):
+        """Writes to its own row."""
+
+        def __init__(self, place, memory):
+            super().__init__()
+            self.place, self.memory = place, memory
+
+        def forward(self, x):
+            self.memory["rows"][self.place] = self.memory["rows"][self.place] * 0.5 + x
+            return self.memory["rows"][self.place]
+
+    def __init__(self):
+        super().__init__()
+        memory = {"rows": [torch.zeros(2, 3) for _ in range(3)]}
+        self.layers = nn.Sequential(*(self.Layer(place, memory) for place in range(3)))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 STATES = {
     Whole: ["h"],
     Twice: ["first.h", "second.h"],
@@ -167,6 +190,7 @@ STATES = {
     Object: ["running_total", "running_seen", "pair_h", "pair_c"],
     Fields: ["memory_rows"],
     InPlace: ["h", "rows_0"],
+    Shared: [f"layers.0.memory_rows_{layer}" for layer in range(3)],
 }
 
 

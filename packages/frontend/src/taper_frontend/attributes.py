@@ -7,7 +7,6 @@ whose shape changes, is told of.
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 from contextlib import contextmanager, redirect_stderr
@@ -181,9 +180,9 @@ class _Example:
 class _Registered:
     """Tensors of a module that lie in buffers: those in attributes, and buffers it assigns to.
 
-    When the module is called it finds them as plain attributes, in a copy of the list, tuple, dict
-    or object that held them. What the call leaves there is copied into the buffers, which stay the
-    same tensors: torch.export takes writes to all buffers, but assignments only to some.
+    When the module is called it finds them where they were, as plain attributes and in the lists,
+    dicts and objects that held them. What the call leaves there is copied into the buffers, which
+    stay the same tensors: torch.export takes writes to all buffers, but assignments only to some.
     """
 
     def __init__(
@@ -273,8 +272,10 @@ class _Attribute:
     def show(self) -> None:
         """Let a call find a plain attribute, which it may assign to."""
         self._own = {**self.part._buffers}
-        tensors = {path: self.part._buffers.pop(name) for path, name in self.buffers.items()}
-        vars(self.part)[self._attribute] = _with(self._value, tensors)
+        value = self._value
+        for path, name in self.buffers.items():
+            value = _put(value, path, self.part._buffers.pop(name))
+        vars(self.part)[self._attribute] = value
 
     def take(self) -> None:
         """Copy what the call has left into the buffers."""
@@ -425,21 +426,18 @@ def _is_object(value: Any) -> bool:
     return not isinstance(value, dict | list | tuple)
 
 
-def _with(value: Any, tensors: Mapping[tuple[Step, ...], torch.Tensor]) -> Any:
-    """Return a copy of what holds tensors, with others in some places."""
-    if () in tensors:
-        return tensors[()]
-    inside: dict[Any, dict[tuple[Step, ...], torch.Tensor]] = {}
-    for (first, *rest), tensor in tensors.items():
-        inside.setdefault(first[0], {})[tuple(rest)] = tensor
+def _put(value: Any, path: tuple[Step, ...], tensor: torch.Tensor | None) -> Any:
+    """Put a tensor in its place; what holds it stays the same object, which others may have too."""
+    if not path:
+        return tensor
+    (key, _), *rest = path
     if isinstance(value, tuple):
-        items = [_with(x, inside[i]) if i in inside else x for i, x in enumerate(value)]
+        items = [_put(x, tuple(rest), tensor) if i == key else x for i, x in enumerate(value)]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    made = copy.copy(value)
-    target = vars(made) if _is_object(made) else made
-    for key, deeper in inside.items():
-        target[key] = _with(target[key], deeper)
-    return made
+    target = vars(value) if _is_object(value) else value
+    kind = dict if isinstance(target, dict) else list  # a class of the user's may refuse changes
+    kind.__setitem__(target, key, _put(target[key], tuple(rest), tensor))
+    return value
 
 
 def _identifier(text: str) -> str:
