@@ -470,6 +470,22 @@ def test_every_device_of_this_machine_computes_the_same(device):
     np.testing.assert_allclose(step(made, x=x).fetch("y"), x + np.arange(4), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("machine", "levels", "expected"),
+    [
+        ("AMD64", ("baseline", "avx2"), ["Cpu", "CpuAvx", "CpuAvx2"]),
+        ("x86_64", ("baseline",), ["Cpu", "CpuAvx"]),
+        ("aarch64", ("baseline", "neon"), ["Cpu", "Neon"]),
+    ],
+)
+def test_devices_follow_from_the_cpu_and_its_levels(monkeypatch, machine, levels, expected):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(
+        "taper_runtime.openinfer.simulator.devices.available_isas", lambda: levels
+    )
+    assert available_devices() == expected
+
+
 def test_a_device_that_is_not_there_is_refused_when_the_simulator_is_made(monkeypatch):
     for device, message in (
         ("Vulkan", "device 'Vulkan' is not built"),
