@@ -69,7 +69,8 @@ def test_right_nodes():
     op add(new, c) >> y;
     loop a (l in 0..2) { op add(W[l], y) >> y; loop b (i in l..n) { barrier; } branch inside; }
     cache.read s >> n; cache.write n >> s; cache.read K[s] >> row; cache.write row >> K[0];
-    cache.read K[] >> many; cache.read K[1..-1] >> two; cache.read K[..2] >> two; cache.read K[s..] >> two;
+    cache.read K[] >> many; cache.read K[1..-1] >> two; cache.read K[..2] >> two;
+    cache.read K[s..] >> two;
     cache.read T[1, 0..B] >> many; cache.read T[0] >> many;
     cache.read T[0, 1] >> row;
     cache.read G >> many; cache.read G[r, k] >> many; cache.write many >> G[1, 2];

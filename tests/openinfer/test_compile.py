@@ -451,7 +451,9 @@ def test_a_constant_without_a_value_is_refused():
 QUANTIZED = """
 dynamic {{ x: f32[4]; n: i32; i: i8[4]; }}
 volatile {{ y: f32[3]; s: f32; t: i32[3]; }}
-constant {{ w: i4[4, 3]; zero: u4 @init(3); count: u16 @init(40000); m: u2[3]; big: u64; f: f8[3]; }}
+constant {{
+    w: i4[4, 3]; zero: u4 @init(3); count: u16 @init(40000); m: u2[3]; big: u64; f: f8[3];
+}}
 block entry {{
     op cast(w, to=f32) >> whole;
     op matmul(x, whole) >> y;
@@ -524,12 +526,16 @@ def test_branches_of_a_long_loop_return(end):
         constant {{ half: f32 @init(0.5); limit: f32 @init(4); }}
         block entry {{
             op add(x, half) >> y;
-            loop newton (i in 0..{end}) {{ op lt(y, limit) >> low; branch low up down; branch both; }}
+            loop newton (i in 0..{end}) {{
+                op lt(y, limit) >> low; branch low up down; branch both;
+            }}
             return;
         }}
         block up {{ op add(y, half) >> y; return; op mul(y, y) >> y; }}
         block down {{ op mul(y, half) >> y; return; }}
-        block both {{ loop twice (j in 0..2) {{ op add(y, half) >> y; return; }} op mul(y, y) >> y; }}
+        block both {{
+            loop twice (j in 0..2) {{ op add(y, half) >> y; return; }} op mul(y, y) >> y;
+        }}
         """,
         outputs=["y"],
     )
@@ -578,7 +584,7 @@ def test_what_was_refused_is_refused_inside_of_loops_and_branches(inside, nodes)
 
 
 def test_everything_that_is_refused_is_told_at_once():
-    no_u16 = "plans have no inputs, states or outputs of u16, only constants and what is computed of them"
+    no_u16 = "plans have no inputs, states or outputs of u16, only constants and what is computed"
     assert refusals(
         """
         dynamic { x: f32[2]; odd: u16[2]; i: i64[2]; }
@@ -596,7 +602,7 @@ def test_everything_that_is_refused_is_told_at_once():
         }
         """
     ) == [
-        f"p.oi:2:30: {no_u16}",
+        f"p.oi:2:30: {no_u16} of them",
         (
             "p.oi:4:30: A: a run decides how far index i goes, and a state has one size; "
             "@fixed(i=N) would give it a limit"
@@ -608,7 +614,7 @@ def test_everything_that_is_refused_is_told_at_once():
         "p.oi:10:13: op popcount: no op of a plan computes it of i64",
         "p.oi:11:13: op mean_axis: its sum of i64 may be wider than any integer of a plan",
         "p.oi:12:13: op cast: what floats beyond the integers become without saturate",
-        f"p.oi:3:63: {no_u16}",
+        f"p.oi:3:63: {no_u16} of them",
     ]
 
 

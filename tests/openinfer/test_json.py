@@ -181,9 +181,13 @@ def test_settings_of_the_first_era():
     assert again == graph
     assert again.blocks["entry"].nodes[0].kind.op == "is_finite"
     graph.add_node("entry", Op("add", ["x", "x"], {"acc": Name("i64")}, "y"))
-    with pytest.raises(OpenInferError, match=r"^op 'add': OpenInfer's earlier eras have no setting"):
+    with pytest.raises(
+        OpenInferError, match=r"^op 'add': OpenInfer's earlier eras have no setting"
+    ):
         graph_to_json(graph, "first")
-    with pytest.raises(OpenInferError, match=r"^expected era 'first', 'middle' or 'later', got 'x'$"):
+    with pytest.raises(
+        OpenInferError, match=r"^expected era 'first', 'middle' or 'later', got 'x'$"
+    ):
         graph_to_json(graph, "x")
 
 
@@ -324,5 +328,7 @@ def test_ops_that_the_first_era_cannot_spell():
     graph.add_block("entry")
     graph.add_node("entry", Op("isFinite", ["x"], {}, "y"))
     assert graph_from_json(graph_to_json(graph)) == graph
-    with pytest.raises(OpenInferError, match=r"^OpenInfer's era before the later one cannot spell op 'isFinite'$"):
+    with pytest.raises(
+        OpenInferError, match=r"^OpenInfer's era before the later one cannot spell op 'isFinite'$"
+    ):
         graph_to_json(graph, "first")

@@ -86,8 +86,8 @@ def refusals(text, model, **options):
 
 
 NO_VALUE = (
-    "expected a value of the constant, which is a tensor or a number of metadata by its name in the "
-    "file, or @init; got "
+    "expected a value of the constant, which is a tensor or a number of metadata by its name in "
+    "the file, or @init; got "
 )
 
 

@@ -67,14 +67,14 @@ CASES = {
         "dynamic { x: f32[4]; } volatile { z: f32[4]; }",
         "loop l (i in 0..3) { op add(x, h) >> y; op mul(y, x) >> h; } op add(y, h) >> z;",
         [
-            "1: 'h': expected an assign that declares it, for it is read here before "
-            "'op mul(y,x) >> h' at 2:",
+            ("1: 'h': expected an assign that declares it, for it is read here before "
+            "'op mul(y,x) >> h' at 2:"),
         ],
     ),
     "a temporary that other blocks write": (
         "dynamic { x: f32[2]; c: i32; } volatile { z: f32[2]; }",
-        "branch c three four; op add(t, x) >> z; } block three { op add(x, x) >> t; }"
-        " block four { op neg(x) >> t;",
+        ("branch c three four; op add(t, x) >> z; } block three { op add(x, x) >> t; }"
+        " block four { op neg(x) >> t;"),
         ["1: 't': expected an assign that declares it, for another block writes it, by 'op "],
     ),
     "a number of metadata of another type": (
@@ -88,16 +88,16 @@ CASES = {
         ["1: expected a variable to write, which an assign would declare, got 'row'"],
     ),
     "what a cache gives varies": (
-        "dynamic { x: f32[2]; } volatile { z: f32[2]; ks: f32[4, 2]; }"
-        " persistent { n: i64; K(i): f32[2] @table; }",
+        ("dynamic { x: f32[2]; } volatile { z: f32[2]; ks: f32[4, 2]; }"
+        " persistent { n: i64; K(i): f32[2] @table; }"),
         """cache.write x >> K[n];
         cache.read K[0..n] >> ks;
         op relu(ks) >> a; op relu(a) >> b; op add(b, b) >> c; op add(c, x) >> d;
         op add(d, d) >> e; op add(e, e) >> f; op add(f, f) >> g; op sum_axis(g, axes=[0]) >> z;""",
         [
-            "3: 'a': expected an assign that declares it, as its shape is known only when the "
+            ("3: 'a': expected an assign that declares it, as its shape is known only when the "
             "program runs: what 'cache.read K[0..n] >> ks' at 3:9 gives can have another one in "
-            "each step; so do 'b', 'c', 'd', 'e', 'f' and 1 more",
+            "each step; so do 'b', 'c', 'd', 'e', 'f' and 1 more"),
         ],
     ),
     "settings that only a run knows": (
@@ -107,20 +107,20 @@ CASES = {
         op taper.RESHAPE(x, shape=[k, 4]) >> z; }
         op taper.SLICE(x, axis=0, start=s, stop=4) >> z;""",
         [
-            "2: taper.SLICE: setting 'start': expected what is known before the program runs, "
-            "got 'k', the variable of a loop; taper.INDEX_SELECT takes positions as an input",
-            "3: taper.RESHAPE: setting 'shape': expected what is known before the program runs, "
-            "got 'k', the variable of a loop; taper.INDEX_SELECT takes",
-            "4: taper.SLICE: setting 'start': expected a value, or the name of a constant without "
-            "dims, got 's', a persistent i64; taper.INDEX_SELECT takes",
+            ("2: taper.SLICE: setting 'start': expected what is known before the program runs, "
+            "got 'k', the variable of a loop; taper.INDEX_SELECT takes positions as an input"),
+            ("3: taper.RESHAPE: setting 'shape': expected what is known before the program runs, "
+            "got 'k', the variable of a loop; taper.INDEX_SELECT takes"),
+            ("4: taper.SLICE: setting 'start': expected a value, or the name of a constant without "
+            "dims, got 's', a persistent i64; taper.INDEX_SELECT takes"),
         ],
     ),
     "numbers of bools": (
         "dynamic { x: f32[4]; } volatile { z: f32[4]; }",
         "op lt(x, x) >> b; op cast(b, to=f32) >> z;",
         [
-            "1: no kernel computes 'cast' of (bool) -> f32 on Cpu; filter and taper.CAST turn bools"
-            " into numbers",
+            ("1: no kernel computes 'cast' of (bool) -> f32 on Cpu; filter and taper.CAST turn "
+            "bools into numbers"),
         ],
     ),
     "a constant that nothing gives": (
@@ -163,7 +163,8 @@ block entry {{
 
 @pytest.mark.parametrize(
     ("access", "rows"),
-    [("K[0..4]", 4), ("K[..T]", 4), ("K[1..3]", 2), ("F[0]", 4), ("F[2, 1..]", 3), ("F[0, ..-1]", 3),
+    [("K[0..4]", 4), ("K[..T]", 4), ("K[1..3]", 2), ("F[0]", 4), ("F[2, 1..]", 3),
+     ("F[0, ..-1]", 3),
      ("F[1, 0..T]", 4), ("F[1, T..]", 0), ("F[..2, 3]", 2)],
 )  # fmt: skip
 def test_slices_with_ends_that_are_known_have_a_shape(access, rows):
@@ -185,6 +186,7 @@ def test_slices_with_ends_that_are_known_have_a_shape(access, rows):
 def test_other_slices_have_none(access):
     sections = """dynamic { x: f32[2]; } volatile { z: f32[4, 2]; } persistent { n: i64;
     K(i): f32[2] @table; F(l, i): f32[2] @table @fixed(l=3, i=4); G(r): f32[2] @auto_dim(r); }"""
-    text = f"{sections} block entry {{ cache.read {access} >> z; op relu(z) >> a; op add(a, a) >> z; }}"
+    nodes = f"cache.read {access} >> z; op relu(z) >> a; op add(a, a) >> z;"
+    text = f"{sections} block entry {{ {nodes} }}"
     with pytest.raises(ProgramError, match="'a': expected an assign that declares it"):
         link(parse(text), MODEL)

@@ -280,7 +280,7 @@ def test_floats_of_eight_bits(taper):
 def test_weights_of_a_session_have_the_types_of_plans(tmp_path):
     path = tmp_path / "a.safetensors"
     path.write_bytes(safetensors_of(a=("U16", b"ab")))
-    with pytest.raises(PlanFormatError, match="expected one of F64, F32, .*, BOOL, got 'U16'"):
+    with pytest.raises(PlanFormatError, match=r"expected one of F64, F32, .*, BOOL, got 'U16'"):
         read_safetensors(path)
 
 

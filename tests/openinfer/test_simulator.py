@@ -325,7 +325,9 @@ def test_a_bound_has_to_be_one_number():
     text = """
     volatile { n: i32; m: i32; }
     persistent { A(i): i32 @table; }
-    block entry { cache.read A[1] >> n; cache.read A[] >> n; loop some (i in 0..n) { op add(m, m) >> m; } }
+    block entry {
+        cache.read A[1] >> n; cache.read A[] >> n; loop some (i in 0..n) { op add(m, m) >> m; }
+    }
     """
     with pytest.raises(StepError, match=r"loop some .*: n: expected one number, got shape \(2,\)"):
         step(executor(text))

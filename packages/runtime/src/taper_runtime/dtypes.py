@@ -56,8 +56,8 @@ DTYPES: dict[str, DType] = {
     "bool": DType(np.dtype(np.bool_), "BOOL"),
 }
 
-#: Element types of safetensors files: those of plans, and some that no plan has. numpy has no floats
-#: of 8 bits: their bits are kept as uint8.
+#: Element types of safetensors files: those of plans, and some that no plan has. numpy has no
+#: floats of 8 bits: their bits are kept as uint8.
 FILE_DTYPES: dict[str, DType] = {
     **DTYPES,
     "uint16": DType(np.dtype(np.uint16), "U16"),

@@ -95,8 +95,10 @@ def _of_zeros(program: Program) -> list[str]:
         return []
     names = ", ".join(program.zeros)
     return [
-        f"a step reads {names} before it writes them, and they begin as zeros: the file has no "
-        "tensor of these names, and the program no @init"
+        (
+            f"a step reads {names} before it writes them, and they begin as zeros: the file has no "
+            "tensor of these names, and the program no @init"
+        )
     ]
 
 

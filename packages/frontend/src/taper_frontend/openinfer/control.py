@@ -154,9 +154,7 @@ def _lower_while(
     inputs = [counter, *(scope.values[name] for name in (*carried, *others)), last]
 
     def begin(graph: Graph) -> tuple[Scope, str, str]:
-        inner = Scope(
-            graph, scope.source, scope.lost(), dict(scope.extents), dict(scope.indices)
-        )
+        inner = Scope(graph, scope.source, scope.lost(), dict(scope.extents), dict(scope.indices))
         index = graph.add_input(loop.index, "int64", ())
         for name in (*carried, *others):
             inner.values[name] = graph.add_input(name, *scope.type(scope.values[name])[:2])

@@ -3,7 +3,8 @@
 :func:`taper_runtime.openinfer.ops.native_node` knows that for element types that kernels compute
 in. Elementwise it gives a tile program, which becomes one node for each instruction here: passes
 look at these, and fuse them again. Narrow types are computed in wider ones, and so are those that
-plans lack (:mod:`.carriers`). What is left has formulas below, and what has none is refused: nothing is approximated.
+plans lack (:mod:`.carriers`). What is left has formulas
+below, and what has none is refused: nothing is approximated.
 """
 
 from __future__ import annotations

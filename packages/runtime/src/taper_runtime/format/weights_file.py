@@ -39,8 +39,8 @@ def read_safetensors(
 ) -> dict[str, StoredWeight]:
     """Map a safetensors file; its tensors by name.
 
-    ``dtypes`` are the element types that it may have. It is checked as a plan's file is. It may be deleted or replaced meanwhile, but not changed in
-    place.
+    ``dtypes`` are the element types that it may have. It is checked as a plan's file is. It may be
+    deleted or replaced meanwhile, but not changed in place.
 
     Raises
     ------

@@ -29,8 +29,8 @@ def graph_to_json(graph: g.Graph, era: Era = "later") -> str:
     ----------
     graph : Graph
     era : {"later", "middle", "first"}
-        Those before the later one have only settings of ``relu``, and cannot hold prefix tables' entries as
-        operands of ops any other way than as their text.
+        Those before the later one have only settings of ``relu``, and cannot hold prefix tables'
+        entries as operands of ops any other way than as their text.
 
     Raises
     ------
@@ -182,8 +182,8 @@ def _first_attrs(kind: g.Op) -> Any:
     for name, value in kind.settings.items():
         if name not in spelled or isinstance(value, (bool, tuple)):
             raise OpenInferError(
-                f"op {shown(kind.op)}: OpenInfer's earlier eras have no setting {shown(name)} of this "
-                f"kind; write era 'later'"
+                f"op {shown(kind.op)}: OpenInfer's earlier eras have no setting {shown(name)} of "
+                f"this kind; write era 'later'"
             )
         if isinstance(value, str):
             attrs[spelled[name]] = {"Var": value}

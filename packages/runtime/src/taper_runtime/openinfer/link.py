@@ -141,7 +141,7 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
 
 
 def _zeros(context: Context, flow: Flow) -> list[str]:
-    """Return what begins as zeros and is read before it is written; note it where it is an error."""
+    """Return what begins as zeros and is read first; note it where that is an error."""
     early = flow.of_block(ENTRY).early
     found = []
     for name, linked in context.variables.items():

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.recipes import Step
 
-#: Names of the element types that safetensors files have and plans lack. Those of ``float8_e4m3fn``,
-#: which OpenInfer lacks, all are numbers of f16.
+#: Names of the element types that safetensors files have and plans lack. All numbers of
+#: ``float8_e4m3fn``, which OpenInfer lacks, are numbers of f16.
 _FILE_NAMES = {"u16": "uint16", "u32": "uint32", "u64": "uint64", "f8": "float8_e5m2"}
 _FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
 _E4M3 = "float8_e4m3fn"
@@ -139,7 +139,7 @@ def safetensors_source(path: FilePath) -> Source:
 
 
 def _from_e4m3(bits: np.ndarray) -> np.ndarray:
-    """Return the numbers of floats with 4 bits of exponent, 3 of mantissa, no infinities, as f16."""
+    """Return floats of 4 bits of exponent, 3 of mantissa and no infinities as f16."""
     magnitude = (bits & 0x7F).astype(np.uint16)
     exponent, mantissa = magnitude >> 3, (magnitude & 7).astype(np.float32)
     small = mantissa * np.float32(2.0**-9)  # subnormal

@@ -246,8 +246,10 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     what = f"{name}, {_TYPES[setting.type]}"
     kind = setting.type
     if kind in ("value", "bound"):
-        return setting.default if _is_no_bound(setting, dtype, value) else _number(
-            op, name, dtype, value
+        return (
+            setting.default
+            if _is_no_bound(setting, dtype, value)
+            else _number(op, name, dtype, value)
         )
     if kind == "word":
         if not isinstance(value, str) or value not in setting.words:

@@ -52,8 +52,9 @@ class Setting(NamedTuple):
     ----------
     type : str
         "value", a number of the element type of the op's inputs; "bound", such a number, or one
-        beyond them all on the side of the default, an infinity, which bounds nothing; "dtype"; "bool"; "count", an integer from 0
-        to 255; "axis" and "axes", integers that count from the end where negative; "word".
+        beyond them all on the side of the default, an infinity, which bounds nothing; "dtype";
+        "bool"; "count", an integer from 0 to 255; "axis" and "axes", integers that count from the
+        end where negative; "word".
     doc : str
     default : object
     words : tuple of str

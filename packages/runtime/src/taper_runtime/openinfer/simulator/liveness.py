@@ -1,4 +1,4 @@
-"""Tell where what a temporary holds is still read, so that a run of ops leaves no more than that."""
+"""Tell where what a temporary holds is still read, so that a run of ops leaves no more."""
 
 from __future__ import annotations
 
