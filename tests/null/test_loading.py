@@ -182,7 +182,7 @@ def test_a_session_is_opened_anew_with_its_timeout(tmp_path):
     options = SessionOptions()
     options.load_timeout_s = 100.0
     session = InferenceSession(path, options)
-    again = pickle.loads(pickle.dumps(session))
+    again = pickle.loads(pickle.dumps(session))  # noqa: S301
     assert again.get_session_options().load_timeout_s == 100.0
     assert copy.deepcopy(options).load_timeout_s == 100.0
     state = session.__getstate__()
@@ -223,7 +223,9 @@ def test_json_in_pieces_is_what_it_is_as_a_whole(tree, indent, data):
     text = json.dumps(tree, indent=indent)
     if data.draw(st.booleans()):  # a character less, more, or another
         at = data.draw(st.integers(0, len(text)))
-        more = data.draw(st.sampled_from(["", "[", "]", "{", "}", ",", ":", '"', "1", " ", "-", "e"]))
+        more = data.draw(
+            st.sampled_from(["", "[", "]", "{", "}", ",", ":", '"', "1", " ", "-", "e"])
+        )
         text = text[:at] + more + text[at + data.draw(st.integers(0, 1)) :]
     wanted = parsed(lambda: _DECODER.decode(text))
     for short, long in ((1, 2), (3, 9), (1 << 10, 1 << 16)):

@@ -134,7 +134,10 @@ PICKLED = {"m/data/weights/model.pt": b"\x80\x02", "m/models/model.json": b"{}"}
         (members(edited(sizes=[{"as_expr": "s0"}, 4])), r"sizes: .* at least 0, got None"),
         (members(edited(sizes=[2**63, 4])), r"sizes: .* got an integer of 64 bits"),
         (members(edited(sizes=[2**62, 2**62], strides=[0, 0])), r"sizes: expected at most 281474"),
-        (members(edited(sizes=[1] * 33, strides=[1] * 33)), r"sizes: expected at most 32 dims, got 33"),
+        (
+            members(edited(sizes=[1] * 33, strides=[1] * 33)),
+            r"sizes: expected at most 32 dims, got 33",
+        ),
         (members(edited(sizes=[2**61, 0])), r"sizes: expected at most 281474"),
         (members(edited(sizes=[0, 2**62, 2**62], strides=[1, 1, 1])), r"sizes: expected at most"),
         (members(edited(sizes=[2**31] * 10 + [0], strides=[1] * 11)), r"sizes: expected at most"),

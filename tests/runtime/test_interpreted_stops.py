@@ -63,9 +63,7 @@ def test_runs_at_the_same_time_end_by_their_own_options():
             session.run(None, FEED, run)
         ended.append(name)
 
-    threads = [
-        threading.Thread(target=work, args=each) for each in (("a", first), ("b", second))
-    ]
+    threads = [threading.Thread(target=work, args=each) for each in (("a", first), ("b", second))]
     for thread in threads:
         thread.start()
     second.terminate = True

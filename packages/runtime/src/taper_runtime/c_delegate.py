@@ -12,13 +12,11 @@ import struct
 import tempfile
 from typing import TYPE_CHECKING, ClassVar
 
-from taper_runtime.delegates import Delegate
+from taper_runtime.delegates import Delegate, Region
 from taper_runtime.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from taper_runtime.delegates import Region
 
 #: Of the header of an ELF file of 64 bits: e_shoff, e_shentsize and e_shnum.
 _ELF64 = struct.Struct("<40xQ10xHH2x")
@@ -36,6 +34,8 @@ class CDelegate(Delegate):
     runs_machine_code: ClassVar[bool] = True
 
     def __init__(self, region: Region) -> None:
+        if not isinstance(region, Region):
+            raise InputError(f"region: expected a Region, got {type(region).__name__}")
         super().__init__(region)
         blob = region.blob.tobytes()
         if len(blob) < _whole_bytes(blob):

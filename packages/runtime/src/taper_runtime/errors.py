@@ -76,8 +76,9 @@ class NodeInputError(InputError):
 
 
 class StoppedError(TaperError):
-    """A run or a load was ended before its time: by :attr:`RunOptions.terminate`, or the flag of
-    :meth:`SessionOptions.set_load_cancellation_flag`.
+    """A run was ended before its time: :attr:`RunOptions.terminate` was set; or a load was.
+
+    Of loads see :meth:`SessionOptions.set_load_cancellation_flag`.
     """
 
 

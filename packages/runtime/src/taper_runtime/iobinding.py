@@ -38,6 +38,10 @@ class IOBinding:
     """
 
     def __init__(self, session: InferenceSession) -> None:
+        from taper_runtime.session import InferenceSession
+
+        if not isinstance(session, InferenceSession):
+            raise InputError(f"session: expected a session, got {type(session).__name__}")
         self._session = session
         self._input_names = {item.name for item in session.get_inputs()}
         self._output_names = {item.name for item in session.get_outputs()}
@@ -65,7 +69,8 @@ class IOBinding:
         InputError
             If the session has no such input, or this is no OrtValue.
         """
-        self.bind_cpu_input(name, arrays_of({name: ortvalue})[name])
+        _check_name("input", name, self._input_names)
+        self._inputs[name] = arrays_of({name: ortvalue})[name]
 
     def bind_input(
         self,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.errors import InputError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
+from taper_runtime.option_values import flag
 from taper_runtime.records import NamedTuple
-from taper_runtime.text import unknown
+from taper_runtime.text import is_one_of, unknown
 
 if TYPE_CHECKING:
     import os
@@ -97,14 +98,22 @@ def register_kernel(
         If there is such a name already; on an unknown op or dtype, listing those that exist; on a
         provider's name that is one of ours.
     """
+    for field, text in (("target", target), ("name", name), ("provider", provider)):
+        if not isinstance(text, str):
+            raise InputError(f"{field}: expected a string, got {type(text).__name__}")
     if not callable(function):
         raise InputError(f"kernel {name!r}: expected a function, got {type(function).__name__}")
-    unknown = set(dtypes or ()) - DTYPES.keys()
-    if unknown:
-        raise InputError(
-            f"kernel {name!r}: unknown dtype {min(unknown)!r}; expected some of {list(DTYPES)}"
-        )
-    _add(UserKernel(name, _key(name, target), provider, frozenset(dtypes or ()), function), replace)
+    names = () if dtypes is None else dtypes
+    if isinstance(names, str) or not isinstance(names, (Sequence, Set)):
+        got = type(names).__name__
+        raise InputError(f"kernel {name!r}: expected a list of names of dtypes, got {got}")
+    for dtype in names:
+        if not is_one_of(dtype, DTYPES):
+            raise InputError(
+                f"kernel {name!r}: unknown dtype {dtype!r}; expected some of {list(DTYPES)}"
+            )
+    replaces = flag("replace", replace)
+    _add(UserKernel(name, _key(name, target), provider, frozenset(names), function), replaces)
 
 
 def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[str]:
@@ -142,6 +151,8 @@ def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[
     from taper_runtime.format.mapping import check_path
 
     check_path(path)
+    if not isinstance(provider, str):
+        raise InputError(f"provider: expected a string, got {type(provider).__name__}")
     library = ctypes.CDLL(os.fspath(path))
     try:
         table = library.taper_kernels
@@ -175,8 +186,8 @@ def unregister_kernel(name: str) -> None:
     InputError
         If there is none of this name, listing those that exist.
     """
-    if name not in _KERNELS:
-        raise InputError(unknown("kernel", name, _KERNELS))
+    if not is_one_of(name, _KERNELS):
+        raise InputError(unknown("kernel", str(name), _KERNELS))
     del _KERNELS[name]
 
 

@@ -100,7 +100,7 @@ def apart(
     def compute() -> None:
         try:
             made.append(function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:
             raised.append(error)
         finally:
             running.release()

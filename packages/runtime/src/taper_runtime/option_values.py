@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from taper_runtime.errors import InputError
 from taper_runtime.limits import Limits, check_limits
 from taper_runtime.records import NamedTuple
+from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -141,11 +142,11 @@ def one_of(choices: tuple[str, ...]) -> Check:
     """Return the check of a field that takes one of these strings."""
 
     def check(name: str, value: object) -> str:
-        if value not in choices:
+        if not is_one_of(value, choices):
             raise InputError(
                 f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}"
             )
-        return str(value)
+        return value
 
     return check
 

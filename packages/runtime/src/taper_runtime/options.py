@@ -23,7 +23,7 @@ from taper_runtime.option_values import (
     ExecutionOrder,
     GraphOptimizationLevel,
 )
-from taper_runtime.text import nearest
+from taper_runtime.text import is_one_of, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,7 +92,7 @@ class _Options:
         self._entries[values.text("key", key)] = values.text(f"entry {key!r}", value)
 
     def _get_entry(self, key: str) -> str:
-        if key not in self._entries:
+        if not is_one_of(key, self._entries):
             raise InputError(f"{type(self).__name__}: no entry {key!r}, got {[*self._entries]}")
         return self._entries[key]
 

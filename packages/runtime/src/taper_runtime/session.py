@@ -23,7 +23,7 @@ from taper_runtime.plan.plan import Plan, TensorSpec
 from taper_runtime.providers import Dispatch, choose_providers, computing
 from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import Size
-from taper_runtime.text import counted
+from taper_runtime.text import counted, is_one_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -292,11 +292,12 @@ class InferenceSession:
 
     def _entry(self, name: str) -> InferenceSession:
         """Return a session of another entry that shares the state of this one."""
+        plan = self.plan.entry(name)  # which refuses what is no name
         if name not in self._entries:
             options = self._options.copy()
             options.enable_profiling = False
             session = InferenceSession.__new__(InferenceSession)
-            session._open(self.plan.entry(name), options, self._providers, None, whole=self)
+            session._open(plan, options, self._providers, None, whole=self)
             if session._state is not None and self._state is not None:
                 session._state = self._state.of(session.plan)
             session = self._entries.setdefault(name, session)
@@ -486,7 +487,7 @@ class InferenceSession:
         TaperError
             If the session is closed.
         """
-        if entry is not None and entry != self.plan.default:
+        if entry is not None and not is_one_of(entry, (self.plan.default,)):
             return self._entry(entry).run(output_names, input_feed, run_options, out=out)
         try:
             stop = None
@@ -552,6 +553,8 @@ class InferenceSession:
         InputError
             As :meth:`__call__`.
         """
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise InputError(f"kwargs: expected a mapping, got {type(kwargs).__name__}")
         session = self._session_of(entry)
         call = session._calls()
         feed = call.feed(args, kwargs or {})
@@ -582,7 +585,9 @@ class InferenceSession:
         return self._call
 
     def _session_of(self, entry: str | None) -> InferenceSession:
-        return self if entry in (None, self.plan.default) else self._entry(entry)
+        if entry is None or is_one_of(entry, (self.plan.default,)):
+            return self
+        return self._entry(entry)
 
     def _begin(self, run_options: object) -> Stop | None:
         """Check a run's options, and log that it begins; return what may end it."""
@@ -654,8 +659,13 @@ class InferenceSession:
         Raises
         ------
         InputError
-            As :meth:`run`, or where no output is bound.
+            As :meth:`run`, or where no output is bound, or it is no binding.
         """
+        from taper_runtime.iobinding import IOBinding
+
+        if not isinstance(iobinding, IOBinding):
+            got = type(iobinding).__name__
+            raise InputError(f"iobinding: expected an IOBinding, got {got}")
         iobinding.run(self, run_options)
 
     def run_async(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
+    from typing import TypeGuard
 
 #: Characters of a message about a stranger's file: names in it may be of any length.
 MAX_MESSAGE = 500
@@ -54,3 +55,8 @@ def unknown(what: str, word: str, known: Iterable[str]) -> str:
 def counted(count: int, what: str) -> str:
     """Return ``"1 node"`` or ``"2 nodes"``."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def is_one_of(word: object, known: Container[str]) -> TypeGuard[str]:
+    """Whether ``word`` is a string, and one of the known: other objects may not even compare."""
+    return isinstance(word, str) and word in known

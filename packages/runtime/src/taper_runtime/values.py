@@ -12,6 +12,7 @@ import numpy as np
 from taper_runtime.dtypes import onnx_type
 from taper_runtime.errors import InputError
 from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, describe
+from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,7 +204,7 @@ def checked_shape(shape: object, dtype: np.dtype) -> tuple[int, ...]:
 
 def check_device(device_type: object) -> None:
     """Refuse devices other than the CPU."""
-    if device_type != "cpu":
+    if not is_one_of(device_type, ("cpu",)):
         raise InputError(f"device_type: expected 'cpu', got {device_type!r}")
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from taper_runtime.dtypes import COMPLEX, DTYPES, is_converted
 from taper_runtime.errors import InputError
-from taper_runtime.format.mapping import open_regular, read_only
+from taper_runtime.format.mapping import check_path, open_regular, read_only
 from taper_runtime.format.weights_file import StoredWeight, read_safetensors
-from taper_runtime.option_values import BFLOAT16
+from taper_runtime.option_values import BFLOAT16, flag
 from taper_runtime.plan.weights import (
     KINDS,
     WeightSpec,
@@ -23,7 +23,7 @@ from taper_runtime.plan.weights import (
     weight_values,
     weights_needed,
 )
-from taper_runtime.text import counted
+from taper_runtime.text import counted, is_one_of
 
 if TYPE_CHECKING:
     from taper_runtime.format.writer import FilePath
@@ -94,7 +94,7 @@ class SessionWeights:
         InputError
             If there is no such kind.
         """
-        if kind is not None and kind not in KINDS:
+        if kind is not None and not is_one_of(kind, KINDS):
             raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
         return [name for name, spec in self._plan.weights.items() if kind in (None, spec.kind)]
 
@@ -144,7 +144,7 @@ class SessionWeights:
         self._check_replaceable()
         if not isinstance(weights, Mapping):
             raise InputError(f"weights: expected a mapping, got {type(weights).__name__}")
-        self._checked(weights, strict)
+        self._checked(weights, flag("strict", strict))
 
     def load(self, source: Source, strict: bool = True) -> None:
         """Read weights into a shadow set, which no run sees before :meth:`commit`.
@@ -170,7 +170,7 @@ class SessionWeights:
             If it cannot be read.
         """
         self._check_replaceable()
-        checked = self._checked(self._read(source), strict)
+        checked = self._checked(self._read(source), flag("strict", strict))
         shadow = {name: stored_aligned(array) for name, array in checked.items()}
         with self._lock:
             self._shadow = shadow
@@ -198,6 +198,8 @@ class SessionWeights:
 
     def update(self, name: str, array: np.ndarray) -> int:
         """Replace one weight; see :meth:`update_many`."""
+        if not isinstance(name, str):
+            raise InputError(f"name: expected a string, got {type(name).__name__}")
         return self.update_many({name: array})
 
     def update_many(self, weights: Mapping[str, np.ndarray]) -> int:
@@ -255,7 +257,7 @@ class SessionWeights:
             raise InputError(_FIXED)
 
     def _spec(self, name: str) -> WeightSpec:
-        if name not in self._names:
+        if not is_one_of(name, self._names):
             from taper_runtime.text import nearest
 
             near = nearest(str(name), list(self._names))
@@ -332,6 +334,7 @@ class SessionWeights:
 
 
 def _read_file(path: FilePath) -> Mapping[str, StoredWeight]:
+    check_path(path)
     with open(path, "rb", opener=open_regular) as file:
         is_archive = file.read(4) == _ZIP
     if not is_archive:

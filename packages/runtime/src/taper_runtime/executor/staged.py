@@ -188,4 +188,5 @@ def _lives(plan: Plan, stages: Sequence[Stage]) -> dict[str, tuple[int, int]]:
 
 def _at(array: np.ndarray, offset: int) -> Any:
     """Return the int64 at a byte of an array, counted as in its contiguous copy."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)[offset : offset + 8].view(np.int64)[0]
+    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return octets[offset : offset + 8].view(np.int64)[0]

@@ -92,12 +92,16 @@ def check_path(path: object) -> None:
     Raises
     ------
     InputError
-        If it is no path, or has a null character.
+        If it is no path, or has characters that no name of a file has.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise InputError(f"path: expected a path, got {type(path).__name__}")
-    if "\0" in os.fsdecode(path):
-        raise InputError(f"path: expected one without null characters, got {path!r}")
+    try:
+        is_name = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise InputError(f"path: expected what can name a file, got {path!r}")
 
 
 def open_regular(path: FilePath, flags: int) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format import FORMAT_VERSION
 from taper_runtime.plan.checks import check_name, fail
+from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +89,7 @@ def choose_model(
     names = model_names(document)
     if model is None:
         model = names[0] if len(names) == 1 else DEFAULT_MODEL
-    if model not in names:
+    if not is_one_of(model, names):
         raise InputError(f"unknown model {model!r}; expected one of {names}")
     if not has_models(document):
         return model, document, stored, "plan"

@@ -46,6 +46,7 @@ from taper_runtime.plan.plan import (
 from taper_runtime.plan.validate import validate
 from taper_runtime.sizes import variable
 from taper_runtime.steps import ask, limited
+from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,7 +109,7 @@ def load(
     MemoryError
         If what is not mapped has no room: the nodes, and constants that do not lie aligned.
     """
-    if load_mode not in LOAD_MODES:
+    if not is_one_of(load_mode, LOAD_MODES):
         modes = " or ".join(map(repr, LOAD_MODES))
         raise InputError(f"load_mode: expected {modes}, got {load_mode!r}")
     check_limits(limits)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.errors import InputError
 from taper_runtime.format import FORMAT, FORMAT_VERSION
 from taper_runtime.format.container import dump_json, make_header
+from taper_runtime.format.mapping import check_path
 from taper_runtime.format.models import DEFAULT_MODEL, Joined, member
 from taper_runtime.format.plain import to_json
 from taper_runtime.format.recipes import PROVENANCE, write_recipes
 from taper_runtime.format.replacing import replace_file
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.option_values import flag
 from taper_runtime.plan.checks import SAMPLE_PREFIX, WEIGHT_PREFIX, check_name
 from taper_runtime.plan.features import features
 from taper_runtime.plan.validate import validate
@@ -61,10 +63,11 @@ def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool 
     OSError
         If the file cannot be written. A file at ``path`` is then as it was.
     """
+    check_path(path)
     check_name(name, "name")
     validate(plan)
     plans = {name: plan}
-    if append and os.path.exists(path):
+    if flag("append", append) and os.path.exists(path):
         from taper_runtime.format.reader import load_all
 
         others = load_all(path)

@@ -13,6 +13,7 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
 from taper_runtime.records import NamedTuple
+from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -302,7 +303,7 @@ class Plan(NamedTuple):
             If there is no such entry.
         """
         name = self.default if name is None else name
-        if name not in self.entry_names:
+        if not is_one_of(name, self.entry_names):
             raise InputError(f"unknown entry {name!r}; expected one of {[*self.entry_names]}")
         if not self.entries:
             return self

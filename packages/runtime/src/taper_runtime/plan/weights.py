@@ -16,8 +16,8 @@ from taper_runtime.dtypes import COMPLEX, DTYPES
 from taper_runtime.errors import InputError, OpError, PlanFormatError
 from taper_runtime.format.mapping import aligned_copy, is_aligned
 from taper_runtime.formats.winograd import tile_of
-from taper_runtime.ops import REGISTRY
 from taper_runtime.loading import apart, look
+from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.arrays import check_array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,9 @@ from taper_runtime.format.mapping import aligned_array, mapped, named
 from taper_runtime.limits import Limits, check_limits, refuse_beyond
 from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, fail, is_size
 from taper_runtime.pt2.zipped import parse_members, read_member
+from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
-    from mmap import mmap
-
     from taper_runtime.format.writer import FilePath
     from taper_runtime.pt2.zipped import Member
 
@@ -82,16 +82,18 @@ class Archive:
 
     Raises
     ------
+    InputError
+        If the buffer is none, or a limit is no number.
     PlanFormatError
         If it is no PT2 archive of little-endian numbers, a damaged one, or beyond the limits.
     """
 
-    def __init__(
-        self, buffer: bytes | mmap, path: FilePath = "", limits: Limits = _LIMITS
-    ) -> None:
+    def __init__(self, buffer: bytes | mmap, path: FilePath = "", limits: Limits = _LIMITS) -> None:
+        if not isinstance(buffer, (bytes, mmap)):
+            raise InputError(f"buffer: expected bytes, got {type(buffer).__name__}")
         self._path = path
         self._buffer = buffer
-        self._limits = limits
+        self._limits = check_limits(limits)
         self._members = _without_root(parse_members(buffer, limits))
         self._records: dict[str, np.ndarray] = {}  # what several weights may share
         self._of_bools: set[str] = set()  # those that have been found to hold only 0 and 1
@@ -133,7 +135,7 @@ class Archive:
         PlanFormatError
             If it is damaged.
         """
-        if name not in self.extra_names:
+        if not is_one_of(name, self.extra_names):
             raise InputError(f"unknown extra file {name!r}; expected one of {self.extra_names}")
         with named(self._path):
             return bytes(self._read(f"extra/{name}"))
@@ -202,7 +204,7 @@ class Archive:
         names = self.model_names
         if name is None and len(names) == 1:
             return names[0]
-        if name not in names:
+        if not is_one_of(name, names):
             asked = "no model named" if name is None else f"unknown model {name!r}"
             raise InputError(f"{asked}; expected one of {names}")
         return name

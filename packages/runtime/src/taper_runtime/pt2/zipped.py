@@ -61,8 +61,9 @@ def parse_members(buffer: bytes | mmap, limits: Limits) -> dict[str, Member]:
     Raises
     ------
     PlanFormatError
-        If there are more than ``limits`` allow, the directory is damaged, or a member is compressed, encrypted, outside of the file, over
-        another one, or called so that unpacking it would write elsewhere.
+        If there are more than ``limits`` allow, the directory is damaged, or a member is
+        compressed, encrypted, outside of the file, over another one, or called so that unpacking it
+        would write elsewhere.
     """
     members: dict[str, Member] = {}
     filled = 0
