@@ -49,7 +49,7 @@ UNBOUNDED = 2**31 - 1
 LOW, HIGH = -(2**63), 2**63 - 1
 
 #: Characters of an expression's text that take as long to write as a step of a proof.
-_CHARS = 40
+_CHARS = 200
 
 #: Quotients in one expression that its bounds look into.
 _MAX_QUOTIENTS = 4

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _Question = TypeVar("_Question")
 _Answer = TypeVar("_Answer")
 
-#: Steps of one question about a size where no load counts them: some seconds. What the exports of
+#: Steps of one question about a size where no load counts them: a second. What the exports of
 #: the zoo ask takes less than a hundredth.
-MAX_STEPS = 1_000_000
+MAX_STEPS = 200_000
 
 #: Characters of an expression in an error.
 _MAX_TEXT = 200
