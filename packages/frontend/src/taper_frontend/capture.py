@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.arguments import check_model
 from taper_frontend.attributes import drop_unread
-from taper_frontend.decompose import decompose_calls, is_fresh
+from taper_frontend.decompose import decompose_calls, writes
 from taper_frontend.errors import CaptureError, ExportError
+from taper_frontend.functional import make_ready, views
 from taper_frontend.guards import user_lines
 from taper_frontend.lowering.fx_nodes import draws
 from taper_frontend.lowering.lower import TRAINING
@@ -96,6 +96,7 @@ def _decomposed(model: Model, program: ExportedProgram, training: bool) -> Expor
         program = copied_program(program)
     if not training and decompose_calls(program, table):
         return program
+    make_ready(program)
     with _unread_draws_kept(program):
         decomposed: ExportedProgram = program.run_decompositions(table)
         return decomposed
@@ -169,13 +170,8 @@ def _writes_to_constants(program: ExportedProgram) -> bool:
 def _written(program: ExportedProgram) -> Iterator[str]:
     """Yield the names of the nodes whose tensors nodes change, themselves or through views."""
     for node in program.graph.nodes:
-        if not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable):
-            continue
-        source = node.args[0]
-        while isinstance(source, Node) and source.op == "call_function" and not is_fresh(source):
-            source = source.args[0]
-        if isinstance(source, Node):
-            yield source.name
+        if writes(node):
+            yield from (view.name for view in views(node.args[0]))
 
 
 def opened(model: Model) -> torch.nn.Module | ExportedProgram:
@@ -235,6 +231,8 @@ def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgra
     try:
         with quiet():
             return action()
+    except CaptureError:
+        raise
     except Exception as error:  # torch raises many types; the cause is kept
         refusal = read(error)
         raise CaptureError(what, refusal.text, refusal.category, refusal.source) from error

@@ -76,7 +76,7 @@ def decompose_calls(program: ExportedProgram, table: Table) -> bool:
 
 def _keep_needed(graph: Graph) -> list[Node]:
     """Erase the calls that no result and no write is made of; return the others, in order."""
-    wanted = {node for node in graph.nodes if node.op == "output" or _writes(node)}
+    wanted = {node for node in graph.nodes if node.op == "output" or writes(node)}
     for node in reversed(graph.nodes):
         if node in wanted:
             wanted.update(node.all_input_nodes)
@@ -87,7 +87,8 @@ def _keep_needed(graph: Graph) -> list[Node]:
     return [node for node in calls if node in wanted]
 
 
-def _writes(node: Node) -> bool:
+def writes(node: Node) -> bool:
+    """Whether a node changes a tensor."""
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
@@ -132,15 +133,15 @@ class _Calls:
 
     def decompose(self, node: Node) -> bool:
         """Replace a call, if it has to be; return whether it is one that can be lowered then."""
-        writes = _writes(node) and str(node.target) not in CASTS
-        if writes and not self._make_functional(node):
+        was_write = writes(node) and str(node.target) not in CASTS
+        if was_write and not self._make_functional(node):
             return False
         self._done.add(node)
         if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
             return True
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
             return True
-        return self._respell(node) or ((self._tracing or writes) and self._trace(node))
+        return self._respell(node) or ((self._tracing or was_write) and self._trace(node))
 
     def _make_functional(self, node: Node) -> bool:
         """Put the result of a write in the place of what it writes to, if nobody else sees that."""

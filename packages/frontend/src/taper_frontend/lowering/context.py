@@ -256,7 +256,9 @@ class Lowering:
             the body gives, numbers as scalars.
         """
         assert self._lower_block is not None
-        return self._lower_block(module, f"{self._name}.{name}.", self._source, leading, others)
+        return self._lower_block(
+            module, f"{self._name}.{name}.", self._source.line, leading, others
+        )
 
     def free(self, operands: Sequence[Operand]) -> list[str]:
         """Return those operands of a body that are its inputs, not its constants or numbers."""

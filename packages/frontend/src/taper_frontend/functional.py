@@ -1,0 +1,110 @@
+"""Ready a captured program for torch's functional form, in which values take the place of writes.
+
+Torch's form of three things is wrong, or is refused:
+
+- A write through ``expand`` becomes ``base + (new - base)``: the new values are rounded to what the
+  old ones were, and are NaN where these were infinite.
+- A write through ``unfold`` becomes 0 where no window lies.
+- A body of control flow takes no tensor twice, nor a view of a tensor beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from taper_frontend.decompose import is_fresh, writes
+from taper_frontend.errors import CaptureError
+from taper_frontend.lowering.source import source_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.export import ExportedProgram
+
+aten = torch.ops.aten
+
+_EXPANSIONS = frozenset({aten.expand.default, aten.expand_as.default, aten.broadcast_to.default})
+
+
+def make_ready(program: ExportedProgram) -> None:
+    """Rewrite what torch's functional form of a program would not keep, in place.
+
+    Raises
+    ------
+    CaptureError
+        If the program writes through windows of ``unfold`` that leave something out.
+    """
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in list(module.graph.nodes):
+                if isinstance(node.target, HigherOrderOperator):
+                    _part_operands(node)
+                elif node.target in _EXPANSIONS:
+                    _respell_expansion(node)
+                elif writes(node):
+                    _refuse_gaps(node)
+
+
+def views(node: Any) -> Iterator[Node]:
+    """Return a node, what it is a view of and so on; the last is the tensor that has the memory."""
+    while isinstance(node, Node):
+        yield node
+        if node.op != "call_function" or is_fresh(node):
+            return
+        node = node.args[0]
+
+
+def _part_operands(call: Node) -> None:
+    """Give a body of control flow a copy of what it would be given twice; plans copy nothing."""
+    seen = set()
+
+    def part(operand: Node) -> Node:
+        *_, root = views(operand)
+        if root not in seen:
+            seen.add(root)
+            return operand
+        with call.graph.inserting_before(call):
+            copied = call.graph.call_function(aten.clone.default, (operand,))
+        copied.meta = dict(operand.meta)
+        return copied
+
+    call.args = torch.fx.map_arg(call.args, part)
+
+
+def _respell_expansion(node: Node) -> None:
+    """Say an expansion that repeats nothing in the words of views that can be written through."""
+    source: Any = node.args[0]
+    before, after = source.meta["val"].shape, node.meta["val"].shape
+    added = len(after) - len(before)
+    pairs = zip((*[1] * added, *before), after, strict=True)
+    if not all(statically_known_true(old == new) for old, new in pairs):
+        return
+    for _ in range(added):
+        with node.graph.inserting_before(node):
+            value = source.meta["val"].unsqueeze(0)
+            source = node.graph.call_function(aten.unsqueeze.default, (source, 0))
+            source.meta = {**node.meta, "val": value}
+    node.target, node.args, node.kwargs = aten.alias.default, (source,), {}
+
+
+def _refuse_gaps(write: Node) -> None:
+    """Refuse a write through windows that leave something of their tensor out."""
+    for view in views(write.args[0]):
+        if view.target is not aten.unfold.default:
+            continue
+        args: Any = view.args
+        source, dim, size, step = args
+        length = (source.meta["val"].shape or (1,))[dim]
+        if size < step or not statically_known_true((length - size) % step == 0):
+            raise CaptureError(
+                "decompose the program",
+                "it writes to a tensor through unfold, and torch forgets what lies in no window; "
+                "write to slices, or by index_copy",
+                "mutation",
+                source_line(write),
+            )
