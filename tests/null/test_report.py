@@ -102,7 +102,8 @@ def test_repr_fits_into_a_cell():
         r"<Plan: 6 nodes, 4 executed\n"
         r"  input   x: float32\[2, 4\]\n"
         r"  output  y: float32\[8\]\n"
-        r"  memory  weights 0.2 kB, arena \S+ kB \(lower bound \S+ kB, intermediates 0.2 kB\)>",
+        r"  memory  weights 0.2 kB, arena \S+ kB without scratch "
+        r"\(lower bound \S+ kB, intermediates 0.2 kB\)>",
         repr(small_plan()),
     )
     plan = sized_plan()

@@ -242,7 +242,7 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
 def test_warnings_are_one_line_each(taper, monkeypatch, model):
     import warnings
 
-    def old(plan):
+    def old(plan, **options):
         warnings.warn("old\nnews", stacklevel=1)
         return {}
 

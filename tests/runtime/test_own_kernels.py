@@ -394,7 +394,7 @@ def test_what_a_kernel_refuses_goes_to_the_next(library):
         ),
         ({"attrs": '{"axes", TAPER_ATTR_INT, 0}'}, "attrs of SOFTMAX"),
         ({"attrs": '{"axis", TAPER_ATTR_INT, 12}'}, "outside its struct"),
-        ({"attrs": '{"axis", 99, 0}'}, "a name and a type"),
+        ({"attrs": '{"axis", 99, 0}'}, "attr 'axis': expected a type, got 99"),
     ],
 )
 def test_a_library_that_does_not_fit_is_refused_whole(tmp_path, changes, words):
