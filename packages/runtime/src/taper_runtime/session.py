@@ -20,6 +20,7 @@ from taper_runtime.option_values import CPU_DEVICE, ExecutionMode
 from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.features import has_delegates
 from taper_runtime.plan.plan import Plan, TensorSpec
+from taper_runtime.plan.validate import check_plan
 from taper_runtime.providers import Dispatch, choose_providers, computing
 from taper_runtime.records import NamedTuple
 from taper_runtime.sizes import Size
@@ -92,7 +93,7 @@ class InferenceSession:
     Raises
     ------
     PlanFormatError
-        If the file is not a valid plan.
+        If the file is not a valid plan, or the Plan is none: somebody may have made it by hand.
     UnsupportedOpError
         If a node is one that no provider computes, or with ``strict_native`` none but numpy.
     InputError
@@ -143,7 +144,7 @@ class InferenceSession:
         self._log: RunLog = RunLog() if whole is None else whole._log
         self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
         self._model = model
-        self.plan = _plan(source, model, options)
+        self.plan = _plan(source, model, options) if whole is None else source
         if self.plan.weights or options.runtime_const_folding:
             from taper_runtime.plan.weights import opened
 
@@ -742,6 +743,7 @@ def _plan(source: object, model: str | None, options: SessionOptions) -> Plan:
         raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {got}")
     if model is not None:
         raise InputError(f"model: expected None, for a Plan is one model, got {model!r}")
+    check_plan(source)
     return source
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.dtypes import COMPLEX
-from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.errors import OpError, PlanFormatError, TaperError
 from taper_runtime.formats import PLAIN
 from taper_runtime.limits import UNLIMITED, Budget, Limits
 from taper_runtime.loading import look
@@ -86,6 +86,24 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
             _check_entry(plan.entry(name), comparisons, set())
         except PlanFormatError as error:
             raise error.within(field) from error
+
+
+def check_plan(plan: Plan) -> None:
+    """Check a plan that may come from anywhere: the values of its fields may be of any type.
+
+    Raises
+    ------
+    PlanFormatError
+        As :func:`validate`; or if that cannot look at a field, which is of another type than in a
+        plan that was loaded.
+    """
+    try:
+        validate(plan)
+    except TaperError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        reason = f"expected fields as a load gives them, got another: {error}"
+        raise PlanFormatError("plan", reason) from error
 
 
 def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
