@@ -240,6 +240,52 @@ def test_a_narrow_range_is_a_warning():
     assert plan.sizes["n"][0] == 65
 
 
+NARROWED = [
+    (
+        lambda x: x.unflatten(0, (-1, 3)),
+        (torch.randn(12),),
+        ({0: 3 * Dim("w", min=1, max=64)},),
+        r"was to vary from 3 to 192 in steps of 3, and varies from 6 to 192 in steps of 3 only, for",
+    ),
+    (
+        lambda x: x.split([2, 3, x.shape[0] - 5])[2],
+        (torch.randn(16),),
+        ({0: "n"},),
+        r"dimension 0 of input 'x' \(n\) varies from [67] on only, for test_dims\.py:\d+",
+    ),
+    (
+        lambda x: torch.nn.functional.max_pool1d(x[None], 2),
+        (torch.randn(16),),
+        ({0: Dim.AUTO},),
+        r"dimension 0 of input 'x' \(x_dim0\) varies from 2 on only, for test_dims\.py:\d+",
+    ),
+    (
+        lambda x: x[:20] + torch.ones(20)[: x.shape[0]],
+        (torch.randn(16),),
+        ({0: Dim.AUTO(min=2, max=64)},),
+        r"was to vary from 2 to 64, and varies from 2 to 20 only, for test_dims\.py:\d+",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "dims", "told"), NARROWED)
+def test_every_range_that_is_narrowed_is_told_of(function, args, dims, told):
+    with pytest.warns(ExportWarning, match=told) as caught:
+        taper_frontend.export(Call(function), args, dynamic_shapes=dims)
+    assert [warning.message.kind for warning in caught] == ["shape"]
+
+
+def test_an_int_that_begins_late_is_told_of():
+    class Rows(torch.nn.Module):
+        def forward(self, x, count):
+            return x[:count] * 2
+
+    told = r"the int 'count' was to vary from 0 on, and varies from 2 to 10 only, for test_dims\.py"
+    with pytest.warns(ExportWarning, match=told):
+        plan = taper_frontend.export(Rows(), (torch.randn(10), 4), dynamic_shapes=(None, "count"))
+    assert plan.sizes["count"] == (2, 10)
+
+
 class Chunks(torch.nn.Module):
     """A scan over chunks of 8, padded, in a loop of Python's: it fixes how many there are."""
 

@@ -465,13 +465,16 @@ def _ends(known: tuple[str, int, int], ends: tuple[int, int]) -> tuple[int, int]
 
 
 def _of_ints(lowered: Lowered | Survey, program: ExportedProgram) -> list[Note]:
-    """Tell of ints among the arguments of which the plan takes fewer than all from 0 on."""
+    """Tell of ints among the arguments of which the plan does not take the least ones.
+
+    The largest follows from the tensors that an int is a size of.
+    """
     graph, env = lowered.graph, shape_env(program)
     notes = []
     for node, name in zip(plan_inputs(program), graph.inputs, strict=True):
         value = node.meta["val"]
         known = linear(lowered.symbols.get(value.node.expr, 0)) if _is_symbol(value) else None
-        if known is None or _ends(known, graph.sizes[known[0]]) == (0, UNBOUNDED):
+        if known is None or _ends(known, graph.sizes[known[0]])[0] <= 0:
             continue
         told = told_range(env, value.node.expr, known, graph.sizes[known[0]])
         notes.append(Note("shape", f"the int {name!r} was to vary from 0 on, and {told}"))
