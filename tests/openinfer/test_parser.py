@@ -29,6 +29,7 @@ from taper_runtime.openinfer.graph import (
     Variable,
     Yield,
 )
+from taper_runtime.openinfer.graph_json import graph_from_json
 from taper_runtime.openinfer.text import load_program, parse, parse_access
 
 VARIABLES = [
@@ -568,3 +569,10 @@ def test_numbers_that_are_not_of_the_type_behind_them(text, message):
     with pytest.raises(ProgramError) as caught:
         parse(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [parse, graph_from_json])
+@pytest.mark.parametrize("given", [None, b"block entry {}", 3])
+def test_what_is_no_text(read, given):
+    with pytest.raises(OpenInferError, match="expected the text of a program, got"):
+        read(given)

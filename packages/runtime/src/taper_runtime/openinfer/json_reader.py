@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.dtypes import BY_JSON_NAME, DTYPES
 from taper_runtime.openinfer.errors import OpenInferError, Problem, ProgramError, shown
-from taper_runtime.openinfer.text.lexer import MAX_JSON
+from taper_runtime.openinfer.text.lexer import MAX_JSON, check_text
 from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def graph_from_json(text: str, name: str = "<program>") -> g.Graph:
     ProgramError
         If the text is too long; naming the field that is unknown, missing or of another type.
     """
+    check_text(text)
     if len(text) > MAX_JSON:
         message = f"expected JSON of at most {MAX_JSON} characters, got {len(text)}"
         raise ProgramError([Problem(message)], name)

@@ -6,7 +6,13 @@ import re
 from typing import NoReturn
 
 from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
+from taper_runtime.openinfer.errors import (
+    OpenInferError,
+    Place,
+    Problem,
+    ProgramError,
+    shown,
+)
 from taper_runtime.records import NamedTuple
 
 #: Characters of a program as a text, and as JSON, which needs more; of a literal number in a text.
@@ -49,6 +55,17 @@ class Token(NamedTuple):
         return "the end of the text" if self.kind == "end" else shown(self.text)
 
 
+def check_text(text: object) -> None:
+    """Check that somebody gives the text of a program, not its path or nothing.
+
+    Raises
+    ------
+    OpenInferError
+    """
+    if not isinstance(text, str):
+        raise OpenInferError(f"expected the text of a program, got {type(text).__name__}")
+
+
 def tokens(text: str, name: str) -> list[Token]:
     """Return the tokens of a text; the last one is of kind ``"end"``.
 
@@ -59,6 +76,7 @@ def tokens(text: str, name: str) -> list[Token]:
     ProgramError
         If the text is too long, or a character begins no token.
     """
+    check_text(text)
     if len(text) > MAX_TEXT:
         message = f"expected a text of at most {MAX_TEXT} characters, got {len(text)}"
         raise ProgramError([Problem(message)], name)
