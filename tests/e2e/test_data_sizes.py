@@ -278,6 +278,32 @@ def test_a_size_that_the_module_does_not_take():
     compare(session, module, [floats(9).abs() + 1])
 
 
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n, size: torch.repeat_interleave(x, n, 0, output_size=size),
+        lambda x, n, size: torch.repeat_interleave(n, output_size=size),
+    ],
+    ids=["rows", "places"],
+)
+def test_counts_that_torch_refuses(function, size):
+    def repeat(x, n):
+        return function(x, n, size)
+
+    module, x = Function(repeat), floats(3, 2)
+    session = open_in("compiled", taper_frontend.export(module, (x, torch.tensor([1, 2, 1]))))
+    compare(session, module, [x, torch.tensor([0, 0, 4])])
+    wrong = [[-1, 2, 3], [1, 4, -1], [-9, 2, 1]]
+    if size is not None:
+        wrong += [[1, 1, 1], [9, 9, 9]]
+    for counts in wrong:
+        with pytest.raises(RuntimeError, match=r"negative|required size"):
+            module(x, torch.tensor(counts))
+        with pytest.raises(InputError, match="repeat_interleave|INDEX_SELECT"):
+            session(x.numpy(), np.array(counts))
+
+
 def test_what_cannot_be_a_size_is_refused():
     def shifted(x, n):
         return x.new_zeros(3) + x[0, : (n.item() - 2)].sum()

@@ -208,13 +208,31 @@ def repeat_interleave_of(
 
 
 def _repeated(ctx: Lowering, repeats: str, total: int) -> str:
-    """Return place i as often as ``repeats[i]`` says; ``total`` is their sum."""
-    ends = ctx.emit("CUMSUM", [ctx.cast(repeats, "int64")], axis=0)
+    """Return place i as often as ``repeats[i]`` says; ``total`` has to be their sum.
+
+    As in torch a negative number is refused, and a sum that is not the size that the model gave.
+    """
+    repeats = ctx.cast(repeats, "int64")
+    ends = ctx.emit("CUMSUM", [repeats], axis=0)
     (length,) = ctx.shape(ends)
-    if ctx.is_unmeasured(total):
-        ctx.measure(total, ctx.emit("SUM", [ctx.cast(repeats, "int64")], axes=(0,), keepdim=True))
+    negative = ctx.emit(
+        "ANY", [ctx.apply("LT", repeats, 0, dtype="int64")], axes=(0,), keepdim=True
+    )
+    found = ctx.emit("SUM", [repeats], axes=(0,), keepdim=True)
+    found = ctx.apply("WHERE", negative, -1, found, dtype="int64")
+    measured = ctx.is_unmeasured(total)
+    if measured:
+        ctx.measure(total, found)
     place = ctx.emit("ARANGE", [], start=0, stop=total)
-    return ctx.emit("SEARCHSORTED", [ends, place], right=True) if length != 0 else place
+    if length == 0:
+        return place
+    index = ctx.emit("SEARCHSORTED", [ends, place], right=True)
+    if measured:
+        return index
+    wrong = ctx.emit("NE", [found, ctx.reshape(ctx.size_value(total, "int64"), (1,))])
+    index = ctx.apply("WHERE", wrong, length, index, dtype="int64")  # which no tensor has
+    places = ctx.emit("ARANGE", [], start=0, stop=length)
+    return ctx.emit("INDEX_SELECT", [places, index], axis=0)
 
 
 @lowers("aten.bincount.default")
