@@ -52,9 +52,10 @@ def expressions(draw, depth=3):
     y, g = draw(expressions(depth=depth - 1))
     kind = draw(st.sampled_from(["add", "sub", "mul", "min", "max", "div", "mod", "over"]))
     if kind == "over":
-        return (x // y, lambda v: f(v) // g(v)) if bounds(y)[0] > 0 else (x, f)
+        low, high = bounds(y)
+        return (x // y, lambda v: f(v) // g(v)) if low > 0 or high < 0 else (x, f)
     if kind in ("div", "mod"):
-        d = draw(st.integers(1, 9))
+        d = draw(st.integers(-9, 9).filter(bool))
         if kind == "div":
             return x // d, lambda v: f(v) // d
         return x % d, lambda v: f(v) % d
@@ -114,6 +115,7 @@ def test_table_computes_what_its_sizes_are(made, at):
         (8 * A * B // (4 * A), "2*b"),
         ((8 * B + 3) // 8, "b"),
         ((B - 1) // 2 + 1, "floordiv(b + 1, 2)"),
+        (B // -2, "-b + floordiv(b, 2)"),
         ((B // 2 + 1) // 2, "floordiv(b + 2, 4)"),
         ((B // 2 + A) // 2, "floordiv(2*a + b, 4)"),
         ((B - B // 2) // 2, "floordiv(3*b, 4) - floordiv(b, 2)"),

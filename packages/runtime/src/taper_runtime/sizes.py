@@ -344,7 +344,10 @@ def _floordiv(a: Any, b: Any) -> Any:
     """
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
-    if bounds(b)[0] < 1:
+    low, high = bounds(b)
+    if high < 0:
+        return _floordiv(-a, -b)
+    if low < 1:
         raise UndecidedError(f"{a} // {b}: the divisor may be less than 1", b)
     divisor = _terms(b)
     quotient: Terms = {}
