@@ -65,6 +65,24 @@ def test_embedding():
         assert ops_of(check_lowering(net, ids)) == ["EMBEDDING"]
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("offsets", [[0, 2], [0, 0, 3], [0, 3, 3], [0, 1, 1, 2], [0, 4]])
+def test_the_last_bag_ends_at_the_last_offset(mode, offsets):
+    """torch documents it so, but takes its own mean and maximum over what follows too."""
+    table, words = torch.randn(6, 3), torch.tensor([0, 5, 2, 2])
+    begins = torch.tensor(offsets)
+
+    def bags(table, words, begins):
+        return torch.nn.functional.embedding_bag(
+            words, table, begins, mode=mode, include_last_offset=True
+        )
+
+    graph = lower_model(bags, table, words, begins).graph
+    (got,) = evaluate_graph(graph, [table, words, begins])
+    of_words = bags(table, words[: offsets[-1]], begins)
+    torch.testing.assert_close(got, of_words)
+
+
 def test_accumulation_of_repeated_places():
     def model(x, i, v):
         return [

@@ -87,12 +87,14 @@ def embedding_bag(
 ) -> tuple[str, None, None, None]:
     """Combine the rows of each bag; ``offsets`` says where in ``indices`` each begins.
 
-    The rows at ``padding_idx`` take no part. The other results are for training only.
+    The rows at ``padding_idx`` take no part. With ``include_last_offset`` the last offset is where
+    the last bag ends: what follows is a bag that is left out. The other results are for training.
     """
-    inputs = [weight, indices, ctx.slice(offsets, 0, 0, ctx.output.shape[0])]
+    inputs = [weight, indices, offsets]
     if per_sample_weights is not None:
         inputs.append(ctx.cast(per_sample_weights, ctx.dtype(weight)))
     bags = ctx.emit("EMBEDDING_BAG", inputs, mode=_MODES[mode], padding=padding_idx)
+    bags = ctx.slice(bags, 0, 0, ctx.output.shape[0])
     return bags, None, None, None
 
 
