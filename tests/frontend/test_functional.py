@@ -86,6 +86,30 @@ def test_writes_through_windows_that_leave_something_out_are_refused(function):
         taper_frontend.export(Function(function), (torch.randn(4, 4),))
 
 
+class SharedBuffers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("whole", torch.zeros(4))
+        self.register_buffer("part", self.whole[1:])
+
+    def forward(self, x):
+        self.whole.add_(x)
+        return self.part * 1
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (SharedBuffers(), "buffer that shares its memory"),
+        (Function(lambda x: torch.linalg.lstsq(x[None].T, x[None].T).solution), "before a run"),
+    ],
+    ids=["buffers", "least squares"],
+)
+def test_what_torch_refuses_in_words_of_its_own(model, words):
+    with pytest.raises(ExportError, match=words):
+        taper_frontend.export(model, (torch.randn(4),))
+
+
 def branches_of_views(x, y):
     return torch.cond(
         x.sum() > 0,

@@ -53,6 +53,17 @@ _HINTS = (
             f"growing cache of transformers does: {_WITHOUT_CACHE}"
         ),
     ),
+    (
+        re.compile(r"expected compiled_fn to be GraphModule"),
+        (
+            "hint: the model writes to a buffer that shares its memory with another one; register "
+            "one of them and take the other from it in forward"
+        ),
+    ),
+    (
+        re.compile(r"^aten\.[\w.]+$"),
+        "hint: torch cannot tell before a run what this op gives",
+    ),
 )
 
 #: Words of torch's own errors that tell a category. The first that is found counts.
