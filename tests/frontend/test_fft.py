@@ -7,6 +7,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from complex_models import check, numbers
+from function_module import Function
 from marks import NUMPY
 
 pytestmark = NUMPY
@@ -65,6 +66,17 @@ def test_lengths_that_vary():
     for batch, length in [(1, 1), (2, 16), (3, 37), (1, 256), (2, 6), (1, 1009), (2, 16), (1, 600)]:
         x = torch.randn(batch, length, 8)
         for mine, want in zip(session.run(None, {"x": x.numpy()}), Transforms()(x), strict=True):
+            np.testing.assert_allclose(mine, want, rtol=1e-4, atol=1e-4)
+
+
+def test_all_frequencies_of_real_numbers_whose_length_varies():
+    module = Function(lambda x: (fft.fft(x).abs(), fft.fft2(x).imag))
+    shapes = {"args": ({1: "rows", 2: "length"},)}
+    plan = taper_frontend.export(module, (torch.randn(2, 5, 6),), dynamic_shapes=shapes)
+    session = taper_runtime.InferenceSession(plan)
+    for rows, length in [(5, 6), (2, 3), (1, 37), (4, 8)]:
+        x = torch.randn(2, rows, length)
+        for mine, want in zip(session(x.numpy()), module(x), strict=True):
             np.testing.assert_allclose(mine, want, rtol=1e-4, atol=1e-4)
 
 

@@ -53,7 +53,7 @@ def _transform(ctx: Lowering, x: str, axis: int, inverse: bool, norm: str) -> Pa
 def _mirrored(ctx: Lowering, y: str, axes: Sequence[int], n: int) -> str:
     """Add the conjugates behind the first half of an axis: that of the negative frequencies."""
     *others, last = axes
-    rest = (n - 1) // 2
+    rest = n - ctx.shape(y)[last]
     tail = conjugate(ctx, ctx.slice(y, last, 1, 1 + rest))
     tail = ctx.emit("FLIP", [tail], axes=(last,))
     for axis in others:  # index -k of each other axis
