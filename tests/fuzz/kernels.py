@@ -53,8 +53,8 @@ _GUARD_BYTES, _GUARD = 256, 0xFF
 #: What values an array has.
 PLAIN_VALUES, SPECIAL, LARGEST = "plain", "special", "largest"
 
-#: Ops that are not compared where inputs are not finite: which zeros an infinity or NaN meets is the
-#: algorithm's choice.
+#: Ops that are not compared where inputs are not finite: which zeros an infinity or NaN meets is
+#: the algorithm's choice.
 FINITE_ONLY = {
     "ATTENTION": "weights of keys that no query attends, whose values are not read",
     "CONV": "Winograd's transforms, and the zeros of a padded x",

@@ -166,6 +166,18 @@ def test_a_kernel_without_operands_takes_none():
     assert prepared(kernel) is None
 
 
+@pytest.mark.parametrize(
+    "shape", [(2**40, 2**40), (2**40, 2**40, 0), (2**62, 2, 0), (-1, 3), (2**63 - 1,), (0, 2**49)]
+)
+def test_no_kernel_is_asked_about_tensors_beyond_memory(shape):
+    """The product of their dims does not fit in 64 bits, or hardly."""
+    op = REGISTRY["SOFTMAX"]
+    operand = (TensorType("float32", shape), (0,) * len(shape))
+    attrs = op.complete({"axis": 0})
+    for kernels in [(None,), tuple(Table().read())]:
+        assert _kernels.prepare(op, attrs, [operand], [operand], kernels=kernels) is None
+
+
 NUMBERS = (0, 1, 2, 3, 7, 8, 9, 16, 64, 65, 255, 4096, 4097, 2**31 - 1, 2**31, 2**63, 2**64 - 1)
 NAMES = (None, b"", b"x", b"SOFTMAX", b"log", b"axis", b"avx512_vnni", b"\xff", b"x" * 1000)
 
