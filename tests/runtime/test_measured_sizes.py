@@ -12,6 +12,7 @@ from measured_plans import measured_arrays, measured_plan, measured_result
 from taper_runtime.errors import InputError
 from taper_runtime.executor.layouts import LAYOUTS, lay_out
 from taper_runtime.executor.memory_planner import Slab
+from taper_runtime.executor.staged import _at
 from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.validate import validate
@@ -172,10 +173,9 @@ def test_many_threads_while_the_layout_changes(keep):
 
 def test_a_size_out_of_range():
     plan = measured_plan()
-    plan = plan._replace(sizes={**plan.sizes, "n": (0, 64)})
     from taper_runtime.plan.specialize import with_ranges
 
-    plan = with_ranges(plan, {**plan.sizes, "positive": (0, 5)})
+    plan = with_ranges(plan, {**plan.sizes, "n": (5, 64), "positive": (0, 5)})
     opened, rng = session(plan=plan), np.random.default_rng(4)
     with pytest.raises(InputError) as caught:
         opened.run(None, measured_arrays(rng, 9, 1))
@@ -184,6 +184,12 @@ def test_a_size_out_of_range():
         "0 to 5, got 9"
     )
     check(opened, measured_arrays(rng, 9, 0.1))
+
+
+def test_an_input_that_holds_a_size_and_has_gaps_is_read_as_its_copy():
+    array = np.array([1, 99, 3, 99], np.int64)[::2]
+    assert [_at(array, 0), _at(array, 8)] == [1, 3]
+    assert _at(np.array([[1, 2], [3, 4]], np.int64).T, 8) == 3
 
 
 def test_given_outputs():
