@@ -212,6 +212,7 @@ EARLY = [
     ("branch c reads one;", "b"),
     ("return; op add(a, b) >> y;", ""),
     ("branch stops; op add(b, x) >> y;", "b"),
+    ("branch leaves; op add(a, b) >> y;", "b"),
     ("yield x; await x; op add(a, x) >> y;", ""),
     ("yield x; op add(a, x) >> y; await x;", "a"),
 ]
@@ -227,9 +228,10 @@ def test_what_begins_as_zeros_and_is_read_first(nodes, early):
         "both": "op add(x, x) >> a; op add(a, x) >> b;",
         "reads": "op add(b, x) >> y;",
         "stops": "return; op add(x, x) >> b;",
+        "leaves": "op add(x, x) >> a; loop l (i in 0..n) { return; } op add(x, x) >> b;",
     }
     blocks = "".join(f"block {name} {{ {text} }}" for name, text in targets.items())
-    calls = "branch one; branch two; branch both; branch reads; branch stops;"
+    calls = "branch one; branch two; branch both; branch reads; branch stops; branch leaves;"
     text = f"""
     dynamic {{ x: f32; c: bool; n: i32; }}
     volatile {{ a: f32; b: f32; y: f32; set: f32 @init(0); w: f32; }}

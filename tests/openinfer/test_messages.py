@@ -71,6 +71,15 @@ CASES = {
             "'op mul(y,x) >> h' at 2:"),
         ],
     ),
+    "two declarations of one name": (
+        "dynamic { x: f32[2]; c: bool; } volatile { z: f32[2]; }",
+        "assign c: f32[2]; assign t: f32[2]; assign t: i32[2];"
+        " op add(x, c) >> z; op add(c, c) >> t; op add(t, z) >> z;",
+        [
+            "1: 'c': expected a new name, got that of a dynamic variable",
+            "1: 't': expected one assign of a name, got a second one",
+        ],
+    ),
     "a temporary that other blocks write": (
         "dynamic { x: f32[2]; c: i32; } volatile { z: f32[2]; }",
         ("branch c three four; op add(t, x) >> z; } block three { op add(x, x) >> t; }"

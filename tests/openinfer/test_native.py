@@ -389,3 +389,34 @@ def test_a_run_of_ops_leaves_what_is_read_behind_it_alone():
             assert list(by_node.iterate())
             for name in "yzwK":
                 np.testing.assert_array_equal(by_step.fetch(name), by_node.fetch(name), name)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "op sub(y, x) >> r; return; op min(z, y) >> r;",
+        "op sub(y, x) >> r; loop l (i in 0..n) { return; } op min(z, y) >> r;",
+        "op sub(y, x) >> r; cache.write x >> K[1]; loop l (i in 0..2) { return; } op min(z, y) >> r;",
+        "loop l (i in 0..2) { loop m (j in i..n) { return; } op add(x, z) >> r; } op min(z, y) >> r;",
+        "loop l (i in 0..2) { op add(x, z) >> r; cache.write x >> K[1]; loop m (j in 1..n) { return; }"
+        " op mul(x, z) >> r; } op min(z, y) >> r;",
+    ],
+)
+def test_what_a_block_leaves_where_it_returns_is_read(block):
+    """A write behind a return does not hide the one before it."""
+    text = f"""
+    dynamic {{ x: f32[2]; n: i32; }}
+    volatile {{ y: f32[2] @init(3); z: f32[2] @init(2); w: f32[2]; }}
+    persistent {{ K(i): f32[2] @table @fixed(i=2); }}
+    block entry {{ assign r: f32[2]; branch b; cache.write r >> K[0]; op add(r, x) >> w; }}
+    block b {{ {block} }}
+    """
+    by_step, by_node = executor(text), executor(text)
+    for n in (0, 1, 2, 3):
+        values = {"x": np.array([0.5, -n], np.float32), "n": n}
+        step(by_step, **values)
+        for name, value in values.items():
+            by_node.insert_dynamic(name, value)
+        assert list(by_node.iterate())
+        for name in "wK":
+            np.testing.assert_array_equal(by_step.fetch(name), by_node.fetch(name), name)

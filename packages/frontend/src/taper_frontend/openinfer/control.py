@@ -9,7 +9,7 @@ from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import POISON, Scope
 from taper_frontend.openinfer.touched import all_nodes, index_names, touched
 from taper_runtime.openinfer import graph as g
-from taper_runtime.openinfer.kinds import accesses
+from taper_runtime.openinfer.kinds import accesses, returns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def _unroll(lowering: Lowering, scope: Scope, loop: Loop, values: range) -> bool
 def _reason_to_unroll(lowering: Lowering, loop: Loop, inside: Sequence[Node]) -> str:
     """Return why a loop cannot be one node; empty if it can."""
     variables = lowering.program.variables
-    if _returns(loop.body):
+    if returns(loop.body):
         return "its body has a return"
     for node in inside:
         if isinstance(node.kind, g.Yield | g.Await):
@@ -124,18 +124,6 @@ def _reason_to_unroll(lowering: Lowering, loop: Loop, inside: Sequence[Node]) ->
             if cache is not None and not cache.takes_tensors(access, loop.index):
                 return f"its index {loop.index} decides shapes of {access.base}"
     return ""
-
-
-def _returns(nodes: Sequence[Node]) -> bool:
-    """Whether one of these nodes, or of loops among them, returns from the block they stand in.
-
-    A return in a block that they branch to only ends that block.
-    """
-    return any(
-        isinstance(node.kind, g.Return)
-        or (isinstance(node.kind, g.Loop) and _returns(node.kind.body))
-        for node in nodes
-    )
 
 
 def _lower_while(

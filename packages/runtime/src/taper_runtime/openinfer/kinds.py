@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from taper_runtime.openinfer.graph import Node
 
@@ -294,6 +294,17 @@ def accesses(kind: object) -> tuple[Sequence[Access], Sequence[Access]]:
         case Loop(start=start, end=end):
             return [Access(bound) for bound in (start, end) if isinstance(bound, str)], ()
     return (), ()
+
+
+def returns(nodes: Iterable[Node]) -> bool:
+    """Whether one of these nodes, or of loops among them, returns from the block they stand in.
+
+    A return in a block that they branch to only ends that block.
+    """
+    return any(
+        isinstance(node.kind, Return) or (isinstance(node.kind, Loop) and returns(node.kind.body))
+        for node in nodes
+    )
 
 
 def describe(kind: NodeKind) -> str:

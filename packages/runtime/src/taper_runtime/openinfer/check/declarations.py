@@ -49,8 +49,10 @@ def check_temporaries(context: Context, steps: list[Step]) -> None:
         if name in context.graph.vars:
             memory = context.graph.vars[name].kind
             context.report(f"expected a new name, got that of a {memory} variable", place, name)
+            context.broken.add(name)  # which of both a node means is not known
         elif name in context.variables:
             context.report("expected one assign of a name, got a second one", place, name)
+            context.broken.add(name)
         else:
             context.add(Variable(name, TEMPORARY, kind.dtype, kind.dims, place=place))
 

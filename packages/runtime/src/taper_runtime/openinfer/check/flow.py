@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from taper_runtime.openinfer.check.walk import loop_range
 from taper_runtime.openinfer.graph import ENTRY, Await, Branch, Graph, Loop, Node, Return, Yield
-from taper_runtime.openinfer.kinds import accesses
+from taper_runtime.openinfer.kinds import accesses, returns
 from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -77,10 +77,15 @@ class Flow:
     def of_nodes(self, nodes: Sequence[Node]) -> Summary:
         """Return what nodes do one after the other."""
         found = Summary({}, set())
+        may_have_returned = False
         for node in nodes:
-            found.then(self.of_node(node))
+            if may_have_returned:
+                found.then_perhaps(self.of_node(node))
+            else:
+                found.then(self.of_node(node))
             if isinstance(node.kind, Return):
                 break
+            may_have_returned = may_have_returned or returns([node])
         return found
 
     def of_node(self, node: Node) -> Summary:

@@ -79,8 +79,9 @@ class Compiler:
         for name in self._program.graph.blocks:
             self._blocks[name] = []
         for name, block in self._program.graph.blocks.items():
-            # a step's temporaries end with it; of another block it is not known what runs behind it
-            live = Liveness(self._flow, block.nodes, lambda _, ends=name == g.ENTRY: not ends)
+            # a step's temporaries end with it; what runs behind another block is not known
+            is_kept = name != g.ENTRY
+            live = Liveness(self._flow, block.nodes, lambda _, kept=is_kept: kept, is_kept)
             self._blocks[name].extend(self._sequence(block.nodes, name, live))
         return self._blocks
 

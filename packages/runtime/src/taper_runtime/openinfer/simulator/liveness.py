@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from taper_runtime.openinfer.kinds import returns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -21,13 +23,23 @@ class Liveness:
     nodes : sequence of Node
     behind : callable
         Says of a variable whether what runs behind the last node may read it first.
+    is_kept : bool
+        Whether what the block leaves in temporaries where it returns may be read.
     """
 
-    def __init__(self, flow: Flow, nodes: Sequence[Node], behind: Callable[[str], bool]) -> None:
-        self._behind = behind
+    def __init__(
+        self,
+        flow: Flow,
+        nodes: Sequence[Node],
+        behind: Callable[[str], bool],
+        is_kept: bool,
+    ) -> None:
+        self._behind, self._is_kept = behind, is_kept
         # By variable: the places of the nodes that read it first, or surely write it, in order.
         self._places: dict[str, list[int]] = {}
         self._is_read: dict[str, list[bool]] = {}
+        # Of nodes that may return from the block.
+        self._exits = [place for place, node in enumerate(nodes) if returns([node])]
         for place, node in enumerate(nodes):
             early, written = flow.of_node(node)
             for name in early.keys() | written:
@@ -38,15 +50,19 @@ class Liveness:
         """Whether the value that a variable has behind the node at a place may be read."""
         places = self._places.get(name, ())
         following = bisect_right(places, place)
-        if following < len(places):
-            return self._is_read[name][following]
-        return self._behind(name)
+        is_last = following == len(places)
+        if self._is_kept:
+            leaving = bisect_right(self._exits, place)
+            is_left = leaving < len(self._exits)
+            if is_left and (is_last or self._exits[leaving] <= places[following]):
+                return True
+        return self._behind(name) if is_last else self._is_read[name][following]
 
     def of_body(self, flow: Flow, body: Sequence[Node], place: int) -> Liveness:
         """Return that of the body of the loop at a place: its nodes may run again."""
-        again = flow.of_nodes(body).early
+        again, leaves = flow.of_nodes(body).early, self._is_kept and returns(body)
 
         def behind(name: str) -> bool:
-            return name in again or self.is_read(name, place)
+            return leaves or name in again or self.is_read(name, place)
 
-        return Liveness(flow, body, behind)
+        return Liveness(flow, body, behind, self._is_kept)
