@@ -73,8 +73,8 @@ CASES = {
     ),
     "two declarations of one name": (
         "dynamic { x: f32[2]; c: bool; } volatile { z: f32[2]; }",
-        "assign c: f32[2]; assign t: f32[2]; assign t: i32[2];"
-        " op add(x, c) >> z; op add(c, c) >> t; op add(t, z) >> z;",
+        """assign c: f32[2]; assign t: f32[2]; assign t: i32[2];
+        op add(x, c) >> z; op add(c, c) >> t; op add(t, z) >> z;""",
         [
             "1: 'c': expected a new name, got that of a dynamic variable",
             "1: 't': expected one assign of a name, got a second one",

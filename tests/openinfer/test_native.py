@@ -396,10 +396,17 @@ def test_a_run_of_ops_leaves_what_is_read_behind_it_alone():
     [
         "op sub(y, x) >> r; return; op min(z, y) >> r;",
         "op sub(y, x) >> r; loop l (i in 0..n) { return; } op min(z, y) >> r;",
-        "op sub(y, x) >> r; cache.write x >> K[1]; loop l (i in 0..2) { return; } op min(z, y) >> r;",
-        "loop l (i in 0..2) { loop m (j in i..n) { return; } op add(x, z) >> r; } op min(z, y) >> r;",
-        "loop l (i in 0..2) { op add(x, z) >> r; cache.write x >> K[1]; loop m (j in 1..n) { return; }"
-        " op mul(x, z) >> r; } op min(z, y) >> r;",
+        """op sub(y, x) >> r; cache.write x >> K[1];
+        loop l (i in 0..2) { return; }
+        op min(z, y) >> r;""",
+        """loop l (i in 0..2) { loop m (j in i..n) { return; } op add(x, z) >> r; }
+        op min(z, y) >> r;""",
+        """loop l (i in 0..2) {
+            op add(x, z) >> r; cache.write x >> K[1];
+            loop m (j in 1..n) { return; }
+            op mul(x, z) >> r;
+        }
+        op min(z, y) >> r;""",
     ],
 )
 def test_what_a_block_leaves_where_it_returns_is_read(block):

@@ -80,8 +80,7 @@ class Compiler:
             self._blocks[name] = []
         for name, block in self._program.graph.blocks.items():
             # a step's temporaries end with it; what runs behind another block is not known
-            is_kept = name != g.ENTRY
-            live = Liveness(self._flow, block.nodes, lambda _, kept=is_kept: kept, is_kept)
+            live = Liveness(self._flow, block.nodes, name != g.ENTRY)
             self._blocks[name].extend(self._sequence(block.nodes, name, live))
         return self._blocks
 

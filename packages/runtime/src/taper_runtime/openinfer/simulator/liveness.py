@@ -21,18 +21,19 @@ class Liveness:
     ----------
     flow : Flow
     nodes : sequence of Node
-    behind : callable
-        Says of a variable whether what runs behind the last node may read it first.
     is_kept : bool
         Whether what the block leaves in temporaries where it returns may be read.
+    behind : callable, optional
+        Says of a variable whether what runs behind the last node may read it first; by default that
+        is the end of the block.
     """
 
     def __init__(
         self,
         flow: Flow,
         nodes: Sequence[Node],
-        behind: Callable[[str], bool],
         is_kept: bool,
+        behind: Callable[[str], bool] | None = None,
     ) -> None:
         self._behind, self._is_kept = behind, is_kept
         # By variable: the places of the nodes that read it first, or surely write it, in order.
@@ -56,7 +57,9 @@ class Liveness:
             is_left = leaving < len(self._exits)
             if is_left and (is_last or self._exits[leaving] <= places[following]):
                 return True
-        return self._behind(name) if is_last else self._is_read[name][following]
+        if not is_last:
+            return self._is_read[name][following]
+        return self._is_kept if self._behind is None else self._behind(name)
 
     def of_body(self, flow: Flow, body: Sequence[Node], place: int) -> Liveness:
         """Return that of the body of the loop at a place: its nodes may run again."""
@@ -65,4 +68,4 @@ class Liveness:
         def behind(name: str) -> bool:
             return leaves or name in again or self.is_read(name, place)
 
-        return Liveness(flow, body, behind, self._is_kept)
+        return Liveness(flow, body, self._is_kept, behind)
