@@ -99,7 +99,7 @@ def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.nd
         if row.bits < 8:
             check_array(dtype, given)
         array = given.copy()
-        array.setflags(False)  # nobody may write to it
+        array.setflags(write=False)
         return array
     try:
         if type(given) is np.ndarray and given.dtype is row.storage:
