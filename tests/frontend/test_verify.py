@@ -135,6 +135,26 @@ def test_what_is_drawn_keeps_what_other_axes_hold():
     assert set(shorter[0]) <= set(ids[0])
 
 
+def test_draws_rise_where_the_example_does():
+    begins = np.array([0, 2, 2, 7])
+    for shape in ((4,), (9,)):
+        for timid in (False, True):
+            (drawn,) = draw([begins], [shape], np.random.default_rng(0), timid=timid)
+            assert (np.diff(drawn) >= 0).all()
+            assert set(drawn) == {0, 2, 7}
+    places = np.arange(20)
+    (drawn,) = draw([places], [(20,)], np.random.default_rng(0))
+    assert set(drawn) == set(places)
+    assert (np.diff(drawn) < 0).any()
+
+
+@pytest.mark.parametrize("count", [6, 7, 9])
+def test_bags_of_words_where_offsets_are_an_argument(count):
+    words, offsets = torch.arange(count) % 5, torch.tensor([0, 2, 4])
+    plan = taper_frontend.export(torch.nn.EmbeddingBag(5, 3), (words, offsets))
+    assert plan.metadata["verified"]["trials"] > 1
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_floats_without_variety_are_varied(value):
     (drawn,) = draw([np.full((3, 50), value, np.float32)], [(3, 50)], np.random.default_rng(0))

@@ -30,7 +30,9 @@ def draw(
     ids of different kinds that are packed side by side stay in range, the corners of a box stay
     together, and a special token occurs as often as before. Axes of one length are permuted alike
     in all inputs: what belongs to one token stays with it. Floats of fewer than three
-    values, or that are not all finite, are masks and treated like integers.
+    values, or that are not all finite, are masks and treated like integers. A vector of integers
+    that rises from 0, but for 0, 1, 2 and so on, rises again: it says where something begins, or to
+    which group something belongs.
 
     **Other floats** are normal, with mean and deviation of their column (an index of the last axis)
     and within its limits: numbers of another kind may stand in one column, such as the positions of
@@ -73,13 +75,22 @@ def _draw(
         noise = np.asarray(rng.standard_normal(shape))
         drawn = like * (1 + 0.1 * noise) if timid else _normal(array, noise)
         return np.asarray(drawn, array.dtype)
+    rises = _rises(array)
     if array.ndim and not timid:
         axis = max(range(array.ndim), key=lambda axis: (array.shape[axis], axis))
         length = array.shape[axis]
         if length not in orders:
             orders[length] = rng.permutation(length)
         array = array.take(orders[length], axis)
-    return _resized(array, shape)
+    array = _resized(array, shape)
+    return np.sort(array) if rises else array
+
+
+def _rises(array: np.ndarray) -> bool:
+    """Whether a vector of integers rises from 0, and is not that of all places."""
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array[0] != 0:
+        return False
+    return bool((array[1:] >= array[:-1]).all() and array[-1] != len(array) - 1)
 
 
 def _is_mask(array: np.ndarray) -> bool:
