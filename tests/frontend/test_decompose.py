@@ -127,9 +127,9 @@ def write_part_again(m, x):
 
 def write_beside_part(m, x):
     y = x * 2
-    row, other = y[0], y[1]
-    y[0, 1:] = 5
-    return y, row, other[0]
+    row, other = y[:, 0], y[:, 1]
+    y[:, 0, 1:] = 5
+    return y, row, other[:, 0]
 
 
 def write_past_result(m, x):
@@ -184,6 +184,16 @@ def write_to_dropped(m, x):
     return y
 
 
+def write_to_row_of_what_is_read(m, x):
+    """Qwen's positions: a view is taken, written to and read, and the tensor is read between."""
+    y = x * 2
+    row, other = y[:, 0], y[..., 0].unsqueeze(0)
+    for i in (1, 2):
+        row[:, i : 4 * i : 2] = y[:, i, i : 4 * i : 2]
+        row[:, :i] += other[0, :, 1:2]
+    return torch.cat([row, row * other[0, :, :1]], -1), y.sum(0), other * 2
+
+
 def write_wider(m, x):
     y = x * 2
     y += x.double() / 3
@@ -211,18 +221,19 @@ COMPUTING = [
     write_part,
     write_power,
     write_rows,
+    write_beside_part,
+    write_beside_view,
+    write_part_again,
+    write_past_result,
     write_to_dropped,
+    write_to_row_of_what_is_read,
     write_to_view,
     write_unread,
 ]
 WRITING = [
     put_into_new,
-    write_beside_part,
-    write_part_again,
-    write_past_result,
     write_through_view,
     write_to_argument,
-    write_beside_view,
     write_to_copy,
     write_to_other_layout,
     write_to_same,

@@ -39,6 +39,18 @@ _SCATTERS: dict[Any, OpOverload[..., Any]] = {
     aten.slice.Tensor: aten.slice_scatter.default,
 }
 
+#: Views of their first argument, whatever its strides.
+_VIEWS = frozenset({
+    aten.alias.default,
+    aten.expand.default,
+    aten.permute.default,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    aten.view.default,
+})  # fmt: skip
+
 #: Ops of numbers in a program whose sizes vary.
 _NUMBERS = frozenset({"_operator", "math", "torch"})
 
@@ -144,16 +156,22 @@ class _Calls:
         return self._respell(node) or ((self._tracing or was_write) and self._trace(node))
 
     def _make_functional(self, node: Node) -> bool:
-        """Put the result of a write in the place of what it writes to, if nobody else sees that."""
+        """Put the result of a write in the place of what it writes to, if nobody else sees that.
+
+        What is read later of the tensor, through a view of it that was taken before or through the
+        write's own result, is read of the new tensor.
+        """
         target: Any = node.target
         function, parts = _find_function(target), _parts(node.args[0])
         written = parts[-1].args[0] if parts else node.args[0]
         if (
             function is None
             or not isinstance(written, Node)
-            or self._is_seen(written, node)
             or any(argument.alias_info for argument in target._schema.arguments[1:])
         ):
+            return False
+        views = self._views(written, node)
+        if views is None:
             return False
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
         with _fake_mode(node):
@@ -161,44 +179,58 @@ class _Calls:
         if (value.dtype, value.shape) != (node.meta["val"].dtype, node.meta["val"].shape):
             return False
         node.target = function
-        result = self._put_back(node, parts) if parts else node
-        seen = self._done | {node}
-        written.replace_all_uses_with(result, delete_user_cb=lambda user: user not in seen)
+        whole = node
+        for part in parts:
+            whole = self._add(whole, _SCATTERS[part.target], part, (part.args[0], whole))
+            whole.meta["val"] = part.args[0].meta["val"]
+        readers = {view: self._later(view, node) for view in views}
+        if parts:
+            readers[node] = self._later(node, node)
+        written.replace_all_uses_with(
+            whole, delete_user_cb=lambda user: user not in self._done and user is not node
+        )
+        made, last = {written: whole}, whole
+        for view, users in readers.items():
+            for step in self._steps(parts[0] if view is node else view, made) if users else ():
+                last = made[step] = self._add(last, step.target, step, (made[step.args[0]],))
+                last.meta["val"] = step.meta["val"]
+            for user in users:
+                user.replace_input_with(view, made[parts[0] if view is node else view])
         return True
 
-    def _is_seen(self, written: Node, write: Node) -> bool:
-        """Whether anything but what reads a tensor by its name sees a write to it."""
+    def _views(self, written: Node, write: Node) -> list[Node] | None:
+        """Return the views of a tensor that have been taken before it is written to.
+
+        None if the write is seen through another name of the memory: a view of which it is one
+        itself, or one that may be a copy.
+        """
         source: Any = written
         while isinstance(source, Node) and source.op == "call_function" and not is_fresh(source):
             source = source.args[0]
         if not isinstance(source, Node) or source.op != "call_function":
-            return True
-        names = [source]
+            return None
+        names, views = [source], {written: None}
         for name in names:
-            later = (user for user in name.users if user not in self._done)
-            if name is not written and any(user is not write for user in later):
-                return True
-            names += [user for user in name.users if user in self._done and not is_fresh(user)]
-        return False
+            if name not in views and self._later(name, write):
+                return None
+            for user in name.users:
+                if user in self._done and not is_fresh(user):
+                    names.append(user)
+                    if name in views and user.args[0] is name and user.target in _VIEWS:
+                        views[user] = None
+        return [view for view in views if view is not written]
 
-    def _put_back(self, node: Node, parts: list[Node]) -> Node:
-        """Put the new values of a part into the tensor that it is of; return that tensor.
+    def _later(self, name: Node, write: Node) -> list[Node]:
+        """Return the nodes after a write that read a tensor by this name."""
+        return [user for user in name.users if user not in self._done and user is not write]
 
-        What reads the result of the write reads the part of that tensor.
-        """
-        whole = node
-        for part in parts:
-            source: Any = part.args[0]
-            whole = self._add(whole, _SCATTERS[part.target], part, (source, whole))
-            whole.meta["val"] = source.meta["val"]
-        readers = [user for user in node.users if user not in self._done]
-        again = whole
-        for part in reversed(parts) if readers else ():
-            again = self._add(again, part.target, part, (again,))
-            again.meta["val"] = part.meta["val"]
-        for user in readers:
-            user.replace_input_with(node, again)
-        return whole
+    def _steps(self, view: Any, made: dict[Node, Node]) -> list[Node]:
+        """Return the views, each of the one before, from one of what is made to this one."""
+        steps: list[Node] = []
+        while view not in made:
+            steps.insert(0, view)
+            view = view.args[0]
+        return steps
 
     def _add(self, after: Node, target: Any, part: Node, args: tuple[Node, ...]) -> Node:
         """Add a call about the same part as another call."""
