@@ -88,6 +88,7 @@ def _absorb_input_factor(graph: Graph, node: Node) -> bool:
         return False
     for name in dict.fromkeys(node.inputs):
         reader, producer = node, graph.producer(name)
+        views: list[Node] = []
         while (
             producer is not None
             and graph.sole_consumer(producer.output) is reader
@@ -98,10 +99,16 @@ def _absorb_input_factor(graph: Graph, node: Node) -> bool:
                 attrs = _scaled(node, factor)
                 if attrs is None:
                     break
-                graph.bypass(producer, producer.inputs[0])
-                graph.replace_node(node, "MATMUL", node.inputs, attrs)
+                source = producer.inputs[0]
+                for view in reversed(views):  # of other values: they are other tensors
+                    source = graph.add_node(
+                        view.op, [source], view.attrs, name=view.output, source=view.source
+                    )
+                inputs = [source if each == name else each for each in node.inputs]
+                graph.replace_node(node, "MATMUL", inputs, attrs)
                 return True
             if producer.definition.view is None:
                 break
+            views.append(producer)
             reader, producer = producer, graph.producer(producer.inputs[0])
     return False
