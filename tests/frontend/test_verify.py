@@ -469,6 +469,58 @@ def test_all_wrong_integers_are_refused_though_some_tie(monkeypatch):
         verified(Best(), scores(), passes=[rolling, *PIPELINE])
 
 
+class Ordered(torch.nn.Module):
+    """What one op that puts numbers in an order gives."""
+
+    def __init__(self, name, *args):
+        super().__init__()
+        self.name, self.args = name, args
+
+    def forward(self, x):
+        return getattr(torch, self.name)(x, *self.args)
+
+
+@pytest.mark.parametrize("nans", [2, 3, 7])
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("topk", (8,)), ("sort", ()), ("argsort", ()), ("kthvalue", (19,)), ("kthvalue", (14,))],
+)
+def test_equal_nans_may_stand_in_any_order(name, args, nans):
+    x = torch.randn(20, generator=torch.Generator().manual_seed(nans))
+    x[torch.arange(nans) * 2] = torch.nan
+    x[[1, 11]] = torch.inf
+    assert verified(Ordered(name, *args), x)["trials"] == 3
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", ["max", "min", "topk", "sort", "cummax", "cummin"])
+def test_noise_changes_the_order_of_nans_and_nothing_else(name, sign):
+    x = torch.tensor([3.0, torch.nan, 1.0, -torch.inf, torch.nan, torch.inf, 2.0]) * sign
+    args = {"topk": (4, 0), "sort": ()}.get(name, (0,))
+    want = Ordered(name, *args)(x)
+    seen = set()
+    for seed in range(8):
+        with Jitter(seed):
+            values, indices = Ordered(name, *args)(x)
+        torch.testing.assert_close(values, want[0], rtol=1e-3, atol=0, equal_nan=True)
+        assert values.dtype == x.dtype
+        torch.testing.assert_close(x[indices], values, rtol=1e-3, atol=0, equal_nan=True)
+        seen.add(tuple(indices.reshape(-1).tolist()))
+    assert len(seen) > 1 or name.startswith("cum")
+
+
+def test_a_wrong_order_of_nans_is_said_to_be_one():
+    def first_of_all(graph):
+        output, *others = graph.outputs
+        wrong = graph.add_node("MUL", [output], {"scalar": 0, "scalar_index": 1})
+        graph.set_outputs([wrong, *others])
+        return True
+
+    x = torch.tensor([3.0, torch.nan, 1.0, torch.nan, 2.0])
+    with pytest.raises(VerificationError, match=r"but for the order of equals.* 4 others of 5"):
+        verified(Ordered("argsort"), x, passes=[first_of_all, *PIPELINE])
+
+
 def test_exact_ties_in_any_order_are_right():
     want = np.arange(6)
     jittered = [want[[0, 2, 1, 3, 4, 5]]]

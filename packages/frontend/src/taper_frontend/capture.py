@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from taper_frontend.arguments import check_model
 from taper_frontend.attributes import drop_unread
+from taper_frontend.captured import CAPTURED, Captured
 from taper_frontend.decompose import decompose_calls, writes
 from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.functional import make_ready, views
@@ -94,12 +95,18 @@ def _decomposed(model: Model, program: ExportedProgram, training: bool) -> Expor
     table = decompositions()
     if program is model:
         program = copied_program(program)
-    if not training and decompose_calls(program, table):
-        return program
-    make_ready(program)
-    with _unread_draws_kept(program):
-        decomposed: ExportedProgram = program.run_decompositions(table)
-        return decomposed
+    captured = Captured(program)
+    became: dict[str, str] = {}
+    complete = not training and decompose_calls(program, table, became)
+    captured.note_calls(became)
+    if not complete:
+        make_ready(program)
+        with _unread_draws_kept(program):
+            decomposed: ExportedProgram = program.run_decompositions(table)
+        captured.note_program(decomposed)
+        program = decomposed
+    program.graph_module.meta[CAPTURED] = captured
+    return program
 
 
 def copied_program(program: ExportedProgram) -> ExportedProgram:

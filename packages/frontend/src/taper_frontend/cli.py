@@ -83,7 +83,21 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quiet", action="store_true", help="do not show on the terminal which step runs"
     )
-    parser.add_argument("--no-verify", action="store_true", help="skip the run beside the module")
+    verification = parser.add_mutually_exclusive_group()
+    verification.add_argument(
+        "--verify",
+        choices=("outputs", "deep"),
+        default=True,
+        help="compare the outputs alone with the module's, or the values inside on random inputs "
+        "too (default: those inside on the example)",
+    )
+    verification.add_argument(
+        "--no-verify",
+        action="store_const",
+        const=False,
+        dest="verify",
+        help="skip the run beside the module",
+    )
     parser.set_defaults(command=_export)
 
 
@@ -106,7 +120,7 @@ def _export(args: argparse.Namespace) -> Result:
     with warnings.catch_warnings():
         # those of the export itself stand in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
-        shown = {"verify": not args.no_verify, "progress": not args.quiet}
+        shown = {"verify": args.verify, "progress": not args.quiet}
         plan = export(model, inputs, kwargs, **shown, **options)
     return saved(plan, args.output)
 

@@ -55,7 +55,9 @@ _VIEWS = frozenset({
 _NUMBERS = frozenset({"_operator", "math", "torch"})
 
 
-def decompose_calls(program: ExportedProgram, table: Table) -> bool:
+def decompose_calls(
+    program: ExportedProgram, table: Table, became: dict[str, str] | None = None
+) -> bool:
     """Replace calls that no handler lowers by what they are made of, in place.
 
     Parameters
@@ -64,6 +66,8 @@ def decompose_calls(program: ExportedProgram, table: Table) -> bool:
         Of a module in evaluation mode, as ``torch.export.export`` gives it.
     table : mapping
         What the ops without a handler are made of.
+    became : dict of str to str, optional
+        Gains the names of the calls that are gone, by those of the nodes with their values.
 
     Returns
     -------
@@ -75,7 +79,7 @@ def decompose_calls(program: ExportedProgram, table: Table) -> bool:
     graph = program.graph
     if not all(map(_stands_alone, graph.nodes)):
         return False
-    calls = _Calls(graph, table)
+    calls = _Calls(graph, table, became={} if became is None else became)
     complete = all(map(calls.decompose, _keep_needed(graph)))
     (results,) = next(node.args for node in graph.nodes if node.op == "output")
     for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
@@ -134,12 +138,17 @@ class _Calls:
     tracing : bool
         Whether calls are traced. One that has been traced already would be made of itself; what a
         write has become has not been.
+    became : dict of str to str
+        As of :func:`decompose_calls`.
     """
 
-    def __init__(self, graph: Graph, table: Table, *, tracing: bool = True) -> None:
+    def __init__(
+        self, graph: Graph, table: Table, *, tracing: bool = True, became: dict[str, str]
+    ) -> None:
         self._graph = graph
         self._table = table
         self._tracing = tracing
+        self._became = became
         self._traced: dict[Any, GraphModule | None] = {}
         self._done: set[Node] = set()
 
@@ -259,6 +268,7 @@ class _Calls:
         node.meta["val"] = results
         node.replace_all_uses_with(first, delete_user_cb=lambda user: user is not first)
         self._done.add(first)
+        self._became[first.name] = node.name
 
     def _trace(self, node: Node) -> bool:
         """Replace a call by the nodes of its decomposition."""
@@ -290,10 +300,13 @@ class _Calls:
         """Put a result in the place of a call: a node, or several for what picks one of them."""
         if isinstance(result, Node):
             self._done.add(result)
+            self._became[result.name] = node.name
             node.replace_all_uses_with(result)
         else:
             for user in list(node.users):
-                user.replace_all_uses_with(result[user.args[1]])
+                part = result[user.args[1]]
+                self._became[part.name] = user.name
+                user.replace_all_uses_with(part)
                 self._graph.erase_node(user)
         self._graph.erase_node(node)
 
@@ -368,7 +381,7 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
             module = make_fx(call, decomposition_table=table)(*given)  # type: ignore[arg-type]
     except Exception:  # torch raises many types; with the whole program it may do, or say why not
         return None
-    calls = _Calls(module.graph, table, tracing=False)  # stft writes to what it has made
+    calls = _Calls(module.graph, table, tracing=False, became={})  # stft writes to what it has made
     made = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
     if not all(map(calls.decompose, made)):
         return None

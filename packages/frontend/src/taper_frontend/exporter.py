@@ -14,7 +14,7 @@ from taper_frontend.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition, Regions, find_backend
-from taper_frontend.compiler.planning import make_plan
+from taper_frontend.compiler.planning import make_plan, plan_unfused
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.dims import Axis, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.errors import ExportError
@@ -25,7 +25,7 @@ from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.names import check_names, input_names, output_names
 from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
-from taper_frontend.verify import Reference, VerificationError, verify_plan
+from taper_frontend.verify import Reference, VerificationError, View, verify_plan
 from taper_runtime.errors import InputError, PlanFormatError
 from taper_runtime.format.mapping import aligned_copy
 from taper_runtime.plan.binding import bind_sizes
@@ -51,6 +51,9 @@ WEIGHTS = ("fixed", "replaceable")
 #: What ``winograd`` of an export may be.
 WINOGRAD = ("stored", "at_open")
 
+#: What ``verify`` may be, and the depth that it is to :func:`.verify_plan`.
+DEPTHS = {True: "example", "outputs": "outputs", "deep": "deep", False: ""}
+
 #: What an export does, in order. Some come again where the first capture is of no use.
 STEPS = ("capture", "lower", "optimize", "plan", "verify")
 
@@ -68,7 +71,7 @@ def export(
     keep: Sequence[str] = (),
     partition: Regions | None = None,
     delegate: str | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     progress: bool | Callable[[str], None] = False,
     metadata: Mapping[str, str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -118,8 +121,14 @@ def export(
         The backend that makes bytes of each region: ``"c"``, or one of
         :func:`taper_frontend.delegates.register_backend`. A region that it cannot take stays on the
         CPU, with a warning that has the reason.
-    verify : bool
+    verify : bool or str
         Run the plan beside the module, on the example arguments and on random ones like them.
+        ``"outputs"`` compares the results. True also compares, on the example, the values inside:
+        each tensor of the plan that stands for a value of the captured program. That takes one more
+        run of the module, node by node, and two of the plan; where a value differs by more than
+        rounding explains, up to 21 further ones tell whether float32 is why. ``"deep"`` compares
+        them on the random arguments as well, and is an ExportError where True skips them: if torch
+        cannot run the captured program node by node. False skips it all.
     progress : bool or callable
         Show on the terminal what runs, or call this with its name before it begins: ``"capture"``,
         ``"lower"``, ``"optimize: recognition: recognize_norms"`` for each pass of each stage,
@@ -176,6 +185,9 @@ def export(
         raise ExportError("partition, delegate: expected both or none")
     if delegate is not None:
         find_backend(delegate)
+    if not isinstance(verify, bool | str) or verify not in DEPTHS:
+        raise ExportError(f"verify: expected one of {', '.join(map(repr, DEPTHS))}, got {verify!r}")
+    depth = DEPTHS[verify]
     if weights not in WEIGHTS:
         raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
     if winograd not in WINOGRAD:
@@ -200,7 +212,7 @@ def export(
             with filled(model, checkpoint):
                 plan = attempt(
                     request,
-                    lambda tried: _compile(tried, request, options, step, verify or tried.doubled),
+                    lambda tried: _compile(tried, request, options, step, depth),
                 )
         elif checkpoint is not None:
             raise ExportError("checkpoint: expected None, for an exported program has its tensors")
@@ -208,10 +220,11 @@ def export(
             raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
         else:
             program = capture(model, dynamic_shapes=dynamic_shapes)
-            plan = compile_program(program, options=options, step=step)
-            if verify:
+            compiled = compile_program(program, options=options, step=step)
+            plan = compiled.plan
+            if depth:
                 step("verify")
-                plan = verify_plan(plan, Reference(model, program))
+                plan = verify_plan(plan, Reference(model, program), compiled.views, depth)
         check_axes(dynamic_axes or {}, plan)
     if winograd == "at_open":
         plan = without_tiles(plan)
@@ -256,6 +269,34 @@ class Options(NamedTuple):
     tiles_at_open: bool = False
 
 
+class Compiled(NamedTuple):
+    """What has been made of a program.
+
+    Attributes
+    ----------
+    plan : Plan
+    graph : Graph
+        What the plan is of.
+    unfused : Graph or None
+        The graph before its nodes were fused, where they were.
+    """
+
+    plan: Plan
+    graph: Graph
+    unfused: Graph | None
+
+    def views(self) -> list[View]:
+        """Return a plan from before nodes were fused, and the plan: their values are compared."""
+        views = [View(self.plan, self.graph.stands_for)]
+        if self.unfused is not None:
+            graph = self.unfused
+            compile_graph(graph, ())
+            views.insert(
+                0, View(plan_unfused(graph, self.plan, self.graph.constants), graph.stands_for)
+            )
+        return views
+
+
 def compile_program(
     program: ExportedProgram,
     axes: Sequence[Axis] = (),
@@ -264,7 +305,7 @@ def compile_program(
     *,
     options: Options | None = None,
     step: Callable[[str], None] = lambda name: None,
-) -> Plan:
+) -> Compiled:
     """Make a plan of a program that :func:`taper_frontend.capture.capture` gave.
 
     Parameters
@@ -298,6 +339,7 @@ def compile_program(
     step("optimize")
     nodes_lowered = len(graph.nodes)
     partition = Partition(options.regions, options.delegate) if options.regions else None
+    unfused: list[Graph] = []
     with tracing(graph, options.trace, options.title):
         named = _output_names(program, lowered, options.output_names)
         records = compile_graph(
@@ -305,6 +347,7 @@ def compile_program(
             options.passes,
             partition=partition,
             output_names=named,
+            before_fusion=lambda graph: unfused.append(graph.copy()),
             step=lambda name: step(f"optimize: {name}"),
         )
     step("plan")
@@ -341,7 +384,8 @@ def compile_program(
         *of_plan(without_tiles(plan) if options.tiles_at_open else plan, weights),
         *of_partition(options.delegate, [] if partition is None else partition.left),
     ]
-    return plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
+    plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
+    return Compiled(plan, graph, unfused[0] if unfused else None)
 
 
 def _compile(
@@ -349,19 +393,23 @@ def _compile(
     request: Request,
     options: Options,
     step: Callable[[str], None],
-    verify: bool,
+    depth: str,
 ) -> Plan:
     """Make a plan of what has been captured of a module, and check that it is about its request."""
 
     def make(options: Options) -> Plan:
         program = tried.program
         ints = [*request.ints.values()]
-        plan = compile_program(program, tried.axes, tried.notes, ints, options=options, step=step)
+        compiled = compile_program(
+            program, tried.axes, tried.notes, ints, options=options, step=step
+        )
+        plan = compiled.plan
         _check_example(plan)
-        if not verify:
+        checked = depth or ("outputs" if tried.doubled else "")
+        if not checked:
             return plan
         step("verify")
-        return verify_plan(plan, Reference(request.module, program))
+        return verify_plan(plan, Reference(request.module, program), compiled.views, checked)
 
     try:
         plan = make(options)

@@ -226,6 +226,14 @@ def verification_lines(plan: Plan) -> list[str]:
             f"output {name!r} differs as float32 allows: {why}"
             for name, why in verified["uncertain"].items()
         ]
+    inside = verified.get("inside")
+    if _has(inside, {"values": int, "nodes": int, "of": int, "relative_error": float}):
+        lines.append(
+            f"inside, {inside['values']} values of the captured program and {inside['nodes']} of "
+            f"{counted(inside['of'], 'node')}: relative {inside['relative_error']:.0e}"
+        )
+    elif _has(inside, {"reason": str}):
+        lines.append(f"values inside were not compared: {inside['reason']}")
     return lines
 
 

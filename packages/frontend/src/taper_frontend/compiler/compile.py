@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.pipeline import Pass, PassRecord
 
 
+#: The stage, and its first step, in which nodes are fused.
+_FUSES = ("schedule", "fuse_elementwise")
+
+
 def compile_graph(
     graph: Graph,
     passes: Sequence[Pass | str] | None = None,
     *,
     partition: Partition | None = None,
     output_names: Sequence[str] | None = None,
+    before_fusion: Callable[[Graph], None] = lambda graph: None,
     verify: bool = False,
     step: Callable[[str], None] = lambda name: None,
 ) -> list[PassRecord]:
@@ -42,6 +47,8 @@ def compile_graph(
         behind them all. What is inside a region stays as it is then.
     output_names : sequence of str, optional
         What to call the outputs. A tensor that has such a name gets another.
+    before_fusion : callable
+        Gets the graph before its nodes are fused, where they are; it changes nothing.
     verify : bool
         Check the graph after every pass, and its form after every stage.
     step : callable
@@ -61,7 +68,16 @@ def compile_graph(
         if a pass does, or a stage leaves what its form says is gone.
     """
     found = find_passes(passes)
-    records = _compile(graph, found, verify, step, partition)
+    names = [name_of(pass_) for pass_ in found]
+    place = next((i for i, name in enumerate(names) if name in _FUSES), None)
+
+    def look(each: Graph) -> bool:
+        if each is graph:  # no block
+            before_fusion(graph)
+        return False
+
+    runs = [*found] if place is None else [*found[:place], look, *found[place:]]
+    records = _compile(graph, runs, verify, step, partition)
     if output_names is not None:
         graph.name_outputs(output_names)
         graph.listener.fired("name_outputs", "")

@@ -17,8 +17,10 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import tree_leaves
 
+from taper_frontend.captured import CAPTURED
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
+from taper_frontend.compiler.graph.node import Meaning
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.fx_nodes import is_only_computed_with
@@ -243,6 +245,7 @@ class _ProgramWalk(Walk):
         outputs = [name for kind, name in results if kind in TENSORS]
         if holds_poison([*outputs, *map(self.value, self.written.values())]):
             raise InternalError("an output has no value though nothing was refused")
+        self._note_values()
         self.graph.set_outputs(map(str, outputs))
         self.set_next_values()
         self.graph.prune(list(self.graph.constants))  # a body has its own
@@ -257,6 +260,14 @@ class _ProgramWalk(Walk):
             frozenset(i for i, name in enumerate(outputs) if isinstance(name, Pairs)),
             tuple(self._weights()) if self.replaceable else (),
         )
+
+    def _note_values(self) -> None:
+        """Tell the graph which of its tensors stand for values of the captured program."""
+        captured = self.program.graph_module.meta.get(CAPTURED)
+        for name, tensor in self.values.items():
+            made = isinstance(tensor, str) and self.graph.producer(tensor) is not None
+            if made and captured is not None and (value := captured.name(name)):
+                self.graph.means(str(tensor), Meaning(value))
 
     def _weights(self) -> Iterator[Parameter]:
         """Yield what a session may replace, each once."""

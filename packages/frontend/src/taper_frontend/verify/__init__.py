@@ -1,6 +1,7 @@
 """The last step of an export: the plan's results beside the module's."""
 
+from taper_frontend.verify.inside import View
 from taper_frontend.verify.reference import Reference
 from taper_frontend.verify.trials import VerificationError, verify_plan
 
-__all__ = ["Reference", "VerificationError", "verify_plan"]
+__all__ = ["Reference", "VerificationError", "View", "verify_plan"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from taper_runtime.dtypes import DTYPES
 from taper_runtime.ops.convert import from_bfloat16
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 #: Largest relative L2 error of a float output. Float32 sums in another order reach 1e-6 on one
 #: layer and grow with depth; a wrong kernel or pass is off by orders of magnitude more.
@@ -19,6 +20,13 @@ TOLERANCE = 1e-4
 #: The same where a plan holds numbers of fewer bits: a few of their units, for sums rounded at
 #: other places.
 _COARSE = {"float16": 1e-2, "bfloat16": 8e-2}
+
+
+#: Elements that are compared at a time: results are large, and float64 has twice their bytes.
+_BLOCK = 1 << 18
+
+#: Between these a sum of squares in float32 has lost nothing that matters.
+_SAFE = 1e-20, 1e35
 
 
 class Difference(NamedTuple):
@@ -60,13 +68,72 @@ def difference(got: np.ndarray, want: np.ndarray) -> Difference:
     got, want = readable(got), readable(want)
     if want.dtype.kind != "f" or got.dtype.kind != "f":
         return Difference(0.0, 0.0) if np.array_equal(got, want) else Difference(np.inf, np.inf)
-    finite = np.isfinite(got) & np.isfinite(want)
-    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
+    parts = [_part(a, b) for a, b in _blocks(got, want)]
+    if any(part is None for part in parts):
         return Difference(np.inf, np.inf)
-    a, b = got[finite].astype(np.float64), want[finite].astype(np.float64)
-    apart = np.abs(a - b)
-    norm, distance = float(np.linalg.norm(b)), float(np.linalg.norm(apart))
-    return Difference(float(apart.max(initial=0.0)), distance / norm if norm else distance)
+    largest, distances, norms = zip(*parts, strict=True) if parts else ((0.0,), (0.0,), (0.0,))
+    distance, norm = math.hypot(*distances), math.hypot(*norms)
+    return Difference(max(largest), distance / norm if norm else distance)
+
+
+def _blocks(got: np.ndarray, want: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield pieces of two arrays of one shape as vectors, which are copies where need be."""
+    if not want.size:
+        return
+    axis = int(np.argmax(want.shape)) if want.ndim else 0
+    got, want = np.atleast_1d(got), np.atleast_1d(want)
+    step = max(1, _BLOCK * want.shape[axis] // want.size)
+    for start in range(0, want.shape[axis], step):
+        piece = (*[slice(None)] * axis, slice(start, start + step))
+        yield got[piece].reshape(-1), want[piece].reshape(-1)
+
+
+def _part(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float] | None:
+    """Return the largest difference, the norm of it and that of ``b``; None if not comparable."""
+    if a.dtype == b.dtype == np.float32:
+        with np.errstate(all="ignore"):
+            apart = a - b
+            squares = float(apart @ apart), float(b @ b)
+        if _SAFE[0] < squares[1] < _SAFE[1] and squares[0] < _SAFE[1]:  # no NaN, no overflow
+            largest = max(float(apart.max()), -float(apart.min()))
+            return largest, math.sqrt(squares[0]), math.sqrt(squares[1])
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return None
+    b = b[finite].astype(np.float64)
+    apart = np.abs(a[finite] - b)
+    return float(apart.max(initial=0.0)), float(np.linalg.norm(apart)), float(np.linalg.norm(b))
+
+
+def describe(got: np.ndarray, want: np.ndarray, limit: float) -> str:
+    """Say what was expected of a result that is wrong, and what was got.
+
+    Parameters
+    ----------
+    got, want : numpy.ndarray
+    limit : float
+        The largest relative error that is right.
+    """
+    if got.shape != want.shape:
+        return f"expected shape {want.shape}, got {got.shape}"
+    got, want = readable(got), readable(want)
+    if want.dtype.kind != "f" or got.dtype.kind != "f":
+        return (
+            "expected the same numbers, but for the order of equals and what rests on it, got "
+            f"{np.count_nonzero(got != want)} others of {want.size}"
+        )
+    error = difference(got, want)
+    if math.isinf(error.relative):
+        return "expected NaNs and infinities in the same places, got them in others"
+    return (
+        f"expected a relative error of at most {limit:g}, got {error.relative:.3g} "
+        f"(largest difference {error.largest:.3g})"
+    )
+
+
+def power_of_ten(error: float) -> float:
+    """Return the next power of ten, or 0: it hardly depends on how a sum was split."""
+    return float(f"1e{math.ceil(math.log10(error))}") if error else 0.0
 
 
 def readable(array: np.ndarray) -> np.ndarray:

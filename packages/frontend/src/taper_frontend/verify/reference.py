@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from taper_frontend.captured import CAPTURED, Captured, changed
 from taper_frontend.dims import plan_inputs
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
@@ -25,10 +25,13 @@ from taper_frontend.module_state import ModuleState
 from taper_frontend.turns import TORCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from torch.export import ExportedProgram
+    from torch.fx import Node
+
+    from taper_frontend.captured import Change
 
 #: Numbers among the results that a plan gives as scalars.
 _SYMBOLIC = (SymIntArgument, SymFloatArgument, SymBoolArgument)
@@ -39,7 +42,25 @@ SEED = 0
 #: Of a run: what a module's tensors are replaced by. Its own stay as they are.
 Tensors = dict[str, torch.Tensor]
 
-Change = Callable[[torch.Tensor], torch.Tensor]
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Draw random numbers from the start, without gradients and what torch has to say."""
+    torch.manual_seed(SEED)
+    # torch prints the line that fails beside raising its error, modules warn at every call
+    with torch.no_grad(), redirect_stderr(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Reference:
@@ -50,6 +71,12 @@ class Reference:
     model : torch.nn.Module or ExportedProgram
     program : ExportedProgram
         What was captured of it. It has the example arguments, and the sizes it holds for.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+    captured : Captured
+        The program before it was decomposed.
     """
 
     def __init__(self, model: torch.nn.Module | ExportedProgram, program: ExportedProgram) -> None:
@@ -59,6 +86,7 @@ class Reference:
                 "export(..., verify=False) skips that"
             )
         self.module = model if isinstance(model, torch.nn.Module) else model.module()
+        self.captured: Captured = program.graph_module.meta[CAPTURED]
         self._program = program
         self._leaves, self._spec = tree_flatten(program.example_inputs)
         specs = program.graph_signature.output_specs
@@ -148,18 +176,39 @@ class Reference:
         if change is not None:
             module = self.module
             tensors = dict([*module.named_parameters(), *module.named_buffers()]) | tensors
-            tensors = {name: _changed(value, change) for name, value in tensors.items()}
-            inputs = [_changed(leaf, change) for leaf in inputs]
+            tensors = {name: changed(value, change) for name, value in tensors.items()}
+            inputs = [changed(leaf, change) for leaf in inputs]
         return self._call(inputs, tensors)
 
     def exact(self, arrays: Sequence[np.ndarray] | None, buffers: Tensors) -> list[np.ndarray]:
         """Run the module in float64, with what it makes itself; otherwise as :meth:`rerun`."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
+        with _default_dtype(torch.float64):
             return self.rerun(arrays, buffers, torch.Tensor.double)
-        finally:
-            torch.set_default_dtype(before)
+
+    def run_captured(
+        self,
+        arrays: Sequence[np.ndarray] | None,
+        buffers: Tensors,
+        see: Callable[[Node, Any], None],
+        change: Change | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        """Run the captured program node by node, and leave the module's buffers as they are.
+
+        Parameters
+        ----------
+        arrays, buffers, change
+            As for :meth:`rerun`.
+        see : callable
+            Gets each node with its value, before the next one runs.
+        exact : bool
+            Whether to run in float64.
+        """
+        change = torch.Tensor.double if exact else change
+        inputs = [changed(leaf, change) for leaf in self._inputs(arrays)]
+        with _default_dtype(torch.float64 if exact else torch.get_default_dtype()), _quietly():
+            self.captured.run(inputs, buffers, see, change, exact=exact)
 
     def _inputs(self, arrays: Sequence[np.ndarray] | None) -> list[Any]:
         """The leaves of the arguments, with tensors of their own."""
@@ -175,10 +224,7 @@ class Reference:
         args, kwargs = tree_unflatten(leaves, self._spec)
         if self._state is not None:
             self._state.restore_attributes()
-        torch.manual_seed(SEED)
-        # torch prints the line that fails beside raising its error, modules warn at every call
-        with torch.no_grad(), redirect_stderr(StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quietly():
             if tensors is None:
                 results = self.module(*args, **kwargs)
             else:
@@ -197,11 +243,3 @@ def _as_torch(array: np.ndarray, like: torch.Tensor | int) -> torch.Tensor | int
         return int(array)
     tensor = torch.from_numpy(array.copy())
     return torch.complex(*tensor.unbind(-1)) if like.is_complex() else tensor.view(like.dtype)
-
-
-def _changed(value: Any, change: Change) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.is_complex():
-        return torch.view_as_complex(change(torch.view_as_real(value.detach().resolve_conj())))
-    return change(value.detach()) if value.is_floating_point() else value

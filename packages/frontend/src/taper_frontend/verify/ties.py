@@ -8,6 +8,7 @@ uncertain.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,12 @@ _CHOICES = frozenset(
         *("max_pool2d_with_indices", "adaptive_max_pool2d", "searchsorted", "bucketize"),
     }
 )
+#: Those of them for which NaN is less than all numbers; for the others it is greater.
+_LEAST = frozenset({"argmin", "min", "cummin"})
+
+#: What infinities and NaNs are at least where they are put in order.
+_INFINITE, _NAN = 1e300, 1e301
+
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "_to_copy"})
 
@@ -79,8 +86,13 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return body
 
     def _choose(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Break ties among floats within rounding, and among integers that are equal."""
+        """Break ties among floats within rounding, and among integers and others that are equal."""
         dtype = next((x.dtype for x in args if isinstance(x, torch.Tensor)), None)
+        first = args[0] if args else None
+        if isinstance(first, torch.Tensor) and first.is_floating_point() and _has_equals(first):
+            least = func.overloadpacket.__name__ in _LEAST
+            results = func(self._place(first, -1 if least else 1), *args[1:], **kwargs)
+            return tree_map_only(torch.Tensor, partial(_replaced, dtype=first.dtype), results)
         results = func(*tree_map_only(torch.Tensor, self._apart, args), **kwargs)
         if dtype is None or dtype.is_floating_point:
             return results
@@ -101,6 +113,13 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         floor = typical.median() if typical.numel() else 1.0
         return x + ROUNDING * size.clamp(min=floor).nan_to_num(posinf=0) * self._noise(x)
 
+    def _place(self, x: torch.Tensor, sign: int) -> torch.Tensor:
+        """Put infinities and NaNs, which are equal to one another, in some order."""
+        apart = 1 + 0.1 * self._noise(x.double(), uniform=True)
+        wide = self._apart(x).double()
+        wide = torch.where(x.isinf(), x.double().sign() * _INFINITE * apart, wide)
+        return torch.where(x.isnan(), sign * _NAN * apart, wide)
+
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:
         """Noise that leaves a zero a zero: what is padded is no near tie."""
         return x * (1 + ROUNDING * self._noise(x)) if x.is_floating_point() else x
@@ -112,6 +131,19 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _noise(self, x: torch.Tensor, *, uniform: bool = False) -> torch.Tensor:
         draw = torch.rand if uniform else torch.randn
         return draw(x.shape, generator=self._generator, dtype=torch.float64).to(x.dtype)
+
+
+def _has_equals(x: torch.Tensor) -> bool:
+    """Whether there are infinities or NaNs, no two of which noise tells apart."""
+    return not bool(x.isfinite().all())
+
+
+def _replaced(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what an op gives of what :meth:`Jitter._place` gives it, of infinities and NaNs."""
+    if not x.is_floating_point():
+        return x
+    known = x.masked_fill(x >= _INFINITE, torch.inf).masked_fill(x <= -_INFINITE, -torch.inf)
+    return known.masked_fill(x.abs() >= _NAN, torch.nan).to(dtype)
 
 
 def _stays_float(kwargs: Any) -> bool:

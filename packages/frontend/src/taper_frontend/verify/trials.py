@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from taper_frontend.captured import NotRunError
 from taper_frontend.compiler.partition import verifying_delegates
 from taper_frontend.errors import ExportError
-from taper_frontend.verify.compare import Difference, difference, readable, tolerance
+from taper_frontend.verify.compare import (
+    Difference,
+    describe,
+    difference,
+    power_of_ten,
+    readable,
+    tolerance,
+)
 from taper_frontend.verify.draw import draw
+from taper_frontend.verify.inside import Inside
+from taper_frontend.verify.judge import first_line, judge
 from taper_frontend.verify.reference import SEED
-from taper_frontend.verify.ties import Jitter, rests_on_ties
 from taper_runtime.errors import TaperError
+from taper_runtime.generator import new_state
 from taper_runtime.options import RunOptions, SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import with_ranges
@@ -25,19 +33,15 @@ from taper_runtime.session import InferenceSession
 from taper_runtime.size_values import size_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from taper_frontend.captured import Change
+    from taper_frontend.verify.inside import View, Wrong
     from taper_frontend.verify.reference import Reference, Tensors
     from taper_runtime.plan.plan import Plan
 
 #: Random inputs tried beside the given ones.
 TRIALS = 2
-
-#: Runs with noise, at most, that tell what rests on ties. Half of them turn a pair over.
-_JITTERED = 16
-
-#: Runs beside the given one that tell how far float32 is off. One may be close by chance.
-_PERTURBED = 4
 
 Arrays = list[np.ndarray]
 Shapes = list[tuple[int, ...]]
@@ -47,7 +51,9 @@ class VerificationError(ExportError):
     """The plan computes something else than the module."""
 
 
-def verify_plan(plan: Plan, reference: Reference) -> Plan:
+def verify_plan(
+    plan: Plan, reference: Reference, views: Callable[[], Sequence[View]], depth: str = "example"
+) -> Plan:
     """Run plan and module side by side on the example inputs and on random ones.
 
     Random inputs look like the example's (:func:`taper_frontend.verify.draw.draw`). Where sizes
@@ -64,12 +70,21 @@ def verify_plan(plan: Plan, reference: Reference) -> Plan:
     most twice that of the module in float32 (the largest of a few runs, whose parameters and inputs
     differ in the last bit).
 
+    The values inside (:mod:`taper_frontend.verify.inside`) are held to those of the captured
+    program in the same way, and so are those behind an output that differs, to find the first node
+    that does.
+
     Parameters
     ----------
     plan : Plan
         With samples.
     reference : Reference
         The module; it is left as it was.
+    views : callable
+        Gives the plans whose values inside are compared, this one among them.
+    depth : str
+        Where the values inside are compared: ``"outputs"``, nowhere; ``"example"``; ``"deep"``, on
+        random inputs too.
 
     Returns
     -------
@@ -79,18 +94,20 @@ def verify_plan(plan: Plan, reference: Reference) -> Plan:
         next power of ten, so that a file does not depend on torch's number of threads;
         ``trials``, how many ran; ``refused``, how many random ones the module did not
         run, and ``reason``, its first words on that; ``uncertain``, the outputs that differ as
-        float32 allows, each with why. Sizes for which 0 is wrong or refused start at 1.
+        float32 allows, each with why; ``inside``, see :meth:`.Inside.report`. Sizes for which 0 is
+        wrong or refused start at 1.
 
     Raises
     ------
     VerificationError
-        If an output's relative error exceeds the tolerance (more where the plan holds 16-bit
-        floats), or an integer or bool output differs, or NaNs stand in other places.
+        If a relative error exceeds the tolerance (more where the plan holds 16-bit
+        floats), or an integer or bool differs, or NaNs stand in other places. It names the first
+        node that differs, where that is known.
     ExportError
-        If the module cannot run its own example.
+        If the module cannot run its own example, or, of ``"deep"``, the captured program cannot.
     """
     with reference.unchanged():
-        trials = _Trials(plan, reference)
+        trials = _Trials(plan, reference, views, depth)
         trials.run_all()
         limits = trials.sizes_from_zero()
     plan = plan._replace(metadata={**plan.metadata, "verified": trials.report()})
@@ -100,13 +117,17 @@ def verify_plan(plan: Plan, reference: Reference) -> Plan:
 class _Trials:
     """Runs of both sides, and what they gave."""
 
-    def __init__(self, plan: Plan, reference: Reference) -> None:
+    def __init__(
+        self, plan: Plan, reference: Reference, views: Callable[[], Sequence[View]], depth: str
+    ) -> None:
         self.plan = plan
         self.reference = reference
+        self.depth = depth
         options = SessionOptions()
         options.delegates, options.allow_native_code = verifying_delegates(), True
         options.bfloat16 = "bits"  # as the module's results come
         self.session = InferenceSession(plan, options, [CPU])
+        self.inside = Inside(views, reference, verifying_delegates())
         self.given = [plan.samples[name] for name in plan.inputs]
         self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
         self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())
@@ -115,7 +136,7 @@ class _Trials:
         self.ran = 0
         self.refusals: list[str] = []
         self.uncertain: dict[str, str] = {}
-        self.no_float64 = ""  # why the module did not run in float64, where that was wanted
+        self.unseen = ""  # why the values inside could not be compared
 
     def run_all(self) -> None:
         """Run the example, and random inputs like it."""
@@ -178,21 +199,23 @@ class _Trials:
     def report(self) -> dict[str, Any]:
         """Return what the plan's metadata says."""
         verified: dict[str, Any] = {
-            "max_error": _power_of_ten(self.error.largest),
-            "relative_error": _power_of_ten(self.error.relative),
+            "max_error": power_of_ten(self.error.largest),
+            "relative_error": power_of_ten(self.error.relative),
             "trials": self.ran,
         }
         if self.refusals:
             verified |= {"refused": len(self.refusals), "reason": self.refusals[0]}
         if self.uncertain:
             verified["uncertain"] = dict(self.uncertain)
+        if self.depth != "outputs":
+            verified["inside"] = {"reason": self.unseen} if self.unseen else self.inside.report()
         return verified
 
     def _module(self, arrays: Arrays | None) -> Arrays:
         try:
             return self.reference.run(arrays)
         except Exception as error:  # anyone's code may raise anything
-            raise _RefusedError(_first_line(error)) from error
+            raise _RefusedError(first_line(error)) from error
 
     def _session(self, arrays: Arrays) -> Arrays:
         options = RunOptions()
@@ -202,12 +225,17 @@ class _Trials:
     def _run(self, arrays: Arrays | None) -> None:
         """Compare both sides on one input, None for the example."""
         before = self.reference.buffers() if self.plan.states else {}
+        states = self._states()
         try:
             want = self._module(arrays)
         except _RefusedError:
             self.reference.set_buffers(before)  # it may have got as far as writing to them
             raise
+        inputs = [*(arrays or self.given), *states]
+        is_deep = self.depth == "deep" or (self.depth == "example" and arrays is None)
         try:
+            # before the session has memory for a run
+            first = self._find_wrong(arrays, inputs, before) if is_deep else None
             got = self._session(arrays or self.given)
         except TaperError as error:
             raise VerificationError(
@@ -219,80 +247,69 @@ class _Trials:
                 f"the module returns other tensors than were captured: expected {len(got)}, "
                 f"got {len(want)}"
             )
-        errors = [difference(*pair) for pair in zip(got, want, strict=True)]
-        wrong = [index for index, error in enumerate(errors) if error.relative > self.tolerance]
+        wrong = self._compare_outputs(got, want, arrays, before)
+        if wrong and not is_deep:
+            first = self._find_wrong(arrays, inputs, before)
         if wrong:
-            wrong = self._judge(wrong, got, want, arrays, before)
-        if wrong:
-            index = wrong[0]
+            place = "" if first is None else f" The first value inside that differs: {first}."
+            raise VerificationError(f"{wrong}{place} export(..., verify=False) skips this check")
+        if first is not None:
             raise VerificationError(
-                f"output {self.plan.outputs[index]!r} differs from the module's on "
-                f"{self._inputs(arrays)}: expected a relative error of at most "
-                f"{self.tolerance:g}, got {errors[index].relative:.3g} (largest difference "
-                f"{errors[index].largest:.3g}).{self._float64_note()} "
-                "export(..., verify=False) skips this check"
+                f"a value inside the plan differs from the module's on {self._inputs(arrays)}: "
+                f"{first}. export(..., verify='outputs') compares outputs alone"
+            )
+
+    def _find_wrong(self, arrays: Arrays | None, inputs: Arrays, before: Tensors) -> Wrong | None:
+        """Return the first value inside that is wrong on one input."""
+        try:
+            return self.inside.find_wrong(arrays, inputs, before)
+        except NotRunError as error:
+            if self.depth == "deep":
+                raise ExportError(
+                    f"the values inside cannot be compared: {error}; "
+                    "export(..., verify='outputs') compares outputs alone"
+                ) from error
+            self.unseen = str(error)
+            return None
+
+    def _compare_outputs(
+        self, got: Arrays, want: Arrays, arrays: Arrays | None, before: Tensors
+    ) -> str:
+        """Compare the outputs; return what is wrong, empty if nothing is."""
+        errors = [difference(*pair) for pair in zip(got, want, strict=True)]
+        differ = [index for index, error in enumerate(errors) if error.relative > self.tolerance]
+        verdict = judge(
+            {index: got[index] for index in differ},
+            {index: want[index] for index in differ},
+            _OutputRuns(self.reference, arrays, before),
+            self.tolerance,
+        )
+        names = self.plan.outputs
+        self.uncertain |= {names[index]: why for index, why in verdict.uncertain.items()}
+        if verdict.wrong:
+            index = verdict.wrong[0]
+            return (
+                f"output {names[index]!r} differs from the module's on "
+                f"{self._inputs(arrays)}: "
+                f"{describe(got[index], want[index], self.tolerance)}."
+                f"{_float64_note(verdict.no_float64)}"
             )
         certain = [
-            error
-            for error, name in zip(errors, self.plan.outputs, strict=True)
-            if name not in self.uncertain
+            error for error, name in zip(errors, names, strict=True) if name not in self.uncertain
         ]
         self.error = Difference(*(max(both) for both in zip(self.error, *certain, strict=True)))
+        return ""
 
-    def _judge(
-        self, doubtful: list[int], got: Arrays, want: Arrays, arrays: Arrays | None, before: Tensors
-    ) -> list[int]:
-        """Return which of the outputs that differ are wrong, beyond what float32 leaves open."""
-        jittered: list[Arrays] = []
-        wrong = doubtful
-        while wrong and len(jittered) < _JITTERED:
-            with Jitter(len(jittered)):
-                jittered.append(self.reference.rerun(arrays, before))
-            wrong = [
-                index
-                for index in wrong
-                if not rests_on_ties(
-                    got[index], want[index], [run[index] for run in jittered], self.tolerance
-                )
-            ]
-        for index in set(doubtful) - set(wrong):
-            self.uncertain[self.plan.outputs[index]] = "a choice among scores that tie"
-        return self._inexact(wrong, got, want, arrays, before) if wrong else []
-
-    def _inexact(
-        self, doubtful: list[int], got: Arrays, want: Arrays, arrays: Arrays | None, before: Tensors
-    ) -> list[int]:
-        """Return which of the outputs err by more than twice what the module does in float32."""
-        try:
-            exact = self.reference.exact(arrays, before)
-        except Exception as error:  # the module has a place for float32 only: the plain rule holds
-            self.no_float64 = _first_line(error)
-            return doubtful
-        noise = torch.Generator().manual_seed(0)
-        runs = [
-            want,
-            *(
-                self.reference.rerun(arrays, before, partial(_in_the_last_bit, noise))
-                for _ in range(_PERTURBED)
-            ),
-        ]
-        wrong = []
-        for index in doubtful:
-            truth = _numbers(exact[index])
-            ours = difference(_numbers(got[index]), truth).relative
-            torchs = max(difference(_numbers(run[index]), truth).relative for run in runs)
-            if math.isinf(ours) or ours > 2 * torchs:
-                wrong.append(index)
+    def _states(self) -> Arrays:
+        """Return what the plan reads behind its inputs in the next run."""
+        states = []
+        for name in self.plan.states:
+            if name == self.plan.generator:
+                states.append(new_state(SEED))
                 continue
-            self.uncertain[self.plan.outputs[index]] = (
-                f"{ours:.0e} from the module in float64, which in float32 is {torchs:.0e} away"
-            )
-        return wrong
-
-    def _float64_note(self) -> str:
-        if not self.no_float64:
-            return ""
-        return f" The module does not run in float64, which could tell more: {self.no_float64}."
+            array = self.session.get_state(name)
+            states.append(readable(array) if self.plan.tensors[name].is_complex else array)
+        return states
 
     def _inputs(self, arrays: Arrays | None) -> str:
         return "the example inputs" if arrays is None else f"random inputs {self._describe(arrays)}"
@@ -303,29 +320,30 @@ class _Trials:
         return ", ".join(f"{dtype}{list(array.shape)}" for dtype, array in pairs) or "()"
 
 
-def _first_line(error: Exception) -> str:
-    """Return the type of an error and the first line of its message."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"
+class _OutputRuns:
+    """The module on one input: its results, by their places."""
+
+    def __init__(self, reference: Reference, arrays: Arrays | None, before: Tensors) -> None:
+        self._run = partial(reference.rerun, arrays, before)
+        self._exact = partial(reference.exact, arrays, before)
+
+    def rerun(self, change: Change | None = None) -> dict[int, np.ndarray]:
+        """See :meth:`.Runs.rerun`."""
+        return dict(enumerate(self._run(change)))
+
+    def exact(self) -> dict[int, np.ndarray]:
+        """See :meth:`.Runs.exact`."""
+        return dict(enumerate(self._exact()))
 
 
-def _in_the_last_bit(generator: torch.Generator, x: torch.Tensor) -> torch.Tensor:
-    """Change a tensor by as much as rounding it does."""
-    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    return x * (1 + torch.finfo(x.dtype).eps / 2 * noise)
-
-
-def _numbers(array: np.ndarray) -> np.ndarray:
-    """Return an array as float64, so that integers too are more or less far apart."""
-    return readable(array).astype(np.float64)
+def _float64_note(reason: str) -> str:
+    return (
+        f" The module does not run in float64, which could tell more: {reason}." if reason else ""
+    )
 
 
 class _RefusedError(Exception):
     """The module does not run an input."""
-
-
-def _power_of_ten(error: float) -> float:
-    return float(f"1e{math.ceil(math.log10(error))}") if error else 0.0
 
 
 def _empty_shapes(plan: Plan) -> Iterator[tuple[str, Shapes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,11 +28,13 @@ from taper_runtime.plan.specialize import specialize
 from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from taper_runtime.executor.hosts import Compute
     from taper_runtime.plan.plan import Block, Plan, PlanNode
     from taper_runtime.providers import Dispatch
+
+    Read = Callable[[str], np.ndarray]
 
 #: What ends the run that goes on in this context: for the blocks that its nodes run.
 _STOP: ContextVar[Stop | None] = ContextVar("stop", default=None)
@@ -69,8 +72,9 @@ def _make_step(plan: Plan, node: PlanNode, dispatch: Dispatch) -> _Step | None:
 class InterpretedExecutor(Executor):
     """Node by node; a node of control flow is one, whose blocks are computed likewise.
 
-    Every intermediate stays readable until the run ends (see :meth:`trace`): for debugging. A plan
-    with size variables is made static anew for the sizes of each run.
+    No two roots share memory, and each has its memory until its last reader has run, so that
+    :meth:`trace` can show what lies there. A plan with size variables is made static anew for the
+    sizes of each run.
     """
 
     def __init__(self, plan: Plan, steps: list[_Step], settings: Settings) -> None:
@@ -169,15 +173,20 @@ class InterpretedExecutor(Executor):
             raise
         return [given[n] if n in given else self._array(memory, n) for n in plan.writes]
 
-    def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, list[np.ndarray]]]:
-        """Run, yielding each executed node with its outputs before the next one runs.
+    def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, Read]]:
+        """Run, yielding each executed node before the next one runs.
 
-        The arrays are the live memory: a later node may compute in place over them. What the nodes
-        of blocks compute is not among them. The states among the inputs stay as they are.
+        Beside it comes a function that returns the array of a tensor, by name. The array is the
+        live memory, of what has been computed and is still to be read: a later node may compute in
+        place over it. Tensors of blocks cannot be read. The states among the inputs stay as they
+        are.
         """
         if self._plan.sizes:
-            return self._for_sizes(inputs).trace(inputs)
-        return self._execute(self._bind([np.array(array) for array in inputs]))
+            yield from self._for_sizes(inputs).trace(inputs)
+            return
+        memory = self._bind([np.array(array) for array in inputs])
+        for node in self._execute(memory):
+            yield node, partial(self._array, memory)
 
     def _bind(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Memory of every root, as bytes."""
@@ -192,13 +201,34 @@ class InterpretedExecutor(Executor):
                 memory[name] = np.empty(plan.tensors[name].nbytes, np.uint8)
         return memory
 
-    def _execute(
-        self, memory: dict[str, np.ndarray]
-    ) -> Iterator[tuple[PlanNode, list[np.ndarray]]]:
-        for node, compute, _ in self._steps:
-            outputs = [self._array(memory, name) for name in node.outputs]
-            compute([None if n is None else self._array(memory, n) for n in node.inputs], outputs)
-            yield node, outputs
+    def _execute(self, memory: dict[str, np.ndarray]) -> Iterator[PlanNode]:
+        """Run, yielding each executed node; the memory of what nothing reads any more is freed."""
+        dead: dict[int, list[str]] = {}
+        for root, index in self._last_uses().items():
+            dead.setdefault(index, []).append(root)
+        for index, (node, compute, _) in enumerate(self._steps):
+            compute(
+                [None if n is None else self._array(memory, n) for n in node.inputs],
+                [self._array(memory, name) for name in node.outputs],
+            )
+            yield node
+            for root in dead.get(index, ()):
+                del memory[root]
+
+    def _last_uses(self) -> dict[str, int]:
+        """Return the last step that reads or writes each root whose memory is of this run alone."""
+        plan = self._plan
+        kept = {plan.placements[name].root for name in (*plan.reads, *plan.writes)}
+        used = {
+            plan.placements[name].root: index
+            for index, step in enumerate(self._steps)
+            for name in (*step.node.reads, *step.node.outputs)
+        }
+        return {
+            root: index
+            for root, index in used.items()
+            if root not in kept and root not in plan.constants
+        }
 
     def _array(self, memory: dict[str, np.ndarray], name: str) -> np.ndarray:
         dtype, shape, _ = self._plan.tensors[name].storage

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.building import Builder, plain, present
-from taper_frontend.compiler.graph.node import Node
+from taper_frontend.compiler.graph.node import MOVES, Node
 from taper_frontend.compiler.graph.structure import changes
 from taper_runtime.errors import InternalError
 
@@ -173,6 +173,7 @@ class Graph(Builder):
         self.listener.touch(name)
         del self.tensors[name], self._consumers[name]
         self.constants.pop(name, None)
+        self.stands_for.pop(name, None)
         if name in self.inputs:
             self.inputs.remove(name)
 
@@ -205,6 +206,7 @@ class Graph(Builder):
             new(name): spec._replace(name=new(name)) for name, spec in self.tensors.items()
         }
         self.constants = {new(name): constant for name, constant in self.constants.items()}
+        self.stands_for = {new(name): value for name, value in self.stands_for.items()}
         for state in self.states:
             state.name, state.next = new(state.name), new(state.next)
         self.origins = {size: (new(name), at) for size, (name, at) in self.origins.items()}
@@ -294,6 +296,8 @@ class Graph(Builder):
         self._unlink(node)
         node.op, node.inputs, node.attrs, node.blocks = op, inputs, attrs, blocks
         self._link(node)
+        if op in MOVES and node.output in self.stands_for:
+            self.means(node.output, self.stands_for.pop(node.output))
 
     def _replace_in(self, consumer: Node, old: str, new: str) -> None:
         inputs = [new if name == old else name for name in consumer.inputs]
@@ -301,6 +305,8 @@ class Graph(Builder):
 
     def _reroute(self, old: str, new: str) -> bool:
         """Let every node that reads ``old`` read ``new``; say whether there was one."""
+        if old in self.stands_for:
+            self.means(new, self.stands_for[old])
         consumers = self.consumers(old)
         for consumer in consumers:
             self._replace_in(consumer, old, new)

@@ -41,6 +41,25 @@ class Source(NamedTuple):
         return Source(self.line, tuple(dict.fromkeys([*before, *self.targets])))
 
 
+#: Ops that put all elements of their input in other places.
+MOVES = frozenset({"PERMUTE", "TRANSPOSE", "RESHAPE"})
+
+
+class Meaning(NamedTuple):
+    """The value of the captured program that a tensor has, perhaps in another layout.
+
+    Attributes
+    ----------
+    value : str
+        The name of the node that has it.
+    moves : tuple of (str, dict)
+        The ops, of :data:`MOVES`, and their attrs that make the value of the tensor.
+    """
+
+    value: str
+    moves: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """An op over named tensors; its identity is the name of its first output.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.compiler.graph.listener import Listener
-from taper_frontend.compiler.graph.node import ABSENT
+from taper_frontend.compiler.graph.node import ABSENT, MOVES, Meaning
 from taper_runtime.errors import InternalError
 from taper_runtime.ops.opdef import Signature, TensorType
 from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
@@ -72,6 +72,10 @@ class Structure:
         What the tensors of role constant are: parameters, literals, or recipes over such.
     states : list of State
         What lives across runs.
+    stands_for : dict of str to Meaning
+        What tensors have to do with values of the captured program. A rewrite keeps the value of
+        every tensor whose name it keeps; a tensor that is put in the place of another one has the
+        same value.
     listener : Listener
         Hears of every change; :class:`taper_frontend.compiler.trace.Recorder` is one.
     is_frozen : bool
@@ -91,6 +95,7 @@ class Structure:
         self.tensors: dict[str, TensorSpec] = {}
         self.constants: dict[str, Constant] = {}
         self.states: list[State] = []
+        self.stands_for: dict[str, Meaning] = {}
         self.listener = Listener()
         self.is_frozen = False
         self._nodes: dict[str, Node] = {}  # by their first output
@@ -260,6 +265,19 @@ class Structure:
                 open_.add(name)
                 stack += reversed(waiting)
 
+    def means(self, tensor: str, meaning: Meaning) -> None:
+        """Note a value of the captured program that a tensor has, unless one is known.
+
+        What the tensor is a permutation or another shape of has it too, in its own layout.
+        """
+        while tensor not in self.stands_for:
+            self.stands_for[tensor] = meaning
+            node = self._producers.get(tensor)
+            if node is None or node.op not in MOVES:
+                return
+            tensor = node.inputs[0]
+            meaning = Meaning(meaning.value, ((node.op, node.complete_attrs()), *meaning.moves))
+
     def copy(self) -> Self:
         """Return a graph of its own, without the listener; arrays are shared."""
         twin = type(self)(self.sizes, self.examples)
@@ -267,6 +285,7 @@ class Structure:
         twin.inputs, twin.outputs = list(self.inputs), list(self.outputs)
         twin.tensors, twin.constants = dict(self.tensors), dict(self.constants)
         twin.states = [copy(state) for state in self.states]
+        twin.stands_for = dict(self.stands_for)
         twin._consumers = {name: dict(readers) for name, readers in self._consumers.items()}
         for node in self._nodes.values():
             twin._insert(node.copy())

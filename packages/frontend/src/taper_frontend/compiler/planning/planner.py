@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_frontend.compiler.graph.constants import Parameter
+    from taper_frontend.compiler.graph.constants import Constant, Parameter
     from taper_frontend.compiler.graph.graph import Graph
 
 
@@ -92,6 +92,37 @@ def make_plan(
     plan = _prove(plan, graph.sizes)
     fallbacks = _fallbacks(plan, graph.examples)
     return plan._replace(metadata={**plan.metadata, "fallbacks": fallbacks}).read_only()
+
+
+def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) -> Plan:
+    """Plan a graph's execution to look at its values, beside another plan made of it later.
+
+    Parameters
+    ----------
+    graph : Graph
+        As :func:`make_plan` takes it.
+    plan : Plan
+        The other plan. Constants that both have are in memory once.
+    constants : mapping of str to Constant
+        Those of the other plan.
+
+    Returns
+    -------
+    Plan
+        Without what only users of a session need. It is not validated.
+    """
+    frozen = freeze(graph)
+    known = {constant.identity: plan.constants[name] for name, constant in constants.items()}
+    own = {n: each for n, each in frozen.constants.items() if each.identity not in known}
+    shared = {n: known[each.identity] for n, each in frozen.constants.items() if n not in own}
+    first = {state.name: state.first for state in graph.states}
+    return Plan(
+        *frozen.block,
+        constants={**spool(own), **shared, **first},
+        sizes=plan.sizes,
+        states={state.name: state.next for state in graph.states},
+        origins=dict(graph.origins),
+    )
 
 
 def _prove(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:

@@ -1,0 +1,213 @@
+"""The program as torch captured it, before it is decomposed, and what it computes node by node."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+from torch.utils._pytree import tree_map_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    Change = Callable[[torch.Tensor], torch.Tensor]
+
+#: Key in a decomposed program's metadata: the :class:`Captured` that it was made of.
+CAPTURED = "captured"
+
+
+class NotRunError(Exception):
+    """A node of the captured program cannot be computed by itself."""
+
+
+class Captured:
+    """A captured program, kept while another is made of it.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+        It may be decomposed in place afterwards: its graph is copied, its tensors are not.
+
+    Attributes
+    ----------
+    graph : torch.fx.Graph
+        The copy, without its results.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._signature = program.graph_signature
+        self._tensors = {**program.state_dict, **program.constants}
+        # a graph module has this object among its metadata: no cycle, which would keep tensors
+        has_bodies = any(node.op == "get_attr" for node in program.graph.nodes)
+        self._bodies = program.graph_module if has_bodies else None
+        self._original = id(program.graph)
+        self._copies: dict[Node, Node] = {}
+        self.graph = Graph()
+        self.graph.graph_copy(program.graph, self._copies)
+        self._named = {node.name: copy for node, copy in self._copies.items()}
+
+    def __deepcopy__(self, memo: Any) -> Captured:
+        """Return itself: a copy of a program is made of the same one."""
+        return self
+
+    def note_calls(self, became: Mapping[str, str]) -> None:
+        """Note what :func:`.decompose_calls` has put in the place of calls."""
+        for new, old in became.items():
+            if old in self._named:
+                self._named.setdefault(new, self._named[old])
+
+    def note_program(self, program: ExportedProgram) -> None:
+        """Note what torch has made of the whole program.
+
+        What it is sure of: the one node that is made of a call and has its op, perhaps as a
+        function where the call wrote to its argument.
+        """
+        before, self._named = self._named, {}
+        made: dict[Node, list[Node]] = {}
+        for node in program.graph.nodes:
+            old = before.get(next(self._origins(node.meta.get("from_node") or ()), ""))
+            if old is not None and node.op == "call_function":
+                made.setdefault(old, []).append(node)
+        for old, nodes in made.items():
+            calls = [node for node in nodes if _op(node) is not None and _op(node) == _op(old)]
+            if len(calls) != 1:
+                continue
+            self._named[calls[0].name] = old
+            parts = {user.args[1]: user for user in old.users if _is_part(user)}
+            for user in calls[0].users:
+                if _is_part(user) and user.args[1] in parts:
+                    self._named[user.name] = parts[user.args[1]]
+
+    def _origins(self, sources: Any) -> Iterator[str]:
+        """Yield the names that the nodes have, in the program, from which another one comes."""
+        for source in sources:
+            if source.graph_id == self._original:
+                yield source.name
+            yield from self._origins(source.from_node)
+
+    def name(self, lowered: str) -> str:
+        """Return the node whose value one of the decomposed program has; empty if there is none."""
+        node = self._named.get(lowered)
+        return "" if node is None else node.name
+
+    def run(
+        self,
+        arguments: Sequence[Any],
+        buffers: Mapping[str, torch.Tensor],
+        see: Callable[[Node, Any], None],
+        change: Change | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        """Compute the values in order; each is dropped once nothing reads it any more.
+
+        Parameters
+        ----------
+        arguments : sequence
+            The program's own arguments, flat. It may write to them.
+        buffers : mapping of str to torch.Tensor
+            Values in place of those that buffers have; they are copied.
+        see : callable
+            Gets each node, with its value, before the next one runs.
+        change : callable, optional
+            What becomes of the floats among parameters and buffers.
+        exact : bool
+            Whether the program's own dtypes of floats are float64.
+
+        Raises
+        ------
+        NotRunError
+            If a node cannot be computed.
+        """
+        values: dict[Node, Any] = {}
+        weights: dict[Node, torch.Tensor] = {}
+        last = {source: node for node in self.graph.nodes for source in node.all_input_nodes}
+        dying: dict[Node, list[Node]] = {}
+        for source, node in last.items():
+            dying.setdefault(node, []).append(source)
+
+        def load(node: Node) -> Any:
+            if node not in weights:
+                return values[node]
+            return changed(weights[node], change)  # not kept: of a large model they are large
+
+        given = self._given(arguments, buffers, change)
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                value, is_weight = next(given)
+                if is_weight:
+                    weights[node] = value
+                elif node in last:
+                    values[node] = value
+                continue
+            if node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(self._bodies)
+            else:
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), load)
+                if exact:
+                    args, kwargs = tree_map_only(torch.dtype, _widest, (args, kwargs))
+                try:
+                    value = node.target(*args, **kwargs)
+                except Exception as error:  # torch raises many types
+                    first = (str(error).strip().splitlines() or [""])[0]
+                    raise NotRunError(
+                        f"{node.target} fails with {type(error).__name__}: {first}"
+                    ) from error
+                del args, kwargs
+            see(node, value)
+            if node in last:
+                values[node] = value
+            del value
+            for source in dying.get(node, ()):
+                values.pop(source, None)
+
+    def _given(
+        self,
+        arguments: Sequence[Any],
+        buffers: Mapping[str, torch.Tensor],
+        change: Change | None,
+    ) -> Iterator[tuple[Any, bool]]:
+        """Yield the value of each placeholder, and whether it is a tensor that stays as it is."""
+        own = iter(arguments)
+        written = set(self._signature.buffers_to_mutate.values())
+        for spec in self._signature.input_specs:
+            if spec.kind == InputKind.USER_INPUT:
+                yield next(own), False
+                continue
+            name = spec.target or spec.arg.name
+            value = buffers[name] if name in buffers else self._tensors[name]
+            if name in written:
+                yield changed(value.clone(), change), False
+            else:
+                yield value, isinstance(value, torch.Tensor)
+
+
+def changed(value: Any, change: Change | None) -> Any:
+    """Return a value, changed if it is a tensor of floats."""
+    if change is None or not isinstance(value, torch.Tensor):
+        return value
+    if value.is_complex():
+        return torch.view_as_complex(change(torch.view_as_real(value.detach().resolve_conj())))
+    return change(value.detach()) if value.is_floating_point() else value
+
+
+def _op(node: Node) -> str | None:
+    """Return the op that a node calls, without its overload, as a function."""
+    if not isinstance(node.target, OpOverload):
+        return None
+    name: str = node.target._schema.name
+    return name.removesuffix("_")
+
+
+def _is_part(node: Node) -> bool:
+    return node.target is operator.getitem
+
+
+def _widest(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype.is_floating_point else dtype

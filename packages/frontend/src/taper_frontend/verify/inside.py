@@ -1,0 +1,431 @@
+"""The values inside a plan beside those of the captured program."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from taper_frontend.lowering.context import stored
+from taper_frontend.verify.compare import TOLERANCE, describe, difference, power_of_ten, tolerance
+from taper_frontend.verify.judge import TIE, judge
+from taper_runtime.executor.executor import Settings
+from taper_runtime.executor.interpreted import InterpretedExecutor
+from taper_runtime.executor.staged import StagedExecutor
+from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.specialize import specialize
+from taper_runtime.providers import Dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from torch.fx import Node
+
+    from taper_frontend.captured import Captured, Change
+    from taper_frontend.compiler.graph.node import Meaning
+    from taper_frontend.verify.reference import Reference, Tensors
+    from taper_runtime.delegates import Delegate
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+#: Bytes of values that differ, at most, which are kept until it is clear whether they are wrong.
+#: The first one is kept in any case.
+_KEPT_BYTES = 16 << 20
+
+
+class Wrong(NamedTuple):
+    """A value of the plan that is not the module's.
+
+    Attributes
+    ----------
+    node : PlanNode
+        What gives it.
+    value : str
+        Its name in the captured program.
+    how : str
+        What was expected, and what was got.
+    """
+
+    node: PlanNode
+    value: str
+    how: str
+
+    def __str__(self) -> str:
+        """Say which it is, and how far it is off."""
+        node = self.node
+        targets = f" of {', '.join(node.targets)}" if node.targets else ""
+        line = f", {node.source}" if node.source else ""
+        return f"node {node.output!r} ({node.op}{targets}{line}), {self.value!r}: {self.how}"
+
+
+class View(NamedTuple):
+    """A plan as its values are looked at.
+
+    Attributes
+    ----------
+    plan : Plan
+    stands_for : mapping of str to Meaning
+        What tensors have to do with values of the captured program.
+    """
+
+    plan: Plan
+    stands_for: Mapping[str, Meaning]
+
+
+class Inside:
+    """Compares the values of a plan's tensors with those of the captured program.
+
+    Both are computed in order, the program's by torch and the plan's by the kernels of its nodes,
+    and dropped once they are compared. A value that a fused node keeps to itself is a tensor of
+    another view: the plan before nodes were fused.
+
+    Parameters
+    ----------
+    views : callable
+        Gives other views of the plan, then the plan itself.
+    reference : Reference
+    delegates : mapping of str to type of Delegate
+        What computes regions, by backend; the rest is the CPU's.
+
+    Attributes
+    ----------
+    uncertain : dict of str to str
+        Why values differ that are right, by their names in the captured program.
+    """
+
+    def __init__(
+        self,
+        views: Callable[[], Sequence[View]],
+        reference: Reference,
+        delegates: Mapping[str, type[Delegate] | None],
+    ) -> None:
+        self._views = views
+        self._reference = reference
+        own = {name: kind for name, kind in delegates.items() if kind is not None}
+        self._settings = Settings(dispatch=Dispatch(delegates=own))
+        self.uncertain: dict[str, str] = {}
+
+    @cached_property
+    def sides(self) -> list[Side]:
+        """What is compared of each view."""
+        return [Side(view, self._reference.captured, self._settings) for view in self._views()]
+
+    def report(self) -> dict[str, Any]:
+        """Return what the plan's metadata says of the values inside.
+
+        Returns
+        -------
+        dict
+            ``values``, how many values of the captured program have been compared; ``nodes`` and
+            ``of``, how many of the nodes that a run computes have given one of them, and how many
+            there are; ``relative_error``, the largest, as the next power of ten; ``larger``, the
+            nodes whose errors are above a tenth of the tolerance, with those: that of the others is
+            at most so much; and ``uncertain``, the values that differ as float32 allows, by why.
+        """
+        plan = self.sides[-1]
+        errors = plan.errors(self.uncertain)
+        every = [error for side in self.sides for error in side.errors(self.uncertain).values()]
+        report: dict[str, Any] = {
+            "values": len({node for side in self.sides for node in side.seen()}),
+            "nodes": len(plan.errors()),
+            "of": plan.executed,
+            "relative_error": power_of_ten(max(every, default=0.0)),
+        }
+        larger = {name: power_of_ten(e) for name, e in errors.items() if e > TOLERANCE / 10}
+        uncertain: dict[str, list[str]] = {}
+        for name, why in self.uncertain.items():
+            uncertain.setdefault(why, []).append(name)
+        optional = {"larger": larger, "uncertain": uncertain}
+        return report | {key: value for key, value in optional.items() if value}
+
+    def find_wrong(
+        self,
+        arrays: Sequence[np.ndarray] | None,
+        inputs: Sequence[np.ndarray],
+        before: Tensors,
+    ) -> Wrong | None:
+        """Compare the values on one input; return the first that is wrong.
+
+        Parameters
+        ----------
+        arrays : sequence of numpy.ndarray, optional
+            As :meth:`.Reference.run` takes them.
+        inputs : sequence of numpy.ndarray
+            What the plan reads: its inputs and states.
+        before : dict of str to torch.Tensor
+            The module's buffers before the run.
+
+        Raises
+        ------
+        NotRunError
+            If the captured program does not run node by node.
+        """
+        walk = _Comparison(self.sides, inputs)
+        self._reference.run_captured(arrays, before, walk.see)
+        if not walk.doubts:
+            return None
+        return self._judge(walk.doubts, _Reruns(self._reference, arrays, before, walk.doubts))
+
+    def _judge(self, doubts: Mapping[_Key, _Doubt], runs: _Reruns) -> Wrong | None:
+        """Return the first value that float32 does not explain, nor a choice before it."""
+        got = {key: doubt.got for key, doubt in doubts.items()}
+        want = {key: doubt.want for key, doubt in doubts.items()}
+        limit = max(side.tolerance for side in self.sides)
+        verdict = judge(got, want, runs, limit)
+        excused: set[Node] = set()
+        for key, doubt in doubts.items():
+            node, _ = key
+            why = verdict.uncertain.get(key)
+            if why is None and doubt.behind & excused:
+                why = f"computed from {TIE}"
+            if why is None:
+                return Wrong(doubt.node, node.name, describe(doubt.got, doubt.want, limit))
+            self.uncertain[node.name] = why
+            if why.endswith(TIE):
+                excused.add(node)
+        return None
+
+
+class Side:
+    """What of one view can be compared.
+
+    Parameters
+    ----------
+    view : View
+    captured : Captured
+    settings : Settings
+
+    Attributes
+    ----------
+    tensors : dict of Node to list of str
+        The tensors that have the value of a node of the captured program.
+    tolerance : float
+        The largest relative error that is right.
+    executed : int
+        How many nodes a run computes.
+    """
+
+    def __init__(self, view: View, captured: Captured, settings: Settings) -> None:
+        plan = self._plan = view.plan
+        self._settings = settings
+        self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())
+        executed = [node for node in plan.nodes if plan.is_executed(node)]
+        self.executed = len(executed)
+        self.tensors: dict[Node, list[str]] = {}
+        self._ready: dict[int, list[str]] = {}  # by the step that makes them
+        self._errors: dict[str, float] = {}
+        self._node: dict[str, Node] = {}
+        self._moves: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {}
+        self._maker: dict[str, PlanNode] = {}
+        nodes = {node.name: node for node in captured.graph.nodes}
+        for name, step in _steps(plan).items():
+            meaning = view.stands_for.get(name)
+            if meaning is None or step < 0:
+                continue
+            node = nodes[meaning.value]
+            self._moves[name] = meaning.moves
+            self._ready.setdefault(step, []).append(name)
+            self.tensors.setdefault(node, []).append(name)
+            self._node[name], self._maker[name] = node, executed[step]
+
+    def maker(self, tensor: str) -> PlanNode:
+        """Return the node that computes a tensor which is compared, or what it is a view of."""
+        return self._maker[tensor]
+
+    def moved(self, tensor: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Return a tensor's elements in the places, and the shape, that the module has them in.
+
+        None where a shape on the way there depends on sizes.
+        """
+        moves = self._moves[tensor]
+        for place, (op, attrs) in enumerate(moves, 1):
+            if op == "PERMUTE":
+                array = array.transpose(attrs["axes"])
+            elif op == "TRANSPOSE":
+                array = array.swapaxes(attrs["axis0"], attrs["axis1"])
+            elif place == len(moves):
+                array = array.reshape(shape) if array.size == math.prod(shape) else array
+            elif all(type(size) is int for size in attrs["shape"]):
+                array = array.reshape(attrs["shape"])
+            else:
+                return None
+        return array
+
+    def note(self, tensor: str, error: float) -> None:
+        """Note how far a tensor is off."""
+        self._errors[tensor] = max(error, self._errors.get(tensor, 0.0))
+
+    def seen(self) -> set[Node]:
+        """Return the nodes of the captured program whose values have been compared."""
+        return {self._node[name] for name in self._errors}
+
+    def errors(self, uncertain: Collection[str] = ()) -> dict[str, float]:
+        """Return the largest error of each of the plan's nodes but for that of some values."""
+        errors: dict[str, float] = {}
+        for name, error in self._errors.items():
+            if self._node[name].name not in uncertain:
+                output = self._maker[name].output
+                errors[output] = max(error, errors.get(output, 0.0))
+        return errors
+
+    def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+        """Run the plan node by node, yielding the tensors that can be compared after each.
+
+        Their memory may be another tensor's after the next node.
+        """
+        plan = specialize(self._plan, self._sizes(inputs))
+        executor = InterpretedExecutor.compile(plan, self._settings)
+        for step, (_, read) in enumerate(executor.trace(inputs)):
+            yield {name: read(name) for name in self._ready.get(step, ())}
+
+    def _sizes(self, inputs: Sequence[np.ndarray]) -> dict[str, int]:
+        """Return the values of the plan's size variables, some of which a run computes."""
+        plan = self._plan
+        if plan.origins:
+            own = [np.array(array) for array in inputs]
+            return StagedExecutor.compile(plan, self._settings).sizes(own)
+        return bind_sizes(plan, dict(zip(plan.inputs, map(np.shape, inputs), strict=False)))
+
+
+#: A value of the captured program, and the place of the view where it differs.
+_Key = tuple["Node", int]
+
+
+class _Doubt(NamedTuple):
+    """A value that differs by more than the tolerance."""
+
+    node: PlanNode
+    got: np.ndarray
+    want: np.ndarray
+    #: the nearest values before it that differ too
+    behind: frozenset[Node]
+
+
+class _Comparison:
+    """One pass over all sides, in the order of the captured program.
+
+    Attributes
+    ----------
+    doubts : dict
+        The values that differ, in order.
+    """
+
+    def __init__(self, sides: Sequence[Side], inputs: Sequence[np.ndarray]) -> None:
+        self._sides = [_Reader(side, side.trace(inputs)) for side in sides]
+        self._kept = 0
+        # nodes whose values rest on ones that differ -> those
+        self._behind: dict[Node, frozenset[Node]] = {}
+        self.doubts: dict[_Key, _Doubt] = {}
+
+    def see(self, node: Node, value: Any) -> None:
+        """Compare a value of the captured program with the tensors that stand for it."""
+        behind = frozenset[Any]().union(*(self._behind.get(n, ()) for n in node.all_input_nodes))
+        compared = differs = False
+        for place, reader in enumerate(self._sides):
+            side = reader.side
+            for name in side.tensors.get(node, ()):
+                want, got = _as_array(value), reader.read(name)
+                if want is not None and got is not None:
+                    got = side.moved(name, got, want.shape)
+                if want is None or got is None:
+                    continue
+                compared = True
+                error = difference(got, want).relative
+                side.note(name, error)
+                if error > side.tolerance:
+                    differs = True
+                    self._doubt((node, place), _Doubt(side.maker(name), got, want, behind))
+        if compared:
+            behind = frozenset([node] if differs else ())
+        if behind:
+            self._behind[node] = behind
+
+    def _doubt(self, key: _Key, doubt: _Doubt) -> None:
+        """Keep a value that differs, if there is room for it."""
+        size = doubt.got.nbytes + doubt.want.nbytes
+        if key in self.doubts or (self.doubts and self._kept + size > _KEPT_BYTES):
+            return
+        self._kept += size
+        self.doubts[key] = doubt._replace(got=np.array(doubt.got), want=np.array(doubt.want))
+
+
+class _Reader:
+    """Reads tensors of a plan in any order, while it runs."""
+
+    def __init__(self, side: Side, trace: Iterator[dict[str, np.ndarray]]) -> None:
+        self.side = side
+        self._trace = trace
+        self._held: dict[str, np.ndarray] = {}
+
+    def read(self, name: str) -> np.ndarray | None:
+        """Return the value of a tensor, once; None where the plan does not compute it.
+
+        It may be memory that changes when another tensor is read.
+        """
+        if name in self._held:
+            return self._held.pop(name)
+        for step in self._trace:
+            self._held |= {each: np.array(a) for each, a in step.items() if each != name}
+            if name in step:
+                return step[name]
+        return None
+
+
+class _Reruns:
+    """The captured program on one input, for some of its values in all views."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        arrays: Sequence[np.ndarray] | None,
+        before: Tensors,
+        keys: Collection[_Key],
+    ) -> None:
+        self._run = partial(reference.run_captured, arrays, before)
+        self._keys = keys
+
+    def rerun(self, change: Change | None = None) -> dict[_Key, np.ndarray]:
+        """See :meth:`.Runs.rerun`."""
+        values: dict[Node, np.ndarray] = {}
+        self._run(self._keep(values), change)
+        return {key: values[key[0]] for key in self._keys}
+
+    def exact(self) -> dict[_Key, np.ndarray]:
+        """See :meth:`.Runs.exact`."""
+        values: dict[Node, np.ndarray] = {}
+        self._run(self._keep(values), exact=True)
+        return {key: values[key[0]] for key in self._keys}
+
+    def _keep(self, values: dict[Node, np.ndarray]) -> Callable[[Node, Any], None]:
+        nodes = {node for node, _ in self._keys}
+
+        def see(node: Node, value: Any) -> None:
+            if node in nodes:
+                values[node] = np.array(_as_array(value))
+
+        return see
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """Return a value of the captured program as a plan stores it; None if it is no such thing."""
+    if isinstance(value, bool | int | float):
+        value = torch.as_tensor(value)
+    return stored(value) if isinstance(value, torch.Tensor) else None
+
+
+def _steps(plan: Plan) -> dict[str, int]:
+    """Return the step of a run, by its number, after which each tensor of a node can be read.
+
+    A view can be read once all that it is a view of is there; -1 where that is not computed.
+    """
+    steps: dict[str, int] = {}
+    count = 0
+    for node in plan.nodes:
+        if plan.is_executed(node):
+            step, count = count, count + 1
+        else:
+            step = max((steps.get(name, -1) for name in node.reads), default=-1)
+        steps |= dict.fromkeys(node.outputs, step)
+    return steps

@@ -1,0 +1,222 @@
+"""Verification of the values inside a plan: what it finds where outputs hide an error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import taper_frontend
+from marks import STATE
+from models import MLP, Block
+from taper_frontend.compiler.stages import PIPELINE
+from taper_frontend.errors import ExportError
+from taper_frontend.lowering import HANDLERS
+from taper_frontend.verify import VerificationError
+from taper_runtime.executor.interpreted import InterpretedExecutor
+
+
+def inside(module, *args, **options):
+    """What the metadata of an exported module says of the values inside."""
+    plan = taper_frontend.export(module.eval(), args, **options)
+    return plan.metadata["verified"]["inside"]
+
+
+class Flat(nn.Module):
+    """A product that nobody sees: only whether it is large, which it is not."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+
+    def forward(self, x):
+        hidden = torch.sigmoid(self.first(x))
+        return (self.second(hidden) > 1000).float()
+
+
+class Convolutions(nn.Module):
+    """Channels become the last axis in a plan, and batch norms parts of weights."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU6(),
+            nn.Conv2d(8, 8, 3, groups=8),
+            nn.BatchNorm2d(8),
+            nn.Conv2d(8, 4, 1),
+        )
+
+    def forward(self, x):
+        return self.layers(x).mean((2, 3)).argmax(-1)
+
+
+def wrong(monkeypatch, op, change):
+    """Lower calls of an op to something else."""
+    right = HANDLERS[op]
+
+    def handler(context, *args, **kwargs):
+        return change(context, right(context, *args, **kwargs))
+
+    monkeypatch.setitem(HANDLERS, op, handler)
+
+
+def bent(context, tensor):
+    return context.emit("TANH", [tensor])
+
+
+def test_a_wrong_handler_is_found_behind_a_flat_output(monkeypatch):
+    wrong(monkeypatch, "aten.sigmoid.default", bent)
+    x = torch.randn(4, 8)
+    taper_frontend.export(Flat().eval(), (x,), verify="outputs")
+    with pytest.raises(VerificationError) as error:
+        taper_frontend.export(Flat().eval(), (x,))
+    text = str(error.value)
+    assert "a value inside the plan differs" in text
+    assert "'sigmoid'" in text
+    assert "aten.sigmoid.default" in text
+    assert "hidden = torch.sigmoid(self.first(x))" in text
+
+
+def test_the_first_node_that_differs_is_named_for_an_output_too(monkeypatch):
+    wrong(monkeypatch, "aten.gelu.default", bent)
+    with pytest.raises(VerificationError, match=r"output 'output' differs.*inside.*'gelu' \(TANH"):
+        taper_frontend.export(MLP(8).eval(), (torch.randn(2, 8),))
+
+
+def test_a_wrong_fusion_is_found_in_the_plan_itself():
+    def scale_product(graph):
+        node = next(node for node in graph.order() if node.op == "MATMUL")
+        name = node.output
+        if name.endswith(".wrong") or graph.is_output(name):
+            return False
+        made = graph.add_node(node.op, node.inputs, node.attrs, name=f"{name}.wrong")
+        graph.replace_node(node, "MUL", [made], {"scalar": 1.01, "scalar_index": 1})
+        return True
+
+    x = torch.randn(4, 8)
+    passes = [*PIPELINE, scale_product]
+    taper_frontend.export(Flat().eval(), (x,), passes=passes, verify="outputs")
+    with pytest.raises(VerificationError, match=r"node 'sigmoid' \(MUL"):
+        taper_frontend.export(Flat().eval(), (x,), passes=passes)
+
+
+def test_an_error_of_the_decomposition_is_found(monkeypatch):
+    """The values inside are those of the program before it is decomposed."""
+
+    class Gates(nn.Module):
+        def forward(self, x):
+            return (F.glu(x) > 1000).float()
+
+    import taper_frontend.decompose as decompose
+
+    trace = decompose._trace_call
+
+    def wrong_trace(*args):
+        module = trace(*args)
+        node = next(n for n in module.graph.nodes if n.target is torch.ops.aten.sigmoid.default)
+        node.target = torch.ops.aten.tanh.default
+        return module
+
+    monkeypatch.setattr(decompose, "_trace_call", wrong_trace)
+    x = torch.randn(3, 8)
+    taper_frontend.export(Gates().eval(), (x,), verify="outputs")
+    with pytest.raises(VerificationError, match="'glu'"):
+        taper_frontend.export(Gates().eval(), (x,))
+
+
+def test_values_in_another_layout_are_compared():
+    report = inside(Convolutions(), torch.randn(1, 3, 12, 12))
+    assert report["nodes"] >= report["of"] - 1  # the input with its channels last
+    assert report["values"] >= 6
+
+
+@pytest.mark.parametrize("form", ["sdpa", "matmul"])
+def test_nearly_all_nodes_of_a_transformer_are_compared(form):
+    report = inside(Block(16, form), torch.randn(1, 4, 16))
+    assert report["nodes"] >= 0.8 * report["of"]
+    assert 0 < report["relative_error"] <= 1e-5
+
+
+def test_only_deep_looks_inside_on_random_inputs():
+    class Negative(nn.Module):
+        def forward(self, x):
+            return (torch.where(x < 0, x * 2, x) > 1000).float()
+
+    def drop_negative(graph):
+        for node in graph.order():
+            if node.op == "MUL" and node.attrs.get("scalar") == 2:
+                attrs = {"scalar": 3.0, "scalar_index": 1}
+                graph.replace_node(node, "MUL", node.inputs, attrs)
+                return True
+        return False
+
+    x = torch.rand(50)
+    with pytest.raises(VerificationError, match="inside"):  # the product is computed in any case
+        inside(Negative(), x, passes=[drop_negative, *PIPELINE])
+    report = inside(Negative(), x, verify="deep")
+    assert report["values"] >= 4
+
+
+def test_outputs_alone():
+    plan = taper_frontend.export(Flat().eval(), (torch.randn(4, 8),), verify="outputs")
+    assert "inside" not in plan.metadata["verified"]
+
+
+@pytest.mark.parametrize("verify", ["all", 2, None, ()])
+def test_another_depth_is_refused(verify):
+    with pytest.raises(ExportError, match="verify: expected one of True, 'outputs', 'deep', False"):
+        taper_frontend.export(Flat().eval(), (torch.randn(4, 8),), verify=verify)
+
+
+@STATE
+def test_state_and_sizes_and_random_numbers():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x):
+            self.count.add_(x.sum(0))
+            kept = x[x[:, 0] > 0]
+            return kept * self.count + torch.rand(3), x.shape[0] * 2
+
+    axes = {"x": {0: "rows"}}
+    report = inside(Counts(), torch.randn(6, 3), dynamic_axes=axes, verify="deep")
+    assert report["nodes"] > 0
+
+
+def test_a_tie_inside_excuses_what_is_computed_from_it():
+    class Chosen(nn.Module):
+        def forward(self, x):
+            best = (x * 3 / 3).topk(4).indices
+            return (x[best] * best).sum() * 0
+
+    x = torch.tensor([1.0, 1.0 + 1e-7, 1.0, 0.5, 1.0, 1.0, 0.25, 1.0])
+    report = inside(Chosen(), x)
+    assert report["relative_error"] <= 1e-4
+
+
+def test_half_precision_keeps_its_tolerance():
+    report = inside(MLP(16).half(), torch.randn(2, 16).half())
+    assert report["values"] == 5  # three products and two activations
+
+
+def test_memory_is_freed_as_values_are_traced():
+    """Each root has memory of its own, until its last reader has run."""
+    plan = taper_frontend.export(MLP(32).eval(), (torch.randn(4, 32),), passes=())
+    executor = InterpretedExecutor.compile(plan)
+    first = next(node for node in plan.nodes if plan.is_executed(node)).output
+    steps = executor.trace([np.zeros((4, 32), "f4")])
+    _, read = next(steps)
+    assert read(first).shape == plan.tensors[first].shape
+    assert len(list(steps)) > 1
+    with pytest.raises(KeyError):
+        read(first)
+    assert read(plan.outputs[0]).shape == plan.tensors[plan.outputs[0]].shape
