@@ -460,6 +460,18 @@ def export_time(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """What verification finds of errors in handlers and rules; writes docs/results/mutants.md."""
+    session.install(*TORCH, *TRANSFORMERS, "rich")
+    editable(session)
+    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    draw = ("--draw", "zoo/mutants.json")
+    run = ("--run", "zoo/mutants.json", "--write", "docs/results/mutants.md")
+    for options in (draw, run):
+        session.run("python", "-m", "zoo.mutants", *options, env=ONE_THREAD)
+
+
+@nox.session
 def pages(session: nox.Session) -> None:
     """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")
