@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from edge_values import KINDS, SAMPLES, TORCH_DIFFERS, differs, edge_samples
 from op_samples import name_of
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
@@ -544,6 +545,61 @@ def assert_is(got, want, wide):
     else:
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+@np.errstate(all="ignore")
+def compare_at_the_edge(op, kind, most=SAMPLES):
+    """Compare samples with values of a kind with torch, in float64."""
+    for sample, results in edge_samples(op, kind, most):
+        attrs = op.complete(sample.attrs)
+        if op.name in MICROOPS:
+            arrays = operands(op, sample)
+            if op.name in DIVISIONS and arrays[-1].dtype.kind in "iu":
+                arrays = list(np.broadcast_arrays(*arrays))
+                keep = ~traps(*arrays)
+                arrays = [x[keep] for x in arrays]
+                results = (op.evaluate(arrays, op.complete({})),)
+            wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
+            want = torch_micro(op.name)(*map(torch.from_numpy, map(np.array, wide))).numpy()
+            (got,) = results
+            if got.dtype == np.float32:
+                if op.name in EITHER_ZERO:
+                    got, want = got + np.float32(0), want + 0.0
+                assert_within_ulps(got, want, ULPS)
+            else:
+                np.testing.assert_allclose(got, want, rtol=1e-13 if got.dtype.kind == "f" else 0)
+        elif op.name != "ATTENTION" or attrs["safe_softmax"]:
+            wide = np.float32 if op.name == "RESAMPLE" else np.float64
+            arrays = [
+                None if x is None
+                else torch.from_numpy(np.array(x, wide) if x.dtype == np.float32 else np.array(x))
+                for x in sample.inputs
+            ]  # fmt: skip
+            wanted = OTHERS[op.name](*arrays, attrs)
+            wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+            for got, want in zip(results, wanted, strict=True):
+                assert_is(got, want.numpy(), wide)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")
+@pytest.mark.parametrize("name", [*MICROOPS, *OTHERS])
+def test_op_at_the_edge(name):
+    """NaN, infinities, signed zeros, denormals and the largest numbers."""
+    for kind in KINDS:
+        if not differs(TORCH_DIFFERS, REGISTRY[name], kind):
+            compare_at_the_edge(REGISTRY[name], kind)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")
+@pytest.mark.parametrize("name", TORCH_DIFFERS)
+def test_differences_that_are_listed_are_there(name):
+    kinds, why = TORCH_DIFFERS[name]
+    for kind in kinds:
+        try:
+            compare_at_the_edge(REGISTRY[name], kind, 10**6)
+        except AssertionError:
+            continue
+        raise AssertionError(f"{name} of {kind} is as in torch: {why}")
 
 
 @pytest.mark.parametrize("safe", [True, False])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edge_values import KERNELS_DIFFER, KINDS, SAMPLES, differs, edge_samples
 from op_samples import present, sample_types, stored_inputs
 from taper_runtime.dtypes import DTYPES
 from taper_runtime.executor import _kernels
@@ -21,13 +22,16 @@ def operands(types, arrays):
     ]
 
 
-def prepared(op, sample, stored):
-    """The node, None where there is no kernel; its outputs' types, and arrays to store those."""
+def prepared(op, sample, stored, level=None):
+    """The node, None where there is no kernel; its outputs' types, and arrays to store those.
+
+    The kernel is that of an ISA level, the best one if it is None.
+    """
     types = sample_types(sample)
     outputs = op.infer_types(types, sample.attrs)
     got = [np.ones(t.storage.shape, DTYPES[t.storage.dtype].storage) for t in outputs]
     attrs = op.complete(sample.attrs)
-    node = _kernels.prepare(op, attrs, operands(types, stored), operands(outputs, got))
+    node = _kernels.prepare(op, attrs, operands(types, stored), operands(outputs, got), (level,))
     return node, outputs, got
 
 
@@ -65,6 +69,58 @@ def test_kernel_agrees_with_evaluator(op):
         assert_all_equal(got, want, outputs, op)
         served += 1
     assert served > 0
+
+
+def edge_errors(op, kind, level, most=SAMPLES):
+    """How many samples with values of a kind were tried, and where the kernel is wrong."""
+    served, errors = 0, []
+    for sample, want in edge_samples(op, kind, most):
+        if not sample.native:
+            continue
+        stored = stored_inputs(sample)
+        node, outputs, got = prepared(op, sample, stored, level)
+        node.run(stored, got)
+        served += 1
+        for array, wanted, type_ in zip(got, want, outputs, strict=True):
+            if not equals(decode(array, type_), wanted):
+                errors.append(f"{kind}, {level}, {sample_types(sample)}, {sample.attrs}")
+    return served, errors
+
+
+def equals(got, want):
+    """Whether NaN, infinities and integers are equal, and numbers nearly."""
+    if got.dtype.kind != "f":
+        return np.array_equal(got, want)
+    scale = float(np.abs(want[np.isfinite(want)]).max(initial=0.0))
+    with np.errstate(all="ignore"):
+        return np.allclose(got, want, rtol=1e-5, atol=max(scale, 1e-3) * 2e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("op", [op for op in REGISTRY.values() if op.native], ids=lambda o: o.name)
+def test_kernels_at_the_edge(op):
+    """NaN, infinities, signed zeros, denormals and the largest numbers, at every ISA level."""
+    tried, found = 0, []
+    for kind in KINDS:
+        if differs(KERNELS_DIFFER, op, kind):
+            continue
+        for level in _kernels.available_isas():
+            served, errors = edge_errors(op, kind, level)
+            tried += served
+            found += errors
+    assert not found, f"{op.name}: {len(found)} of {tried}: {found[0]}"
+
+
+ALL = 10**6
+
+
+@pytest.mark.parametrize("name", KERNELS_DIFFER)
+def test_differences_that_are_listed_are_there(name):
+    op, (kinds, why) = REGISTRY[name], KERNELS_DIFFER[name]
+    for kind in kinds:
+        levels = _kernels.available_isas()
+        assert any(edge_errors(op, kind, level, ALL)[1] for level in levels), (
+            f"{name}, {kind}: {why}"
+        )
 
 
 @pytest.mark.parametrize(

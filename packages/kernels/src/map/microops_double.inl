@@ -117,7 +117,7 @@ C_WITHIN(f64_exp, fabs(a) <= D_EXP_LIMIT, d_exp(a), exp(a))
 C_WITHIN(f64_sigmoid, fabs(a) <= D_EXP_LIMIT, 1 / (1 + d_exp(-a)), 1 / (1 + exp(-a)))
 C_WITHIN(f64_silu, fabs(a) <= D_EXP_LIMIT, a / (1 + d_exp(-a)), a / (1 + exp(-a)))
 C_WITHIN(f64_tanh, a == a, d_tanh(a), tanh(a))
-C_WITHIN(f64_log, D_IS_NORMAL_POSITIVE(a), d_log(a), log(a))
+C_WITHIN(f64_log, D_HAS_LOG(a), d_log(a), log(a))
 C_WITHIN(f64_log1p, D_IS_ABOVE_MINUS_ONE(a), copysign(d_log1p(a), a), log1p(a))
 C_WITHIN(f64_sin, fabs(a) <= D_TRIG_LIMIT, copysign(1.0, a) * d_sin_of_quadrants(fabs(a), 0),
          sin(a))

@@ -106,8 +106,8 @@ D_INLINE double d_log_sum(double u, double lost) {
     return d_fma(e, 0x1.62e42fefa38p-1, f - tail);
 }
 
-/* log(x) for a normal positive x. */
-#define D_IS_NORMAL_POSITIVE(x) ((x) >= 0x1p-1022 && (x) <= 0x1.fffffffffffffp1023)
+/* log(x) for a normal positive x below 2^1022 sqrt(2): 2^-e is a normal number for e < 1023. */
+#define D_HAS_LOG(x) ((x) >= 0x1p-1022 && (x) < 0x1.6a09e667f3bcdp1022)
 D_INLINE double d_log(double x) { return d_log_sum(x, 0); }
 
 /* log(1 + x) for a normal 1 + x; +0 for -0. */

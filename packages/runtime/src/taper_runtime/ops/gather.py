@@ -242,7 +242,8 @@ def _samples_index_select() -> Iterator[Sample]:
                 for dtype in (np.int64, np.int32):
                     index = np.asarray(rng.integers(-size, size, shape), dtype)
                     yield Sample([x, index], {"axis": axis})
-                    yield Sample([x, index % size], {"axis": axis, "wrap": False})
+                    inside = np.asarray(index % size)
+                    yield Sample([x, inside], {"axis": axis, "wrap": False})
     yield Sample([np.ones((2, 0), np.float32), np.ones((0,), np.int64)], {"axis": 1})
 
 
@@ -255,7 +256,8 @@ def _samples_gather() -> Iterator[Sample]:
                 for dtype in (np.int64, np.int32):
                     index = np.asarray(rng.integers(-size, size, shape), dtype)
                     yield Sample([x, index], {"axis": axis})
-                    yield Sample([x, index % size], {"axis": axis, "wrap": False})
+                    inside = np.asarray(index % size)
+                    yield Sample([x, inside], {"axis": axis, "wrap": False})
     yield Sample([np.ones((0, 3), np.float32), np.ones((0, 3), np.int64)], {"axis": 0})
     yield Sample([np.ones((2, 3), np.float32), np.ones((2, 0), np.int64)], {"axis": 1})
 
