@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -242,6 +245,59 @@ def test_sampling_in_space(align):
         return [F.grid_sample(x, grid, mode, b, align) for mode in modes for b in BORDERS]
 
     check_lowering(model, X.reshape(2, 4, 4, 6, 3), grid, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_grid_sample_at_the_edge(dims):
+    """NaN, infinities, numbers that overflow and signed zeros as coordinates, in every pair."""
+    inf, nan = math.inf, math.nan
+    values = [nan, inf, -inf, 3.3e38, -3.3e38, 0.0, -0.0, 1e-40, -1.0, 1.0, 0.3, -0.7, 1.5, -4.0]
+    points = torch.tensor(list(itertools.product(values, repeat=2)))
+    if dims == 3:
+        points = torch.cat([points, points.roll(5, 0)[:, :1]], 1)
+    grid = points.reshape(1, -1, *[1] * (dims - 1), dims).repeat(2, *[1] * (dims + 1))
+    x = torch.randn(2, 2, *(2, 5, 6)[-dims:])
+    modes = ("bilinear", "nearest", "bicubic")[: 3 if dims == 2 else 2]
+
+    def model(x, grid):
+        forms = itertools.product(modes, BORDERS, (False, True))
+        return [F.grid_sample(x, grid, *form) for form in forms]
+
+    check_lowering(model, x, grid, rtol=1e-4, atol=1e-5)
+
+
+def test_places_of_the_largest_are_those_of_the_last_nan():
+    x = torch.randn(2, 3, 8, 8)
+    x[0, 0, 2, 2:4] = x[0, 0, 3, 2] = x[1, 1, 7, 7] = x[1, 1, 0, 0] = x[1, 2, 7] = x[1, 0] = (
+        math.nan
+    )
+    x[0, 1, :, 3] = -math.inf
+
+    def model(x):
+        return [
+            F.max_pool2d(x, 3, 2, 1, return_indices=True),
+            F.max_pool2d(x, 2, 1, 1, dilation=2, ceil_mode=True, return_indices=True),
+            F.max_pool1d(x[0], 3, 2, 1, return_indices=True),
+            F.max_pool3d(x, 2, 2, 1, return_indices=True),
+            F.adaptive_max_pool1d(x[0], 5, return_indices=True),
+            F.adaptive_max_pool2d(x, (3, 5), return_indices=True),
+            F.adaptive_max_pool3d(x, (2, 3, 5), return_indices=True),
+        ]
+
+    check_lowering(model, x)
+
+
+def test_places_of_nan():
+    """Of several NaNs torch takes the first; cummax and cummin the last so far."""
+    x = torch.randn(4, 7)
+    x[0, [2, 4, 6]] = x[1, [0, 1]] = x[2, 6] = x[3] = math.nan
+    x[1, 3] = math.inf
+
+    def model(x):
+        ops = (torch.max, torch.min, torch.median, torch.cummax, torch.cummin)
+        return [[op(x, dim) for op in ops] + [x.argmax(dim), x.argmin(dim)] for dim in (0, 1)]
+
+    check_lowering(model, x)
 
 
 def test_sampling_outside_of_an_image_does_not_read_it():
