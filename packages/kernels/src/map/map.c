@@ -50,7 +50,7 @@ TAPER_DEFINE_ATTRS(cast)
  */
 enum {
     MAP_TASK_COST = 1 << 15,
-    CHECKED_TASKS = 8, /* divisors of so many are looked at, and read again while they are in cache */
+    CHECKED_TASKS = 4, /* divisors of so many are read and looked at while they are in cache */
     PANEL = 16,        /* columns of a panel of a packed matrix */
 };
 
@@ -167,19 +167,21 @@ static taper_status division_prepare(const taper_call *call, taper_work *work) {
     return status;
 }
 
+/* x - 1 and not x has its upper bit if x is 0 alone: compilers make vectors of that at every level.
+ */
 #define ANY_ZERO(name, T)                                                                          \
     static bool name(const void *from, int64_t rows, int64_t row_stride, int64_t cols,             \
                      int64_t col_stride) {                                                         \
         const T *f = from;                                                                         \
-        bool found = false;                                                                        \
+        T below = 0;                                                                               \
         for (int64_t r = 0; r < rows; r++, f += row_stride)                                        \
             if (col_stride == 1)                                                                   \
                 for (int64_t c = 0; c < cols; c++)                                                 \
-                    found |= f[c] == 0;                                                            \
+                    below |= (f[c] - 1) & ~f[c];                                                   \
             else                                                                                   \
                 for (int64_t c = 0; c < cols; c++)                                                 \
-                    found |= f[c * col_stride] == 0;                                               \
-        return found;                                                                              \
+                    below |= (f[c * col_stride] - 1) & ~f[c * col_stride];                         \
+        return below >> (8 * sizeof(T) - 1);                                                       \
     }
 ANY_ZERO(any_zero32, uint32_t)
 ANY_ZERO(any_zero64, uint64_t)
@@ -217,12 +219,15 @@ static taper_status division_run(const taper_call *call, int64_t begin, int64_t 
     const struct map_state *s = call->state;
     if (s->divisor < 0)
         return map_run(call, begin, end, scratch);
-    while (begin < end) {
-        const struct map_block b = map_block_at(s, begin, i64_min(end, begin + CHECKED_TASKS));
-        if (divides_by_zero(s, call->inputs, &b))
+    const bool overwritten = s->divisor < call->n_inputs &&
+                             call->inputs[s->divisor].data == call->output->data;
+    for (struct map_block b; begin < end; begin = b.next) {
+        b = map_block_at(s, begin, i64_min(end, begin + CHECKED_TASKS));
+        if (overwritten && divides_by_zero(s, call->inputs, &b))
             return TAPER_BAD_INDEX;
         map_run(call, begin, b.next, scratch);
-        begin = b.next;
+        if (!overwritten && divides_by_zero(s, call->inputs, &b)) /* then they are in cache */
+            return TAPER_BAD_INDEX;
     }
     return TAPER_OK;
 }
