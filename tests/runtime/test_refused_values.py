@@ -9,9 +9,10 @@ from op_samples import types_of
 from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.errors import InputError, NodeInputError
 from taper_runtime.executor import _kernels
+from taper_runtime.formats import encode
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.elementwise import DIVISIONS
-from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.ops.opdef import TensorType, contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 X = np.arange(600 * 7, dtype=np.float32).reshape(600, 7)
@@ -97,21 +98,19 @@ def test_places_that_are_outside(op, arrays, attrs, value):
                 session.run(None, feed(bad))
 
 
-def divisions():
-    """Dividend, divisor and the places of the divisor that are tried; columns, rows, one of all."""
-    shapes = [
-        ((), ()),
-        ((5000,), (5000,)),
-        ((5000,), (1,)),
-        ((1,), (5000,)),
-        ((37, 301), (37, 1)),
-        ((37, 301), (301,)),
-        ((300, 3), (300, 3)),
-        ((300, 3), (300, 1)),
-        ((40, 1, 30, 2), (40, 1, 2)),
-        ((3, 5), (7, 3, 1)),
-    ]
-    return shapes
+#: Shapes of dividends and divisors: one for all, columns, rows, short rows, many dims.
+SHAPES = [
+    ((), ()),
+    ((5000,), (5000,)),
+    ((5000,), (1,)),
+    ((1,), (5000,)),
+    ((37, 301), (37, 1)),
+    ((37, 301), (301,)),
+    ((300, 3), (300, 3)),
+    ((300, 3), (300, 1)),
+    ((40, 1, 30, 2), (40, 1, 2)),
+    ((3, 5), (7, 3, 1)),
+]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8"])
@@ -119,7 +118,7 @@ def divisions():
 def test_integers_divided_by_0(op, dtype):
     rng = np.random.default_rng(0)
     wanted = rf"node y \({op}\): expected integers other than 0 as divisors, got 0"
-    for first, second in divisions():
+    for first, second in SHAPES:
         a = np.asarray(rng.integers(0, 50, first), dtype)
         b = np.asarray(rng.integers(1, 50, second), dtype)
         allowed = REGISTRY[op].complete({})
@@ -169,7 +168,10 @@ def test_divisors_with_strides(op):
             b = base.copy()[strided]
             if flip:
                 b = np.ascontiguousarray(b.T).T
-            types = [(t, [s // 8 for s in x.strides]) for t, x in zip(types_of([a, b]), (a, b))]
+            types = [
+                (t, [s // 8 for s in x.strides])
+                for t, x in zip(types_of([a, b]), (a, b), strict=True)
+            ]
             node = _kernels.prepare(definition, attrs, types, types[:1])
             got = np.empty_like(a)
             node.run([a, b], [got])
@@ -177,3 +179,21 @@ def test_divisors_with_strides(op):
             b[place] = 0
             with pytest.raises(InputError, match="got 0"):
                 node.run([a, b], [got])
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf])
+def test_a_packed_matrix_times_nan_stays_zero_beyond_its_columns(factor):
+    definition = REGISTRY["MUL"]
+    for columns, factors in ((20, (5, 1)), (20, (1,)), (16, (5, 1)), (3, (5, 1)), (1500, (1,))):
+        matrix = np.ones((5, columns), np.float32)
+        packed = TensorType("float32", matrix.shape, "panels.1")
+        factor_of_rows = np.full(factors, factor, np.float32)
+        types = [packed, *types_of([factor_of_rows])]
+        operands = [(t, contiguous_strides(t.storage.shape)) for t in types]
+        stored = encode(matrix, packed)
+        for level in _kernels.available_isas():
+            attrs = definition.complete({})
+            node = _kernels.prepare(definition, attrs, operands, operands[:1], (level,))
+            got = np.empty_like(stored)
+            node.run([stored, factor_of_rows], [got])
+            np.testing.assert_array_equal(got, encode(matrix * factor, packed))

@@ -223,9 +223,7 @@ def one_hot(ctx: Lowering, x: str, num_classes: int = -1) -> str:
 
 
 @lowers("aten.index_add.default")
-def index_add(
-    ctx: Lowering, x: str, dim: int, index: str, source: str, *, alpha: float = 1
-) -> str:
+def index_add(ctx: Lowering, x: str, dim: int, index: str, source: str, *, alpha: float = 1) -> str:
     """Add ``alpha`` times slices of ``source`` at places of one axis."""
     shape = ctx.shape(x)
     axis, dtype = ctx.axis(x, dim), ctx.dtype(x)

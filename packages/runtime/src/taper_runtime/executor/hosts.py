@@ -142,9 +142,7 @@ def naming(label: str, op: OpDef, compute: Compute) -> Compute:
     return named
 
 
-def numpy_host(
-    op: OpDef, label: str, blocks: Sequence[Callable[[], BlockFunction]] = ()
-) -> Host:
+def numpy_host(op: OpDef, label: str, blocks: Sequence[Callable[[], BlockFunction]] = ()) -> Host:
     """Return the op's own evaluator as a host; ``blocks`` give those of a node."""
     return Host("numpy", "numpy", partial(_bind_evaluator, op, label, blocks))
 

@@ -375,9 +375,7 @@ def _samples(op: str) -> Iterator[Sample]:
         yield Sample([arrays[0], special], formats={0: "panels.1"})
 
 
-def _samples_of_divisors(
-    rng: np.random.Generator, micro: MicroOp, dtype: str
-) -> Iterator[Sample]:
+def _samples_of_divisors(rng: np.random.Generator, micro: MicroOp, dtype: str) -> Iterator[Sample]:
     """Yield divisions whose divisor is checked, and is not 0 but where nothing is divided."""
     native, attrs = dtype in micro.native, {"by_zero": False}
     for first, second, _ in _SHAPES if dtype in NATIVE else _SHAPES[:1]:

@@ -188,8 +188,8 @@ def _samples_write() -> Iterator[Sample]:
 WRITE = OpDef(
     name="WRITE",
     doc="A copy of x whose slices at `places`, of rank 1, along `axis` are those of src, in order: "
-    "of several to one place the last stays. With `wrap` a negative place counts from the end, without "
-    "it is refused.",
+    "of several to one place the last stays. With `wrap` a negative place counts from the end, "
+    "without it is refused.",
     inputs=(3, 3),
     infer=_infer_write,
     evaluate=_write,

@@ -76,7 +76,9 @@ def _has_fewer_roots(match: Match) -> bool:
 simplify_arithmetic = RuleSet(
     "simplify_arithmetic",
     Rule("constant of one element", op(MICROOPS), _inline_scalar),
-    Rule("division that needs no check", op(DIVISIONS, by_zero=False), _unchecked, where=_has_no_zero),
+    Rule(
+        "division that needs no check", op(DIVISIONS, by_zero=False), _unchecked, where=_has_no_zero
+    ),
     Rule("x * 1", op("MUL", _X, 1), _X),
     Rule("x / 1", op("DIV", _X, 1), _X),
     Rule("x - 0", op("SUB", _X, 0), _X),
