@@ -9,10 +9,12 @@
 #include "map/kernels.inc"
 
 CHECK_ATTRS(microop)
+CHECK_ATTRS(division)
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-static const struct microop_attrs no_scalar = {{0, 0}, -1};
+/* A micro-op of no scalar: what divisions take, of which others read the beginning. */
+static const struct division_attrs no_scalar = {{0, 0}, -1, true};
 
 static const float specials[] = {0.0f,      -0.0f,    1.0f,   -1.0f,    0.5f,      -0.5f,
                                  1.5f,      2.5f,     -2.5f,  INFINITY, -INFINITY, NAN,

@@ -157,7 +157,7 @@ static void float_binary(void) {
             for (size_t l = 0; l < COUNT(lengths); l++) {
                 const int64_t n = lengths[l];
                 const float scalar = check_uniform(-3, 3);
-                const struct microop_attrs attrs = {{(double)scalar, (int64_t)scalar}, index};
+                const struct division_attrs attrs = {{(double)scalar, (int64_t)scalar}, index, true};
                 const taper_tensor in = check_tensor(x[0].data, F32, 1, &n), r = vector(F32, n);
                 check_threads(op->op, NULL, &in, 1, &r, &attrs);
                 for (int64_t i = 0; i < n; i++) {
@@ -316,7 +316,7 @@ static void bench_ops(void) {
     enum { N = 4096 }; /* three of them fit L1 */
     const taper_tensor x[2] = {vector(F32, N), vector(F32, N)}, y = vector(F32, N);
     const taper_tensor truth = vector(TAPER_BOOL, N);
-    const struct microop_attrs scalar = {{1.7, 1}, 1};
+    const struct division_attrs scalar = {{1.7, 1}, 1, true};
     char name[64];
     check_fill_uniform(x[0].data, N, 0.1f, 4);
     check_fill_uniform(x[1].data, N, 0.1f, 4);

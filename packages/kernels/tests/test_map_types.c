@@ -129,7 +129,7 @@ static void check_int_op(const struct int_ops *op, const integer *t) {
     }
     for (int index = 0; index < 2 && !op->unary; index++) {
         const int64_t scalar = t->dtype == BOOL ? index : 3 - 8 * index;
-        const struct microop_attrs attrs = {{(double)scalar, scalar}, index};
+        const struct division_attrs attrs = {{(double)scalar, scalar}, index, true};
         check_threads(op->name, NULL, x, 1, &y, &attrs);
         for (int64_t i = 0; i < N; i++) {
             const int64_t a = get(&x[0], i), got = get(&y, i);
