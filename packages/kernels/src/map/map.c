@@ -50,7 +50,7 @@ TAPER_DEFINE_ATTRS(cast)
  */
 enum {
     MAP_TASK_COST = 1 << 15,
-    CHECKED_TASKS = 4, /* divisors of so many are read and looked at while they are in cache */
+    CHECKED_TASKS = 2, /* divisors of so many are read and looked at while they are in cache */
     PANEL = 16,        /* columns of a panel of a packed matrix */
 };
 
@@ -174,6 +174,11 @@ static taper_status division_prepare(const taper_call *call, taper_work *work) {
                      int64_t col_stride) {                                                         \
         const T *f = from;                                                                         \
         T below = 0;                                                                               \
+        if (cols == 1) {                                                                           \
+            cols = rows;                                                                           \
+            col_stride = row_stride;                                                               \
+            rows = 1;                                                                              \
+        }                                                                                          \
         for (int64_t r = 0; r < rows; r++, f += row_stride)                                        \
             if (col_stride == 1)                                                                   \
                 for (int64_t c = 0; c < cols; c++)                                                 \
