@@ -94,6 +94,24 @@ def test_what_is_inside_passes():
                 compute(name, inside, attrs, output_of(name, inside, attrs))
 
 
+@pytest.mark.parametrize("compute", [kernel, evaluator])
+def test_without_bags_no_index_is_looked_at(compute):
+    """Torch does not either."""
+    inputs = [floats(5, 3), ints(0, 9, -1), ints()]
+    output = output_of("EMBEDDING_BAG", inputs, {"mode": "sum"})
+    compute("EMBEDDING_BAG", inputs, {"mode": "sum"}, output)
+    assert output.shape == (0, 3)
+
+
+@pytest.mark.parametrize("compute", [kernel, evaluator])
+def test_a_correction_that_is_no_number_gives_none(compute):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    attrs = {"axes": [1], "correction": np.nan}
+    output = output_of("VAR", [x], attrs)
+    compute("VAR", [x], attrs, output)
+    assert np.isnan(output).all()
+
+
 WINDOW = {"kernel": [3], "stride": [1], "padding": [1, 1]}
 
 #: Op, inputs of no bytes, attrs: the evaluators themselves would take long, or gigabytes.
