@@ -211,10 +211,10 @@ def max_unpool(
 
 
 @lowers("aten.one_hot.default")
-def one_hot(ctx: Lowering, x: str, num_classes: int = -1) -> str:
+def one_hot(ctx: Lowering, x: str, num_classes: int | str = -1) -> str:
     """Write a 1 where each class has its place; one that has none is refused."""
     shape = ctx.output.shape
-    if not isinstance(num_classes, int) or (type(num_classes) is int and num_classes < 1):
+    if isinstance(num_classes, str) or bounds(num_classes)[0] < 1:
         ctx.unsupported("expected the number of classes, got one that values decide")
     index = ctx.reshape(x, (*ctx.shape(x), 1))
     zeros, ones = ctx.full(shape, 0, "int64"), ctx.full(ctx.shape(index), 1, "int64")
