@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("taper_frontend")
 
 from cli_page import PAGE, schema, section, taper_command
-from simulated import PROGRAMS, model, simulator
+from simulated import PROGRAMS, as_the_simulator, model, simulator
 from taper_frontend.errors import ExportError, ExportWarning
 from taper_frontend.openinfer import compile_program
 from taper_frontend.openinfer.lower import lower
@@ -56,7 +56,7 @@ def compare(program, sizes=None, *, steps=4, outputs=None, **tensors):
     made = simulator(program, sizes, **tensors)
     weights = model(sizes, **tensors)
     plan = compile_program(made.program.graph, weights, outputs=outputs)
-    executor, session = made.make_executor(), InferenceSession(plan)
+    executor, session = made.make_executor(), InferenceSession(plan, as_the_simulator())
     for t in range(steps):
         values = given_values(made.slots, 10 * t)
         for name, value in values.items():

@@ -7,7 +7,7 @@ pytest.importorskip("taper_frontend")
 
 import openinfer_reference as reference
 from openinfer_samples import ELEMENTWISE, REDUCTIONS, operands, random_values, stored, variants
-from simulated import model
+from simulated import as_the_simulator, model
 from taper_frontend.openinfer import compile_program
 from taper_runtime import InferenceSession
 from taper_runtime.openinfer import Graph, ProgramError, TensorSpec
@@ -75,7 +75,7 @@ def run(op, dtypes, arrays, settings):
     for i, given in enumerate(settings):
         graph.add_var(f"y{i}", "volatile", *output_type(op, types, given))
         graph.add_node("entry", Op(op, names, given, f"y{i}"))
-    session = InferenceSession(compile_program(graph, model()))
+    session = InferenceSession(compile_program(graph, model()), as_the_simulator())
     return session.run(None, dict(zip(names, arrays, strict=True)))
 
 

@@ -482,9 +482,7 @@ def test_every_device_of_this_machine_computes_the_same(device):
 )
 def test_devices_follow_from_the_cpu_and_its_levels(monkeypatch, machine, levels, expected):
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr(
-        "taper_runtime.openinfer.simulator.devices.available_isas", lambda: levels
-    )
+    monkeypatch.setattr("taper_runtime.openinfer.simulator.devices.available_isas", lambda: levels)
     assert available_devices() == expected
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from taper_runtime import SessionOptions
 from taper_runtime.openinfer import Simulator, SizeVar, load_program, parse
 from taper_runtime.openinfer.oinf.reader import Model
 
@@ -18,6 +19,13 @@ def simulator(program, sizes=None, *, device="Cpu", link="lenient", **tensors):
     """A simulator of a program in ``programs/``, or of a text with blocks."""
     graph = parse(program) if "{" in program else load_program(PROGRAMS / f"{program}.oi")
     return Simulator(model(sizes, **tensors), graph, device, link=link)
+
+
+def as_the_simulator():
+    """Options of a session that gives bfloat16 as the simulator does: as bits."""
+    options = SessionOptions()
+    options.bfloat16 = "bits"
+    return options
 
 
 def executor(program, sizes=None, **more):
