@@ -140,7 +140,7 @@ def _all_contents(value: Any, seen: set[int] | None = None) -> list[tuple[Any, A
     if id(value) in seen or not (inside is not None or isinstance(value, set)):
         return []
     seen.add(id(value))
-    found = []
+    found: list[tuple[Any, Any]] = []
     if isinstance(value, dict):
         found.append((value, {**value}))
     elif isinstance(value, list):
