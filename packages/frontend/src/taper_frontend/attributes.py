@@ -14,6 +14,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -322,7 +323,7 @@ def _differs(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, L
     old, new = (leaves.get(place, Leaf(_NOTHING, 0)) for leaves in (before, after))
     if old.value is new.value:
         return old.version != new.version
-    if any(isinstance(leaf.value, torch.Tensor) for leaf in (old, new)):
+    if any(isinstance(leaf.value, torch.Tensor | np.ndarray) for leaf in (old, new)):
         return True
     if not any(isinstance(leaf.value, _NUMBERS) for leaf in (old, new)):
         return False
@@ -394,7 +395,10 @@ def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
                 return False
             if not torch.allclose(x, y, rtol=0, atol=0, equal_nan=True):
                 return False
-        elif isinstance(x, torch.Tensor | _NUMBERS) and not _same_value(x, y):
+        elif isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+            if x.dtype != y.dtype or x.tobytes() != y.tobytes():
+                return False
+        elif isinstance(x, torch.Tensor | np.ndarray | _NUMBERS) and not _same_value(x, y):
             return False
     return True
 
@@ -417,7 +421,7 @@ def _say(place: Place, leaves: Mapping[Place, Leaf]) -> str:
     value = leaves.get(place, Leaf(_NOTHING, 0)).value
     if value is _NOTHING:
         return "nothing"
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return f"{value!r:.40}" if steps(value) is None else f"a {type(value).__name__}"
 

@@ -421,7 +421,7 @@ def of_ranges(
         if axis.required:
             is_other = known is None
         else:
-            is_other = not expr.is_symbol or (axis.name and names[str(expr)] != axis.name)
+            is_other = not expr.is_symbol or names[str(expr)] != (axis.name or names[str(expr)])
         if known is None or is_other:
             if axis.name and not axis.required:
                 text = f"{axis.where} was to vary as {axis.name!r}, but the model makes it {size}"

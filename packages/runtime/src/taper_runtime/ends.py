@@ -8,7 +8,7 @@ is how numpy's complex numbers lie in memory: the one is a view of the other.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, TensorSpec
     from taper_runtime.plan.weights import WeightSpec
 
-    Spec = TensorSpec | WeightSpec
+    Spec: TypeAlias = TensorSpec | WeightSpec
 
 _BITS = DTYPES["bfloat16"].storage
 
@@ -125,7 +125,7 @@ def to_user(spec: Spec, array: np.ndarray, bfloat16: str) -> np.ndarray:
     return array.view(_ml_dtype()) if bfloat16 == "ml_dtypes" else from_bfloat16(array)
 
 
-def round_to_bfloat16(array: np.ndarray) -> np.ndarray:
+def round_to_bfloat16(array: object) -> np.ndarray:
     """Round float32 to the nearest bfloat16, of two to the even one, as torch does.
 
     Parameters
@@ -149,7 +149,7 @@ def round_to_bfloat16(array: np.ndarray) -> np.ndarray:
     return from_bfloat16(to_bfloat16(array))
 
 
-def _writable(spec: Spec, array: np.ndarray, what: str) -> np.ndarray:
+def _writable(spec: Spec, array: object, what: str) -> np.ndarray:
     """Return where a run is to write an output that ``array`` gets."""
     if spec.is_complex or not isinstance(array, np.ndarray) or array.dtype != np.float32:
         return to_plan(spec, array, what, copies=False)
@@ -190,8 +190,9 @@ def _exact_bits(array: np.ndarray, what: str) -> np.ndarray:
 def _ml_dtype() -> np.dtype:
     """Return the dtype that the package ml_dtypes adds to numpy."""
     try:
-        return np.dtype(import_module("ml_dtypes").bfloat16)
+        dtype: np.dtype = np.dtype(import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise InputError(
             "bfloat16='ml_dtypes': expected the package ml_dtypes, which is not installed"
         ) from None
+    return dtype

@@ -7,7 +7,7 @@ import os
 import stat
 from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -140,7 +140,8 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 def read_only_bytes(buffer: np.ndarray | bytes | mmap) -> np.ndarray:
     """Return the bytes of a buffer as an array that nobody can make writable."""
-    return np.asarray(memoryview(buffer).toreadonly())
+    memory: Any = buffer  # numpy declares no buffer for arrays of every shape
+    return np.asarray(memoryview(memory).toreadonly())
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:
