@@ -107,9 +107,7 @@ def test_outputs_are_written_into_arrays_of_each_way(way, given):
     assert_same(first.numpy(), EVERY[::-1], given)
     assert first.data_type() == TYPES[given]
     assert_same(second.numpy(), np.full_like(EVERY, 2), way)
-    with pytest.raises(
-        InputError, match=rf"{name}.*: expected shape \({LENGTH},\), got \(3,\)"
-    ):
+    with pytest.raises(InputError, match=rf"{name}.*: expected shape \({LENGTH},\), got \(3,\)"):
         session.run(None, {"x": EVERY}, out={name: np.empty(3, DTYPES[given])})
     out.flags.writeable = False
     with pytest.raises(InputError, match="writable"):
