@@ -157,7 +157,8 @@ static void float_binary(void) {
             for (size_t l = 0; l < COUNT(lengths); l++) {
                 const int64_t n = lengths[l];
                 const float scalar = check_uniform(-3, 3);
-                const struct division_attrs attrs = {{(double)scalar, (int64_t)scalar}, index, true};
+                const struct division_attrs attrs = {
+                    {(double)scalar, (int64_t)scalar}, index, true};
                 const taper_tensor in = check_tensor(x[0].data, F32, 1, &n), r = vector(F32, n);
                 check_threads(op->op, NULL, &in, 1, &r, &attrs);
                 for (int64_t i = 0; i < n; i++) {

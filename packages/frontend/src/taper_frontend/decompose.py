@@ -190,8 +190,9 @@ class _Calls:
         node.target = function
         whole = node
         for part in parts:
-            whole = self._add(whole, _SCATTERS[part.target], part, (part.args[0], whole))
-            whole.meta["val"] = part.args[0].meta["val"]
+            source: Any = part.args[0]
+            whole = self._add(whole, _SCATTERS[part.target], part, (source, whole))
+            whole.meta["val"] = source.meta["val"]
         readers = {view: self._later(view, node) for view in views}
         if parts:
             readers[node] = self._later(node, node)
@@ -201,7 +202,8 @@ class _Calls:
         made, last = {written: whole}, whole
         for view, users in readers.items():
             for step in self._steps(parts[0] if view is node else view, made) if users else ():
-                last = made[step] = self._add(last, step.target, step, (made[step.args[0]],))
+                viewed: Any = step.args[0]
+                last = made[step] = self._add(last, step.target, step, (made[viewed],))
                 last.meta["val"] = step.meta["val"]
             for user in users:
                 user.replace_input_with(view, made[parts[0] if view is node else view])

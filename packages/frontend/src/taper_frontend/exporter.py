@@ -185,7 +185,7 @@ def export(
         raise ExportError("partition, delegate: expected both or none")
     if delegate is not None:
         find_backend(delegate)
-    if not isinstance(verify, bool | str) or verify not in DEPTHS:
+    if type(verify) not in (bool, str) or verify not in DEPTHS:
         raise ExportError(f"verify: expected one of {', '.join(map(repr, DEPTHS))}, got {verify!r}")
     depth = DEPTHS[verify]
     if weights not in WEIGHTS:

@@ -10,8 +10,7 @@
 /* a * b, or INT64_MAX / 2 where that is larger: so much work is as good as no end. a, b >= 0. */
 TENSOR_INLINE int64_t i64_times(int64_t a, int64_t b) {
     int64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 2
-                                                  : i64_min(product, INT64_MAX / 2);
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 2 : i64_min(product, INT64_MAX / 2);
 }
 
 #endif /* TAPER_OVERFLOW_H */

@@ -120,9 +120,9 @@ static bool has_countable_dims(const taper_tensor *t) {
 }
 
 static bool operand_takes(taper_operand operand, const taper_tensor *t) {
-    return t->rank >= 0 && t->rank <= TAPER_MAX_RANK && has_countable_dims(t) && t->dtype >= 0 && t->dtype < TAPER_DTYPE_COUNT && t->format >= 0 &&
-           t->format < TAPER_FORMAT_COUNT && (operand >> t->dtype & 1) != 0 &&
-           (operand >> (32 + t->format) & 1) != 0;
+    return t->rank >= 0 && t->rank <= TAPER_MAX_RANK && has_countable_dims(t) && t->dtype >= 0 &&
+           t->dtype < TAPER_DTYPE_COUNT && t->format >= 0 && t->format < TAPER_FORMAT_COUNT &&
+           (operand >> t->dtype & 1) != 0 && (operand >> (32 + t->format) & 1) != 0;
 }
 
 bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {

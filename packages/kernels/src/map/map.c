@@ -224,8 +224,8 @@ static taper_status division_run(const taper_call *call, int64_t begin, int64_t 
     const struct map_state *s = call->state;
     if (s->divisor < 0)
         return map_run(call, begin, end, scratch);
-    const bool overwritten = s->divisor < call->n_inputs &&
-                             call->inputs[s->divisor].data == call->output->data;
+    const bool overwritten =
+        s->divisor < call->n_inputs && call->inputs[s->divisor].data == call->output->data;
     for (struct map_block b; begin < end; begin = b.next) {
         b = map_block_at(s, begin, i64_min(end, begin + CHECKED_TASKS));
         if (overwritten && divides_by_zero(s, call->inputs, &b))

@@ -144,7 +144,11 @@ class InferenceSession:
         self._log: RunLog = RunLog() if whole is None else whole._log
         self._path = None if isinstance(source, (Plan, bytes)) else _absolute(source)
         self._model = model
-        self.plan = _plan(source, model, options) if whole is None else source
+        # An entry's plan is part of one that has been checked.
+        if whole is not None and isinstance(source, Plan):
+            self.plan = source
+        else:
+            self.plan = _plan(source, model, options)
         if self.plan.weights or options.runtime_const_folding:
             from taper_runtime.plan.weights import opened
 

@@ -206,11 +206,11 @@ def _places_of_largest(ctx: Lowering, x: str, places: Sequence[np.ndarray]) -> s
     windows = ctx.emit("INDEX_SELECT", [flat, ctx.constant(at)], axis=len(lead))
     tap = ctx.emit("ARGMAX", [windows], axis=len(lead) + 1)
     if is_float(ctx.dtype(x)):
-        is_nan, taps = ctx.emit("ISNAN", [windows]), ctx.constant(np.arange(at.shape[1]))
-        nans = ctx.apply("WHERE", is_nan, taps, -1, dtype="int64")
-        last = ctx.emit("AMAX", [nans], axes=(len(lead) + 1,))
-        found_nan = ctx.apply("GE", last, 0, dtype="int64")
-        tap = ctx.apply("WHERE", found_nan, last, tap, dtype="int64")
+        is_nan, every = ctx.emit("ISNAN", [windows]), ctx.constant(np.arange(at.shape[1]))
+        nans = ctx.apply("WHERE", is_nan, every, -1, dtype="int64")
+        last_nan = ctx.emit("AMAX", [nans], axes=(len(lead) + 1,))
+        found_nan = ctx.apply("GE", last_nan, 0, dtype="int64")
+        tap = ctx.apply("WHERE", found_nan, last_nan, tap, dtype="int64")
     starts = np.arange(at.shape[0]) * at.shape[1]
     where = ctx.emit("ADD", [tap, ctx.constant(starts)])
     found = ctx.emit("INDEX_SELECT", [ctx.constant(at.ravel()), where], axis=0)

@@ -70,7 +70,8 @@ def judge(
     tolerance : float
         Relative L2 error that is right.
     """
-    wrong, jittered = [*want], []
+    wrong = [*want]
+    jittered: list[dict[K, np.ndarray]] = []
     while wrong and len(jittered) < _JITTERED:
         with Jitter(len(jittered)):
             jittered.append(runs.rerun())

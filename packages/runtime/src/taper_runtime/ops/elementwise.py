@@ -372,7 +372,8 @@ def _samples(op: str) -> Iterator[Sample]:
             arrays = [_values(rng, micro, shape, "float32") for shape in ((3, 20), factors)]
             yield Sample(arrays, formats={0: "panels.1"})
         special = np.array([[np.nan], [np.inf], [-0.0]], np.float32)
-        yield Sample([arrays[0], special], formats={0: "panels.1"})
+        x = _values(rng, micro, (3, 20), "float32")
+        yield Sample([x, special], formats={0: "panels.1"})
 
 
 def _samples_of_divisors(rng: np.random.Generator, micro: MicroOp, dtype: str) -> Iterator[Sample]:

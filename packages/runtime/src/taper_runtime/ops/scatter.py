@@ -178,8 +178,7 @@ def _samples_write() -> Iterator[Sample]:
                 src = (rng.standard_normal(replace(shape, axis, count)) * 9).astype(dtype)
                 places = np.asarray(rng.integers(-shape[axis], shape[axis], count), kind)
                 yield Sample([x, places, src], {"axis": axis})
-                places %= shape[axis]
-                yield Sample([x, places, src], {"axis": axis, "wrap": False})
+                yield Sample([x, places % shape[axis], src], {"axis": axis, "wrap": False})
     empty = np.ones((0, 3), np.float32)
     yield Sample([empty, np.zeros(0, np.int64), empty], {"axis": 0})
     yield Sample([empty, np.zeros(2, np.int64), empty[:, :2].copy()], {"axis": 1})
