@@ -71,7 +71,7 @@ def judge(
         Relative L2 error that is right.
     """
     wrong = [*want]
-    jittered: list[dict[K, np.ndarray]] = []
+    jittered: list[Mapping[K, np.ndarray]] = []
     while wrong and len(jittered) < _JITTERED:
         with Jitter(len(jittered)):
             jittered.append(runs.rerun())
