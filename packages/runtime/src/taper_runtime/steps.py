@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _Question = TypeVar("_Question")
 _Answer = TypeVar("_Answer")
 
-#: Steps of one question about a size where no load counts them: a second. What the exports of
-#: the zoo ask takes less than a hundredth.
+#: Steps of one question about a size where no load counts them: a second or two. Those that plans
+#: of the zoo ask take less than a hundredth.
 MAX_STEPS = 200_000
 
 #: Characters of an expression in an error.

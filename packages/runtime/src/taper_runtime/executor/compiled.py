@@ -60,7 +60,8 @@ class CompiledExecutor(Executor):
         outputs = list(dict.fromkeys(plan.writes))
         repeated = None
         if len(outputs) < len(plan.writes):
-            repeated = [outputs.index(name) for name in plan.writes]
+            places = {name: place for place, name in enumerate(outputs)}
+            repeated = [places[name] for name in plan.writes]
         without = plan.without_values()
         return cls(runner, without, settings.dispatch, repeated, constant_names(plan))
 
@@ -120,7 +121,10 @@ class CompiledExecutor(Executor):
         """Return ``out`` without the second array of an output that stands twice."""
         if out is None or self._repeated is None:
             return out
-        return [out[self._repeated.index(i)] for i in range(max(self._repeated) + 1)]
+        first: dict[int, np.ndarray | None] = {}
+        for place, array in zip(self._repeated, out, strict=False):
+            first.setdefault(place, array)
+        return list(first.values())
 
     def profile(
         self,

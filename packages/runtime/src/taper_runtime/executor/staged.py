@@ -183,7 +183,8 @@ def _lives(plan: Plan, stages: Sequence[Stage]) -> dict[str, tuple[int, int]]:
     for index, (part, measured) in enumerate(stages):
         for name in (*part.reads, *part.writes, *(root for root, _ in measured.values())):
             lives[name] = lives.get(name, (index, index))[0], index
-    return {n: life for n, life in lives.items() if n not in (*plan.reads, *plan.writes)}
+    ends = {*plan.reads, *plan.writes}
+    return {name: life for name, life in lives.items() if name not in ends}
 
 
 def _at(array: np.ndarray, offset: int) -> Any:

@@ -82,6 +82,7 @@ def check_memory(
         look()
         if plan.is_executed(node):
             _check_inputs(plan, stored, node, step)
+            beside: dict[str, Occupancy] = {}  # what the node has written so far, by root
             for index, output in enumerate(node.outputs):
                 root = plan.placements[output].root
                 if root != output:
@@ -95,9 +96,11 @@ def check_memory(
                         and _is_in_place(plan, types, node, name, extents)
                     ):
                         _fail_overwrite(plan, node, output, name, last_read[name])
-                for name in node.outputs[:index]:
-                    if _share(plan, name, output, extents):
-                        _fail_overwrite(plan, node, output, name, last_read[name])
+                if len(node.outputs) > 1:
+                    others = beside.setdefault(root, Occupancy(comparisons))
+                    for name in others.overlapping(extents[output], step):
+                        _fail_overwrite(plan, node, output, name, last_read.get(name, NEVER))
+                    others.add(output, extents[output], step)
         else:
             _check_view(plan, stored, node)
         for output in node.outputs:
@@ -240,12 +243,6 @@ def _check_write_to_state(
             "expected memory that a node may write",
             f"state {root.name}",
         )
-
-
-def _share(plan: Plan, name: str, other: str, extents: Mapping[str, Extent]) -> bool:
-    """Whether two tensors share bytes, for some sizes at least."""
-    same = plan.placements[name].root == plan.placements[other].root
-    return same and extents[name].overlaps(extents[other])
 
 
 def _is_in_place(
