@@ -668,7 +668,7 @@ class InferenceSession:
         """
         from taper_runtime.iobinding import IOBinding
 
-        if not isinstance(iobinding, IOBinding):
+        if not issubclass(type(iobinding), IOBinding):
             got = type(iobinding).__name__
             raise InputError(f"iobinding: expected an IOBinding, got {got}")
         iobinding.run(self, run_options)

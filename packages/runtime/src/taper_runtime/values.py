@@ -208,7 +208,7 @@ def check_device(device_type: object) -> None:
         raise InputError(f"device_type: expected 'cpu', got {device_type!r}")
 
 
-def element_dtype(element_type: npt.DTypeLike | int) -> np.dtype:
+def element_dtype(element_type: npt.DTypeLike | int | None) -> np.dtype:
     """Return the numpy dtype of what numpy or ONNX (a number) calls an element type.
 
     Raises
