@@ -36,7 +36,7 @@ class Limits(NamedTuple):
         Of all different size expressions; 100 000 take about a second.
     proof_steps : int
         Of the proofs about size expressions, of one plan. A million of the worst kind take some
-        five seconds; plans of the zoo whose sizes vary take up to 45 000.
+        ten seconds; plans of the zoo whose sizes vary take up to 45 000.
     comparisons : int
         Pairs of tensors of one root that have to be compared where sizes vary; 50 000 take
         about two seconds.
