@@ -62,6 +62,7 @@ def _model() -> Model:
     weights |= {f"attn.{h}.qkv.{layer}": (16, 48) for h in range(3) for layer in range(3)}
     weights |= {f"experts.{number}.weight": (16, 3) for number in range(2)}
     weights |= {f"experts.{number}.bias": (3,) for number in range(2)}
+    weights |= {"bias": (16,), "w": (16, 16)}
     return Model.of(
         {name: SizeVar(value) for name, value in sizes.items()}
         | {"huge": SizeVar((1 << 64) - 1), "last": np.array(6, np.int32)}

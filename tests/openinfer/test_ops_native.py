@@ -39,6 +39,7 @@ def run(node, dtypes, arrays, out, isa=None):
     validate(plan)
     options = SessionOptions()
     options.isa, options.strict_native, options.intra_op_num_threads = isa, True, 1
+    options.bfloat16 = "bits"  # as the simulator has it
     session = InferenceSession(plan, options)
     return session.run(None, dict(zip(names[:-1], arrays, strict=True)))[0]
 

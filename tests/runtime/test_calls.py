@@ -262,7 +262,7 @@ def test_mistakes_are_named_by_their_path(session, args, kwargs, message):
         session(*args, **kwargs)
 
 
-def test_what_nothing_depends_on_may_be_anything():
+def test_what_nothing_depends_on_is_named_and_checked():
     plan = negating_plan(arguments(["tensor", "x0"], ["tensor", "x1"]), ["tensor", "y0"])
     plan = plan._replace(
         nodes=plan.nodes[:1],
@@ -271,8 +271,11 @@ def test_what_nothing_depends_on_may_be_anything():
         placements={n: place for n, place in plan.placements.items() if n != "y1"},
     )
     session = InferenceSession(plan)
-    for other in (None, "text", ONE, [1, 2]):
-        np.testing.assert_array_equal(session(ONE, other), -ONE)
+    assert [argument.is_read for argument in session.get_inputs()] == [True, False]
+    np.testing.assert_array_equal(session(ONE, ONE), -ONE)
+    for other in (None, "text", ONE[:0], ONE.astype(np.int64), [1, 2]):
+        with pytest.raises(InputError):
+            session(ONE, other)
 
 
 def test_a_plan_without_tensors_runs():

@@ -309,7 +309,7 @@ static taper_status reduce_prepare(const taper_call *call, const struct reducer 
     if (call->n_inputs != 1 || !tensor_is(x, reducer->in, tensor_numel(x)) ||
         !reduce_plan(s, x, &attrs->axes) ||
         !tensor_is(call->output, reducer->out, s->kept.count * reduce_outputs(s, s->spans.inner)) ||
-        (s->count == 0 && !reducer->empty))
+        (s->count == 0 && !reducer->empty && tensor_numel(call->output) > 0))
         return TAPER_UNSUPPORTED;
     s->reducer = reducer;
     s->divisor = reducer->mean ? (double)s->count : 1.0;

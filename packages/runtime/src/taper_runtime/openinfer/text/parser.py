@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from taper_runtime.errors import InputError
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import Place, Problem, ProgramError, shown
 from taper_runtime.openinfer.graph import (
@@ -66,11 +65,7 @@ def parse(text: str, name: str = "<program>") -> Graph:
     ------
     ProgramError
         With line and column, what was expected and what was got.
-    InputError
-        If ``text`` is no string.
     """
-    if not isinstance(text, str):
-        raise InputError(f"text: expected a string, got {type(text).__name__}")
     return _Parser(text, name).program()
 
 
