@@ -47,8 +47,7 @@ WEIGHTS = (
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_the_example_programs_link(path):
     graph = load_program(path)
-    bias = {} if path.stem == "cache_auto_dim" else {"bias": zeros(16)}  # where it is one number
-    program = link(graph, model_of(**WEIGHTS, **bias))
+    program = link(graph, model_of(**WEIGHTS, bias=zeros(16)))
     assert program.graph is graph
     assert list(program.variables)[: len(graph.vars)] == list(graph.vars)
 

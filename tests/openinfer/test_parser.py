@@ -416,7 +416,7 @@ def _cache_window_slice(graph):
 
 
 def _cache_auto_dim(graph):
-    graph.add_var("bias", "dynamic", "f32")
+    graph.add_var("shift", "dynamic", "f32")
     for name in "lmn":
         graph.add_var(name, "volatile", "f32", ["D", "H"])
     for name in ("threes", "twos", "fives"):
@@ -428,7 +428,7 @@ def _cache_auto_dim(graph):
         add(graph, CacheIncrement(name, amount))
     grown = (("L[threes, twos]", "l"), ("M[0, fives]", "m"), ("N[fives, 0]", "n"))
     add(graph, *(CacheRead(cache, name) for cache, name in grown))
-    add(graph, *(Op("add", [name, "bias"], output=name) for _, name in grown))
+    add(graph, *(Op("add", [name, "shift"], output=name) for _, name in grown))
     add(graph, *(CacheWrite(name, cache) for cache, name in grown), Return())
 
 

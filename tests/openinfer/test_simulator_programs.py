@@ -47,7 +47,7 @@ def test_cache_window_slice():
 def test_cache_auto_dim():
     made = executor("cache_auto_dim", {"D": 2, "H": 2})
     for t in range(1, 4):
-        step(made, bias=1.0)
+        step(made, shift=1.0)
         shapes = {"l": (2 + 3 * t, 2 + 2 * t), "m": (2, 2 + 5 * t), "n": (2 + 5 * t, 2)}
         for name, shape in shapes.items():
             assert made.fetch(name).shape == made.fetch(name.upper()).shape == shape
