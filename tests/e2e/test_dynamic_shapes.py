@@ -10,18 +10,13 @@ from torch.export import Dim
 
 import taper_frontend
 import taper_runtime
-from marks import NUMPY
+from marks import NARROWED, NUMPY
 from models import Block, seeded
 from taper_frontend.errors import ExportError, UnsupportedOpError
 
 torch.set_num_threads(1)
 
 pytestmark = NUMPY
-
-#: Models that take no size of 1, or not all that torch takes for cases of their own.
-NARROWED = pytest.mark.filterwarnings(
-    "ignore:dimension .* varies from:taper_frontend.ExportWarning"
-)
 
 
 def check(module, plan, make_inputs, sizes, tolerance=1e-5):

@@ -9,6 +9,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from function_module import Function
+from marks import NARROWED
 from taper_runtime.errors import InputError
 
 torch.set_num_threads(1)
@@ -139,6 +140,7 @@ class AllOfARange(torch.nn.Module):
         return y[:, 1:] + 1, y[:, : 2**63 - 1] + y[:, -(2**62) :], y[:, -(2**61) : 2]
 
 
+@NARROWED
 def test_slices_that_end_where_int64_does():
     model = AllOfARange()
     plan = taper_frontend.export(model, (torch.randn(2, 40),), dynamic_axes={"x": {1: "n"}})

@@ -15,6 +15,7 @@ from torch.export import Dim
 
 import taper_frontend
 import taper_runtime
+from marks import NARROWED
 from models import CRNN, All, seeded
 from taper_frontend import shape_rules as rules
 from taper_frontend.capture import capture
@@ -120,6 +121,7 @@ def test_program_does_not_grow_with_the_sequence(kind):
     assert sum(name in map(str, OPS) for name in long) == 1
 
 
+@NARROWED
 def test_crnn_reads_any_width():
     module = seeded(lambda: CRNN(channels=32, characters=11))
     image = torch.randn(2, 1, 64, 72)

@@ -5,7 +5,7 @@ import torch
 
 import taper_runtime
 from complex_models import check, exported
-from marks import NUMPY
+from marks import NARROWED, NUMPY
 
 pytestmark = NUMPY
 torch.manual_seed(0)
@@ -64,6 +64,7 @@ class MelSpectrogram(torch.nn.Module):
         return (power.transpose(-1, -2) @ self.bank).clamp(min=1e-10).log10()
 
 
+@NARROWED
 def test_mel_spectrogram():
     """One plan for waves of all lengths, every node native."""
     wave = torch.randn(2, 4000)
@@ -91,6 +92,7 @@ class Vocoder(torch.nn.Module):
         return torch.istft(spectrum, 64, 16, 64, self.window, center=True)
 
 
+@NARROWED
 @pytest.mark.parametrize("axes", [None, {"x": {0: "batch", 1: "frames"}}], ids=["fixed", "varying"])
 def test_vocoder(axes):
     plan = check(Vocoder(), torch.randn(2, 20, 16), dynamic_axes=axes)

@@ -620,3 +620,26 @@ def test_exports_in_threads_take_turns():
     assert all(record["trials"] == 3 for record in found)
     assert torch.backends.mha.get_fastpath_enabled() == before
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_an_order_that_torch_does_not_promise_is_no_difference():
+    """Values inside rest on it; what is given does not."""
+
+    class Largest(torch.nn.Module):
+        def forward(self, x):
+            values, places = x.topk(9, dim=1, sorted=False)
+            return values.sum(1), torch.zeros_like(x).scatter(1, places, values.exp())
+
+    plan = taper_frontend.export(Largest(), (torch.randn(3, 40),))
+    assert plan.metadata["verified"]["trials"] == 3
+
+
+def test_an_angle_of_what_lies_on_the_negative_axis_is_either_end_of_the_turn():
+    class Phase(torch.nn.Module):
+        def forward(self, x):
+            z = torch.fft.rfft(x)
+            return z.angle().cos(), torch.atan2(z.imag, z.real).sin().abs() > 2
+
+    torch.manual_seed(0)
+    plan = taper_frontend.export(Phase(), (torch.randn(5, 37),))
+    assert plan.metadata["verified"]["trials"] == 3

@@ -14,3 +14,8 @@ STATE = pytest.mark.filterwarnings("ignore:the module writes to:taper_frontend.E
 ARGUMENTS = pytest.mark.filterwarnings(
     r"ignore:\d+ arguments? (is|are) not a tensor:taper_frontend.ExportWarning"
 )
+
+#: Models that take no size of 1, or not all that torch takes for cases of their own.
+NARROWED = pytest.mark.filterwarnings(
+    "ignore:dimension .* varies from:taper_frontend.ExportWarning"
+)

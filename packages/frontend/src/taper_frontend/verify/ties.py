@@ -1,9 +1,9 @@
 """Telling an error from a choice among scores that tie within rounding.
 
-A top-k, an argmax, a sort, a comparison or a rounding turns a difference of one bit into another
-index. Which of two such results is right float32 cannot say. So the module is run again with noise
-of the size of rounding on what such ops look at, and on nothing else: what that changes is
-uncertain.
+A top-k, an argmax, a sort, a comparison, a rounding or an angle turns a difference of one bit into
+another index or a whole turn. Float32 cannot say which of two such results is right. So the module
+is run again with noise of the size of rounding on what such ops look at, and on nothing else: what
+that changes is uncertain.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ _LEAST = frozenset({"argmin", "min", "cummin"})
 #: What infinities and NaNs are at least where they are put in order.
 _INFINITE, _NAN = 1e300, 1e301
 
+#: Ops that jump by a whole turn where a number passes from above to below the negative axis.
+_TURNS = frozenset({"angle", "atan2"})
+
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "_to_copy"})
 
@@ -67,7 +70,10 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*tree_map(self._inside, args), **kwargs)
         name = func.overloadpacket.__name__
         if name in _CHOICES:
-            return self._choose(func, args, kwargs)
+            results = self._choose(func, args, kwargs)
+            return self._shuffle(results, args, kwargs) if name == "topk" else results
+        if name in _TURNS:
+            args = tree_map_only(torch.Tensor, self._apart, args)
         if name in _COMPARISONS:
             args = tree_map_only(torch.Tensor, self._scaled, args)
         elif name in _ROUNDINGS and not _stays_float(kwargs):
@@ -102,9 +108,19 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             results,
         )
 
+    def _shuffle(self, results: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Put the results of a topk that promises no order into another one."""
+        _, count, dim, _, is_sorted = (*args, *(-1, True, True)[len(args) - 2 :])
+        if kwargs.get("sorted", is_sorted):
+            return results
+        order = torch.randperm(count, generator=self._generator)
+        return tree_map(lambda x: x.index_select(kwargs.get("dim", dim), order), results)
+
     def _apart(self, x: torch.Tensor) -> torch.Tensor:
         if x.dtype == torch.bool:
             return x
+        if x.is_complex():
+            return torch.view_as_complex(self._apart(torch.view_as_real(x)))
         if not x.is_floating_point():
             wide = x.double()
             return wide + 0.2 * (2 * self._noise(wide, uniform=True) - 1)
