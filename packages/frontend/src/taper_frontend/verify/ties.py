@@ -110,7 +110,8 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _shuffle(self, results: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Put the results of a topk that promises no order into another one."""
-        _, count, dim, _, is_sorted = (*args, *(-1, True, True)[len(args) - 2 :])
+        given: list[Any] = [*args, *(-1, True, True)[len(args) - 2 :]]
+        _, count, dim, _, is_sorted = given
         if kwargs.get("sorted", is_sorted):
             return results
         order = torch.randperm(count, generator=self._generator)
