@@ -160,12 +160,12 @@ class Captured:
                         f"{node.target} fails with {type(error).__name__}: {first}"
                     ) from error
                 del args, kwargs
+            for source in dying.get(node, ()):
+                values.pop(source, None)
             see(node, value)
             if node in last:
                 values[node] = value
             del value
-            for source in dying.get(node, ()):
-                values.pop(source, None)
 
     def _given(
         self,

@@ -189,30 +189,38 @@ class InterpretedExecutor(Executor):
             yield node, partial(self._array, memory)
 
     def _bind(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Memory of every root, as bytes."""
+        """Return the memory of the constants and of what the plan reads, as bytes, by root."""
         plan = self._plan
         memory = {name: _as_bytes(array) for name, array in plan.constants.items()}
         written = {plan.placements[name].root for name in plan.outputs}
         for name, array in zip(plan.reads, inputs, strict=True):
             array = check_input(plan.tensors[name], array)
             memory[name] = _as_bytes(array.copy() if name in written else array)
-        for name, placement in plan.placements.items():
-            if placement.root == name and name not in memory:
-                memory[name] = np.empty(plan.tensors[name].nbytes, np.uint8)
         return memory
 
     def _execute(self, memory: dict[str, np.ndarray]) -> Iterator[PlanNode]:
-        """Run, yielding each executed node; the memory of what nothing reads any more is freed."""
+        """Run, yielding each executed node.
+
+        A root has memory from its first writer on until its last reader has run; what a node
+        writes, until the next node runs.
+        """
+        plan = self._plan
         dead: dict[int, list[str]] = {}
         for root, index in self._last_uses().items():
             dead.setdefault(index, []).append(root)
         for index, (node, compute, _) in enumerate(self._steps):
+            written = {plan.placements[name].root for name in node.outputs}
+            for root in written - memory.keys():
+                memory[root] = np.empty(plan.tensors[root].nbytes, np.uint8)
             compute(
                 [None if n is None else self._array(memory, n) for n in node.inputs],
                 [self._array(memory, name) for name in node.outputs],
             )
+            last = set(dead.get(index, ()))
+            for root in last - written:
+                del memory[root]
             yield node
-            for root in dead.get(index, ()):
+            for root in last & written:
                 del memory[root]
 
     def _last_uses(self) -> dict[str, int]:
