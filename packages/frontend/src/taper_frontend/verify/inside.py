@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 #: The first one is kept in any case.
 _KEPT_BYTES = 16 << 20
 
+#: Bytes of tensors, at most, that a plan computes before the captured program computes their value.
+#: Beyond it the later of them are not compared.
+_HELD_BYTES = 16 << 20
+
 
 class Wrong(NamedTuple):
     """A value of the plan that is not the module's.
@@ -357,20 +361,30 @@ class _Reader:
     def __init__(self, side: Side, trace: Iterator[dict[str, np.ndarray]]) -> None:
         self.side = side
         self._trace = trace
-        self._held: dict[str, np.ndarray] = {}
+        self._held: dict[str, np.ndarray | None] = {}  # None: there was no room
+        self._room = _HELD_BYTES
 
     def read(self, name: str) -> np.ndarray | None:
-        """Return the value of a tensor, once; None where the plan does not compute it.
+        """Return the value of a tensor, once; None where the plan does not compute or hold it.
 
         It may be memory that changes when another tensor is read.
         """
         if name in self._held:
-            return self._held.pop(name)
+            held = self._held.pop(name)
+            self._room += 0 if held is None else held.nbytes
+            return held
         for step in self._trace:
-            self._held |= {each: np.array(a) for each, a in step.items() if each != name}
+            for other, array in step.items():
+                if other != name:
+                    self._hold(other, array)
             if name in step:
                 return step[name]
         return None
+
+    def _hold(self, name: str, array: np.ndarray) -> None:
+        has_room = array.nbytes <= self._room
+        self._room -= array.nbytes if has_room else 0
+        self._held[name] = np.array(array) if has_room else None
 
 
 class _Reruns:
