@@ -402,6 +402,52 @@ def test_a_module_without_float64_has_the_plain_rule():
         verified(Widens(), torch.randn(8, 1000))
 
 
+class Overflows(torch.nn.Module):
+    """As torch's vector code does, on some machines: what is finite becomes infinite on the way."""
+
+    def forward(self, x):
+        y = torch.exp(x)
+        is_run = not torch.compiler.is_exporting() and x.dtype == torch.float32
+        return y * 1e30 / 1e30 if is_run else y
+
+
+@pytest.mark.parametrize("x", [torch.full((6,), 30.0), torch.linspace(-1, 30, 6)])
+def test_float64_judges_where_float32_overflows(x):
+    why = verified(Overflows(), x)["uncertain"]["output"]
+    assert why.endswith(
+        "as the module has them in float64, where in float32 it has infinities or NaNs"
+    )
+    for factor in (1.01, -1.0):
+        with pytest.raises(VerificationError, match="infinities"):
+            verified(Overflows(), x, passes=scaling(factor))
+
+
+def test_results_beyond_float32_may_be_infinite():
+    """In float64 all of them are finite."""
+    x = torch.tensor([0.0, 20.0, 30.0, 90.0, 100.0, 120.0])
+    assert "elements are as the module has them" in verified(Overflows(), x)["uncertain"]["output"]
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (torch.sinh, torch.linspace(88, 92, 32)),
+        (torch.cosh, torch.linspace(-92, -88, 32)),
+        (torch.prod, torch.tensor([1e13] * 4 + [1e-13] * 4).repeat(2)),
+    ],
+)
+def test_what_torchs_vectors_overflow_in_is_not_held_against_a_plan(function, x):
+    class Called(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    want, exact = function(x), function(x.double()).float()
+    report = verified(Called(), x)
+    assert ("output" in report.get("uncertain", {})) == (
+        not torch.equal(want.isinf(), exact.isinf())
+    )
+
+
 class Steps(torch.nn.Module):
     """Whole numbers, the last digits of which float32 cannot tell."""
 

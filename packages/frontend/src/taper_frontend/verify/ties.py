@@ -202,7 +202,8 @@ def rests_on_ties(
         return bool((between | np.isin(choice, seen)).all())
     finite = want[np.isfinite(want)].astype(np.float64)
     scale = tolerance * np.sqrt(np.mean(finite**2)) if finite.size else 0.0
-    moved = np.any([~(np.abs(run - want) <= scale) for run in runs], axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities, which have not moved
+        moved = np.any([~(np.abs(run - want) <= scale) for run in runs], axis=0)
     moved = moved & np.isfinite(want)
     if not moved.any() or difference(np.where(moved, want, got), want).relative > tolerance:
         return False

@@ -68,7 +68,8 @@ def verify_plan(
     two differ by a choice among scores that tie within rounding
     (:mod:`taper_frontend.verify.ties`), or if the plan's error against the module in float64 is at
     most twice that of the module in float32 (the largest of a few runs, whose parameters and inputs
-    differ in the last bit).
+    differ in the last bit). Where those runs overflow and float64 does not, the tolerance holds
+    against float64.
 
     The values inside (:mod:`taper_frontend.verify.inside`) are held to those of the captured
     program in the same way, and so are those behind an output that differs, to find the first node
