@@ -233,11 +233,22 @@ def test_values_have_memory_one_after_the_other():
 
 
 def test_what_a_plan_computes_early_is_held_while_there_is_room(monkeypatch):
-    steps = [{"a": np.arange(4)}, {"b": np.arange(5)}, {"c": np.arange(6)}, {"d": np.arange(7)}]
     monkeypatch.setattr("taper_frontend.verify.inside._HELD_BYTES", 80)
-    reader = _Reader(None, iter(steps))
-    assert reader.read("d").size == 7
-    assert [reader.read(name) is None for name in "abc"] == [False, False, True]
+
+    class Plan:
+        def is_final(self, tensor):
+            return tensor != "over"
+
+    memory = np.arange(8)
+    views = {"all": memory[:], "half": memory[:4], "over": memory[:2], "late": np.arange(9)}
+    reader = _Reader(Plan(), iter([views, {"last": np.arange(3)}]))
+    assert reader.read("last").size == 3
+    memory[:] = 7
+    assert reader.read("half").tolist() == [7] * 4  # not a copy: its memory is there once
+    assert reader.read("over").tolist() == [0, 1]
+    assert reader.read("all").tolist() == [7] * 8
+    assert reader.read("late") is None
+    assert reader.read("unknown") is None
 
 
 def test_memory_is_freed_as_values_are_traced():

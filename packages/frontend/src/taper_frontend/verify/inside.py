@@ -224,6 +224,12 @@ class Side:
         self._moves: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {}
         self._maker: dict[str, PlanNode] = {}
         nodes = {node.name: node for node in captured.graph.nodes}
+        written = {  # root -> the last step that writes to it
+            plan.placements[name].root: step
+            for step, node in enumerate(executed)
+            for name in node.outputs
+        }
+        self._final: set[str] = set()
         for name, step in _steps(plan).items():
             meaning = view.stands_for.get(name)
             if meaning is None or step < 0:
@@ -233,10 +239,16 @@ class Side:
             self._ready.setdefault(step, []).append(name)
             self.tensors.setdefault(node, []).append(name)
             self._node[name], self._maker[name] = node, executed[step]
+            if written.get(plan.placements[name].root, step) <= step:
+                self._final.add(name)
 
     def maker(self, tensor: str) -> PlanNode:
         """Return the node that computes a tensor which is compared, or what it is a view of."""
         return self._maker[tensor]
+
+    def is_final(self, tensor: str) -> bool:
+        """Whether nothing writes over a tensor once it can be read."""
+        return tensor in self._final
 
     def moved(self, tensor: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """Return a tensor's elements in the places, and the shape, that the module has them in.
@@ -326,25 +338,33 @@ class _Comparison:
     def see(self, node: Node, value: Any) -> None:
         """Compare a value of the captured program with the tensors that stand for it."""
         behind = frozenset[Any]().union(*(self._behind.get(n, ()) for n in node.all_input_nodes))
-        compared = differs = False
+        seen = []
         for place, reader in enumerate(self._sides):
-            side = reader.side
-            for name in side.tensors.get(node, ()):
-                want, got = _as_array(value), reader.read(name)
-                if want is not None and got is not None:
-                    got = side.moved(name, got, want.shape)
-                if want is None or got is None:
-                    continue
-                compared = True
-                error = difference(got, want).relative
-                side.note(name, error)
-                if error > side.tolerance:
-                    differs = True
-                    self._doubt((node, place), _Doubt(side.maker(name), got, want, behind))
-        if compared:
-            behind = frozenset([node] if differs else ())
+            for name in reader.side.tensors.get(node, ()):
+                is_right = self._is_right((node, place), name, value, behind)
+                seen += [] if is_right is None else [is_right]
+        if seen:
+            behind = frozenset(() if all(seen) else [node])
         if behind:
             self._behind[node] = behind
+
+    def _is_right(self, key: _Key, name: str, value: Any, behind: frozenset[Node]) -> bool | None:
+        """Compare a tensor with a value; None if they cannot be.
+
+        What has been read is gone when this returns: there is no room for two tensors of a plan.
+        """
+        reader = self._sides[key[1]]
+        side = reader.side
+        want, got = _as_array(value), reader.read(name)
+        if want is not None and got is not None:
+            got = side.moved(name, got, want.shape)
+        if want is None or got is None:
+            return None
+        error = difference(got, want).relative
+        side.note(name, error)
+        if error > side.tolerance:
+            self._doubt(key, _Doubt(side.maker(name), got, want, behind))
+        return error <= side.tolerance
 
     def _doubt(self, key: _Key, doubt: _Doubt) -> None:
         """Keep a value that differs, if there is room for it."""
@@ -362,7 +382,6 @@ class _Reader:
         self.side = side
         self._trace = trace
         self._held: dict[str, np.ndarray | None] = {}  # None: there was no room
-        self._room = _HELD_BYTES
 
     def read(self, name: str) -> np.ndarray | None:
         """Return the value of a tensor, once; None where the plan does not compute or hold it.
@@ -370,9 +389,7 @@ class _Reader:
         It may be memory that changes when another tensor is read.
         """
         if name in self._held:
-            held = self._held.pop(name)
-            self._room += 0 if held is None else held.nbytes
-            return held
+            return self._held.pop(name)
         for step in self._trace:
             for other, array in step.items():
                 if other != name:
@@ -382,9 +399,11 @@ class _Reader:
         return None
 
     def _hold(self, name: str, array: np.ndarray) -> None:
-        has_room = array.nbytes <= self._room
-        self._room -= array.nbytes if has_room else 0
-        self._held[name] = np.array(array) if has_room else None
+        kept = array if self.side.is_final(name) else np.array(array)
+        arrays = [kept, *(each for each in self._held.values() if each is not None)]
+        memory = [array if array.base is None else array.base for array in arrays]
+        size = sum({id(each): each.nbytes for each in memory}.values())
+        self._held[name] = kept if size <= _HELD_BYTES else None
 
 
 class _Reruns:
