@@ -207,6 +207,14 @@ def write_unread(m, x):
     return y
 
 
+def shares(m, x):
+    """Sizes that values decide, and what the program checks of them."""
+    first = (x[:, 0, 0] > 0).sum()
+    kept = x[x[:, 1, 0] > 0]
+    low, high = x.split(torch.stack([first, x.shape[0] - first]).tolist())
+    return torch.diff(low, dim=-1), torch.logaddexp(high, high * 2), torch.tril(kept.mT)
+
+
 def write_to_buffer(m, x):
     m.seen += x
     return m.seen * 2
@@ -216,6 +224,7 @@ COMPUTING = [
     layers,
     add_to_sum,
     respelled,
+    shares,
     spectrogram,
     write_behind_reader,
     write_part,

@@ -74,7 +74,8 @@ def decompose_calls(
     bool
         Whether nothing is left to decompose. Else the program is as right as before, and has to be
         decomposed as a whole: it writes to tensors that others see, draws random numbers, has
-        bodies of control flow or sizes that values decide, or an op is made of such.
+        bodies of control flow, or an op without a handler is made of such or finds a size that
+        values decide.
     """
     graph = program.graph
     if not all(map(_stands_alone, graph.nodes)):
@@ -91,8 +92,11 @@ def decompose_calls(
 
 
 def _keep_needed(graph: Graph) -> list[Node]:
-    """Erase the calls that no result and no write is made of; return the others, in order."""
-    wanted = {node for node in graph.nodes if node.op == "output" or writes(node)}
+    """Erase the calls that no result, write or check of sizes needs; return the others, in order.
+
+    What a program checks of sizes that values decide, a plan is told (:mod:`.lowering.relations`).
+    """
+    wanted = {node for node in graph.nodes if node.op == "output" or writes(node) or checks(node)}
     for node in reversed(graph.nodes):
         if node in wanted:
             wanted.update(node.all_input_nodes)
@@ -108,15 +112,27 @@ def writes(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
+def checks(node: Node) -> bool:
+    """Whether a node checks a size that values decide."""
+    is_check = node.target is aten._assert_scalar.default
+    return is_check and any(map(unbacked_sizes, node.all_input_nodes))
+
+
 def _stands_alone(node: Node) -> bool:
     """Whether what a node computes follows from its arguments alone."""
     if node.op != "call_function":
         return node.op in ("placeholder", "output")
-    if unbacked_sizes(node):
+    if _finds_sizes(node) and str(node.target) not in HANDLERS:
         return False
     if not isinstance(node.target, OpOverload):
         return getattr(node.target, "__module__", "") in _NUMBERS
     return not draws(node) or _chance(node) == 0
+
+
+def _finds_sizes(node: Node) -> bool:
+    """Whether values decide a size of the result of a node, and of nothing that it is given."""
+    given = set[Any]().union(*map(unbacked_sizes, node.all_input_nodes))
+    return not unbacked_sizes(node) <= given
 
 
 def _chance(node: Node) -> Any:
@@ -159,6 +175,8 @@ class _Calls:
             return False
         self._done.add(node)
         if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
+            return True
+        if checks(node):
             return True
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
             return True
@@ -388,7 +406,7 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
     if not all(map(calls.decompose, made)):
         return None
     left = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
-    return module if all(map(_is_lowered, left)) else None
+    return None if any(map(_finds_sizes, left)) or not all(map(_is_lowered, left)) else module
 
 
 def _fresh(value: Any) -> Any:
