@@ -58,6 +58,36 @@ def one_row(x, n):
     return x[n.item()] + n.item()
 
 
+def shares(x, n):
+    """Work on each part, then put the parts together: experts, each with rows of its own."""
+    parts = x.split(n.tolist())
+    return *parts, torch.cat([part * (i + 1) for i, part in enumerate(parts)])
+
+
+def slices(x, n):
+    first, second, third = n.tolist()
+    for size in (first, second, third):
+        torch._check(size >= 0)
+    torch._check(first + second + third <= x.shape[0])
+    end = first + second
+    return x[:first] * 2, x[first:end] + 1, x.narrow(0, end, third), x[end + third :]
+
+
+def routed(x, router):
+    """Sort the rows by their expert, and give each expert its share, as JetMoE does."""
+    expert = (x @ router).argmax(-1)
+    order = expert.argsort(stable=True)
+    counts = F.one_hot(expert, router.shape[1]).sum(0).tolist()
+    shares = x[order].split(counts)
+    done = torch.cat([F.gelu(rows) * (i + 1) for i, rows in enumerate(shares)])
+    return torch.zeros_like(x).index_add(0, order, done)
+
+
+def counts_of(total, parts):
+    """Return how many elements each part has, some of them none."""
+    return torch.bincount(torch.randint(0, parts, (total,)), minlength=parts)
+
+
 def made(n):
     rows, columns = n.tolist()
     torch._check(rows >= 0)
@@ -166,6 +196,14 @@ PROGRAMS = {
         lambda x: torch.tensor_split(x, torch.tensor([2, -4, 3]), 1), lambda: [floats(2, 9)],
     ),
     "one row": (one_row, lambda: [floats(6, 3), numbers(6) - 3]),
+    "shares": (shares, lambda: [floats(12, 3), counts_of(12, 4)]),
+    "many shares": (shares, lambda: [floats(30, 2), counts_of(30, 20)]),
+    "shares of columns": (
+        lambda x, n: [part.sum(1) for part in x.split(n.tolist(), 1)],
+        lambda: [floats(3, 12), counts_of(12, 4)],
+    ),
+    "slices one after the other": (slices, lambda: [floats(12, 3), counts_of(12, 4)[:3]]),
+    "rows of experts": (routed, lambda: [floats(12, 4), floats(4, 5)]),
     "tensors of sizes in a tensor": (made, lambda: [numbers(5, 2)]),
     "scaled by a number": (lambda x, s: x * s.item(), lambda: [floats(3), floats()]),
     "top-p": (top_p, lambda: [floats(50)]),
@@ -302,6 +340,24 @@ def test_counts_that_torch_refuses(function, size):
             module(x, torch.tensor(counts))
         with pytest.raises(InputError, match=r"repeat_interleave|INDEX_SELECT"):
             session(x.numpy(), np.array(counts))
+
+
+@pytest.mark.parametrize("dims", [None, (({0: Dim("rows")}, None),)])
+def test_shares_that_do_not_add_up(dims):
+    module = Function(shares)
+    plan = taper_frontend.export(
+        module, (floats(8, 2), torch.tensor([2, 1, 0, 5])), dynamic_shapes=dims
+    )
+    session = taper_runtime.InferenceSession(plan)
+    for rows in (8,) if dims is None else (8, 3, 30):
+        x = floats(rows, 2)
+        for counts in ([rows, 0, 0, 0], [0, 0, 0, rows], [1, rows - 2, 1, 0]):
+            compare(session, module, [x, torch.tensor(counts)])
+        for counts in ([1, 1, 0, 0], [rows, 1, 0, 0], [1, 2, -1, rows - 2], [0, 0, 0, rows + 1]):
+            with pytest.raises(RuntimeError, match=r"split|u\d"):
+                module(x, torch.tensor(counts))
+            with pytest.raises(InputError, match=r"the size u\d\w* that it computes: expected"):
+                session(x.numpy(), np.array(counts))
 
 
 def test_what_cannot_be_a_size_is_refused():

@@ -473,10 +473,7 @@ def _least(size: Any) -> int:
     if instead := _without_extreme(size):
         low = max(low, *map(_low, instead))
     for _ in range(_MAX_QUOTIENTS):
-        limited = next(
-            (a for atoms, n in _terms(size) if n < 0 for a in atoms if a.args and not a.function),
-            None,
-        )
+        limited = _limited(size)
         if limited is None:
             break
         try:
@@ -518,6 +515,16 @@ def _without_extreme(size: Any) -> list[int]:
             rest = size - factor * of_atom(atom)
             return [rest + factor * arg for arg in atom.args]
     return []
+
+
+def _limited(size: Any) -> Atom | None:
+    """Return a subtracted variable that has a limit; one that the limits of others do not hold.
+
+    Of ``8 - a - b`` with ``b`` at most ``8 - a`` the limit of ``b`` tells that it is not negative.
+    """
+    found = [a for atoms, n in _terms(size) if n < 0 for a in atoms if a.args and not a.function]
+    held = {inner for atom in found for inner in variables(atom.args[0])} if len(found) > 1 else ()
+    return next((atom for atom in found if atom not in held), None)
 
 
 def _with_rest(size: Any, limited: Atom) -> Any:

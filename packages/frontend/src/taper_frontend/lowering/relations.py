@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
+#: Words of a side that the name of a size repeats.
+_MOST_WORDS = 12
+
 _ORDERS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt)
 
 
@@ -81,6 +84,10 @@ def _solved(symbol: sympy.Symbol, condition: sympy.Expr) -> Relation | None:
 
 
 def difference_name(name: str, side: sympy.Expr) -> str:
-    """Return the name of a size variable that is ``name`` less ``side``."""
+    """Return the name of a size variable that is ``name`` less ``side``.
+
+    The sum of many sizes is not spelled out.
+    """
     text = str(side).replace("+", " plus ").replace("-", " minus ").replace("*", " times ")
-    return "_".join([name, "minus", *re.findall(r"\w+", text)])
+    words = re.findall(r"\w+", text)
+    return "_".join([name, "minus", *(words if len(words) <= _MOST_WORDS else ["other", "sizes"])])

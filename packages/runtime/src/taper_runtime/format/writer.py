@@ -149,6 +149,7 @@ def _weight(spec: WeightSpec) -> dict[str, Any]:
 
 def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
     """What entries have."""
+    depths = _depths(entry)
     return {
         **_block(entry.as_block(), field),
         "input_tree": to_json(entry.input_tree, f"{field}.input_tree"),
@@ -156,7 +157,7 @@ def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
         "states": {name: entry.states[name] for name in sorted(entry.states)},
         "sizes": {
             name: [_size(limit) for limit in entry.sizes[name]]
-            for name in sorted(entry.sizes, key=lambda name: (_depth(entry, name), name))
+            for name in sorted(entry.sizes, key=lambda name: (depths[name], name))
         },
         "origins": {name: list(entry.origins[name]) for name in sorted(entry.origins)},
     }
@@ -187,10 +188,15 @@ def _block(block: Block, field: str) -> dict[str, Any]:
     }
 
 
-def _depth(entry: Plan | Entry, name: str) -> int:
-    """Return how many variables, each limited by the one before, lead to this one."""
-    limit = entry.sizes[name][1]
-    return 1 + max((_depth(entry, atom.text) for atom in variables(limit)), default=0)
+def _depths(entry: Plan | Entry) -> dict[str, int]:
+    """Return how many variables, each limited by the one before, lead to each.
+
+    The sizes of a plan are in such an order already.
+    """
+    depths: dict[str, int] = {}
+    for name, (_, limit) in entry.sizes.items():
+        depths[name] = 1 + max((depths[atom.text] for atom in variables(limit)), default=0)
+    return depths
 
 
 def _node(node: PlanNode, field: str) -> dict[str, Any]:

@@ -61,21 +61,25 @@ def cut(plan: Plan) -> list[Stage]:
 
 
 def _parts(plan: Plan) -> list[tuple[list[PlanNode], list[str]]]:
-    """Return the nodes of each stage, and the size variables that it is the first to know."""
-    given = [name for name, (tensor, _) in plan.origins.items() if tensor in plan.inputs]
+    """Return the nodes of each stage, and the size variables that it is the first to know.
+
+    These are in the order of the plan's sizes: each before those whose ranges it limits.
+    """
+    origins = {name: plan.origins[name][0] for name in plan.sizes if name in plan.origins}
+    given = [name for name, tensor in origins.items() if tensor in plan.inputs]
     parts: list[tuple[list[PlanNode], list[str]]] = [([], given)]
     known = set(given)
     computed: set[str] = set()
     for node in plan.nodes:
         needs = _sizes_of(plan, node) & plan.origins.keys()
         if not needs <= known:
-            ready = [name for name, (tensor, _) in plan.origins.items() if tensor in computed]
+            ready = [name for name, tensor in origins.items() if tensor in computed]
             fresh = [name for name in ready if name not in known]
             known.update(fresh)
             parts.append(([], fresh))
         parts[-1][0].append(node)
         computed.update(node.outputs)
-    unchecked = [name for name in plan.origins if name not in known and is_check(plan.sizes[name])]
+    unchecked = [name for name in origins if name not in known and is_check(plan.sizes[name])]
     return [*parts, ([], unchecked)] if unchecked else parts
 
 
