@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -71,6 +72,16 @@ def slices(x, n):
     torch._check(first + second + third <= x.shape[0])
     end = first + second
     return x[:first] * 2, x[first:end] + 1, x.narrow(0, end, third), x[end + third :]
+
+
+def between_ends(x, n):
+    """Take the parts between ends that rise."""
+    ends = n.cumsum(0).tolist()
+    torch._check(ends[0] >= 0)
+    for end, following in itertools.pairwise(ends):
+        torch._check(end <= following)
+    torch._check(ends[-1] <= x.shape[0])
+    return [x[begin:end] * 2 for begin, end in itertools.pairwise([0, *ends])]
 
 
 def routed(x, router):
@@ -203,6 +214,7 @@ PROGRAMS = {
         lambda: [floats(3, 12), counts_of(12, 4)],
     ),
     "slices one after the other": (slices, lambda: [floats(12, 3), counts_of(12, 4)[:3]]),
+    "rows between ends": (between_ends, lambda: [floats(12, 3), counts_of(12, 5)[:4]]),
     "rows of experts": (routed, lambda: [floats(12, 4), floats(4, 5)]),
     "tensors of sizes in a tensor": (made, lambda: [numbers(5, 2)]),
     "scaled by a number": (lambda x, s: x * s.item(), lambda: [floats(3), floats()]),

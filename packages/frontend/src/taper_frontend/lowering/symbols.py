@@ -247,7 +247,7 @@ class Sizes:
         sides = {relation.kind: relation.side for relation in reversed(relations)}
         for relation in related(symbol, self._asserted, self._constraints):
             side = relation.side if relation.kind in ("==", "<=") else None
-            if side is not None and (limit := self._most(side)) is not None:
+            if side is not None and (limit := self._most(side, {symbol})) is not None:
                 most = smallest(most, limit)
         name = str(symbol)
         if "==" in sides:
@@ -272,14 +272,27 @@ class Sizes:
         self.symbols[symbol] = size
         self.unmeasured[size] = waiting
 
-    def _most(self, side: sympy.Expr) -> int | None:
-        """Return the most that an expression is, whatever symbols without a value will be."""
+    def _most(self, side: sympy.Expr, seen: set[sympy.Symbol]) -> int | None:
+        """Return the most that an expression is, whatever symbols without a value will be.
+
+        A symbol without a limit of its own is as much as another that it does not exceed, and that
+        is not among those ``seen``, to which it is added.
+        """
         for symbol in sorted(side.free_symbols - self.symbols.keys(), key=str):
             limits = self._constraints[symbol]
-            limit = limits.upper if side.coeff(symbol) > 0 else limits.lower
-            if abs(limit) >= UNBOUNDED:
-                return None
-            side = side.xreplace({symbol: limit})
+            rises = side.coeff(symbol) > 0
+            limit = limits.upper if rises else limits.lower
+            if abs(limit) < UNBOUNDED:
+                side = side.xreplace({symbol: limit})
+                continue
+            seen.add(symbol)
+            relations = related(symbol, self._asserted, self._constraints) if rises else []
+            mosts = (
+                self._most(side.xreplace({symbol: relation.side}), seen)
+                for relation in relations
+                if relation.kind in ("==", "<=") and not relation.side.free_symbols & seen
+            )
+            return next((most for most in mosts if most is not None), None)
         return self.convert(side)
 
     def _vary(self, name: str, low: int, most: int) -> str:
