@@ -516,6 +516,8 @@ def _first(got: np.ndarray, want: np.ndarray, differs: np.ndarray) -> str:
 def examine(row: Row, seed: int, *, huge: bool = False) -> str:
     """Draw a node by a seed and check it: see :func:`check`; "none" where none was found.
 
+    "too large" is one whose scratch the system does not give.
+
     Raises
     ------
     Mismatch
@@ -527,6 +529,8 @@ def examine(row: Row, seed: int, *, huge: bool = False) -> str:
         return "none"
     try:
         return check(row, drawn, rng)
+    except MemoryError:
+        return "too large"
     except Mismatch as error:
         text = f"{row.name}, seed {seed}{', huge' if huge else ''}: {error}\n"
         raise Mismatch(f"{text}types {drawn.types}\nattrs {drawn.attrs}") from error
