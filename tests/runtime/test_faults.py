@@ -258,3 +258,14 @@ def test_every_memory_error_of_python_in_a_run(name):
     result = python(MEMORY, name)  # by itself: other threads, and pytest, would meet them too
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) > 3
+
+
+def test_memory_that_cannot_be_had_takes_no_other_away():
+    """A mapping that failed was unmapped all the same, from address 0 on."""
+    program = (
+        "from taper_runtime.executor._kernels import Buffer\n"
+        "try:\n    Buffer(127 << 40)\n"
+        "except MemoryError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == f"cannot allocate {127 << 40} bytes\n", done.stderr

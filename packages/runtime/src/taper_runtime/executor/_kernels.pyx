@@ -39,10 +39,11 @@ cdef class Buffer:
         cdef size_t whole = size + TAPER_ALIGNMENT
         # Pages are touched when they are used. Large memory goes back to the system when it is
         # freed: free() would keep it.
-        self.mapped = whole if whole >= MAPPED_BYTES else 0
-        self.block = taper_map_memory(whole) if self.mapped else calloc(1, whole)
-        if self.block == NULL:
+        cdef bint is_mapped = whole >= MAPPED_BYTES
+        self.block = taper_map_memory(whole) if is_mapped else calloc(1, whole)
+        if self.block == NULL:  # nothing is mapped: to unmap NULL would take other memory away
             raise MemoryError(f"cannot allocate {size} bytes")
+        self.mapped = whole if is_mapped else 0
         self.size = size
         self.data = <char *>((<uintptr_t>self.block + TAPER_ALIGNMENT - 1) & -TAPER_ALIGNMENT)
 
