@@ -58,7 +58,8 @@ def _var(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, axes = _wide(inputs[0]), attrs["axes"]
     with np.errstate(all="ignore"):
         squares = np.square(x - _mean(x, axes, True)).sum(axes, keepdims=attrs["keepdim"])
-        result = squares / np.maximum(_count(x, axes) - attrs["correction"], 0)
+        count = _count(x, axes)
+        result = squares / (np.maximum(count - attrs["correction"], 0) if count else np.nan)
         return np.asarray(result, inputs[0].dtype, order="C")
 
 
@@ -126,6 +127,7 @@ def _samples_var() -> Iterator[Sample]:
     x = np.asarray(rng.standard_normal((3, 33)) + 1000, np.float32)
     for correction in (0.0, 1, 2.5, 33, 40):
         yield Sample([x], {"axes": (1,), "correction": correction})
+    yield Sample([x[:, :0]], {"axes": (1,), "correction": -1.5})
 
 
 def _samples_along(dtypes: Sequence[str], native: Sequence[str], **attrs: Any) -> Iterator[Sample]:
@@ -244,7 +246,8 @@ OPS = (
     _define("ALL", "Whether every element is true", np.all, ("bool",), ("bool",)),
     OpDef(
         name="VAR",
-        doc="Variance over `axes`: squared deviations divided by max(0, count - correction).",
+        doc="Variance over `axes`: squared deviations divided by max(0, count - correction); "
+        "NaN of no elements.",
         inputs=(1, 1),
         infer=_infer_var,
         evaluate=_var,
