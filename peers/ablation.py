@@ -23,7 +23,7 @@ from taper_frontend.compiler.stages import PIPELINE
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
-from taper_runtime.providers import NUMPY, OURS, Dispatch
+from taper_runtime.extend.providers import NUMPY, OURS, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,10 +24,10 @@ from peers.cases import SETS
 from peers.engines import ENGINES
 from peers.page import command_line, describe_setting, write_section
 from peers.turns import Apart, Here, Refused, paired_ratios, take_turns
-from taper_runtime.errors import TaperError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.errors import TaperError
 from taper_runtime.machine.measure import describe_limits, measure_limits
-from taper_runtime.profile import least_ns
+from taper_runtime.native import _kernels
+from taper_runtime.reports.profile import least_ns
 
 if TYPE_CHECKING:
     from taper_runtime.machine.limits import Limits

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import taper_runtime
-from taper_runtime.executor import _kernels
+from taper_runtime.native import _kernels
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "benchmarks.md"

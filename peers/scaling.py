@@ -22,7 +22,7 @@ from peers.page import PAGE, command_line, cpu_name, describe_setting, write_sec
 from peers.turns import Timed, take_turns
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.memory import memory_use
-from taper_runtime.profile import profile_plan
+from taper_runtime.reports.profile import profile_plan
 
 LENGTHS = [16, 32, 64, 128, 256, 512, 1024, 2048]  # at batch 1
 BATCHES = [1, 2, 4, 8, 16, 32]  # at this length

@@ -10,8 +10,8 @@ from op_samples import name_of
 from taper_frontend.compiler.analysis.affine import Affine, affine, truth
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.stages import absorb_causal_mask
+from taper_runtime.base.sizes import variable
 from taper_runtime.ops import REGISTRY
-from taper_runtime.sizes import variable
 
 VIEWS = [op for op in REGISTRY.values() if op.view is not None]
 

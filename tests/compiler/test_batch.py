@@ -7,7 +7,7 @@ from op_samples import SAMPLED
 from taper_frontend.compiler.analysis.batch import Batch
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_nodes
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 
 NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}

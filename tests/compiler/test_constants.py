@@ -25,7 +25,7 @@ from taper_frontend.compiler.stages.canonical.fold_constants import fold_constan
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
 from taper_frontend.errors import ExportError
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.recipes import recipe_text

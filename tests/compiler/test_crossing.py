@@ -12,11 +12,11 @@ from op_samples import name_of, present, type_of
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.stages import Group, remove_noops, sink_permutations
 from taper_frontend.compiler.stages.movement.crossing import inverse, padded, reorder
+from taper_runtime.base.sizes import variable
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.elementwise import MICROOPS
 from taper_runtime.ops.opdef import Attr, OpDef
 from taper_runtime.ops.region import along, elementwise, trailing, whole
-from taper_runtime.sizes import variable
 
 #: One op of each family of elementwise ops stands for all.
 OPS = [op for name, op in REGISTRY.items() if name not in {*MICROOPS} - {"NEG", "ADD", "WHERE"}]

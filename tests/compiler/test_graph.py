@@ -8,7 +8,7 @@ from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.graph.constants import literal
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
-from taper_runtime.errors import InputError, InternalError, OpError
+from taper_runtime.base.errors import InputError, InternalError, OpError
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.plan import TensorSpec
 

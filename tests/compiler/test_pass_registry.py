@@ -9,7 +9,7 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.stages import PIPELINE, STAGES
 from taper_frontend.errors import ExportError
 from taper_frontend.passes import default_pipeline, pass_names, register_pass, unregister_pass
-from taper_runtime.errors import InternalError
+from taper_runtime.base.errors import InternalError
 
 
 def small_graph():

@@ -30,7 +30,7 @@ from taper_frontend.compiler.stages import (
     run_pipeline,
     run_until_stable,
 )
-from taper_runtime.errors import InternalError
+from taper_runtime.base.errors import InternalError
 
 #: Passes of control flow, which random graphs have none of: see stages/test_control_flow.py.
 OF_BLOCKS = {"simplify_blocks", "inline_blocks", "hoist_invariants", "prune_operands"}

@@ -8,8 +8,8 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession
+from taper_runtime.base.sizes import variable
 from taper_runtime.plan.rows import find_batch
-from taper_runtime.sizes import variable
 
 N = variable("n", 1, 64)
 

@@ -25,7 +25,7 @@ from taper_frontend.compiler.rules.pattern import (
     tensor,
 )
 from taper_frontend.compiler.stages import PIPELINE, Group
-from taper_runtime.errors import InternalError
+from taper_runtime.base.errors import InternalError
 
 X, Y = tensor(), tensor()
 

@@ -18,10 +18,10 @@ from taper_frontend.compiler.stages.canonical.eliminate_common_subexpressions im
 from taper_frontend.compiler.stages.canonical.eliminate_dead_code import eliminate_dead_code
 from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
 from taper_frontend.compiler.trace.recorder import Recorder
-from taper_runtime.errors import InternalError, OpError
+from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.sizes import variable
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.region_check import check_region
-from taper_runtime.sizes import variable
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.compiler.trace import Recorder, trace_path, tracing, writing
 from taper_frontend.errors import ExportError
-from taper_runtime.errors import InternalError
+from taper_runtime.base.errors import InternalError
 from taper_runtime.ops.opdef import TensorType
 
 

@@ -19,7 +19,7 @@ import taper_runtime
 import vision_ops
 from function_module import Function
 from taper_frontend.errors import ExportError, UnsupportedOpError
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 torch.set_num_threads(1)
 

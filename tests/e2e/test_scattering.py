@@ -9,7 +9,7 @@ from torch import nn
 import taper_frontend
 import taper_runtime
 from marks import NARROWED
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 NODES, EDGES = 20, 60
 

@@ -10,7 +10,7 @@ import taper_frontend
 import taper_runtime
 from function_module import Function
 from marks import NARROWED
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 torch.set_num_threads(1)
 

@@ -12,8 +12,8 @@ import taper_runtime
 from complex_models import check, exported, numbers
 from marks import NUMPY, STATE
 from taper_frontend.errors import UnsupportedOpError
+from taper_runtime.base.errors import InputError
 from taper_runtime.cli import main
-from taper_runtime.errors import InputError
 
 pytestmark = [NUMPY, STATE]
 

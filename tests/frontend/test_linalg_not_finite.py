@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 from taper_runtime.ops import REGISTRY
 
 L = torch.linalg

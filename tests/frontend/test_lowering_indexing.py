@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lowering import check_lowering, evaluate_graph, lower_model, ops_of
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 X = torch.arange(60.0).reshape(3, 4, 5)
 I = torch.tensor([2, 0, -1])  # noqa: E741

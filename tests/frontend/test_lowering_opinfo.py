@@ -13,7 +13,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from lowering import evaluate_graph, lower_model, tensors_in
-from taper_runtime.generator import new_state
+from taper_runtime.base.random_state import new_state
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 

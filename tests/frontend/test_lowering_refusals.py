@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import taper_runtime.errors
+import taper_runtime.base.errors
 from lowering import Call, lower_model
 from taper_frontend.capture import capture
 from taper_frontend.errors import CATEGORIES, ExportError, UnsupportedOpError
@@ -28,7 +28,7 @@ def refusals(model, *args, **kwargs):
 
 def test_error_belongs_to_both_families():
     assert issubclass(UnsupportedOpError, ExportError)
-    assert issubclass(UnsupportedOpError, taper_runtime.errors.UnsupportedOpError)
+    assert issubclass(UnsupportedOpError, taper_runtime.base.errors.UnsupportedOpError)
 
 
 def test_all_nodes_are_listed_with_op_reason_and_line():

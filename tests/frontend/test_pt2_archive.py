@@ -10,7 +10,7 @@ import torch
 from torch.export.pt2_archive._package import package_pt2
 
 from taper_runtime import pt2
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.base.errors import PlanFormatError
 
 #: torch says so where no weight covers all of the memory that others share.
 pytestmark = pytest.mark.filterwarnings("ignore:No complete tensor")

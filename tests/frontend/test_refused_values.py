@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from lowering import evaluate_graph, lower_model
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 X = torch.arange(12.0).reshape(4, 3)
 ROWS = torch.tensor([1, 0])

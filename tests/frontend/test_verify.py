@@ -18,7 +18,7 @@ from taper_frontend.verify import VerificationError
 from taper_frontend.verify.compare import difference
 from taper_frontend.verify.draw import draw
 from taper_frontend.verify.ties import Jitter, rests_on_ties
-from taper_runtime.report import describe_plan
+from taper_runtime.reports.report import describe_plan
 
 
 def verified(module, *args, **options):

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from op_samples import sample_types, stored_inputs
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, OpError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.checks import MAX_TENSOR_BYTES, counted_bytes
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.formats import PLAIN, decode, encode
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import OpDef, TensorType, contiguous_strides
-from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

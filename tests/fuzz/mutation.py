@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from plan_files import PlanFile
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import OpError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides

@@ -11,13 +11,13 @@ import numpy as np
 
 from op_samples import array_of
 from taper_runtime import InferenceSession, InputError, Plan, RunOptions, SessionOptions
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.text import printable
 from taper_runtime.executor.program import example_sizes
-from taper_runtime.format.reader import loads
+from taper_runtime.file.reader import loads
 from taper_runtime.plan.rows import batch_data, describe_batch
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.report import describe_plan, plan_data
-from taper_runtime.text import printable
+from taper_runtime.reports.report import describe_plan, plan_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,7 @@
 import pytest
 from tests.fuzz.kernels import examine, rows
 
-from taper_runtime.executor import _kernels
+from taper_runtime.native import _kernels
 
 #: Seeds for each row of tensors that hold data, and of those whose shapes are only looked at. More
 #: are tried for a row that none of them reaches.

@@ -9,8 +9,8 @@ import pytest
 
 from plan_edits import EDITS, EMPTY, GONE
 from plan_files import PlanFile, small_file
-from taper_runtime.errors import PlanFormatError
-from taper_runtime.format.reader import load, loads
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.file.reader import load, loads
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 

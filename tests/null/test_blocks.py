@@ -8,17 +8,17 @@ import pytest
 from block_plans import BODY, CARRYING, NODES, X, body, parts, plan_of, two_entries
 from plan_files import PlanFile, assert_same_plan
 from several_outputs import AFFINE, HALVES, REPEAT, registered
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.base.checks import MAX_BLOCK_DEPTH
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.sizes import variable
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
-from taper_runtime.format.reader import load, loads
+from taper_runtime.file.reader import load, loads
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.checks import MAX_BLOCK_DEPTH
 from taper_runtime.plan.plan import Block, Placement, PlanNode
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
-from taper_runtime.report import describe_plan
-from taper_runtime.sizes import variable
+from taper_runtime.reports.report import describe_plan
 
 
 @pytest.fixture(autouse=True)

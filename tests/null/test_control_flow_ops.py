@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import BlockFunction, Signature, TensorType
 

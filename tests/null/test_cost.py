@@ -5,6 +5,8 @@ import math
 import pytest
 
 from op_samples import name_of, sample_types
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import variable
 from taper_runtime.machine import limits
 from taper_runtime.machine.cost import (
     NEAR,
@@ -19,8 +21,6 @@ from taper_runtime.machine.cost import (
 from taper_runtime.machine.limits import TYPICAL, Limits, Memory
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Cost, TensorType
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

@@ -9,8 +9,8 @@ import pytest
 import safetensors.numpy
 
 from plan_files import PlanFile, small_file
-from taper_runtime.errors import PlanFormatError
-from taper_runtime.format.reader import load
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.file.reader import load
 
 
 def written(write, *arguments):

@@ -20,15 +20,14 @@ from hypothesis import strategies as st
 
 from plan_files import PlanFile, assert_same_plan, pack, small_plan
 from plan_strategies import plain, plans, shapes
-from taper_runtime import polynomials
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import PlanFormatError
-from taper_runtime.format import container, expression
-from taper_runtime.format.container import MAX_HEADER_BYTES, make_header, parse_header
-from taper_runtime.format.plain import from_json, to_json
-from taper_runtime.format.reader import load, loads
+from taper_runtime.base import checks, polynomials
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.file import container, expression
+from taper_runtime.file.container import MAX_HEADER_BYTES, make_header, parse_header
+from taper_runtime.file.plain import from_json, to_json
+from taper_runtime.file.reader import load, loads
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
-from taper_runtime.plan import checks
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")

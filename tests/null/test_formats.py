@@ -9,9 +9,9 @@ import pytest
 
 from op_samples import array_of
 from plan_files import PlanFile, assert_same_plan
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, OpError, PlanFormatError
-from taper_runtime.format.reader import load, loads
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, OpError, PlanFormatError
+from taper_runtime.file.reader import load, loads
 from taper_runtime.formats import FAMILIES, PLAIN, decode, encode, family, find
 from taper_runtime.formats.blocks import find_exact
 from taper_runtime.formats.format import Family, Format

@@ -15,12 +15,12 @@ from plan_files import PlanFile, pack, small_file
 from plan_oracle import Machine
 from several_outputs import AFFINE, HALVES, registered
 from sized_plans import sized_plan
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.executor.interpreted import InterpretedExecutor
-from taper_runtime.format.container import dump_json
-from taper_runtime.format.reader import loads
-from taper_runtime.format.writer import to_document
+from taper_runtime.file.container import dump_json
+from taper_runtime.file.reader import loads
+from taper_runtime.file.writer import to_document
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 

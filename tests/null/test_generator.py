@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from taper_runtime.errors import InputError, OpError
-from taper_runtime.generator import STATE_SIZE, Generator, check_seed, new_state
+from taper_runtime.base.errors import InputError, OpError
+from taper_runtime.base.random_state import STATE_SIZE, Generator, check_seed, new_state
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 

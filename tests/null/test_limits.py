@@ -8,12 +8,12 @@ import pytest
 from control_plans import B, F, block, plan_of
 from plan_files import pack, small_file, small_plan
 from taper_runtime import InferenceSession, InputError, Limits, PlanFormatError, SessionOptions
-from taper_runtime.format import FORMAT_VERSION, container
-from taper_runtime.format.reader import load, loads
-from taper_runtime.limits import UNLIMITED
+from taper_runtime.base.limits import UNLIMITED
+from taper_runtime.base.sizes import largest, smallest, variable
+from taper_runtime.file import FORMAT_VERSION, container
+from taper_runtime.file.reader import load, loads
 from taper_runtime.plan.plan import PlanNode
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import largest, smallest, variable
 
 
 def file_of(inputs, outputs, tensors, nodes=(), header=None, **changes):

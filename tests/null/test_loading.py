@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 import taper_runtime.plan.weights as weights_of_plans
 from plan_files import chain, small_file, small_plan
-from taper_runtime import InferenceSession, InputError, SessionOptions, loading
-from taper_runtime.errors import LoadTimeoutError, StoppedError
-from taper_runtime.format.container import _DECODER
-from taper_runtime.format.pieces import Pieces
-from taper_runtime.format.reader import load, loads
-from taper_runtime.loading import apart, ended_by, load_check, look
+from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime.base import loading
+from taper_runtime.base.errors import LoadTimeoutError, StoppedError
+from taper_runtime.base.loading import apart, ended_by, load_check, look
+from taper_runtime.file.container import _DECODER
+from taper_runtime.file.pieces import Pieces
+from taper_runtime.file.reader import load, loads
 from weighted_plans import weighted_plan
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from measured_plans import POSITIVE, N, measured_plan
-from taper_runtime.errors import PlanFormatError
-from taper_runtime.format.reader import load
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.sizes import variable
+from taper_runtime.file.reader import load
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.stages import cut
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import variable
 
 
 def test_a_file_gives_the_plan_back(tmp_path):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from op_samples import SAMPLED, array_of, name_of, present, sample_types, type_of, types_of
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.base.errors import InputError, OpError
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import variable
 from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import variable
 
 OPS = pytest.mark.parametrize("op", SAMPLED, ids=name_of)
 

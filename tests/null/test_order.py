@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan_strategies import plans
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.plan.extents import extent_of
 from taper_runtime.plan.order import Order, memory_before, order_of, users_of
 

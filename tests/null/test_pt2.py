@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pt2_files import CONFIG, STEPS, TABLE, edited, members, pack, payload, tensor_meta
 from taper_runtime import Limits, pt2
-from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.base.errors import InputError, PlanFormatError
 
 
 def opened(files, tmp_path, **options):

@@ -4,7 +4,7 @@ import pytest
 
 from plan_files import PlanFile, small_file, small_plan
 from taper_runtime import InferenceSession, PlanFormatError, load
-from taper_runtime.format.reader import loads
+from taper_runtime.file.reader import loads
 from taper_runtime.plan.recipes import Step, parameter_names, parse_recipes, recipe_text
 
 W = ["PARAMETER", [], {"names": ["fc.weight", "head.weight"]}]

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from taper_runtime.records import NamedTuple
+from taper_runtime.base.records import NamedTuple
 
 
 class Ours(NamedTuple):

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from op_samples import name_of, present, sample_types
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import UndecidedError, variable
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.region import (
@@ -19,8 +21,6 @@ from taper_runtime.ops.region import (
     reshape_region,
 )
 from taper_runtime.ops.region_check import check_region
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import UndecidedError, variable
 
 OPS = pytest.mark.parametrize("op", REGISTRY.values(), ids=name_of)
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from op_samples import SAMPLED, array_of, name_of, present, sample_types, types_of
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.ops import REGISTRY, register
 from taper_runtime.ops.elementwise import MICROOPS
 from taper_runtime.ops.opdef import REQUIRED, Attr, Sample, TensorType

@@ -12,11 +12,11 @@ from measured_plans import measured_plan
 from plan_files import small_plan
 from plan_strategies import plain, plans
 from sized_plans import sized_plan
-from taper_runtime.format.reader import load
+from taper_runtime.base.text import printable, printable_lines
+from taper_runtime.file.reader import load
 from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import PlanNode
-from taper_runtime.report import describe_plan, plan_data
-from taper_runtime.text import printable, printable_lines
+from taper_runtime.reports.report import describe_plan, plan_data
 
 #: What exports have written into metadata, each of a form that a report shows.
 REPORT = {

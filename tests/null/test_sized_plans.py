@@ -8,15 +8,15 @@ import pytest
 
 from plan_files import PlanFile
 from sized_plans import B, S, sized_plan
-from taper_runtime.errors import InputError, PlanFormatError
-from taper_runtime.format.reader import load, loads
+from taper_runtime.base.errors import InputError, PlanFormatError
+from taper_runtime.base.sizes import UNBOUNDED, bounds, variable
+from taper_runtime.file.reader import load, loads
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.varying import varying_dims
-from taper_runtime.sizes import UNBOUNDED, bounds, variable
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taper_runtime.errors import InputError, OpError, UnsupportedOpError
-from taper_runtime.executor.size_table import SizeTable
-from taper_runtime.format.expression import MAX_TEXT, parse
-from taper_runtime.size_values import assuming_nonempty, ranged, size_at
-from taper_runtime.sizes import (
+from taper_runtime.base.errors import InputError, OpError, UnsupportedOpError
+from taper_runtime.base.size_values import assuming_nonempty, ranged, size_at
+from taper_runtime.base.sizes import (
     HIGH,
     LOW,
     UNBOUNDED,
@@ -26,7 +24,9 @@ from taper_runtime.sizes import (
     smallest,
     variable,
 )
-from taper_runtime.steps import Steps, limited
+from taper_runtime.base.steps import Steps, limited
+from taper_runtime.executor.size_table import SizeTable
+from taper_runtime.file.expression import MAX_TEXT, parse
 
 RANGES = {"a": (1, 4), "b": (2, 7), "c": (3, 3 + 2**20)}
 KNOWN = {name: variable(name, *limits) for name, limits in RANGES.items()}

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from plan_files import small_plan
 from plan_oracle import Machine
 from plan_strategies import plans
-from taper_runtime.errors import PlanFormatError
+from taper_runtime.base.checks import describe
+from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.ops.opdef import contiguous_strides
-from taper_runtime.plan.checks import describe
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 

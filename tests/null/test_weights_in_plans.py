@@ -9,10 +9,10 @@ import pytest
 
 from plan_files import PlanFile, assert_same_plan, small_plan
 from taper_runtime import InputError, PlanFormatError, load
+from taper_runtime.base.limits import Limits
 from taper_runtime.executor.memory import memory_use
-from taper_runtime.format.reader import loads
-from taper_runtime.format.writer import to_document
-from taper_runtime.limits import Limits
+from taper_runtime.file.reader import loads
+from taper_runtime.file.writer import to_document
 from taper_runtime.plan.recipes import Step, parse_recipes
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import WeightSpec, folded, unfolded, weight_values

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulated import executor, step
-from taper_runtime.errors import InputError, OpError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.native import _kernels
 from taper_runtime.openinfer import Model, Simulator, StepError, parse
 from taper_runtime.openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_runtime.openinfer.errors import OpenInferError

@@ -10,9 +10,9 @@ from safetensors.numpy import load_file, save_file
 from cli_page import check_json, schema, taper_command
 from oinf_files import plain_source, read_all, rich_source
 from plan_files import small_plan
-from taper_runtime.dtypes import FILE_DTYPES
-from taper_runtime.errors import PlanFormatError
-from taper_runtime.format.weights_file import read_safetensors
+from taper_runtime.base.dtypes import FILE_DTYPES
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.file.weights_file import read_safetensors
 from taper_runtime.openinfer.oinf.convert import plan_tensors
 from taper_runtime.openinfer.oinf.reader import Model, open_model
 from taper_runtime.openinfer.oinf.values import Quantization, SizeVar, TensorSpec

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from oinf_files import fields, patched, plain_source, read_all, rich_source
-from taper_runtime.errors import InputError
-from taper_runtime.limits import Limits
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.limits import Limits
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import OinfError, OpenInferError
 from taper_runtime.openinfer.oinf import writer

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import NoKernelError
 from taper_runtime.openinfer.graph import Name

@@ -6,7 +6,7 @@ import string
 import numpy as np
 import pytest
 
-from taper_runtime.errors import TaperError
+from taper_runtime.base.errors import TaperError
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.ops import OPS, evaluate, native_node, output_type
 from taper_runtime.openinfer.ops.table import REQUIRED

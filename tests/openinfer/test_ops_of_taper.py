@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from op_samples import SAMPLED, sample_types
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.formats import PLAIN
 from taper_runtime.openinfer.dtypes import from_taper_name
 from taper_runtime.openinfer.errors import NoKernelError

@@ -15,7 +15,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from fault_plans import bits, cases, opened
 from taper_runtime import InputError
-from taper_runtime.executor import _kernels
+from taper_runtime.native import _kernels
 
 hook = ctypes.CDLL(None)
 for name in ("allocations_made", "allocations_in_use"):

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taper_runtime.base.checks import ALIGNMENT, aligned
 from taper_runtime.executor._program import assign_offsets
-from taper_runtime.plan.checks import ALIGNMENT, aligned
 from taper_runtime.plan.liveness import Block, live_bytes
 
 BLOCKS = st.lists(

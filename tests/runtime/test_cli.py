@@ -233,7 +233,7 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
         print("chatter")
         return {}
 
-    monkeypatch.setattr("taper_runtime.report.plan_data", chatty)
+    monkeypatch.setattr("taper_runtime.reports.report.plan_data", chatty)
     code, out, err = taper("inspect", model, "--json")
     assert (code, err) == (0, "chatter\n")
     assert [*json.loads(out)] == ["fingerprint", "batch", "model", "models"]
@@ -246,7 +246,7 @@ def test_warnings_are_one_line_each(taper, monkeypatch, model):
         warnings.warn("old\nnews", stacklevel=1)
         return {}
 
-    monkeypatch.setattr("taper_runtime.report.plan_data", old)
+    monkeypatch.setattr("taper_runtime.reports.report.plan_data", old)
     warnings.simplefilter("always")
     assert taper("inspect", model)[2] == "taper: warning: old\\nnews\n"
 
@@ -390,7 +390,7 @@ def test_interruption_is_no_traceback(taper, monkeypatch, model):
     def interrupt(path, model):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("taper_runtime.format.reader.load", interrupt)
+    monkeypatch.setattr("taper_runtime.file.reader.load", interrupt)
     assert taper("inspect", model) == (130, "", "")
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from taper_runtime.base.checks import ALIGNMENT
 from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import map as tile_programs
-from taper_runtime.plan.checks import ALIGNMENT
 
 KERNELS = Path(__file__).parents[2] / "packages/kernels"
 

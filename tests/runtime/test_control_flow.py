@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from control_plans import INT, N, branching, counting, cumulative, parts
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor

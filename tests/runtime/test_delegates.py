@@ -15,7 +15,7 @@ from taper_frontend.compiler.partition import Partition, register_backend, unreg
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.delegates import elementwise_regions
 from taper_frontend.errors import CannotDelegate, ExportError
-from taper_runtime.delegates import Region
+from taper_runtime.extend.delegates import Region
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.weights import WeightSpec
 from weighted_plans import weight

@@ -5,7 +5,7 @@ import pytest
 
 from plan_files import chain
 from taper_runtime import InferenceSession, InputError, SessionOptions
-from taper_runtime.device import Device, available_devices, parse_device
+from taper_runtime.base.device import Device, available_devices, parse_device
 
 
 def opened(device):

@@ -9,9 +9,9 @@ import taper_runtime as t
 from plan_files import small_plan
 from pt2_files import members, pack
 from taper_runtime import InferenceSession, IOBinding, OrtValue, RunOptions, SessionOptions
-from taper_runtime.errors import TaperError
-from taper_runtime.kernels import _KERNELS
-from taper_runtime.option_values import MemoryPlanning
+from taper_runtime.base.errors import TaperError
+from taper_runtime.base.option_values import MemoryPlanning
+from taper_runtime.extend.kernels import _KERNELS
 from weighted_plans import weighted_plan
 
 #: What no parameter, or few, can be.

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, OpError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, OpError
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 

@@ -263,7 +263,7 @@ def test_every_memory_error_of_python_in_a_run(name):
 def test_memory_that_cannot_be_had_takes_no_other_away():
     """A mapping that failed was unmapped all the same, from address 0 on."""
     program = (
-        "from taper_runtime.executor._kernels import Buffer\n"
+        "from taper_runtime.native._kernels import Buffer\n"
         "try:\n    Buffer(127 << 40)\n"
         "except MemoryError as error:\n    print(error)\n"
     )

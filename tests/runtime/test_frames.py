@@ -15,7 +15,7 @@ import pytest
 
 from plan_files import chain, small_plan
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
-from taper_runtime.errors import InputError, RunTimeoutError, StoppedError, TaperError
+from taper_runtime.base.errors import InputError, RunTimeoutError, StoppedError, TaperError
 from taper_runtime.executor import _runs
 from taper_runtime.executor._runs import FramePool, Lease, Stop, StopFlag
 
@@ -465,7 +465,7 @@ def test_memory_of_results_is_swept():
 
 def growing():
     """exp(sin(x)) of rows whose number varies."""
-    from taper_runtime.sizes import variable
+    from taper_runtime.base.sizes import variable
 
     plan = chain(["SIN", "NEG", "EXP"], 1024)
     low, high = 1, 1 << 16

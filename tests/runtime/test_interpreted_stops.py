@@ -10,7 +10,7 @@ import pytest
 from control_plans import counting
 from plan_files import chain
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
-from taper_runtime.errors import RunTimeoutError, StoppedError
+from taper_runtime.base.errors import RunTimeoutError, StoppedError
 
 #: A loop that counts by multiplying, so that it never comes to an end.
 ENDLESS = counting(add="MUL")

@@ -12,15 +12,15 @@ import pytest
 
 from control_plans import cumulative
 from taper_runtime import InferenceSession, InputError, SessionOptions
-from taper_runtime.executor import _kernels
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
+from taper_runtime.extend.providers import Dispatch
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
-from taper_runtime.providers import Dispatch
 
 LEVELS = _kernels.available_isas()
 
@@ -160,7 +160,7 @@ def test_the_option_counts_more_than_the_environment():
 import sys
 sys.path[:0] = {[*sys.path, os.path.dirname(__file__)]!r}
 import test_isa
-from taper_runtime.errors import TaperError
+from taper_runtime.base.errors import TaperError
 test_isa.results({LEVELS[0]!r})
 try:
     test_isa.results(None)

@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from taper_runtime.errors import InputError, KernelError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.errors import InputError, KernelError
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 

@@ -5,9 +5,9 @@ import pytest
 
 from edge_values import KERNELS_DIFFER, KINDS, SAMPLES, differs, edge_samples
 from op_samples import present, sample_types, stored_inputs
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.executor import _kernels
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.formats import decode
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 
 #: Micro-ops whose float32 result float64 does not reproduce exactly, in units of the last place.

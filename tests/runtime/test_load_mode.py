@@ -11,7 +11,7 @@ import pytest
 
 from plan_files import small_plan
 from taper_runtime import InferenceSession, InputError, PlanFormatError, SessionOptions, load
-from taper_runtime.format import mapping
+from taper_runtime.file import mapping
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -9,11 +9,11 @@ import pytest
 
 import taper_runtime
 from measured_plans import measured_arrays, measured_plan, measured_result
-from taper_runtime.errors import InputError
+from taper_runtime.base.checks import aligned
+from taper_runtime.base.errors import InputError
 from taper_runtime.executor.layouts import LAYOUTS, lay_out
 from taper_runtime.executor.memory_planner import Slab
 from taper_runtime.executor.staged import _at
-from taper_runtime.plan.checks import aligned
 from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.validate import validate
 

@@ -12,13 +12,13 @@ from plan_oracle import Machine
 from plan_strategies import plans
 from sized_plans import sized_plan
 from taper_runtime import InferenceSession, SessionOptions
+from taper_runtime.base.option_values import MemoryPlanning
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.program import arena_blocks, make_runner
 from taper_runtime.executor.sites import executed_nodes
-from taper_runtime.notebook import plan_html
-from taper_runtime.option_values import MemoryPlanning
-from taper_runtime.report import describe_plan, plan_data
+from taper_runtime.reports.notebook import plan_html
+from taper_runtime.reports.report import describe_plan, plan_data
 
 APART = MemoryPlanning(enabled=False)
 

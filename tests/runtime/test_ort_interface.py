@@ -19,7 +19,8 @@ import pytest
 import taper_runtime
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
-from taper_runtime import InputError, OptionError, OrtValue, RunOptions, SessionOptions, recording
+from taper_runtime import InputError, OptionError, OrtValue, RunOptions, SessionOptions
+from taper_runtime.reports import recording
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -591,7 +592,7 @@ import os
 import sys
 sys.path[:0] = {sys.path!r}
 import taper_runtime
-seldom = {{"logging", "concurrent.futures", "taper_runtime.values", "taper_runtime.capi"}}
+seldom = {{"logging", "concurrent.futures", "taper_runtime.session.values", "taper_runtime.capi"}}
 assert not seldom & set(sys.modules), seldom & set(sys.modules)
 # the path of an installed package, which an editable one has not
 taper_runtime.__path__.append(os.path.dirname(taper_runtime.__file__))

@@ -16,7 +16,7 @@ from taper_frontend.compiler.planning import make_plan
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
-from taper_runtime.providers import Dispatch
+from taper_runtime.extend.providers import Dispatch
 
 EXECUTORS = pytest.mark.parametrize("executor", ["compiled", "interpreted"])
 RELU = "aten.relu.default"
@@ -240,7 +240,7 @@ def test_names_are_unique(register):
 
 @pytest.mark.parametrize("make", [CompiledExecutor, InterpretedExecutor])
 def test_sizes_that_vary_reach_the_kernel(register, make):
-    from taper_runtime.sizes import variable
+    from taper_runtime.base.sizes import variable
 
     b = Builder()
     n = variable("n", 1, 9)

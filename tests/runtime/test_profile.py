@@ -10,8 +10,7 @@ from control_plans import N, branching, counting, cumulative
 from measured_plans import measured_arrays, measured_plan
 from plan_files import small_plan
 from taper_runtime import InferenceSession, SessionOptions
-from taper_runtime.errors import InputError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.errors import InputError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.sites import sites
@@ -24,9 +23,10 @@ from taper_runtime.machine.measure import (
     measure_limits,
     save_limits,
 )
+from taper_runtime.native import _kernels
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.profile import (
+from taper_runtime.reports.profile import (
     describe_profile,
     least_ns,
     profile_data,

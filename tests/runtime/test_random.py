@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from taper_runtime.errors import InputError
-from taper_runtime.executor import _kernels
-from taper_runtime.generator import STATE_SIZE, new_state
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.random_state import STATE_SIZE, new_state
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 

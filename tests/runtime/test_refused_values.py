@@ -7,9 +7,9 @@ import pytest
 
 from op_samples import types_of
 from taper_runtime import InferenceSession, SessionOptions
-from taper_runtime.errors import InputError, NodeInputError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.errors import InputError, NodeInputError
 from taper_runtime.formats import encode
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.elementwise import DIVISIONS
 from taper_runtime.ops.opdef import TensorType, contiguous_strides

@@ -15,7 +15,7 @@ import pytest
 
 import taper_runtime
 from plan_files import small_plan
-from taper_runtime.executor import _kernels
+from taper_runtime.native import _kernels
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
@@ -296,7 +296,7 @@ def test_isa_level_is_chosen_by_name():
     code = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from taper_runtime.executor import _kernels
+from taper_runtime.native import _kernels
 print(_kernels.active_isa())
 """
     for isa in _kernels.available_isas():
@@ -305,7 +305,7 @@ print(_kernels.active_isa())
 
 def test_unknown_isa_is_refused():
     code = """
-from taper_runtime.executor import _kernels
+from taper_runtime.native import _kernels
 try:
     _kernels.active_isa()
 except Exception as error:

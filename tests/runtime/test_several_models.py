@@ -9,7 +9,7 @@ import pytest
 import taper_runtime
 from plan_files import PlanFile, assert_same_plan, chain, small_plan
 from taper_runtime import InferenceSession, InputError, PlanFormatError
-from taper_runtime.format.reader import load_all
+from taper_runtime.file.reader import load_all
 
 
 def other_plan():

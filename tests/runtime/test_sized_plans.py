@@ -8,13 +8,13 @@ import pytest
 
 import taper_runtime
 from sized_plans import B, S, expected, sized_arrays, sized_plan
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.sizes import variable
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import variable
 
 
 def session(plan, executor="compiled", threads=1):

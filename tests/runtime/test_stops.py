@@ -10,7 +10,7 @@ import pytest
 
 from plan_files import small_plan, towers
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
-from taper_runtime.errors import RunTimeoutError, StoppedError, TaperError
+from taper_runtime.base.errors import RunTimeoutError, StoppedError, TaperError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec

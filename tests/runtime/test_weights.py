@@ -9,7 +9,7 @@ import pytest
 
 from plan_files import small_plan
 from taper_runtime import InferenceSession, InputError, PlanFormatError, SessionOptions
-from taper_runtime.format.container import make_header
+from taper_runtime.file.container import make_header
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.recipes import Step
 from taper_runtime.plan.weights import WeightSpec

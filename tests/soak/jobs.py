@@ -17,8 +17,8 @@ from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.partition import Partition, register_backend, unregister_backend
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import Delegate, InferenceSession, InputError, RunOptions, SessionOptions
-from taper_runtime.errors import RunTimeoutError, StoppedError
-from taper_runtime.generator import new_state
+from taper_runtime.base.errors import RunTimeoutError, StoppedError
+from taper_runtime.base.random_state import new_state
 from taper_runtime.plan.weights import WeightSpec
 from weighted_plans import K, Q, weight, weighted_plan
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from taper_runtime.base.sizes import variable
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Block, Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
-from taper_runtime.sizes import variable
 
 ROWS = variable("rows", 0, 50)
 N = 6000  # elements of a row: two threads share the work of one

@@ -6,7 +6,7 @@ and why.
 
 import numpy as np
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 #: Both signs of each; NaN has none.
 KINDS = ("nan", "infinity", "zero", "denormal", "largest")

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from taper_runtime.base.sizes import variable
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
-from taper_runtime.sizes import variable
 
 N = variable("n", 0, 64)
 POSITIVE = variable("positive", 0, N)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.plan import Plan
 

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.ops import REGISTRY, register
 from taper_runtime.ops.opdef import Attr, OpDef, Sample
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from taper_runtime.base.sizes import variable
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
-from taper_runtime.sizes import variable
 
 B, S = variable("B", 1, 8), variable("S", 2, 32)
 

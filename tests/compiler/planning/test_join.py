@@ -9,8 +9,8 @@ from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import join_plans, make_plan
 from taper_frontend.errors import ExportError
 from taper_runtime import InferenceSession, SessionOptions
-from taper_runtime.errors import InputError, PlanFormatError
-from taper_runtime.format.reader import load
+from taper_runtime.base.errors import InputError, PlanFormatError
+from taper_runtime.file.reader import load
 
 W = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 X = np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)

@@ -12,11 +12,11 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, SessionOptions
+from taper_runtime.base.random_state import new_state
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
-from taper_runtime.generator import new_state
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef, Sample
 from taper_runtime.plan.order import order_of

@@ -11,7 +11,7 @@ from taper_runtime.executor.executor import node_work
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef, Sample
 from taper_runtime.plan.validate import validate
-from taper_runtime.profile import profile_plan
+from taper_runtime.reports.profile import profile_plan
 
 ROWS, WIDTH = 6, 3
 EXECUTORS = ["compiled", "parallel", "interpreted"]

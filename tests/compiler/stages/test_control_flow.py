@@ -12,7 +12,7 @@ from taper_frontend.compiler.stages import (
     prune_operands,
     simplify_blocks,
 )
-from taper_runtime.sizes import variable
+from taper_runtime.base.sizes import variable
 
 
 def loop(b, body, carries=("i", "x"), others=("y",), limit=3):

@@ -5,7 +5,7 @@ import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, op_counts
 from taper_frontend.compiler.stages import fold_constants
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 
 
 def test_chain_becomes_one_constant():

@@ -5,7 +5,7 @@ import pytest
 from graph_checks import Builder, check_fires, check_keeps, only, op_counts
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.stages import simplify_concatenations
-from taper_runtime.sizes import variable
+from taper_runtime.base.sizes import variable
 
 
 class Parts(Builder):

@@ -14,8 +14,8 @@ from taper_frontend.compiler.stages import (
     split_into_microbatches,
 )
 from taper_runtime import InferenceSession
+from taper_runtime.base.sizes import variable
 from taper_runtime.executor.memory import memory_use
-from taper_runtime.sizes import variable
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from graph_checks import Builder, check_fires, check_keeps, floats, only
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.stages import PIPELINE, fold_packing, transform_weights
 from taper_runtime import InferenceSession
+from taper_runtime.base.sizes import variable
 from taper_runtime.formats import decode
 from taper_runtime.formats.winograd import POINTS, tile_of, transforms
-from taper_runtime.sizes import variable
 
 
 def transform(graph):

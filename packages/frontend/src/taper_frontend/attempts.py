@@ -27,7 +27,7 @@ from taper_frontend.errors import (
 )
 from taper_frontend.guards import shape_env
 from taper_frontend.refusals import is_about_dims, of_dims
-from taper_runtime.sizes import UNBOUNDED, linear
+from taper_runtime.base.sizes import UNBOUNDED, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

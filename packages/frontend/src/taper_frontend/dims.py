@@ -28,7 +28,7 @@ from taper_frontend.guards import (
 )
 from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.notes import Note
-from taper_runtime.sizes import UNBOUNDED, is_name, is_static, linear
+from taper_runtime.base.sizes import UNBOUNDED, is_name, is_static, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from taper_runtime import errors
+from taper_runtime.base import errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

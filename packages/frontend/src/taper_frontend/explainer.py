@@ -21,11 +21,11 @@ from taper_frontend.lowering.source import without_module
 from taper_frontend.names import input_names
 from taper_frontend.notes import Note, of_plan, stored_bytes
 from taper_frontend.request import make_request
+from taper_runtime.base.text import counted
 from taper_runtime.executor.executor import definition, input_types, output_types
 from taper_runtime.executor.sites import sites
 from taper_runtime.machine.cost import Place, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

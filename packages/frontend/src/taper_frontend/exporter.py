@@ -26,8 +26,8 @@ from taper_frontend.names import check_names, input_names, output_names
 from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, View, verify_plan
-from taper_runtime.errors import InputError, PlanFormatError
-from taper_runtime.format.mapping import aligned_copy
+from taper_runtime.base.buffers import aligned_copy
+from taper_runtime.base.errors import InputError, PlanFormatError
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.trees import TENSORS, leaves, with_leaves
 from taper_runtime.plan.weights import without_tiles

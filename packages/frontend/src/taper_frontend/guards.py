@@ -16,8 +16,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from taper_frontend.lowering.source import describe_line
 from taper_frontend.lowering.symbols import holds
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import variables
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

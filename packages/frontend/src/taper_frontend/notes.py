@@ -12,8 +12,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from taper_frontend.errors import ExportWarning
 from taper_frontend.lowering.source import without_module
+from taper_runtime.base.text import counted
 from taper_runtime.formats.winograd import tile_of
-from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

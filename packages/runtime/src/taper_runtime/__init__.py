@@ -6,8 +6,7 @@
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.config import show_config
-from taper_runtime.errors import (
+from taper_runtime.base.errors import (
     InputError,
     InternalError,
     KernelError,
@@ -17,31 +16,35 @@ from taper_runtime.errors import (
     TaperError,
     UnsupportedOpError,
 )
-from taper_runtime.format.reader import list_models, load
-from taper_runtime.limits import Limits
-from taper_runtime.option_values import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from taper_runtime.options import RunOptions, SessionOptions
+from taper_runtime.base.limits import Limits
+from taper_runtime.base.option_values import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from taper_runtime.extend.providers import get_all_providers, get_available_providers, get_device
+from taper_runtime.file.reader import list_models, load
 from taper_runtime.plan.plan import Plan
-from taper_runtime.providers import get_all_providers, get_available_providers, get_device
-from taper_runtime.session import InferenceSession, NodeArg
+from taper_runtime.reports import plan_methods
+from taper_runtime.session.config import show_config
+from taper_runtime.session.options import RunOptions, SessionOptions
+from taper_runtime.session.session import InferenceSession, NodeArg
 
 if TYPE_CHECKING:
     from taper_runtime import capi, pt2
-    from taper_runtime.c_delegate import CDelegate
-    from taper_runtime.delegates import Delegate, Region
-    from taper_runtime.ends import round_to_bfloat16
-    from taper_runtime.iobinding import IOBinding
-    from taper_runtime.kernels import (
+    from taper_runtime.extend.c_delegate import CDelegate
+    from taper_runtime.extend.delegates import Delegate, Region
+    from taper_runtime.extend.kernels import (
         get_include,
         load_kernels,
         register_kernel,
         unregister_kernel,
     )
-    from taper_runtime.logs import set_default_logger_severity, set_default_logger_verbosity
-    from taper_runtime.modelmeta import ModelMeta
-    from taper_runtime.values import OrtValue
+    from taper_runtime.session.ends import round_to_bfloat16
+    from taper_runtime.session.iobinding import IOBinding
+    from taper_runtime.session.logs import set_default_logger_severity, set_default_logger_verbosity
+    from taper_runtime.session.modelmeta import ModelMeta
+    from taper_runtime.session.values import OrtValue
 
 __version__ = "0.1.0"
+
+plan_methods.attach()
 
 __all__ = [
     "CDelegate",
@@ -86,19 +89,19 @@ __all__ = [
 
 #: Where what is seldom used comes from, when it is first used.
 _LATER = {
-    "CDelegate": "c_delegate",
-    "Delegate": "delegates",
-    "Region": "delegates",
-    "get_include": "kernels",
-    "load_kernels": "kernels",
-    "register_kernel": "kernels",
-    "unregister_kernel": "kernels",
-    "IOBinding": "iobinding",
-    "ModelMeta": "modelmeta",
-    "OrtValue": "values",
-    "round_to_bfloat16": "ends",
-    "set_default_logger_severity": "logs",
-    "set_default_logger_verbosity": "logs",
+    "CDelegate": "extend.c_delegate",
+    "Delegate": "extend.delegates",
+    "Region": "extend.delegates",
+    "get_include": "extend.kernels",
+    "load_kernels": "extend.kernels",
+    "register_kernel": "extend.kernels",
+    "unregister_kernel": "extend.kernels",
+    "IOBinding": "session.iobinding",
+    "ModelMeta": "session.modelmeta",
+    "OrtValue": "session.values",
+    "round_to_bfloat16": "session.ends",
+    "set_default_logger_severity": "session.logs",
+    "set_default_logger_verbosity": "session.logs",
 }
 
 

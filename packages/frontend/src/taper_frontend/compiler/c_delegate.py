@@ -1,6 +1,6 @@
 """The backend "c": regions of elementwise ops as C, which the system's compiler makes a library.
 
-Its delegate is :class:`taper_runtime.c_delegate.CDelegate`; the library is the blob.
+Its delegate is :class:`taper_runtime.extend.c_delegate.CDelegate`; the library is the blob.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import numpy as np
 from taper_frontend.compiler.c_delegate import compile_region
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import CannotDelegate, ExportError
-from taper_runtime.c_delegate import CDelegate
-from taper_runtime.records import NamedTuple
-from taper_runtime.text import unknown
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import unknown
+from taper_runtime.extend.c_delegate import CDelegate
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
-    from taper_runtime.delegates import Delegate
+    from taper_runtime.extend.delegates import Delegate
 
 #: Says which nodes, by their first outputs, are a region; each region may be in any order.
 Regions = Callable[["Graph"], Iterable[Iterable[str]]]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from taper_frontend.compiler.graph.graph import Graph
 from taper_frontend.compiler.graph.listener import Listener
-from taper_runtime.errors import InternalError
-from taper_runtime.records import NamedTuple
+from taper_runtime.base.errors import InternalError
+from taper_runtime.base.records import NamedTuple
 
 #: Rewrites a graph in place; says whether it changed anything.
 Pass = Callable[[Graph], bool]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.pipeline import Group, Pass, Stage, name_of
 from taper_frontend.compiler.stages import STAGES
 from taper_frontend.errors import ExportError
-from taper_runtime.records import NamedTuple
-from taper_runtime.text import unknown
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,10 +14,10 @@ import torch
 from taper_frontend.lowering.complex_functions import FUNCTIONS
 from taper_frontend.lowering.complex_parts import Parts, beside, conjugate, joined, times_i
 from taper_frontend.lowering.representation import Pairs, is_complex, real_dtype
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.sizes import Size
 from taper_runtime.ops.complex_linalg import OPS as COMPLEX_LINALG
 from taper_runtime.ops.complex_linalg import PREFIX, real_results
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

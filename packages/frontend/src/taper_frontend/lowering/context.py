@@ -19,12 +19,8 @@ from taper_frontend.lowering.representation import (
     represented,
     represented_type,
 )
-from taper_runtime.generator import new_state
-from taper_runtime.ops.convert import FLOATS_16_BIT
-from taper_runtime.ops.elementwise import DIVISIONS
-from taper_runtime.ops.opdef import TensorType
-from taper_runtime.ops.rules import INTS
-from taper_runtime.sizes import (
+from taper_runtime.base.random_state import new_state
+from taper_runtime.base.sizes import (
     Size,
     UndecidedError,
     bounds,
@@ -34,6 +30,10 @@ from taper_runtime.sizes import (
     smallest,
     variables,
 )
+from taper_runtime.ops.convert import FLOATS_16_BIT
+from taper_runtime.ops.elementwise import DIVISIONS
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.rules import INTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

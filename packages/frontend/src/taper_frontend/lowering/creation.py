@@ -9,7 +9,7 @@ import numpy as np
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.registry import lowers
 from taper_frontend.lowering.representation import computed, is_complex
-from taper_runtime.sizes import Size
+from taper_runtime.base.sizes import Size
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand

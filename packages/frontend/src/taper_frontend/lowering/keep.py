@@ -11,7 +11,7 @@ from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import Refusal
 from taper_frontend.lowering.representation import DTYPE_NAMES
-from taper_runtime.sizes import Size
+from taper_runtime.base.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -13,7 +13,7 @@ import torch
 from taper_frontend.lowering.complex_parts import conjugate
 from taper_frontend.lowering.registry import lowers
 from taper_frontend.lowering.representation import Pairs
-from taper_runtime.sizes import smallest
+from taper_runtime.base.sizes import smallest
 
 if TYPE_CHECKING:
     from torch.fx import Node

@@ -41,10 +41,10 @@ from taper_frontend.lowering.trees import (
     value_leaf,
 )
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
-from taper_runtime.errors import InternalError, OpError
+from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.sizes import Size
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.trees import TENSORS
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.base.sizes import Size, linear
 from taper_runtime.ops.rules import broadcast
 from taper_runtime.plan.trees import NUMBERS
-from taper_runtime.sizes import Size, linear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.registry import lowers
-from taper_runtime.sizes import Size, bounds
+from taper_runtime.base.sizes import Size, bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

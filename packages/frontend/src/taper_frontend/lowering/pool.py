@@ -11,7 +11,7 @@ from taper_frontend.lowering.conv import pairs, per_dim
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.layout import channels_first, channels_last
 from taper_frontend.lowering.registry import lowers
-from taper_runtime.sizes import is_static
+from taper_runtime.base.sizes import is_static
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

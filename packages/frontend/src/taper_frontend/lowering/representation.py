@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.opdef import TensorType
 

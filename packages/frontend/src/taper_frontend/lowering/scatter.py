@@ -15,8 +15,8 @@ from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.indexing import as_index, locate
 from taper_frontend.lowering.registry import lowers
 from taper_frontend.lowering.shape import diagonal_places
+from taper_runtime.base.sizes import bounds
 from taper_runtime.ops.rules import replace
-from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,11 +29,11 @@ from torch.utils._sympy.numbers import int_oo
 from taper_frontend.lowering.relations import assertions, difference_name, related
 from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import argument_placeholders
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import UNBOUNDED, bounds, largest, linear, smallest, variable
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import broadcast
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import UNBOUNDED, bounds, largest, linear, smallest, variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

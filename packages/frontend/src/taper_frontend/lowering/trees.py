@@ -10,7 +10,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import ExportError
-from taper_runtime.plan.checks import MAX_DEPTH
+from taper_runtime.base.checks import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

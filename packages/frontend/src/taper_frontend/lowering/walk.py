@@ -24,9 +24,9 @@ from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
-from taper_runtime.errors import InternalError, OpError
+from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.sizes import UndecidedError, variables
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import UndecidedError, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.openinfer.refusal import CannotLower
-from taper_runtime.dtypes import DTYPES as TAPER_DTYPES
+from taper_runtime.base.dtypes import DTYPES as TAPER_DTYPES
 from taper_runtime.openinfer.dtypes import DTYPES, taper_name, to_float32
 
 if TYPE_CHECKING:

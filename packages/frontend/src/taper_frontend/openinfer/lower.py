@@ -26,7 +26,7 @@ from taper_frontend.openinfer.reached import find_reached
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import POISON, Scope, filled
 from taper_frontend.openinfer.touched import index_names
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.dtypes import taper_name
 from taper_runtime.openinfer.errors import OpenInferError, Place, Problem, ProgramError

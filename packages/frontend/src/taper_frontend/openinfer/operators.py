@@ -17,8 +17,8 @@ import numpy as np
 from taper_frontend.openinfer.carriers import carrier, computed, is_carried, wrapped
 from taper_frontend.openinfer.refusal import CannotLower
 from taper_frontend.openinfer.scope import filled
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InternalError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InternalError
 from taper_runtime.openinfer.dtypes import DTYPES as ELEMENTS
 from taper_runtime.openinfer.dtypes import from_taper_name, taper_name
 from taper_runtime.openinfer.ops import complete, native_node, output_type, taper

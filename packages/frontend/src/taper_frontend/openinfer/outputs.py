@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.errors import ExportError
+from taper_runtime.base.text import nearest
 from taper_runtime.openinfer.kinds import accesses
-from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

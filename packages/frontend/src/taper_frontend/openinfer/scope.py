@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_frontend.compiler.graph.constants import derived, literal
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops.convert import from_bfloat16
 
 if TYPE_CHECKING:

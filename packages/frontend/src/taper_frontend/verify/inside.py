@@ -15,9 +15,9 @@ from taper_frontend.verify.judge import TIE, judge
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.executor.staged import StagedExecutor
+from taper_runtime.extend.providers import Dispatch
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.providers import Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from taper_frontend.captured import Captured, Change
     from taper_frontend.compiler.graph.node import Meaning
     from taper_frontend.verify.reference import Reference, Tensors
-    from taper_runtime.delegates import Delegate
+    from taper_runtime.extend.delegates import Delegate
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Bytes of values that differ, at most, which are kept until it is clear whether they are wrong.

@@ -22,15 +22,15 @@ from taper_frontend.verify.draw import draw
 from taper_frontend.verify.inside import Inside
 from taper_frontend.verify.judge import first_line, judge
 from taper_frontend.verify.reference import SEED
-from taper_runtime.errors import TaperError
-from taper_runtime.generator import new_state
-from taper_runtime.options import RunOptions, SessionOptions
+from taper_runtime.base.errors import TaperError
+from taper_runtime.base.random_state import new_state
+from taper_runtime.base.size_values import size_at
+from taper_runtime.extend.providers import CPU
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.trees import leaves
-from taper_runtime.providers import CPU
-from taper_runtime.session import InferenceSession
-from taper_runtime.size_values import size_at
+from taper_runtime.session.options import RunOptions, SessionOptions
+from taper_runtime.session.session import InferenceSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

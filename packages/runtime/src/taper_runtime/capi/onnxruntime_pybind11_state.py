@@ -1,6 +1,6 @@
 """ONNX Runtime's exceptions as names of ours, for ``except`` clauses written for them."""
 
-from taper_runtime.errors import (
+from taper_runtime.base.errors import (
     InputError,
     PlanFormatError,
     TaperError,

@@ -14,6 +14,8 @@ import warnings
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.errors import TaperError
+from taper_runtime.base.text import printable
 from taper_runtime.cli.parser import (
     command_names,
     command_parser,
@@ -21,8 +23,6 @@ from taper_runtime.cli.parser import (
     is_command,
     main_parser,
 )
-from taper_runtime.errors import TaperError
-from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     import argparse

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.errors import InputError
 from taper_runtime.cli.options import (
     add_entry,
     add_runs,
@@ -18,8 +19,7 @@ from taper_runtime.cli.options import (
 )
 from taper_runtime.cli.parser import Result
 from taper_runtime.cli.progress import progress
-from taper_runtime.config import thread_count
-from taper_runtime.errors import InputError
+from taper_runtime.session.config import thread_count
 
 if TYPE_CHECKING:
     import argparse
@@ -54,13 +54,13 @@ def _bench(args: argparse.Namespace) -> Result:
 
 
 def _bench_machine(args: argparse.Namespace) -> Result:
-    from taper_runtime.executor import _kernels
     from taper_runtime.machine.measure import (
         describe_limits,
         limits_data,
         measure_limits,
         save_limits,
     )
+    from taper_runtime.native import _kernels
 
     levels, threads = _kernels.available_isas(), range(1, thread_count(args.threads) + 1)
     with progress("machine", len(levels) * len(threads)) as advance:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.text import printable
 from taper_runtime.cli.options import add_plan, load_plan
 from taper_runtime.cli.parser import Result
-from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -25,10 +25,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> Result:
-    from taper_runtime.format.models import DEFAULT_MODEL
-    from taper_runtime.format.reader import list_models
+    from taper_runtime.file.models import DEFAULT_MODEL
+    from taper_runtime.file.reader import list_models
     from taper_runtime.plan.rows import batch_data, describe_batch
-    from taper_runtime.report import describe_plan, plan_data
+    from taper_runtime.reports.report import describe_plan, plan_data
 
     plan, models = load_plan(args), list_models(args.plan)
     model = args.model or (models[0] if len(models) == 1 else DEFAULT_MODEL)

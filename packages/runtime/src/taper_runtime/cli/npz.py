@@ -9,7 +9,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 
 
 def named_object(reference: str) -> Any:

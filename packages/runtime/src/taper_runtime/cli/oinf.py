@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.text import counted, printable
 from taper_runtime.cli.parser import Result
-from taper_runtime.errors import InputError
-from taper_runtime.text import counted, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -61,7 +61,7 @@ def _write(args: argparse.Namespace) -> Result:
 
 
 def _arguments(path: Path) -> dict[str, Any]:
-    from taper_runtime.format.container import parse_json
+    from taper_runtime.file.container import parse_json
 
     arguments = parse_json(path.read_text(encoding="utf-8"), str(path))
     if type(arguments) is not dict:
@@ -96,7 +96,7 @@ def _convert(args: argparse.Namespace) -> Result:
 
 
 def _from_plan(args: argparse.Namespace) -> Result:
-    from taper_runtime.format.reader import load
+    from taper_runtime.file.reader import load
     from taper_runtime.openinfer.oinf.convert import plan_tensors
 
     found: PlanTensors = plan_tensors(load(args.source, args.model))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.dtypes import DTYPES, is_converted
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.option_values import EXECUTORS
+from taper_runtime.base.size_values import size_at
 from taper_runtime.cli.parser import did_you_mean
-from taper_runtime.dtypes import DTYPES, is_converted
-from taper_runtime.errors import InputError
-from taper_runtime.option_values import EXECUTORS
-from taper_runtime.options import SessionOptions
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.weights import completed
-from taper_runtime.session import InferenceSession
-from taper_runtime.size_values import size_at
+from taper_runtime.session.options import SessionOptions
+from taper_runtime.session.session import InferenceSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def add_entry(parser: argparse.ArgumentParser) -> None:
 
 def load_plan(args: argparse.Namespace) -> Plan:
     """Load the plan that the options of :func:`add_plan` name."""
-    from taper_runtime.format.reader import load
+    from taper_runtime.file.reader import load
 
     plan = load(args.plan, args.model)
     return plan if args.entry is None else plan.entry(args.entry)
@@ -123,8 +123,8 @@ def make_feed(
 ) -> dict[str, np.ndarray]:
     """Return an array for every input of a plan.
 
-    Those in ``given`` stand as plans have them (:mod:`taper_runtime.ends`). The others are the
-    inputs the plan was exported with, or zeros where it has none, repeated or cut to the sizes:
+    Those in ``given`` stand as plans have them (:mod:`taper_runtime.session.ends`). The others are
+    the inputs the plan was exported with, or zeros where it has none, repeated or cut to the sizes:
     those of ``assignments`` (``NAME=N``), else those of the given arrays, else as exported.
     """
     given = dict(given or {})
@@ -133,7 +133,7 @@ def make_feed(
             hint = did_you_mean(name, plan.inputs)
             raise InputError(f"--input: unknown input {name!r}{hint}; expected {list(plan.inputs)}")
         if is_converted(plan.tensors[name]):
-            from taper_runtime.ends import to_plan
+            from taper_runtime.session.ends import to_plan
 
             given[name] = to_plan(plan.tensors[name], array, f"--input {name}")
     sizes = {name: max(low, 1) for name, (low, _) in plan.sizes.items()}

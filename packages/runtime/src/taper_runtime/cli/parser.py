@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime import __version__
-from taper_runtime.records import NamedTuple
-from taper_runtime.text import nearest, printable
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import nearest, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

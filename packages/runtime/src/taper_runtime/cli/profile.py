@@ -15,13 +15,13 @@ from taper_runtime.cli.options import (
 )
 from taper_runtime.cli.parser import Result
 from taper_runtime.cli.progress import progress
-from taper_runtime.config import thread_count
+from taper_runtime.session.config import thread_count
 
 if TYPE_CHECKING:
     import argparse
 
     from taper_runtime.machine.limits import Limits
-    from taper_runtime.profile import Profile
+    from taper_runtime.reports.profile import Profile
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +50,10 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> tuple[Profile, Limits]:
     """Profile a plan; return also the limits of this machine."""
-    from taper_runtime.executor import _kernels
     from taper_runtime.machine.measure import load_limits, measure_limits
+    from taper_runtime.native import _kernels
     from taper_runtime.plan.weights import completed
-    from taper_runtime.profile import profile_plan
+    from taper_runtime.reports.profile import profile_plan
 
     plan = completed(load_plan(args))
     isa, threads = _kernels.active_isa(), thread_count(args.threads)
@@ -69,7 +69,7 @@ def measure(args: argparse.Namespace) -> tuple[Profile, Limits]:
 
 
 def _profile(args: argparse.Namespace) -> Result:
-    from taper_runtime.profile import describe_profile, profile_data, save_trace
+    from taper_runtime.reports.profile import describe_profile, profile_data, save_trace
 
     profile, limits = measure(args)
     if args.trace:

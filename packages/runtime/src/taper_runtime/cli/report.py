@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.text import printable
 from taper_runtime.cli.parser import Result
 from taper_runtime.cli.profile import add_measuring, measure
-from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -22,8 +22,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(args: argparse.Namespace) -> Result:
-    from taper_runtime.pages.report import report_page
-    from taper_runtime.report import size_text
+    from taper_runtime.plan.spelling import size_text
+    from taper_runtime.reports.pages.report import report_page
 
     profile, limits = measure(args)
     args.output.write_text(report_page(args.plan.name, profile, limits), encoding="utf-8")

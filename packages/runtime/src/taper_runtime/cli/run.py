@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.text import printable
 from taper_runtime.cli.options import (
     add_plan,
     add_session_options,
@@ -15,9 +17,7 @@ from taper_runtime.cli.options import (
     open_session,
 )
 from taper_runtime.cli.parser import Result
-from taper_runtime.errors import InputError
-from taper_runtime.format.plain import to_json
-from taper_runtime.text import printable
+from taper_runtime.file.plain import to_json
 
 if TYPE_CHECKING:
     import argparse

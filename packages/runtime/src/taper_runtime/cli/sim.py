@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.text import printable
 from taper_runtime.cli.options import positive
 from taper_runtime.cli.parser import Result
 from taper_runtime.cli.run import read_inputs
-from taper_runtime.errors import InputError
-from taper_runtime.text import printable
 
 if TYPE_CHECKING:
     import argparse

@@ -1,8 +1,8 @@
 """Programs and their instances; see _program.pyx."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from taper_runtime.executor._kernels cimport Buffer, Selection
-from taper_runtime.executor.taper cimport (
+from taper_runtime.native._kernels cimport Buffer, Selection
+from taper_runtime.native.taper cimport (
     taper_control_kind, taper_order, taper_call, taper_step, taper_tensor
 )
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from taper_runtime.executor._kernels import Kernel
 from taper_runtime.executor.hosts import Host
 from taper_runtime.executor.program import Variables
+from taper_runtime.native._kernels import Kernel
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.liveness import Block
 from taper_runtime.plan.plan import TensorSpec

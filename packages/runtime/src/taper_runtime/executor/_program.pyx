@@ -20,21 +20,21 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memmove, memset
 
-from taper_runtime.executor._kernels cimport (
+from taper_runtime.native._kernels cimport (
     Buffer, Selection, find_candidates, is_served, max_state_bytes, select_kernel, set_table,
     set_type, storage_of
 )
-from taper_runtime.executor.taper cimport *
+from taper_runtime.native.taper cimport *
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError
 from taper_runtime.executor.size_table import SizeTable
-from taper_runtime.loading import look
-from taper_runtime.plan.checks import MAX_ARENA_BYTES, MAX_TENSOR_BYTES
+from taper_runtime.base.loading import look
+from taper_runtime.base.checks import MAX_ARENA_BYTES, MAX_TENSOR_BYTES
 from taper_runtime.plan.specialize import substitute
-from taper_runtime.sizes import Size
+from taper_runtime.base.sizes import Size
 
 cdef extern from *:
     bint __builtin_add_overflow(int64_t a, int64_t b, int64_t *result) nogil

@@ -1,9 +1,9 @@
 """Runs; see _runs.pyx."""
 from libc.stdint cimport int32_t, int64_t
 
-from taper_runtime.executor._kernels cimport Buffer
+from taper_runtime.native._kernels cimport Buffer
 from taper_runtime.executor._program cimport External, Instance, Program, Raised, Weights
-from taper_runtime.executor.taper cimport taper_run_args, taper_span, taper_status
+from taper_runtime.native.taper cimport taper_run_args, taper_span, taper_status
 
 
 cdef class StopFlag:

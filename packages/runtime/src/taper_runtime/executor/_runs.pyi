@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from taper_runtime.executor._kernels import Selection
 from taper_runtime.executor._program import Program, Weights
 from taper_runtime.executor.hosts import Host
+from taper_runtime.native._kernels import Selection
 
 _Result = TypeVar("_Result")
 

@@ -21,24 +21,24 @@ from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from taper_runtime.executor._kernels cimport (
+from taper_runtime.native._kernels cimport (
     Buffer, has_begun, now, run_steps, schedule_bytes, status_text
 )
 from taper_runtime.executor._program cimport (
     Body, External, HostCall, Instance, Patch, Program, Raised, Step, Weights
 )
-from taper_runtime.executor.taper cimport *
+from taper_runtime.native.taper cimport *
 
 from _thread import allocate_lock, start_new_thread
 
 import numpy as np
 
-from taper_runtime.errors import (
+from taper_runtime.base.errors import (
     InputError, NodeInputError, RunTimeoutError, StoppedError, TaperError
 )
-from taper_runtime.executor._kernels import cpu_count
+from taper_runtime.native._kernels import cpu_count
 from taper_runtime.executor.inputs import check_input, check_output
-from taper_runtime.forks import watch
+from taper_runtime.base.forks import watch
 from taper_runtime.formats import decode
 
 # What a run looks at on a thread without the GIL while others write it.

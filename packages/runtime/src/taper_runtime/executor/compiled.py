@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor._runs import Runner, Stop
+    from taper_runtime.extend.delegates import BoundDelegate
+    from taper_runtime.extend.providers import Dispatch
     from taper_runtime.plan.plan import Plan, PlanNode
-    from taper_runtime.providers import Dispatch
 
 #: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
 #: at the step; zeros where it had no part in it. Of a step that runs often, the begin of its first

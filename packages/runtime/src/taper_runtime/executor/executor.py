@@ -5,20 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import UnsupportedOpError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.errors import UnsupportedOpError
+from taper_runtime.base.option_values import MemoryPlanning
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.extend.providers import CPU_ALONE, NATIVE, Dispatch
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
-from taper_runtime.option_values import MemoryPlanning
-from taper_runtime.providers import CPU_ALONE, NATIVE, Dispatch
-from taper_runtime.records import NamedTuple
+from taper_runtime.plan.spelling import call_text, type_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
 
-    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor._runs import FramePool, Stop
+    from taper_runtime.extend.delegates import BoundDelegate
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -178,8 +179,6 @@ def refuse(nodes: Sequence[tuple[Plan, PlanNode]], dispatch: Dispatch) -> None:
     """Raise for nodes, each with its plan, that nothing in ``dispatch`` computes."""
     if not nodes:
         return
-    from taper_runtime.report import call_text, type_text
-
     lines = []
     for plan, node in nodes:
         lines.append(f"  {', '.join(node.outputs)} = {call_text(node)}  {node.source}")

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError, KernelError, NodeInputError
+from taper_runtime.base.errors import InputError, KernelError, NodeInputError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import input_types
+from taper_runtime.extend.providers import NATIVE, NUMPY, OURS
 from taper_runtime.ops import REGISTRY
-from taper_runtime.providers import NATIVE, NUMPY, OURS
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from taper_runtime.delegates import BoundDelegate
-    from taper_runtime.executor._kernels import Kernel
-    from taper_runtime.kernels import UserKernel
+    from taper_runtime.extend.delegates import BoundDelegate
+    from taper_runtime.extend.kernels import UserKernel
+    from taper_runtime.extend.providers import Dispatch
+    from taper_runtime.native._kernels import Kernel
     from taper_runtime.ops.opdef import BlockFunction, OpDef, TensorType
     from taper_runtime.plan.plan import Block, Plan, PlanNode
-    from taper_runtime.providers import Dispatch
 
 #: Fills the outputs from the inputs, None where one is absent.
 Compute = Callable[[Sequence["np.ndarray | None"], Sequence["np.ndarray"]], None]
@@ -94,7 +94,7 @@ def find_servers(
     op = REGISTRY[node.op]
     label = label_of(node)
     if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
-        from taper_runtime.delegates import make_delegate
+        from taper_runtime.extend.delegates import make_delegate
 
         delegate = make_delegate(plan, node, dispatch.delegates[backend])
         return Servers([], delegate_host(delegate, backend))
@@ -116,7 +116,7 @@ def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:
     """Return a provider's kernels for a node; ours are none of a user's."""
     if provider in OURS:
         return []
-    from taper_runtime.kernels import find_kernels
+    from taper_runtime.extend.kernels import find_kernels
 
     outputs = [plan.tensors[name].type for name in node.outputs]
     return find_kernels(provider, node, [*input_types(plan, node), *outputs])

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import UNBOUNDED
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import UNBOUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

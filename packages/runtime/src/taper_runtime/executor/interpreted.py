@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor._runs import FramePool, Lease, Stop
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
@@ -23,16 +23,16 @@ from taper_runtime.executor.executor import (
 )
 from taper_runtime.executor.hosts import find_servers, label_of, naming
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
+from taper_runtime.native import _kernels
 from taper_runtime.ops.opdef import BlockFunction
 from taper_runtime.plan.specialize import specialize
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from taper_runtime.executor.hosts import Compute
+    from taper_runtime.extend.providers import Dispatch
     from taper_runtime.plan.plan import Block, Plan, PlanNode
-    from taper_runtime.providers import Dispatch
 
     Read = Callable[[str], np.ndarray]
 

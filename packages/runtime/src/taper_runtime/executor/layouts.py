@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.checks import aligned
 from taper_runtime.executor._program import assign_offsets
-from taper_runtime.plan.checks import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

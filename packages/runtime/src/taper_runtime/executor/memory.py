@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.checks import aligned
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Settings
 from taper_runtime.executor.program import example_sizes, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import executed_nodes
-from taper_runtime.plan.checks import aligned
+from taper_runtime.extend.providers import NUMPY, Dispatch
 from taper_runtime.plan.liveness import Block, live_bytes
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
 from taper_runtime.plan.weights import outlined
-from taper_runtime.providers import NUMPY, Dispatch
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

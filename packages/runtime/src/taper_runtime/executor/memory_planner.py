@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.checks import ALIGNMENT, aligned
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.forks import watch
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.interval import start
 from taper_runtime.executor.layouts import LAYOUTS, lay_out
-from taper_runtime.forks import watch
-from taper_runtime.plan.checks import ALIGNMENT, aligned
 from taper_runtime.plan.liveness import Block
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from taper_runtime.option_values import MemoryPlanning
+    from taper_runtime.base.option_values import MemoryPlanning
 
 
 class Layout(NamedTuple):

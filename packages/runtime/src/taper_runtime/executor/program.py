@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.checks import counted_bytes
+from taper_runtime.base.loading import look
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor import _program
 from taper_runtime.executor._runs import Runner
 from taper_runtime.executor.executor import (
@@ -17,12 +20,9 @@ from taper_runtime.executor.executor import (
 from taper_runtime.executor.hosts import find_servers, label_of, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.sites import executed_nodes, sites
-from taper_runtime.loading import look
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.checks import counted_bytes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor.rollback import Restore
+    from taper_runtime.extend.providers import Dispatch
     from taper_runtime.ops.opdef import BlockFunction, TensorType
     from taper_runtime.plan.order import Order
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
-    from taper_runtime.providers import Dispatch
 
 
 #: Of the time of a row. Handing nodes to other workers costs time as well, and caches.

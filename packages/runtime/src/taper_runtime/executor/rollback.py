@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, PlanNode, TensorSpec
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

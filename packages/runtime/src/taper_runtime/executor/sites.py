@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.hosts import runs_blocks
-from taper_runtime.providers import CPU_ALONE, Dispatch
-from taper_runtime.records import NamedTuple
+from taper_runtime.extend.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

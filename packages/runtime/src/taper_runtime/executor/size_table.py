@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.sizes import Size
+from taper_runtime.base.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from taper_runtime.polynomials import Atom
+    from taper_runtime.base.polynomials import Atom
 
 
 class SizeTable:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.size_values import size_at
 from taper_runtime.executor._runs import FramePool, Stop
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
@@ -14,14 +15,13 @@ from taper_runtime.executor.inputs import bind_inputs, check_measured
 from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
 from taper_runtime.plan.specialize import substitute
 from taper_runtime.plan.stages import cut
-from taper_runtime.size_values import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_runtime.delegates import BoundDelegate
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
+    from taper_runtime.extend.delegates import BoundDelegate
     from taper_runtime.plan.plan import Plan, PlanNode
     from taper_runtime.plan.stages import Stage
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.formats.format import Family, Format, Shape
 
 #: Columns of one panel: one cache line of float32.

@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
-from taper_runtime.records import NamedTuple
 
 #: Points of each tile size, beside infinity. Pairs about 1 whose powers are exact in float32: the
 #: usual 1 and 2 of F(4x4) make twice the rounding error of these. The kernels have the same.

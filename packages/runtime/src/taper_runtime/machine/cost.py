@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import largest
 from taper_runtime.machine import limits as machine
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import largest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

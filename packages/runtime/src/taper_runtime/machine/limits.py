@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taper_runtime.records import NamedTuple
+from taper_runtime.base.records import NamedTuple
 
 
 class Memory(NamedTuple):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError
-from taper_runtime.executor import _kernels
+from taper_runtime.base.errors import InputError
 from taper_runtime.machine.limits import Limits, Memory
+from taper_runtime.native import _kernels
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from taper_runtime.executor._kernels import Buffer
+    from taper_runtime.native._kernels import Buffer
 
 #: A measurement is the best of trials of at least this length, of which there are this many.
 _TRIAL_NS, _TRIALS = 2_000_000, 5

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.errors import OpenInferError
 from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.errors import FileError, InputError
-from taper_runtime.records import NamedTuple
-from taper_runtime.text import counted, printable, with_end
+from taper_runtime.base.errors import FileError, InputError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import counted, printable, with_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,11 +7,11 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.dtypes import BY_JSON_NAME, DTYPES
 from taper_runtime.openinfer.errors import OpenInferError, Problem, ProgramError, shown
 from taper_runtime.openinfer.text.lexer import MAX_JSON, check_text
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

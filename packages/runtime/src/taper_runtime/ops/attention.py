@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.base.sizes import largest, smallest
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
 from taper_runtime.ops.rules import (
@@ -15,7 +16,6 @@ from taper_runtime.ops.rules import (
     check_same_dtype,
     fail,
 )
-from taper_runtime.sizes import largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

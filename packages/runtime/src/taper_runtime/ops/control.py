@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops.opdef import (
     Attr,
     Attrs,

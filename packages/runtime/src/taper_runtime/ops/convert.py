@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
 from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_dtype

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from taper_runtime.base.sizes import smallest
 from taper_runtime.ops.linalg import (
     check_matrices,
     define,
@@ -17,7 +18,6 @@ from taper_runtime.ops.linalg import (
 from taper_runtime.ops.opdef import Attr, Attrs, TensorType
 from taper_runtime.ops.region import whole
 from taper_runtime.ops.rules import fail
-from taper_runtime.sizes import smallest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

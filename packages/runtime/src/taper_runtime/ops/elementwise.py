@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats import PLAIN, find
 from taper_runtime.ops import functions
 from taper_runtime.ops.convert import cast
@@ -30,7 +31,6 @@ from taper_runtime.ops.rules import (
     check_scalar,
     fail,
 )
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

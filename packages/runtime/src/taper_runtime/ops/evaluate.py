@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InternalError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InternalError
 from taper_runtime.formats import PLAIN, decode, encode
 from taper_runtime.ops import REGISTRY
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.ops.complex_mul import check_pairs
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, Window
 from taper_runtime.ops.rules import (

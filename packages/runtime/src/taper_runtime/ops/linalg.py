@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 from taper_runtime.ops.opdef import (
     ALL_INPUTS,
     Attr,

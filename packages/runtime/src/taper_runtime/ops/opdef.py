@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import Size, UndecidedError
 from taper_runtime.formats import PLAIN, decode, encode, find
 from taper_runtime.ops.region import Part, Range, Region, RegionRule, part_of, whole
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import Size, UndecidedError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import InputError
-from taper_runtime.generator import STATE_SIZE, Generator, check_state, new_state
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.random_state import STATE_SIZE, Generator, check_state, new_state
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_shape, fail
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import UndecidedError
 from taper_runtime.formats import PLAIN
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import UndecidedError
 
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import OpDef, TensorType

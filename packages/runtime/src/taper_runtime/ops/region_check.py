@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.region import BROADCAST, Block, Range, Same, Window, output_axes, whole

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.base.sizes import largest
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
 from taper_runtime.ops.region import along
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
-from taper_runtime.sizes import largest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

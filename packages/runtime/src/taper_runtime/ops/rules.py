@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.ops.opdef import Attrs, Cost, Shape, TensorType
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.sizes import bounds
 from taper_runtime.ops.opdef import (
     ALL_INPUTS,
     Attr,
@@ -40,7 +41,6 @@ from taper_runtime.ops.rules import (
     move_cost,
     replace,
 )
-from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.functions import erfc
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, OpDef, Sample, TensorType
 from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import FLOATS, INTS, broadcast, check_dtype, check_same_dtype
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, PlanFormatError
+from taper_runtime.base.checks import fail, tensor_field
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, PlanFormatError
+from taper_runtime.base.loading import apart_if_large, look
+from taper_runtime.base.sizes import Size
 from taper_runtime.formats import PLAIN
-from taper_runtime.loading import apart_if_large, look
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.checks import fail, tensor_field
 from taper_runtime.plan.plan import STORED, TensorSpec
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.errors import InputError
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import UNBOUNDED, Size, linear, variables
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import UNBOUNDED, Size, linear, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

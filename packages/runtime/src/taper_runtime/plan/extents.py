@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.records import NamedTuple
-from taper_runtime.size_values import assuming_nonempty, unchanged
-from taper_runtime.sizes import UndecidedError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.size_values import assuming_nonempty, unchanged
+from taper_runtime.base.sizes import UndecidedError
 
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import TensorType

@@ -10,28 +10,28 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError, PlanFormatError
-from taper_runtime.loading import look
-from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import contiguous_strides
-from taper_runtime.plan.checks import (
+from taper_runtime.base.checks import (
     fail,
     is_integer,
     is_size,
     tensor_field,
 )
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import OpError, PlanFormatError
+from taper_runtime.base.loading import look
+from taper_runtime.base.size_values import assuming_nonempty, unchanged
+from taper_runtime.base.sizes import Size
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.extents import Extent, extent_of
 from taper_runtime.plan.liveness import NEVER
 from taper_runtime.plan.occupancy import Occupancy
 from taper_runtime.plan.specialize import substitute
-from taper_runtime.size_values import assuming_nonempty, unchanged
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from taper_runtime.limits import Budget
+    from taper_runtime.base.limits import Budget
     from taper_runtime.ops.opdef import OpDef, Shape, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 

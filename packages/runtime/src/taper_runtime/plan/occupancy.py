@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.sizes import Size
+from taper_runtime.base.sizes import Size
 
 if TYPE_CHECKING:
     from array import array
 
-    from taper_runtime.limits import Budget
+    from taper_runtime.base.limits import Budget
     from taper_runtime.plan.extents import Extent
 
 #: From so many tensors on, numpy compares all of them at once sooner than Python each.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.extents import Extent, extent_of
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

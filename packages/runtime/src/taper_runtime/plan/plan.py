@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from taper_runtime.dtypes import COMPLEX, DTYPES
-from taper_runtime.errors import InputError
+from taper_runtime.base.dtypes import COMPLEX, DTYPES
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import is_one_of
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
-from taper_runtime.records import NamedTuple
-from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from taper_runtime.format.writer import FilePath
+    from taper_runtime.file.writer import FilePath
     from taper_runtime.plan.recipes import Step
     from taper_runtime.plan.values import Value
     from taper_runtime.plan.weights import WeightSpec
@@ -441,37 +441,17 @@ class Plan(NamedTuple):
         first = {name: self.constants[name] for name in self.states if name in self.constants}
         return self._replace(constants=first, originals=_NOTHING)
 
-    def __repr__(self) -> str:
-        from taper_runtime.report import summarize_plan
-
-        return summarize_plan(self)
-
-    def __str__(self) -> str:
-        from taper_runtime.report import describe_plan
-
-        return describe_plan(self)
-
-    def _repr_html_(self) -> str:
-        """Show the plan in a notebook."""
-        from taper_runtime.notebook import plan_html
-
-        return plan_html(self)
-
     def values(self) -> list[Value]:
         """Return what inputs, constants, states, nodes and sizes hold, each with a number."""
         from taper_runtime.plan.values import list_values
 
         return list_values(self)
 
+    # reports.plan_methods attaches these two: they need the rooms above.
+
     def fingerprint(self) -> str:
-        """Return a SHA-256, in hexadecimal, that plans share which compute the same alike.
-
-        It covers nodes, attrs, placements and the bytes of all weights, which are read for it;
-        names count, metadata, samples and source lines do not.
-        """
-        from taper_runtime.format.fingerprint import fingerprint
-
-        return fingerprint(self)
+        """Return a SHA-256, in hexadecimal, of what the plan computes."""
+        raise NotImplementedError
 
     def save(
         self,
@@ -481,45 +461,8 @@ class Plan(NamedTuple):
         append: bool = False,
         folded: bool | None = None,
     ) -> None:
-        """Write the plan to ``path`` as a ``.taper`` file, atomically.
-
-        An existing file keeps its permissions; through a symbolic link its target is replaced.
-
-        Parameters
-        ----------
-        path : path
-        name : str
-            What the plan is called in the file: an identifier.
-        append : bool
-            Whether to keep the plans that the file has. It is written anew; tensors that are equal
-            in several plans, such as a tied embedding, stand there once.
-        folded : bool, optional
-            Whether the file has the constants too that recipes compute from its weights. Without,
-            it is smaller, and each session computes them when it opens it. The default is as the
-            plan has them.
-
-        Raises
-        ------
-        InputError
-            If the file has a plan of this name already, which is to be kept.
-        PlanFormatError
-            If the plan is not valid; if the file is no valid one, whose plans are to be kept.
-        FileExistsError
-            If ``path`` is a directory, a device or anything else that is no regular file.
-        OSError
-            If the file cannot be written; an existing file at ``path`` is then untouched.
-        """
-        from taper_runtime.format.writer import save
-
-        if not self.weights:
-            save(self, path, name=name, append=append)
-            return
-        from taper_runtime.plan.weights import completed, unfolded
-
-        plan = self
-        if folded is not None:
-            plan = completed(self) if folded else unfolded(self)
-        save(plan, path, name=name, append=append)
+        """Write the plan to ``path`` as a ``.taper`` file, atomically."""
+        raise NotImplementedError
 
 
 def _read_only(item: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.sizes import Size, variables
+from taper_runtime.base.sizes import Size, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.plan.checks import check_text, fail, is_size
-from taper_runtime.records import NamedTuple
+from taper_runtime.base.checks import check_text, fail, is_size
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,10 +10,10 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import UndecidedError, is_static
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.region import Block, Relation, Same, Window
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import UndecidedError, is_static
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

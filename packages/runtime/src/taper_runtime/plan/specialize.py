@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.checks import MAX_TENSOR_BYTES, counted_bytes
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.size_values import ranged, size_at, unchanged
+from taper_runtime.base.sizes import Size, variable
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
-from taper_runtime.plan.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.plan.plan import Placement, Plan
-from taper_runtime.size_values import ranged, size_at, unchanged
-from taper_runtime.sizes import Size, variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.plan.checks import is_check
+from taper_runtime.base.checks import is_check
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import Size, variables
 from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from taper_runtime.polynomials import Atom
+    from taper_runtime.base.polynomials import Atom
 
 
 class Stage(NamedTuple):

@@ -14,7 +14,7 @@ from collections import Counter
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.plan.checks import check_name, fail
+from taper_runtime.base.checks import check_name, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

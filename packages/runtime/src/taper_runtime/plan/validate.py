@@ -9,15 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.dtypes import COMPLEX
-from taper_runtime.errors import OpError, PlanFormatError, TaperError
-from taper_runtime.formats import PLAIN
-from taper_runtime.limits import UNLIMITED, Budget, Limits
-from taper_runtime.loading import look
-from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import REQUIRED
-from taper_runtime.plan.arrays import check_constants, check_samples
-from taper_runtime.plan.checks import (
+from taper_runtime.base.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
@@ -28,12 +20,20 @@ from taper_runtime.plan.checks import (
     fail,
     tensor_field,
 )
+from taper_runtime.base.dtypes import COMPLEX
+from taper_runtime.base.errors import OpError, PlanFormatError, TaperError
+from taper_runtime.base.limits import UNLIMITED, Budget, Limits
+from taper_runtime.base.loading import look
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import Size, linear, range_of, variables
+from taper_runtime.formats import PLAIN
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import REQUIRED
+from taper_runtime.plan.arrays import check_constants, check_samples
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory import check_memory
 from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
 from taper_runtime.plan.trees import check_arguments, check_tree
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import Size, linear, range_of, variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import UNBOUNDED, bounds, is_static, linear
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import UNBOUNDED, bounds, is_static, linear
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan

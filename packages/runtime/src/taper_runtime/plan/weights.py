@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.dtypes import COMPLEX, DTYPES
-from taper_runtime.errors import InputError, OpError, PlanFormatError
-from taper_runtime.format.mapping import aligned_copy, is_aligned
+from taper_runtime.base.buffers import aligned_copy, is_aligned
+from taper_runtime.base.checks import WEIGHT_PREFIX, check_text, check_type, fail, tensor_field
+from taper_runtime.base.dtypes import COMPLEX, DTYPES
+from taper_runtime.base.errors import InputError, OpError, PlanFormatError
+from taper_runtime.base.loading import apart, look
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import Size
 from taper_runtime.formats.winograd import tile_of
-from taper_runtime.loading import apart, look
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.arrays import check_array
-from taper_runtime.plan.checks import WEIGHT_PREFIX, check_text, check_type, fail, tensor_field
 from taper_runtime.plan.plan import TensorSpec
 from taper_runtime.plan.recipes import WEIGHT
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

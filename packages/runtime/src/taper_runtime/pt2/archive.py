@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.dtypes import COMPLEX, DTYPES
-from taper_runtime.errors import InputError, PlanFormatError
-from taper_runtime.format.container import parse_json
-from taper_runtime.format.mapping import aligned_array, mapped, named
-from taper_runtime.limits import Limits, check_limits, refuse_beyond
-from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, fail, is_size
+from taper_runtime.base.buffers import aligned_array
+from taper_runtime.base.checks import MAX_RANK, MAX_TENSOR_BYTES, fail, is_size
+from taper_runtime.base.dtypes import COMPLEX, DTYPES
+from taper_runtime.base.errors import InputError, PlanFormatError
+from taper_runtime.base.limits import Limits, check_limits, refuse_beyond
+from taper_runtime.base.text import is_one_of
+from taper_runtime.file.container import parse_json
+from taper_runtime.file.mapping import mapped, named
 from taper_runtime.pt2.zipped import parse_members, read_member
-from taper_runtime.text import is_one_of
 
 if TYPE_CHECKING:
-    from taper_runtime.format.writer import FilePath
+    from taper_runtime.file.writer import FilePath
     from taper_runtime.pt2.zipped import Member
 
 #: What torch's schema of exported programs calls the dtypes.

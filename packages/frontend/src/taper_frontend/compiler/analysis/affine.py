@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.records import NamedTuple
-from taper_runtime.sizes import UndecidedError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import UndecidedError
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.graph.node import ABSENT
+from taper_runtime.base.sizes import Size
 from taper_runtime.ops.region import Block, Same, output_axes
-from taper_runtime.sizes import Size
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

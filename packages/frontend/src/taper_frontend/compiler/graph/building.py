@@ -8,10 +8,10 @@ from taper_frontend.compiler.graph.constants import Constant, literal
 from taper_frontend.compiler.graph.node import ABSENT, Node, Source
 from taper_frontend.compiler.graph.state import State
 from taper_frontend.compiler.graph.structure import Structure, changes
-from taper_runtime.errors import InternalError, OpError
+from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.sizes import bounds
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

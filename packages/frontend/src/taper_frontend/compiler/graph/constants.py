@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from taper_frontend.errors import ExportError
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType

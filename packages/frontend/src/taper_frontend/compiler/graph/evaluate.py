@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from taper_runtime.errors import InputError
+from taper_runtime.base.errors import InputError
 from taper_runtime.ops.evaluate import check_type, evaluate_op
 from taper_runtime.ops.opdef import BlockFunction
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.graph.building import Builder, plain, present
 from taper_frontend.compiler.graph.node import MOVES, Node
 from taper_frontend.compiler.graph.structure import changes
-from taper_runtime.errors import InternalError
+from taper_runtime.base.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

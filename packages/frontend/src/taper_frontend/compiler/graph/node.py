@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops import REGISTRY
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.text import counted
 from taper_runtime.formats import PLAIN
-from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

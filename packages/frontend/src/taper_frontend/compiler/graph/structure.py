@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.graph.node import ABSENT, MOVES, Meaning
-from taper_runtime.errors import InternalError
+from taper_runtime.base.checks import METADATA_NAME, SAMPLE_PREFIX
+from taper_runtime.base.errors import InternalError
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import Size, variables
 from taper_runtime.ops.opdef import Signature, TensorType
-from taper_runtime.plan.checks import METADATA_NAME, SAMPLE_PREFIX
 from taper_runtime.plan.plan import TensorSpec
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import Size, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

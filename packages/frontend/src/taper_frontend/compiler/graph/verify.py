@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import InternalError, OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.sizes import bounds
 from taper_runtime.ops import REGISTRY
-from taper_runtime.sizes import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

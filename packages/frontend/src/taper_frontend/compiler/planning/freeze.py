@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.planning.sharing import Sharing
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.plan import Block, Placement, PlanNode, TensorSpec
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.join_weights import WeightJoiner, digest
 from taper_frontend.errors import ExportError
-from taper_runtime.plan.checks import check_name
+from taper_runtime.base.checks import check_name
 from taper_runtime.plan.plan import STORED, Block, Entry, Placement, Plan
 from taper_runtime.plan.validate import validate
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.planning.freeze import freeze
 from taper_frontend.compiler.planning.recipes import provenance, replaceable, with_tile_weights
 from taper_frontend.compiler.planning.spool import spool
-from taper_runtime.errors import OpError, PlanFormatError
+from taper_runtime.base.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.recipes import LITERAL, PARAMETER, WEIGHT, Step
 from taper_runtime.plan.weights import WeightSpec, direct_weight, is_tiles, weights_needed
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

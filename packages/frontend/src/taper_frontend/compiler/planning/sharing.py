@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.views import can_have_strides, view_of
 from taper_frontend.compiler.graph.node import ABSENT
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides, is_contiguous
 from taper_runtime.plan.liveness import NEVER, last_reads
 from taper_runtime.plan.plan import Placement
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

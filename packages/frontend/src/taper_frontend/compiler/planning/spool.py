@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.errors import ExportError
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.plan.checks import ALIGNMENT
+from taper_runtime.base.checks import ALIGNMENT
+from taper_runtime.base.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

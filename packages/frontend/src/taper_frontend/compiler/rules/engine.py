@@ -21,8 +21,8 @@ from typing import Any
 from taper_frontend.compiler.graph.graph import Graph
 from taper_frontend.compiler.graph.node import Node
 from taper_frontend.compiler.rules.pattern import Like, Match, Name, Number, Op, Pattern, matches
-from taper_runtime.errors import InternalError, OpError
-from taper_runtime.sizes import UndecidedError
+from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.sizes import UndecidedError
 
 #: Rewrites the graph at one node if it can; says whether it did.
 Step = Callable[[Graph, Node], bool]

@@ -6,8 +6,8 @@ from collections import Counter
 from importlib.resources import files
 from typing import Any
 
-from taper_runtime.pages.viewer import make_page
-from taper_runtime.text import counted
+from taper_runtime.base.text import counted
+from taper_runtime.reports.pages.viewer import make_page
 
 #: The page's script beyond the viewer's, each file using those before it.
 _SCRIPTS = ("recording.js", "trace.js")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.graph.constants import Derived, Literal, Parameter, steps
 from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.graph.printer import format_type
-from taper_runtime.report import module_path
+from taper_runtime.reports.report import module_path
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant

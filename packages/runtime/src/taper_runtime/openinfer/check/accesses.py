@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.text import counted
 from taper_runtime.openinfer.check.context import describe_variable
 from taper_runtime.openinfer.check.tables import check_entries
 from taper_runtime.openinfer.graph import CONSTANT, PERSISTENT, Access, Op, Single, Slice, describe
-from taper_runtime.text import counted
 
 if TYPE_CHECKING:
     from taper_runtime.openinfer.check.context import Context, LinkedVariable

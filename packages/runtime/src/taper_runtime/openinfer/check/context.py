@@ -6,10 +6,10 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.text import nearest
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import OpenInferError, Place, Problem, shown
 from taper_runtime.openinfer.graph import Graph, Node, Value, Variable
-from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

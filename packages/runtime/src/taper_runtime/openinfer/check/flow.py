@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.check.walk import loop_range
 from taper_runtime.openinfer.graph import ENTRY, Await, Branch, Graph, Loop, Node, Return, Yield
 from taper_runtime.openinfer.kinds import accesses, returns
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

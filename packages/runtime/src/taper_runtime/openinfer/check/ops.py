@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.openinfer.check.accesses import check_operand, check_target, entry_shape
 from taper_runtime.openinfer.check.context import TEMPORARY, LinkedVariable, hint
 from taper_runtime.openinfer.check.settings import settings_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.errors import shown
 from taper_runtime.openinfer.graph import ENTRY, MAX_DEPTH, Branch, Loop, Node, Value
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

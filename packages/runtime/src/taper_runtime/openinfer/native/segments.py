@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taper_runtime.dtypes import DTYPES
-from taper_runtime.errors import OpError
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats import PLAIN
 from taper_runtime.openinfer.dtypes import taper_name
 from taper_runtime.openinfer.ops import native_node, output_type
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides, is_contiguous
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

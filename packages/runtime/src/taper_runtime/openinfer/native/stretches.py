@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from taper_runtime.config import thread_count
-from taper_runtime.errors import OpError, PlanFormatError, UnsupportedOpError
-from taper_runtime.executor._kernels import active_isa
+from taper_runtime.base.errors import OpError, PlanFormatError, UnsupportedOpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
+from taper_runtime.extend.providers import Dispatch
 from taper_runtime.formats import PLAIN, find
+from taper_runtime.native._kernels import active_isa
 from taper_runtime.openinfer.native.segments import (
     NumberedCall,
     cut,
@@ -29,8 +30,7 @@ from taper_runtime.openinfer.native.segments import (
 from taper_runtime.openinfer.native.varying import find_pattern, shape_at
 from taper_runtime.openinfer.ops import prepare
 from taper_runtime.plan.validate import validate
-from taper_runtime.providers import Dispatch
-from taper_runtime.records import NamedTuple
+from taper_runtime.session.config import thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.records import NamedTuple
-from taper_runtime.size_values import size_at
-from taper_runtime.sizes import UNBOUNDED, Size, variable
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import UNBOUNDED, Size, variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.dtypes import FILE_DTYPES
-from taper_runtime.format.container import make_header
-from taper_runtime.format.replacing import replace_file
-from taper_runtime.format.weights_file import read_safetensors
+from taper_runtime.base.checks import METADATA_NAME
+from taper_runtime.base.dtypes import FILE_DTYPES
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.file.container import make_header
+from taper_runtime.file.replacing import replace_file
+from taper_runtime.file.weights_file import read_safetensors
 from taper_runtime.formats import PLAIN, decode, find
 from taper_runtime.openinfer.dtypes import DTYPES, from_taper_name, taper_name
 from taper_runtime.openinfer.oinf.values import TensorSpec
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.checks import METADATA_NAME
 from taper_runtime.plan.recipes import PARAMETER
 from taper_runtime.plan.weights import completed, weight_values
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_runtime.format.writer import FilePath
+    from taper_runtime.file.writer import FilePath
     from taper_runtime.openinfer.oinf.reader import Model, TensorInfo
     from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.recipes import Step

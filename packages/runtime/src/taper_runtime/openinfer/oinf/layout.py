@@ -11,16 +11,16 @@ import re
 import struct
 from typing import TYPE_CHECKING, NoReturn
 
-from taper_runtime.limits import refuse_beyond
+from taper_runtime.base.checks import MAX_RANK, MAX_TENSOR_BYTES, describe
+from taper_runtime.base.limits import refuse_beyond
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.dtypes import BY_CODE, NDARRAY, STRING, stored_bytes
 from taper_runtime.openinfer.errors import OinfError
-from taper_runtime.plan.checks import MAX_RANK, MAX_TENSOR_BYTES, describe
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from taper_runtime.limits import Limits
+    from taper_runtime.base.limits import Limits
 
 MAGIC = b"OINF\0"
 VERSIONS = (1, 2)
@@ -157,7 +157,7 @@ def parse_header(head: bytes, file_bytes: int, limits: Limits) -> Header:
 
 
 def _fail_foreign(head: bytes) -> NoReturn:
-    from taper_runtime.format.foreign import identify
+    from taper_runtime.file.foreign import identify
 
     kind = identify(head) or repr(head[: len(MAGIC)])
     raise OinfError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.checks import MAX_RANK
 from taper_runtime.openinfer.dtypes import (
     BY_CODE,
     DTYPES,
@@ -28,7 +29,6 @@ from taper_runtime.openinfer.oinf.layout import (
     parse_string,
 )
 from taper_runtime.openinfer.oinf.values import ArrayValue, Bitset, Quantization, ScalarValue
-from taper_runtime.plan.checks import MAX_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,11 @@ from io import FileIO
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taper_runtime.format.mapping import aligned_bytes, open_regular
-from taper_runtime.limits import Limits
+from taper_runtime.base.buffers import aligned_bytes
+from taper_runtime.base.checks import MAX_TENSOR_BYTES
+from taper_runtime.base.limits import Limits
+from taper_runtime.base.text import nearest
+from taper_runtime.file.mapping import open_regular
 from taper_runtime.openinfer.errors import OinfError, OpenInferError
 from taper_runtime.openinfer.oinf.layout import HEADER, Span, parse_header, parse_tables
 from taper_runtime.openinfer.oinf.payloads import decoded, parse_quantization, parse_value
@@ -20,8 +23,6 @@ from taper_runtime.openinfer.oinf.values import (
     Quantization,
     ScalarValue,
 )
-from taper_runtime.plan.checks import MAX_TENSOR_BYTES
-from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.format.writer import FilePath
+    from taper_runtime.file.writer import FilePath
     from taper_runtime.openinfer.oinf.layout import MetadataEntry, TensorEntry
     from taper_runtime.openinfer.oinf.payloads import Value
 

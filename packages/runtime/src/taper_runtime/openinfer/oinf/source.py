@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.dtypes import DTYPES, from_float32, of_array
 from taper_runtime.openinfer.errors import OinfError, OpenInferError
 from taper_runtime.openinfer.oinf.layout import fail
@@ -21,7 +22,6 @@ from taper_runtime.openinfer.oinf.values import (
     TensorSpec,
     UninitializedTensor,
 )
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from taper_runtime.openinfer.oinf.payloads import Value

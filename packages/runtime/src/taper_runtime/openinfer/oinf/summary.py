@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.format.plain import to_json
+from taper_runtime.file.plain import to_json
 from taper_runtime.openinfer.dtypes import DTYPES, to_float32
 from taper_runtime.openinfer.oinf.values import ArrayValue, Bitset, ScalarValue
 

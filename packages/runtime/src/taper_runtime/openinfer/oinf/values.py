@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.records import NamedTuple
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.format.replacing import replace_file
+from taper_runtime.base.checks import MAX_RANK, is_size
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.file.replacing import replace_file
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.oinf.layout import (
     HAS_DATA,
@@ -30,13 +32,11 @@ from taper_runtime.openinfer.oinf.layout import (
 )
 from taper_runtime.openinfer.oinf.payloads import dump_quantization, dump_value, encoded, type_code
 from taper_runtime.openinfer.oinf.source import Contents, Tensor, contents_of
-from taper_runtime.plan.checks import MAX_RANK, is_size
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from taper_runtime.format.writer import FilePath
+    from taper_runtime.file.writer import FilePath
     from taper_runtime.openinfer.oinf.reader import TensorInfo
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.dtypes import DTYPES, taper_name
 from taper_runtime.openinfer.ops import taper
 from taper_runtime.openinfer.ops.rules import complete, reduced_axes
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,7 +6,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.text import counted, nearest
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import NoKernelError, shown
 from taper_runtime.openinfer.ops import taper
@@ -20,7 +21,6 @@ from taper_runtime.openinfer.ops.table import (
     Setting,
 )
 from taper_runtime.ops import REGISTRY, rules
-from taper_runtime.text import counted, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

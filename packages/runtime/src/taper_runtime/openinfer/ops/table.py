@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from taper_runtime.records import NamedTuple
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.text import nearest
 from taper_runtime.formats import PLAIN
 from taper_runtime.openinfer.dtypes import DTYPES, from_taper_name, taper_name
 from taper_runtime.openinfer.errors import NoKernelError, shown
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import fail
-from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

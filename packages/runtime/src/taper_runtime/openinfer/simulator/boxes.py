@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.errors import StepError
 from taper_runtime.openinfer.simulator.access import filled_box, show_access, wrong_shape
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from taper_runtime.executor._kernels import available_isas
+from taper_runtime.native._kernels import available_isas
 from taper_runtime.openinfer.errors import OpenInferError, shown
 
 #: The level of each device's kernels. No kernels are made for AVX alone: what a CPU with AVX and

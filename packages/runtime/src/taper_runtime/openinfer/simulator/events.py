@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.records import NamedTuple
-from taper_runtime.text import printable
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,6 +6,7 @@ from threading import RLock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.text import nearest
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.errors import OpenInferError, StepError
 from taper_runtime.openinfer.simulator import instructions as i
@@ -22,7 +23,6 @@ from taper_runtime.openinfer.simulator.values import (
     zero,
 )
 from taper_runtime.openinfer.simulator.walking import walk
-from taper_runtime.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

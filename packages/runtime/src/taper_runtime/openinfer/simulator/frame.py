@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.records import NamedTuple
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.errors import NodeInputError, OpError
+from taper_runtime.base.errors import NodeInputError, OpError
 from taper_runtime.openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_runtime.openinfer.errors import OpenInferError, StepError
 from taper_runtime.openinfer.graph import describe

@@ -6,8 +6,8 @@ from collections import Counter
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.pages.viewer import make_page
-from taper_runtime.text import counted
+from taper_runtime.base.text import counted
+from taper_runtime.reports.pages.viewer import make_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

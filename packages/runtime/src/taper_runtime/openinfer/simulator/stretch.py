@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import InputError, OpError
+from taper_runtime.base.errors import InputError, OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.errors import OpenInferError
 from taper_runtime.openinfer.simulator.instructions import Instruction, located
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.openinfer import graph as g
 from taper_runtime.openinfer.errors import OpenInferError
 from taper_runtime.openinfer.simulator import instructions as i

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.openinfer.dtypes import DTYPES
 from taper_runtime.openinfer.errors import (
     OpenInferError,
@@ -13,7 +14,6 @@ from taper_runtime.openinfer.errors import (
     ProgramError,
     shown,
 )
-from taper_runtime.records import NamedTuple
 
 #: Characters of a program as a text, and as JSON, which needs more; of a literal number in a text.
 MAX_TEXT = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.sizes import variables
+from taper_runtime.base.sizes import variables
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

@@ -8,7 +8,7 @@ import numpy as np
 
 from taper_frontend.compiler.analysis.control_flow import operands, splice
 from taper_frontend.compiler.rules.engine import rewrite
-from taper_runtime.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph

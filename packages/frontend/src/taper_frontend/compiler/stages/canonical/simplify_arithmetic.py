@@ -13,7 +13,7 @@ from taper_frontend.compiler.rules.pattern import (
     shared,
     tensor,
 )
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
 from taper_runtime.ops.elementwise import DIVISIONS, MICROOPS
 
 _X, _Y = tensor(), tensor()

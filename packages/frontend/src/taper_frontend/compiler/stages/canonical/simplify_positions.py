@@ -9,8 +9,8 @@ import numpy as np
 from taper_frontend.compiler.analysis.affine import Affine, affine, truth
 from taper_frontend.compiler.rules.engine import Replacement, Rule, RuleSet
 from taper_frontend.compiler.rules.pattern import Match, Pattern, op, tensor
+from taper_runtime.base.sizes import UndecidedError
 from taper_runtime.ops.opdef import contiguous_strides
-from taper_runtime.sizes import UndecidedError
 
 _AND = ("LOGICAL_AND", "BITWISE_AND")
 

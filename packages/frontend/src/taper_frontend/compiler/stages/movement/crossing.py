@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.errors import OpError
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.region import (
     BROADCAST,
     WHOLE,
@@ -19,7 +20,6 @@ from taper_runtime.ops.region import (
     Window,
     output_axes,
 )
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ from taper_frontend.compiler.stages.movement.crossing import (
     permuted,
     reorder,
 )
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.region import WHOLE, Block, Same
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

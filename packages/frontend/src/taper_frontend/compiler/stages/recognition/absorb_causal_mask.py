@@ -12,7 +12,7 @@ from taper_frontend.compiler.analysis.static import static_constants
 from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.recognition.recognize_attention import VANISHING
-from taper_runtime.sizes import is_static
+from taper_runtime.base.sizes import is_static
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.analysis.cost import node_cost
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.machine.cost import Place, cache_bytes, shared_ns
 from taper_runtime.ops.region import Same, Window
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,8 @@ from taper_frontend.compiler.graph.constants import (
     visible,
 )
 from taper_frontend.compiler.rules.engine import rewrite
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.rules import replace
-from taper_runtime.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.analysis.product import constant_weight
+from taper_runtime.base.size_values import size_at
 from taper_runtime.formats.winograd import POINTS
 from taper_runtime.machine.cost import Place, cost, memory_ns
-from taper_runtime.size_values import size_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

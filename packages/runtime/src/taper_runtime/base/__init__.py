@@ -1,0 +1,1 @@
+"""Hold what every other room needs: dtypes, errors, sizes, limits and checks of fields."""

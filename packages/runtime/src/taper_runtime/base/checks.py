@@ -1,0 +1,167 @@
+"""Limit what a plan may be, and check single values for all of its checkers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
+
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.sizes import MAX_SIZE, Size, bounds, is_name, largest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taper_runtime.base.dtypes import DType
+    from taper_runtime.ops.opdef import TensorType
+
+#: Boundary of everything in the arena, and of constants whose size is a multiple of it: one cache
+#: line, and the widest vector.
+ALIGNMENT = 64
+
+#: numpy 1 holds no more dims.
+MAX_RANK = 32
+
+#: Of one tensor, a view as well, by :func:`counted_bytes`: more than a process can address. Any
+#: number of elements, byte stride or offset inside a tensor then fits a signed 64-bit integer.
+MAX_TENSOR_BYTES = 2**48
+
+MAX_ARENA_BYTES = 2**40
+
+#: The name that a safetensors header keeps for itself.
+METADATA_NAME = "__metadata__"
+
+#: Samples stand beside the constants in the file, under this prefix.
+SAMPLE_PREFIX = "sample/"
+
+#: Weights that no constant is stand beside the constants in the file, under this prefix.
+WEIGHT_PREFIX = "weight/"
+
+#: Arrays and objects inside each other in attrs, trees and metadata.
+MAX_DEPTH = 100
+
+#: Blocks inside each other.
+MAX_BLOCK_DEPTH = 16
+
+
+def aligned(nbytes: int) -> int:
+    """Return ``nbytes`` rounded up to a multiple of :data:`ALIGNMENT`."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def describe(value: object) -> str:
+    """Return ``value`` for an error message: short, printable, never recursive."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "an array"
+    if (
+        type(value) is int and not _LEAST <= value <= _LARGEST
+    ):  # may have more digits than Python would print
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def tensor_field(name: object) -> str:
+    """Return the path of a tensor in a plan file."""
+    return f"plan.tensors[{name!r}]"
+
+
+def fail(field: str, expected: str, got: object) -> NoReturn:
+    """Raise :class:`PlanFormatError` with what was expected and what was got."""
+    raise PlanFormatError(field, f"{expected}, got {describe(got)}")
+
+
+def counted_bytes(tensor: TensorType) -> int:
+    """Return the bytes of a tensor, a zero dim counted as one, for :data:`MAX_TENSOR_BYTES`."""
+    dtype, shape, _ = tensor.storage
+    return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
+
+
+#: The least and the largest integer of 64 bits.
+_LEAST, _LARGEST = -(2**63), 2**63 - 1
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer of 64 bits (a bool is none)."""
+    return type(value) is int and _LEAST <= value <= _LARGEST
+
+
+def is_size(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer of 64 bits and not negative."""
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def check_text(value: object, field: str) -> None:
+    """Check that ``value`` is a string that UTF-8 can express: one without lone surrogates."""
+    if type(value) is not str:
+        fail(field, "expected a string", value)
+    if value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        fail(field, "expected a string without lone surrogates", value)
+
+
+def check_name(name: object, field: str) -> None:
+    """Check that ``name`` is an identifier of at most 100 characters, as entries have them."""
+    if not (type(name) is str and name.isascii() and name.isidentifier() and len(name) <= 100):
+        fail(field, "expected a name of at most 100 letters, digits and _", name)
+
+
+#: Types of the limits of a size variable.
+_LIMITS = [int, int], [int, Size]
+
+
+def is_check(limits: tuple[int, int]) -> bool:
+    """Whether a size that a node computes has one value: the model checks that it is this."""
+    return limits[0] == limits[1]
+
+
+def check_variable(name: object, limits: object, *, is_computed: bool = False) -> None:
+    """Check the name and the range of a size variable; one value is enough if it is computed."""
+    field = f"plan.sizes[{name!r}]"
+    if type(name) is not str or not is_name(name):
+        fail(field, "expected a name of letters, digits and _", name)
+    if type(limits) is not tuple or [type(limit) for limit in limits] not in _LIMITS:
+        fail(field, "expected the least and the largest size", limits)
+    low, high = limits
+    if type(high) is Size:  # what exceeds that is refused when it comes
+        high = min(bounds(high)[1], MAX_SIZE)
+    if not 0 <= low < high + is_computed <= MAX_SIZE + is_computed:
+        raise PlanFormatError(
+            field,
+            f"expected 0 <= least {'<=' if is_computed else '<'} largest <= {MAX_SIZE}, "
+            f"got {describe(low)} and {describe(high)}",
+        )
+
+
+def check_type(
+    dtype: object, shape: object, field: str, dtypes: Mapping[str, DType] = DTYPES
+) -> None:
+    """Check that ``dtype`` is one of ``dtypes`` and ``shape`` a tuple of sizes within the limits.
+
+    Bytes that depend on sizes are checked for the least of them; for others when they are known.
+    """
+    if type(dtype) is not str or dtype not in dtypes:
+        fail(f"{field}.dtype", f"expected one of {', '.join(dtypes)}", dtype)
+    if type(shape) is not tuple:
+        fail(f"{field}.shape", "expected an array of sizes", shape)
+    if len(shape) > MAX_RANK:
+        fail(f"{field}.shape", f"expected at most {MAX_RANK} dims", len(shape))
+    nbytes = dtypes[dtype].size
+    for size in shape:
+        if type(size) is int and 0 <= size <= MAX_TENSOR_BYTES:
+            nbytes *= size or 1
+        elif is_size(size):
+            fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", size)
+        elif type(size) is not Size:
+            fail(f"{field}.shape", "expected sizes >= 0", size)
+        elif bounds(size)[0] < 0:
+            fail(f"{field}.shape", "expected a size expression of at least 0", str(size))
+        else:
+            nbytes *= size
+    if bounds(nbytes)[0] > MAX_TENSOR_BYTES:
+        fail(f"{field}.shape", f"expected at most {MAX_TENSOR_BYTES} bytes", nbytes)

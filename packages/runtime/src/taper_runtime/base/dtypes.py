@@ -1,0 +1,77 @@
+"""Element types: one table of names, numpy storage types and safetensors codes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import TensorSpec
+    from taper_runtime.plan.weights import WeightSpec
+
+
+class DType(NamedTuple):
+    """How elements of one dtype are stored.
+
+    Attributes
+    ----------
+    storage : numpy.dtype
+        The numpy type of an array holding such elements. numpy has no bfloat16: its bits are kept
+        as uint16.
+    code : str
+        The name in a safetensors header.
+    """
+
+    storage: np.dtype
+    code: str
+
+    @property
+    def size(self) -> int:
+        """Bytes per element."""
+        return self.storage.itemsize
+
+
+#: ONNX Runtime's spelling where it differs from numpy's.
+_ONNX_TYPES = {"float32": "float", "float64": "double"}
+
+
+def onnx_type(dtype: str) -> str:
+    """Return a tensor type as ONNX Runtime spells it: "tensor(float)"."""
+    return f"tensor({_ONNX_TYPES.get(dtype, dtype)})"
+
+
+DTYPES: dict[str, DType] = {
+    "float64": DType(np.dtype(np.float64), "F64"),
+    "float32": DType(np.dtype(np.float32), "F32"),
+    "float16": DType(np.dtype(np.float16), "F16"),
+    "bfloat16": DType(np.dtype(np.uint16), "BF16"),
+    "int64": DType(np.dtype(np.int64), "I64"),
+    "int32": DType(np.dtype(np.int32), "I32"),
+    "int16": DType(np.dtype(np.int16), "I16"),
+    "int8": DType(np.dtype(np.int8), "I8"),
+    "uint8": DType(np.dtype(np.uint8), "U8"),
+    "bool": DType(np.dtype(np.bool_), "BOOL"),
+}
+
+#: Element types of safetensors files: those of plans, and some that no plan has. numpy has no
+#: floats of 8 bits: their bits are kept as uint8.
+FILE_DTYPES: dict[str, DType] = {
+    **DTYPES,
+    "uint16": DType(np.dtype(np.uint16), "U16"),
+    "uint32": DType(np.dtype(np.uint32), "U32"),
+    "uint64": DType(np.dtype(np.uint64), "U64"),
+    "float8_e5m2": DType(np.dtype(np.uint8), "F8_E5M2"),
+    "float8_e4m3fn": DType(np.dtype(np.uint8), "F8_E4M3"),
+}
+
+#: numpy's type of the complex numbers whose parts are of a dtype. No tensor of a plan has it: such
+#: numbers are pairs of reals, and complex at the ends of a session alone.
+COMPLEX = {"float32": "complex64", "float64": "complex128"}
+
+
+def is_converted(spec: TensorSpec | WeightSpec) -> bool:
+    """Whether users see other arrays than a plan has: ``session.ends`` converts them."""
+    return spec.is_complex or spec.dtype == "bfloat16"

@@ -1,0 +1,110 @@
+"""Exceptions: the user's (bad model, file or input) and ours (:class:`InternalError`).
+
+Every message says what was wrong, what was expected and what was got, with a hint where one helps.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from taper_runtime.base.text import printable, printable_lines, with_end
+
+
+class TaperError(Exception):
+    """Base of every error Taper raises on purpose; its text is safe to print on a terminal."""
+
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())
+
+
+class FileError(TaperError):
+    """A stranger's file is damaged, hostile or of an unknown version.
+
+    Parameters
+    ----------
+    field : str
+        Where in the file, as a path: ``"header.length"``, ``"plan.nodes[3].attrs.axis"``.
+    reason : str
+        What was expected and what was got.
+
+    Attributes
+    ----------
+    path : str
+        The file, empty where what it holds comes from none.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+        self.path = ""
+
+    def within(self, field: str) -> Self:
+        """Return the error of a part that was read as a plan of its own: of ``field``, in fact."""
+        return type(self)(field + self.field.removeprefix("plan"), self.reason)
+
+    def __str__(self) -> str:
+        message = with_end(f"{self.field}: {self.reason}")
+        return printable(f"{self.path}: {message}" if self.path else message)
+
+
+class PlanFormatError(FileError):
+    """A plan file, or an archive of weights, is damaged, hostile or of an unknown version."""
+
+
+class InputError(TaperError, ValueError):
+    """An array given to ``run`` does not fit the plan, or indexes outside a table."""
+
+
+class NodeInputError(InputError):
+    """The values that reach a node are none that it takes: an index outside a table, say.
+
+    Attributes
+    ----------
+    node : str
+        The node's output and op.
+    reason : str
+        What was expected and got.
+    """
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(node, reason)
+        self.node, self.reason = node, reason
+
+    def __str__(self) -> str:
+        return f"node {self.node}: {self.reason}"
+
+
+class StoppedError(TaperError):
+    """A run was ended before its time: :attr:`RunOptions.terminate` was set; or a load was.
+
+    Of loads see :meth:`SessionOptions.set_load_cancellation_flag`.
+    """
+
+
+class RunTimeoutError(StoppedError, TimeoutError):
+    """A run did not end within :attr:`RunOptions.timeout_s`, or did not begin."""
+
+
+class LoadTimeoutError(StoppedError, TimeoutError):
+    """A session did not open within :attr:`SessionOptions.load_timeout_s`."""
+
+
+class OptionError(TaperError, AttributeError):
+    """``SessionOptions`` or ``RunOptions`` have no attribute of this name, or refuse it."""
+
+
+class UnsupportedOpError(TaperError):
+    """A node has no implementation where one is required."""
+
+
+class KernelError(TaperError):
+    """A kernel or delegate of the user's has raised, or broken its contract."""
+
+
+class OpError(TaperError, ValueError):
+    """A node's inputs or attrs break its op's definition. Loaders and exporters add the place."""
+
+
+class InternalError(TaperError):
+    """Taper broke one of its own rules: please report it with the plan file or model."""

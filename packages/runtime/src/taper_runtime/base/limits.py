@@ -1,0 +1,178 @@
+"""How much of a file a reader takes, so that a stranger's costs little before it is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.checks import MAX_BLOCK_DEPTH
+from taper_runtime.base.errors import InputError, PlanFormatError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.steps import Steps, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Limits(NamedTuple):
+    """The most that a file may have: for what an honest one needs, with room to spare.
+
+    Of a plan; PT2 archives have some of these limits, and two of their own.
+
+    The format's own limits (docs/format.md), which nobody can raise, are beyond these.
+
+    Attributes
+    ----------
+    header_bytes : int
+        Of everything but weights and samples. Python needs some 35 times as much to hold it.
+    nodes : int
+        Of all entries and blocks; also steps of the recipes of constants.
+    tensors : int
+        Of all entries and blocks, and of weights and samples in the file; also named weights.
+    entries : int
+        Beside the default one.
+    models : int
+        Plans in one file.
+    expression_chars : int
+        Of all different size expressions; 100 000 take about a second.
+    proof_steps : int
+        Of the proofs about size expressions, of one plan. A million of the worst kind take some
+        ten seconds; plans of the zoo whose sizes vary take up to 45 000.
+    comparisons : int
+        Pairs of tensors of one root that have to be compared where sizes vary; 50 000 take
+        about two seconds.
+    copied_bytes : int
+        Of the file, where it is copied: ``load_mode="copy"``.
+    members : int
+        Files in a PT2 archive.
+    objects : int
+        Objects and arrays in the JSON by which a PT2 archive describes weights; a million take
+        about two seconds.
+    """
+
+    header_bytes: int = 1 << 24
+    nodes: int = 50_000
+    tensors: int = 200_000
+    entries: int = 256
+    models: int = 256
+    expression_chars: int = 100_000
+    proof_steps: int = 1_000_000
+    comparisons: int = 50_000
+    copied_bytes: int = 1 << 36
+    members: int = 100_000
+    objects: int = 1_000_000
+
+
+#: What nobody has to keep to who made the plan.
+UNLIMITED = Limits(*[2**63 - 1] * len(Limits._fields))
+
+
+def check_limits(limits: object) -> Limits:
+    """Return ``limits`` if each is a whole number of at least 0.
+
+    Raises
+    ------
+    InputError
+        Naming the field that is none.
+    """
+    if not isinstance(limits, Limits):
+        raise InputError(f"limits: expected Limits, got {limits!r}")
+    for name, value in zip(limits._fields, limits, strict=True):
+        if type(value) is not int or value < 0:
+            raise InputError(f"limits.{name}: expected an integer of at least 0, got {value!r}")
+    return limits
+
+
+def refuse_beyond(
+    field: str,
+    what: str,
+    got: int,
+    most: int,
+    error: Callable[[str, str], Exception] = PlanFormatError,
+) -> None:
+    """Refuse what there is more of than a limit allows.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the limit; or what ``error`` makes of the field and the reason.
+    """
+    if got > most:
+        raise error(field, f"expected at most {most}, got {got}; Limits.{what} says so")
+
+
+def proofs(limits: Limits) -> Steps:
+    """Return the steps that the proofs of a load may take."""
+
+    def refuse(question: object) -> PlanFormatError:
+        expected = f"expected at most {limits.proof_steps} steps of proofs about sizes"
+        got = f"got more at {shortened(question)}; Limits.proof_steps says so"
+        return PlanFormatError("plan", f"{expected}, {got}")
+
+    return Steps(limits.proof_steps, refuse)
+
+
+class Budget:
+    """So much of something that a plan may use up in all.
+
+    Parameters
+    ----------
+    field : str
+        Where a plan uses it.
+    what : str
+        The field of :class:`Limits`.
+    most : int
+    """
+
+    def __init__(self, field: str, what: str, most: int) -> None:
+        self._field, self._what, self._most = field, what, most
+        self._spent = 0
+
+    def spend(self, count: int) -> None:
+        """Use up so much more.
+
+        Raises
+        ------
+        PlanFormatError
+            If there is not so much left.
+        """
+        self._spent += count
+        refuse_beyond(self._field, self._what, self._spent, self._most)
+
+
+def check_counts(document: Any, limits: Limits) -> None:
+    """Check how many nodes, tensors and entries the JSON of a plan has, whatever else it says.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming the limit.
+    """
+    refuse_beyond("plan.models", "models", len(_get(document, "models", dict)), limits.models)
+    entries = _get(document, "entries", dict)
+    refuse_beyond("plan.entries", "entries", len(entries), limits.entries)
+    counts = [_count(item, 0) for item in (document, *entries.values())]
+    refuse_beyond("plan.nodes", "nodes", sum(n for n, _ in counts), limits.nodes)
+    refuse_beyond("plan.tensors", "tensors", sum(t for _, t in counts), limits.tensors)
+    refuse_beyond("plan.weights", "tensors", len(_get(document, "weights", dict)), limits.tensors)
+    recipes = _get(document, "derived", dict)
+    steps = sum(len(_get(recipes, name, list)) for name in recipes)
+    refuse_beyond("plan.derived", "nodes", steps, limits.nodes)
+
+
+def _count(item: Any, depth: int) -> tuple[int, int]:
+    """Return how many nodes and tensors an entry or a block has, with the blocks in it."""
+    nodes = _get(item, "nodes", list)
+    n_nodes, n_tensors = len(nodes), len(_get(item, "tensors", dict))
+    inside = [node for node in nodes if type(node) is dict and "blocks" in node]
+    for node in inside if depth <= MAX_BLOCK_DEPTH else ():
+        for block in _get(node, "blocks", list):
+            inner = _count(block, depth + 1)
+            n_nodes += inner[0]
+            n_tensors += inner[1]
+    return n_nodes, n_tensors
+
+
+def _get(item: Any, key: str, kind: type) -> Any:
+    """Return what an object has under ``key``, or nothing where that is of another kind."""
+    value = item.get(key) if type(item) is dict else None
+    return value if type(value) is kind else kind()

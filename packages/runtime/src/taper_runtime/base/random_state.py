@@ -1,0 +1,198 @@
+"""torch's generator of random numbers on CPUs: Mersenne Twister, its state an array.
+
+The state is a plain int64 vector, so that a plan can pass it from draw to draw like any tensor:
+624 words of the twister, how many of them are used up, whether a normal is left over from the last
+pair, and that normal (the bits of a float64).
+
+M. Matsumoto and T. Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform
+pseudorandom number generator", 1998; numpy's ``RandomState``, whose numbers are frozen, implements
+it. How torch makes numbers of its words is documented in docs/random-numbers.md. Kernels in C draw
+from the same state (``src/random``); this is what they are compared with, and what makes states.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.forks import watch
+
+_WORDS = 624
+#: Elements of a state.
+STATE_SIZE = _WORDS + 3
+_USED, _HAS_NORMAL, _NORMAL = _WORDS, _WORDS + 1, _WORDS + 2
+
+#: What ``torch.manual_seed`` takes.
+_LEAST_SEED, _LARGEST_SEED = -(2**63), 2**64 - 1
+
+_CHUNK = 1 << 16  # words that are skipped at a time, so that they stay in cache
+
+#: Twisters that no generator uses: to make one takes longer than most draws.
+_idle: list[np.random.RandomState] = []
+
+
+def check_seed(seed: object) -> int | None:
+    """Return ``seed`` if it is None or a number that ``torch.manual_seed`` takes.
+
+    Raises
+    ------
+    InputError
+    """
+    if seed is None:
+        return None
+    try:
+        value = operator.index(seed)  # type: ignore[arg-type]
+    except TypeError:
+        value = None
+    if value is None or isinstance(seed, bool) or not _LEAST_SEED <= value <= _LARGEST_SEED:
+        raise InputError(
+            f"seed: expected None or an int from {_LEAST_SEED} to {_LARGEST_SEED}, got {seed!r}"
+        )
+    return value
+
+
+def new_state(seed: int | None) -> np.ndarray:
+    """Return the state of a generator, int64 ``[STATE_SIZE]``.
+
+    Parameters
+    ----------
+    seed : int or None
+        The state after ``torch.manual_seed(seed)``, which uses the lower 32 bits. None gives a
+        state that no other has, of a process that began with the operating system's entropy.
+    """
+    if seed is None:
+        state = np.zeros(STATE_SIZE, np.int64)
+        state[:_WORDS] = _UNSEEDED.words()
+        state[_USED] = _WORDS
+        return state
+    generator = Generator(new_state(None))
+    generator.seed(seed)
+    return generator.state
+
+
+class _Unseeded:
+    """Words of states that nobody has given a seed; the system's own take as long as a small run.
+
+    They are of another generator (M. O'Neill, "PCG: a family of simple fast space-efficient
+    statistically good algorithms for random number generation", 2014), which numpy locks.
+    """
+
+    def __init__(self) -> None:
+        self._source: np.random.PCG64 | None = None
+        watch(self)
+
+    def words(self) -> np.ndarray:
+        """Draw the words of a state, as uint32."""
+        source = self._source
+        if source is None:
+            source = self._source = np.random.PCG64()
+        return source.random_raw(_WORDS // 2).view(np.uint32)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: draw other words than the parent."""
+        self._source = None
+
+
+_UNSEEDED = _Unseeded()
+
+
+def check_state(state: np.ndarray) -> int:
+    """Return how many words of ``state`` are used up.
+
+    Raises
+    ------
+    InputError
+        If it is no state: they are counted from 0 to 624.
+    """
+    used = int(state[_USED])
+    if not 0 <= used <= _WORDS:
+        raise InputError(f"the random generator's state: expected 0 to 624 words, got {used}")
+    return used
+
+
+class Generator:
+    """Draws numbers from a state, as torch does.
+
+    Parameters
+    ----------
+    state : numpy.ndarray
+        int64 ``[STATE_SIZE]``; it is left as it is.
+
+    Raises
+    ------
+    InputError
+        If it is no state.
+    """
+
+    def __init__(self, state: np.ndarray) -> None:
+        used = check_state(state)
+        key = (state[:_WORDS] & 0xFFFFFFFF).astype(np.uint32)
+        try:
+            self._source = _idle.pop()
+        except IndexError:
+            self._source = np.random.RandomState(0)
+        self._source.set_state(("MT19937", key, used, 0, 0.0))
+        self._normal = float(state[_NORMAL:].view(np.float64)[0]) if state[_HAS_NORMAL] else None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_source"):
+            _idle.append(self._source)
+
+    def seed(self, seed: int) -> None:
+        """Begin anew, as ``torch.manual_seed`` does."""
+        self._source.seed(seed % 2**32)
+        self._normal = None
+
+    @property
+    def state(self) -> np.ndarray:
+        """The state after what has been drawn."""
+        return _encode(self._source, self._normal)
+
+    def words(self, count: int) -> np.ndarray:
+        """Draw ``count`` words of 32 bits, as uint32."""
+        return self._source.randint(0, 2**32, count, np.uint32)
+
+    def skip(self, count: int) -> None:
+        """Draw ``count`` words and forget them."""
+        for start in range(0, count, _CHUNK):
+            self.words(min(_CHUNK, count - start))
+
+    def long_words(self, count: int) -> np.ndarray:
+        """Draw ``count`` numbers of 64 bits, as uint64: the first of two words is the upper."""
+        words = self.words(2 * count).astype(np.uint64)
+        return words[0::2] << np.uint64(32) | words[1::2]
+
+    def doubles(self, count: int) -> np.ndarray:
+        """Draw ``count`` numbers from [0, 1) of 53 bits, as float64."""
+        return (self.long_words(count) & np.uint64(2**53 - 1)) * 2.0**-53
+
+    def normals(self, count: int) -> np.ndarray:
+        """Draw ``count`` standard normals one after the other, as float64.
+
+        They come in pairs (G. Box and M. Muller, "A note on the generation of random normal
+        deviates", 1958); what is left of a pair is the next one's first.
+        The C library's functions make them, as for kernels: a state has the bits of a normal.
+        """
+        values = [] if self._normal is None else [self._normal]
+        for first, second in self.doubles(2 * (max(count - len(values), 0) + 1 >> 1)).reshape(
+            -1, 2
+        ):
+            radius, angle = math.sqrt(-2 * math.log1p(-second)), 2 * math.pi * first
+            values += radius * math.cos(angle), radius * math.sin(angle)
+        self._normal = values[count] if len(values) > count else None
+        return np.array(values[:count], np.float64)
+
+
+def _encode(source: np.random.RandomState, normal: float | None = None) -> np.ndarray:
+    fields: Any = source.get_state()
+    state = np.zeros(STATE_SIZE, np.int64)
+    state[:_WORDS] = fields[1]
+    state[_USED] = fields[2]
+    if normal is not None:
+        state[_HAS_NORMAL] = 1
+        state[_NORMAL:].view(np.float64)[0] = normal
+    return state

@@ -1,0 +1,554 @@
+"""Size expressions: dims that the inputs of a run decide.
+
+A size is an ``int``, or an expression over *size variables*: a polynomial whose atoms are variables
+and calls of ``floordiv``, ``min`` and ``max``. An expression stands wherever an int would and takes
+part in the same arithmetic, so rules written for ints (type inference, view rules) hold for every
+size at once. Two things keep that sound:
+
+- expressions are canonical: equal structure means equal value whatever the variables are. Where the
+  structure differs ``==`` is False, though some sizes may make both sides equal;
+- an order (``<``, ``<=``...) and the truth of an expression are decided from the ranges of its
+  variables, and raise :class:`UndecidedError` where the ranges leave both answers open.
+
+Annotations say ``int`` for a size, expression or not: that is how it is used. Type checkers see an
+expression as a subclass of it; at run time it is none, so that nothing takes it for a number.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.polynomials import (
+    Atom,
+    FrozenTerms,
+    Terms,
+    add,
+    divide_product,
+    format_terms,
+    lower_bound,
+    multiply,
+)
+from taper_runtime.base.steps import CURRENT, ask, spend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    _Int = int
+else:
+    _Int = object
+
+#: Largest size a variable may take. Products of several may exceed 64 bits: evaluation checks.
+MAX_SIZE = 2**48
+
+#: A range that ends here or later has no end that anyone asked for.
+UNBOUNDED = 2**31 - 1
+
+#: Values that a size expression may have when it is evaluated: signed 64-bit integers.
+LOW, HIGH = -(2**63), 2**63 - 1
+
+#: Characters of an expression's text that take as long to write as a step of a proof.
+_CHARS = 200
+
+#: Quotients in one expression that its bounds look into.
+_MAX_QUOTIENTS = 4
+
+FUNCTIONS = ("floordiv", "min", "max")
+
+
+class UndecidedError(OpError):
+    """What a rule asked about a size holds for some sizes in range and not for others.
+
+    Attributes
+    ----------
+    size : size
+        What its ranges leave open.
+    """
+
+    def __init__(self, message: str, size: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+
+
+def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Compute an operation on a size and another once: the layers of a model repeat it.
+
+    The size keeps the result, not a table of all: elsewhere a variable of that name may have
+    another range.
+    """
+
+    def remembered(self: Size, other: object) -> Any:
+        if not _is_size(other):
+            return NotImplemented
+        key = (operation, other)
+        result = self.results.get(key)
+        if result is None:
+            result = self.results[key] = operation(self, other)
+        return result
+
+    return remembered
+
+
+class Size(_Int):
+    """A size expression that is no constant: a sum of products of atoms.
+
+    Attributes
+    ----------
+    terms : tuple of (tuple of Atom, int)
+        Products and their factors, in canonical order: no factor is 0, no product stands twice.
+    results : dict
+        What operations on it gave, by operation and operand.
+    """
+
+    __slots__ = ("_hash", "_low", "_text", "results", "terms")
+
+    def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
+        self.terms = tuple(terms)
+        self._text = format_terms(self.terms)
+        spend(1 + len(self._text) // _CHARS, self._text)
+        self._hash = hash(self._text)
+        self._low: int | None = None
+        self.results: dict[Any, int] = {}
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Size) and self._text == other._text
+
+    # -- arithmetic -------------------------------------------------------------------------------
+
+    @_once
+    def __add__(self, other: int) -> Any:
+        return _sum(self, other, 1)
+
+    __radd__ = __add__
+
+    @_once
+    def __sub__(self, other: int) -> Any:
+        return _sum(self, other, -1)
+
+    @_once
+    def __rsub__(self, other: int) -> Any:
+        return _sum(other, self, -1)
+
+    def __neg__(self) -> Any:
+        return 0 - self
+
+    def __pos__(self) -> int:
+        return self
+
+    @_once
+    def __mul__(self, other: int) -> Any:
+        terms = _terms(other)
+        spend(len(self.terms) * len(terms), self)
+        return _make(multiply(self.terms, terms))
+
+    __rmul__ = __mul__
+
+    @_once
+    def __floordiv__(self, other: int) -> Any:
+        return _floordiv(self, other)
+
+    @_once
+    def __rfloordiv__(self, other: int) -> Any:
+        return _floordiv(other, self)
+
+    def __mod__(self, other: int) -> Any:
+        return self - other * (self // other)
+
+    def __rmod__(self, other: int) -> Any:
+        return other - self * (other // self)
+
+    # -- what only the ranges can tell ------------------------------------------------------------
+
+    def __lt__(self, other: int) -> bool:
+        return not self >= other
+
+    def __le__(self, other: int) -> Any:
+        return _is_at_least(other, self)
+
+    def __gt__(self, other: int) -> bool:
+        return not self <= other
+
+    def __ge__(self, other: int) -> Any:
+        return _is_at_least(self, other)
+
+    def __bool__(self) -> bool:
+        low, high = bounds(self)
+        if low > 0 or high < 0:
+            return True
+        raise UndecidedError(f"whether {self} is 0 depends on the inputs' sizes", self)
+
+    def __index__(self) -> int:
+        raise UndecidedError(f"{self} is known only when the inputs are", self)
+
+
+def variable(name: str, low: int, high: int) -> int:
+    """Return a size variable between ``low`` and ``high``, both included; an int if they meet.
+
+    ``high`` may be an expression in other variables: a part of something has no more elements.
+    """
+    if low == high:
+        return low
+    limits = () if is_static(high) else (high,)
+    return of_atom(Atom(name, "", limits, low, min(bounds(high)[1], MAX_SIZE)))
+
+
+def range_of(atom: Atom) -> tuple[int, int]:
+    """Return what :func:`variable` made a variable of."""
+    return atom.low, atom.args[0] if atom.args else atom.high
+
+
+def replace_variables(size: Any, variable: Callable[[Atom], int]) -> Any:
+    """Return ``size`` with ``variable(atom)`` in place of each variable."""
+    if not isinstance(size, Size):
+        return size
+    total: Any = 0
+    for atoms, factor in _terms(size):
+        product: Any = factor
+        for atom in atoms:
+            if atom.function:
+                a, b = (replace_variables(arg, variable) for arg in atom.args)
+                product = product * CALLS[atom.function](a, b)
+            else:
+                product = product * variable(atom)
+        total = total + product
+    return total
+
+
+def quotient(a: int, b: int) -> int:
+    """Return ``a // b``; :class:`UndecidedError` where ``b`` may be less than 1, ints included."""
+    result: int = _floordiv(a, b)
+    return result
+
+
+def smallest(a: int, b: int) -> int:
+    """Return the smaller of two sizes."""
+    return _extreme("min", a, b)
+
+
+def largest(a: int, b: int) -> int:
+    """Return the larger of two sizes."""
+    return _extreme("max", a, b)
+
+
+#: The functions by name.
+CALLS = {"floordiv": quotient, "min": smallest, "max": largest}
+
+
+def is_static(size: int) -> bool:
+    """Whether ``size`` is an int, the same for all inputs."""
+    return type(size) is int
+
+
+def bounds(size: int) -> tuple[int, int]:
+    """Return numbers that ``size`` is between, both included, from the ranges of its variables."""
+    if not isinstance(size, Size):
+        return size, size
+    return _low(size), -_low(-size)
+
+
+def _low(size: Any) -> int:
+    """Return a number that ``size`` is never less than."""
+    if not isinstance(size, Size):
+        return int(size)
+    if size._low is None:
+        size._low = ask(_found, size)
+    return size._low
+
+
+def _found(size: Any) -> int:
+    """Return :func:`_least` of a size; a question computes that of equal ones once."""
+    steps = CURRENT.get()
+    assert steps is not None  # as a question goes on
+    low = steps.lows.get(size._text)
+    if low is None:
+        low = steps.lows[size._text] = _least(size)
+    return low
+
+
+def variables(size: int) -> Iterator[Atom]:
+    """Yield the variables in ``size``; one may come more than once."""
+    if not isinstance(size, Size):
+        return
+    for atoms, _ in _terms(size):
+        for atom in atoms:
+            if atom.function:
+                for arg in atom.args:
+                    yield from variables(arg)
+            else:
+                yield atom
+
+
+def linear(size: int) -> tuple[str, int, int] | None:
+    """Return variable, factor and addend if ``size`` is ``factor * variable + addend``."""
+    if not isinstance(size, Size):
+        return None
+    (atoms, factor), *rest = _terms(size)
+    if len(atoms) != 1 or atoms[0].function or len(rest) > 1 or (rest and rest[0][0]):
+        return None
+    return atoms[0].text, factor, rest[0][1] if rest else 0
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` can name a size variable."""
+    return text.isascii() and text.isidentifier() and len(text) <= 100 and text not in FUNCTIONS
+
+
+# -- canonical form --------------------------------------------------------------------------------
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, Size) or type(value) is int
+
+
+def _terms(size: Any) -> FrozenTerms:
+    if isinstance(size, Size):
+        return size.terms
+    return (((), size),) if size else ()
+
+
+def _make(terms: Terms) -> int:
+    kept = [(atoms, factor) for atoms, factor in terms.items() if factor]
+    if not kept:
+        return 0
+    if any(not LOW <= factor <= HIGH for _, factor in kept):
+        raise OpError("a size expression with a factor beyond 64 bits")
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    kept.sort(key=lambda term: (-len(term[0]), [atom.text for atom in term[0]]))
+    return Size(kept)
+
+
+def of_atom(atom: Atom) -> int:
+    """Return an atom as a size."""
+    return Size((((atom,), 1),))
+
+
+def _sum(a: Any, b: Any, sign: int) -> Any:
+    if not (_is_size(a) and _is_size(b)):
+        return NotImplemented
+    return _make(add(_terms(a), _terms(b), sign))
+
+
+def _floordiv(a: Any, b: Any) -> Any:
+    """Divide what can be divided exactly; the rest becomes an atom.
+
+    ``(q * b + r) // b = q + r // b``, with the factors of ``r`` in ``[0, b)`` where b is a number.
+    There ``(x // m + r) // b`` is ``(x + m * r) // (m * b)``: halving twice is dividing by four.
+    """
+    if not (_is_size(a) and _is_size(b)):
+        return NotImplemented
+    low, high = bounds(b)
+    if high < 0:
+        return _floordiv(-a, -b)
+    if low < 1:
+        raise UndecidedError(f"{a} // {b}: the divisor may be less than 1", b)
+    divisor = _terms(b)
+    quotient: Terms = {}
+    rest: Terms = {}
+    if len(divisor) == 1:
+        ((atoms, factor),) = divisor
+        for term, amount in _terms(a):
+            left = divide_product(term, atoms)
+            whole, part = divmod(amount, factor)
+            if left is None:
+                rest[term] = amount
+            elif atoms and part:
+                rest[term] = part
+                quotient[left] = whole
+            else:
+                quotient[left] = whole
+                rest[term] = part
+    else:
+        quotient, rest = _divide_by_sum(a, b)
+    remainder = _make(rest)
+    if is_static(b) and (inner := _inner_division(remainder)):
+        x, m = inner.args
+        return _make(quotient) + _floordiv(x + m * (remainder - of_atom(inner)), m * b)
+    low, high = bounds(remainder)
+    if low >= 0 and bounds(b - remainder)[0] > 0:
+        return _make(quotient)
+    if is_static(remainder) and is_static(b):
+        return _make(quotient) + remainder // b
+    b_low, b_high = bounds(b)
+    corners = [low // b_low, low // b_high, high // b_low, high // b_high]
+    if min(corners) == max(corners):
+        return _make(quotient) + corners[0]
+    if is_static(b) and not is_static(whole := _nearest(rest, b)):
+        low, high = bounds(remainder - b * whole)
+        if low // b == high // b:
+            return _make(quotient) + whole + low // b
+    text = f"floordiv({remainder}, {b})"
+    return _make(quotient) + of_atom(
+        Atom(text, "floordiv", (remainder, b), min(corners), max(corners))
+    )
+
+
+def _nearest(rest: Terms, b: int) -> int:
+    """Return ``rest / b`` with its factors rounded to whole numbers.
+
+    What it leaves of ``63*s // 64`` is ``-s // 64``, which is -1 where s is 1 to 64: a length
+    padded to whole chunks has that remainder.
+    """
+    return _make({atoms: 1 for atoms, factor in rest.items() if atoms and 2 * factor > b})
+
+
+def _divide_by_sum(a: Any, b: Any) -> tuple[Terms, Terms]:
+    """Return quotient and remainder of a division by ``b``'s first term, as of polynomials."""
+    (atoms, factor), *_ = _terms(b)
+    quotient: Terms = {}
+    rest = a
+    for _ in range(_MAX_QUOTIENTS):
+        parts = ((divide_product(term, atoms), amount // factor) for term, amount in _terms(rest))
+        found = next(((left, whole) for left, whole in parts if left is not None and whole), None)
+        if found is None:
+            return quotient, dict(_terms(rest))
+        quotient[found[0]] = quotient.get(found[0], 0) + found[1]
+        rest = rest - _make({found[0]: found[1]}) * b
+    return {}, dict(_terms(a))
+
+
+def _inner_division(size: int) -> Atom | None:
+    """Return a division by a number that is a summand of ``size``, taken once."""
+    for atoms, factor in _terms(size):
+        if len(atoms) != 1 or factor != 1 or atoms[0].function != "floordiv":
+            continue
+        if is_static(atoms[0].args[1]):
+            return atoms[0]
+    return None
+
+
+def _extreme(function: str, a: int, b: int) -> int:
+    known = _compared(a, b)
+    if known is None:
+        difference = b - a
+        known = 1 if _low(difference) >= 0 else -1 if _low(-difference) >= 0 else None
+    if known is not None:
+        return a if (known > 0) == (function == "min") else b
+    first, second = sorted((a, b), key=str)
+    choose = min if function == "min" else max
+    (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
+    text = f"{function}({first}, {second})"
+    low, high = choose(a_low, b_low), choose(a_high, b_high)
+    return of_atom(Atom(text, function, (first, second), low, high))
+
+
+def _compared(a: int, b: int) -> int | None:
+    """Return 1 if ``b`` is never less than ``a``, -1 if it is always less, None if bounds meet.
+
+    The ends of a slice may be as large as int64 goes: a difference from them need not be one.
+    """
+    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)
+    return 1 if a_high <= b_low else -1 if b_high < a_low else None
+
+
+def _is_at_least(a: Any, b: Any) -> Any:
+    if not (_is_size(a) and _is_size(b)):
+        return NotImplemented
+    if (known := _compared(b, a)) is not None:
+        return known > 0
+    difference = a - b
+    if _low(difference) >= 0:
+        return True
+    if _low(-difference) > 0:
+        return False
+    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes", difference)
+
+
+def _least(size: Any) -> int:
+    """Return a number that ``size`` is never less than.
+
+    ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``. With that for each quotient a sum may
+    keep what the quotients have in common, as in ``s - (s + 1) // 2``, whose atoms tell nothing
+    when each is as small or as large as it can be. In the same way a variable that is subtracted is
+    its limit less a rest, where it has one.
+    """
+    low = lower_bound(_terms(size))
+    if instead := _without_extreme(size):
+        low = max(low, *map(_low, instead))
+    for _ in range(_MAX_QUOTIENTS):
+        limited = _limited(size)
+        if limited is None:
+            break
+        try:
+            size = _with_rest(size, limited)
+        except OpError:
+            break
+        low = max(low, lower_bound(_terms(size)))
+    common = gcd(*(factor for _, factor in _terms(size)))
+    scale = 1
+    for _ in range(_MAX_QUOTIENTS):
+        quotient = next((a for atoms, _ in _terms(size) for a in atoms if _divides(a)), None)
+        if quotient is None:
+            break
+        try:
+            size, factor = _without_quotient(size, quotient)
+        except OpError:  # too many terms, or too large ones
+            break
+        scale *= factor
+    if scale == 1:
+        return low
+    # a whole number of ``common``
+    return max(low, common * -(-lower_bound(_terms(size)) // (scale * common)))
+
+
+def _without_extreme(size: Any) -> list[int]:
+    """Return sizes that are no larger: with either argument for a subtracted min or an added max.
+
+    The first of those is replaced, where it stands once and by itself.
+    """
+    counts: dict[Atom, int] = {}
+    for atoms, _ in _terms(size):
+        for atom in atoms:
+            counts[atom] = counts.get(atom, 0) + 1
+    for atoms, factor in _terms(size):
+        if len(atoms) != 1:
+            continue
+        (atom,) = atoms
+        if atom.function == ("max" if factor > 0 else "min") and counts[atom] == 1:
+            rest = size - factor * of_atom(atom)
+            return [rest + factor * arg for arg in atom.args]
+    return []
+
+
+def _limited(size: Any) -> Atom | None:
+    """Return a subtracted variable that has a limit; one that the limits of others do not hold.
+
+    Of ``8 - a - b`` with ``b`` at most ``8 - a`` the limit of ``b`` tells that it is not negative.
+    """
+    found = [a for atoms, n in _terms(size) if n < 0 for a in atoms if a.args and not a.function]
+    held = {inner for atom in found for inner in variables(atom.args[0])} if len(found) > 1 else ()
+    return next((atom for atom in found if atom not in held), None)
+
+
+def _with_rest(size: Any, limited: Atom) -> Any:
+    """Return ``size`` with a variable written as its limit less a rest."""
+    (limit,) = limited.args
+    rest = Atom(f"{limited.text} rest", "", (), 0, max(bounds(limit)[1] - limited.low, 0))
+    return replace_variables(size, lambda a: limit - of_atom(rest) if a == limited else of_atom(a))
+
+
+def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
+    """Return ``size`` times a number, with the remainder in place of the quotient; that number."""
+    numerator, divisor = quotient.args
+    remainder = of_atom(Atom(f"{quotient.text} remainder", "", (), 0, divisor - 1))
+    powers = [atoms.count(quotient) for atoms, _ in _terms(size)]
+    most = max(powers)
+    total: Any = 0
+    for (atoms, factor), power in zip(_terms(size), powers, strict=True):
+        others = tuple(atom for atom in atoms if atom != quotient)
+        term = _make({others: factor * divisor ** (most - power)})
+        for _ in range(power):
+            term = term * (numerator - remainder)
+        total += term
+    return total, divisor**most
+
+
+def _divides(atom: Atom) -> bool:
+    return atom.function == "floordiv" and is_static(atom.args[1])

@@ -1,0 +1,127 @@
+"""Count the steps of proofs about sizes, so that each of them ends, and every load.
+
+A step is about the work on one term of a polynomial. The count depends on nothing but the question,
+so that a file is refused on every machine or on none.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeVar
+
+from taper_runtime.base.errors import UnsupportedOpError
+from taper_runtime.base.loading import current_check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_Question = TypeVar("_Question")
+_Answer = TypeVar("_Answer")
+
+#: Steps of one question about a size where no load counts them: a second or two. Those that plans
+#: of the zoo ask take less than a hundredth.
+MAX_STEPS = 200_000
+
+#: Characters of an expression in an error.
+_MAX_TEXT = 200
+
+
+class Steps:
+    """So many steps that proofs may take.
+
+    Attributes
+    ----------
+    left : int
+    question : object
+        The size or text that is being looked at, which the error names; None between two.
+    lows : dict of str to int
+        What the question has found so far: least values, by the text of expressions.
+
+    Parameters
+    ----------
+    most : int
+    refuse : callable
+        Makes the error of a question whose steps are spent.
+    """
+
+    __slots__ = ("_check", "_refuse", "left", "lows", "question")
+
+    def __init__(self, most: int, refuse: Callable[[object], Exception]) -> None:
+        self.left = most
+        self._refuse = refuse
+        self._check = current_check()
+        self.question: object = None
+        self.lows: dict[str, int] = {}
+
+    def spend(self, count: int, about: object = None) -> None:
+        """Take so many steps for the question, or for ``about`` where none goes on.
+
+        Raises
+        ------
+        Exception
+            What ``refuse`` makes, if there are not so many left.
+        StoppedError
+            If the load is to end.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise self._refuse(about if self.question is None else self.question)
+        if self._check is not None:
+            self._check()
+
+
+#: Of the load or the question that goes on in this context; None where there is neither.
+CURRENT: ContextVar[Steps | None] = ContextVar("steps", default=None)
+
+
+def spend(count: int, about: object = None) -> None:
+    """Take steps of the load or the question that goes on, if one does; for ``about``."""
+    steps = CURRENT.get()
+    if steps is not None:
+        steps.spend(count, about)
+
+
+@contextmanager
+def limited(steps: Steps) -> Iterator[None]:
+    """Have everything that is asked meanwhile take the steps of one load."""
+    token = CURRENT.set(steps)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
+def ask(answer: Callable[[_Question], _Answer], question: _Question) -> _Answer:
+    """Return ``answer(question)``; what it asks on the way is part of the question.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If that takes more than :data:`MAX_STEPS`; in a load what :class:`Steps` says, if the load
+        has none left.
+    """
+    steps = CURRENT.get()
+    if steps is not None and steps.question is not None:
+        return answer(question)
+    if steps is None:
+        with limited(Steps(MAX_STEPS, _refuse)):
+            return ask(answer, question)
+    steps.question = question
+    try:
+        return answer(question)
+    finally:
+        steps.question = None
+        steps.lows.clear()
+
+
+def _refuse(question: object) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        f"sizes: expected an answer in at most {MAX_STEPS} steps about {shortened(question)}"
+    )
+
+
+def shortened(question: object) -> str:
+    """Return the beginning of the text of a size, as far as it tells which it is."""
+    text = str(question)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."

@@ -1,0 +1,1 @@
+"""Let foreign code compute nodes: users' kernels, delegates and providers."""

@@ -1,0 +1,82 @@
+"""The delegate "c": a region as a shared library, which the exporting machine's compiler has made.
+
+The library is machine code: it runs on the kind of machine and system that exported the plan, with
+the rights of the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import tempfile
+from typing import TYPE_CHECKING, ClassVar
+
+from taper_runtime.base.errors import InputError
+from taper_runtime.extend.delegates import Delegate, Region
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Of the header of an ELF file of 64 bits: e_shoff, e_shentsize and e_shnum.
+_ELF64 = struct.Struct("<40xQ10xHH2x")
+
+
+class CDelegate(Delegate):
+    """Runs a region that ``export(..., delegate="c")`` has compiled.
+
+    Raises
+    ------
+    InputError
+        If the library is cut off, cannot be loaded here, or has not the function.
+    """
+
+    runs_machine_code: ClassVar[bool] = True
+
+    def __init__(self, region: Region) -> None:
+        if not isinstance(region, Region):
+            raise InputError(f"region: expected a Region, got {type(region).__name__}")
+        super().__init__(region)
+        blob = region.blob.tobytes()
+        if len(blob) < _whole_bytes(blob):
+            raise InputError(
+                f"node {region.name!r}: its library does not load: expected {_whole_bytes(blob)} "
+                f"bytes, got {len(blob)}"
+            )
+        handle, path = tempfile.mkstemp(prefix="taper-", suffix=".so")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(blob)
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise InputError(f"node {region.name!r}: its library does not load: {error}") from error
+        finally:
+            os.unlink(path)  # what is loaded stays
+        try:
+            self._function = self._library.taper_region
+        except AttributeError:
+            raise InputError(f"node {region.name!r}: its library has no taper_region") from None
+        self._function.restype = None
+
+    def run(self, inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...]) -> None:
+        """See :meth:`Delegate.run`."""
+        sizes: list[int] = []
+        for array in (*inputs, outputs[0]):
+            sizes += [array.ndim, *array.shape]
+        self._function(
+            (ctypes.c_void_p * len(inputs))(*(array.ctypes.data for array in inputs)),
+            (ctypes.c_void_p * len(outputs))(*(array.ctypes.data for array in outputs)),
+            (ctypes.c_int64 * len(sizes))(*sizes),
+        )
+
+
+def _whole_bytes(blob: bytes) -> int:
+    """Return how long a library says that it is: the end of an ELF file's table of sections.
+
+    Compilers write the table last. The system's loader trusts a file to be whole, and ends the
+    process where it is not. 0 of a file that does not say.
+    """
+    if len(blob) < _ELF64.size or not blob.startswith(b"\x7fELF\x02\x01"):
+        return 0
+    start, size, count = _ELF64.unpack_from(blob)
+    return int(start + size * count)

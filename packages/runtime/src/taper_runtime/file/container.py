@@ -1,0 +1,278 @@
+"""The outer layer of a plan file: a safetensors header, checked to the last byte.
+
+Eight bytes of header length (unsigned, little-endian), that many bytes of JSON, then the data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from taper_runtime.base.checks import (
+    ALIGNMENT,
+    METADATA_NAME,
+    check_text,
+    check_type,
+    describe,
+    fail,
+    is_size,
+)
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.limits import UNLIMITED, Limits, refuse_beyond
+from taper_runtime.base.loading import current_check, look
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from mmap import mmap
+
+    from taper_runtime.base.dtypes import DType
+    from taper_runtime.ops.opdef import Shape, TensorType
+
+#: safetensors' own limit.
+MAX_HEADER_BYTES = 100_000_000
+
+_LENGTH_BYTES = 8
+#: Characters of JSON that are parsed without a look at whether the load is to end.
+_PIECE = 1 << 16
+
+
+class Entry(NamedTuple):
+    """One tensor of the file."""
+
+    dtype: str
+    shape: Shape
+    start: int  # bytes from the start of the file
+
+
+class Container(NamedTuple):
+    """What a header says."""
+
+    metadata: dict[str, str]
+    entries: dict[str, Entry]
+
+
+def parse_json(text: str, field: str) -> Any:
+    """Parse strict JSON: no duplicate keys, no NaN or Infinity, no lone surrogates.
+
+    Raises
+    ------
+    PlanFormatError
+        Naming ``field``.
+    """
+    value = _parse_json(text, field)
+    if "\\u" in text:  # the only source of surrogates, which cannot be encoded
+        _check_strings(value, field)
+    return value
+
+
+def _check_strings(value: Any, field: str) -> None:
+    """Check that no string, keys among them, has a lone surrogate."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if type(item) is str and not item.isascii():
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                raise PlanFormatError(field, "a string has a lone surrogate") from None
+        elif type(item) is list:
+            look()
+            left += item
+        elif type(item) is dict:
+            look()
+            left += item
+            left += item.values()
+
+
+def _parse_json(text: str, field: str) -> Any:
+    """Do that; strings may have lone surrogates."""
+    try:
+        if len(text) > _PIECE and current_check() is not None:
+            from taper_runtime.file.pieces import Pieces  # for loads that something may end
+
+            return Pieces(_DECODER, text).parse()
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise PlanFormatError(field, "nested too deeply") from None
+    except ValueError as error:
+        raise PlanFormatError(field, f"expected JSON: {error}") from None
+
+
+def dump_json(value: Any) -> str:
+    """Return ``value`` as strict JSON without needless spaces."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    items = dict(pairs)
+    if len(items) < len(pairs):
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"duplicate key {describe(key)}")
+            seen.add(key)
+    return items
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_float=_finite, parse_constant=_finite
+)
+
+
+def parse_header(
+    buffer: bytes | mmap,
+    limits: Limits = UNLIMITED,
+    what: str = "a .taper file",
+    dtypes: Mapping[str, DType] = DTYPES,
+) -> Container:
+    """Read and check the header of a whole file.
+
+    Parameters
+    ----------
+    buffer : bytes or mmap
+    limits : Limits, optional
+    what : str
+        What the file should be, for the error of one that has no such header.
+    dtypes : mapping of str to DType
+        Element types that the file may have.
+
+    Raises
+    ------
+    PlanFormatError
+        If anything in the header, or the file's length, is not as docs/format.md says.
+    """
+    length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
+    data = _LENGTH_BYTES + length
+    begins = buffer[_LENGTH_BYTES : _LENGTH_BYTES + 1]
+    if length > MAX_HEADER_BYTES or not begins:
+        _fail_foreign(buffer, what, "header.length", f"its header would have {length} bytes")
+    if begins != b"{":
+        _fail_foreign(buffer, what, "header", f"its header begins with {begins!r}, not {b'{'!r}")
+    if data > len(buffer):
+        fail(
+            "header.length",
+            f"expected a header within the file's {len(buffer)} bytes (is it truncated?)",
+            length,
+        )
+    refuse_beyond("header.length", "header_bytes", length, limits.header_bytes)
+    try:
+        text = buffer[_LENGTH_BYTES:data].decode()
+    except UnicodeDecodeError as error:
+        raise PlanFormatError("header", f"expected UTF-8: {error.reason}") from None
+    header = _parse_json(text, "header")
+    metadata = header.pop(METADATA_NAME, {})
+    if type(metadata) is not dict:
+        fail(f"header.{METADATA_NAME}", "expected an object", metadata)
+    for key, value in metadata.items():
+        check_text(value, f"header.{METADATA_NAME}.{key}")
+        check_text(key, f"header.{METADATA_NAME}.{key}")
+    refuse_beyond("header", "tensors", len(header), limits.tensors)
+    return Container(metadata, _parse_entries(header, data, len(buffer), dtypes))
+
+
+def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> NoReturn:
+    """Refuse what has no header of safetensors, by what it is instead."""
+    from taper_runtime.file.foreign import identify
+
+    kind = identify(buffer)
+    got = f"got {kind}" if kind else f"got something else: {reason}"
+    raise PlanFormatError(field, f"expected {what}, {got}")
+
+
+def _parse_entries(
+    header: dict[str, Any], data: int, end: int, dtypes: Mapping[str, DType]
+) -> dict[str, Entry]:
+    """Check that the tensors fill the bytes from ``data`` to ``end`` one after the other."""
+    by_code = {dtype.code: name for name, dtype in dtypes.items()}
+    entries = {}
+    spans = []
+    for name, info in header.items():
+        look()
+        field = f"header[{name!r}]"
+        check_text(name, field)
+        if type(info) is not dict or info.keys() != {"dtype", "shape", "data_offsets"}:
+            fail(field, "expected an object of dtype, shape and data_offsets", info)
+        code, shape, offsets = info["dtype"], info["shape"], info["data_offsets"]
+        if type(code) is not str or code not in by_code:
+            fail(f"{field}.dtype", f"expected one of {', '.join(by_code)}", code)
+        if type(shape) is not list:
+            fail(f"{field}.shape", "expected an array of sizes", shape)
+        dtype, shape = by_code[code], tuple(shape)
+        check_type(dtype, shape, field, dtypes)
+        if type(offsets) is not list or len(offsets) != 2 or not all(map(is_size, offsets)):
+            fail(f"{field}.data_offsets", "expected two offsets >= 0", offsets)
+        start, stop = offsets
+        nbytes = math.prod(shape) * dtypes[dtype].size
+        if stop - start != nbytes:
+            fail(
+                f"{field}.data_offsets", f"expected {nbytes} bytes by dtype and shape", stop - start
+            )
+        entries[name] = Entry(dtype, shape, data + start)
+        spans.append((start, stop, field))
+    filled = 0
+    for start, stop, field in sorted(spans):
+        if start != filled:
+            what = "an overlap" if start < filled else "a hole"
+            raise PlanFormatError(f"{field}.data_offsets", f"{what} between {start} and {filled}")
+        if data + stop > end:
+            fail(
+                f"{field}.data_offsets",
+                f"expected an end within {end - data} data bytes (is the file truncated?)",
+                stop,
+            )
+        filled = stop
+    if data + filled != end:
+        fail("data", f"expected {filled} bytes after the header", end - data)
+    return entries
+
+
+def make_header(
+    metadata: Mapping[str, str],
+    types: Mapping[str, TensorType],
+    dtypes: Mapping[str, DType] = DTYPES,
+) -> tuple[bytes, list[str]]:
+    """Lay a file out.
+
+    Returns
+    -------
+    bytes
+        Everything before the data, padded to a multiple of 64 bytes.
+    list of str
+        The order in which the tensors' bytes follow, without gaps. Sizes that are multiples of 64
+        come first, then wide items before narrow ones: so the former are all aligned to 64 bytes,
+        the latter to their itemsize.
+    """
+
+    def rank(name: str) -> tuple[bool, int, str]:
+        dtype, nbytes = types[name].dtype, stored_bytes(types[name])
+        return nbytes % ALIGNMENT != 0, -dtypes[dtype].size, name
+
+    def stored_bytes(type_: TensorType) -> int:
+        return math.prod(type_.shape) * dtypes[type_.dtype].size
+
+    order = sorted(types, key=rank)
+    header: dict[str, Any] = {METADATA_NAME: metadata}
+    stop = 0
+    for name in order:
+        dtype, shape, _ = types[name]
+        start, stop = stop, stop + stored_bytes(types[name])
+        header[name] = {
+            "dtype": dtypes[dtype].code,
+            "shape": shape,
+            "data_offsets": [start, stop],
+        }
+    text = dump_json(header).encode()
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % ALIGNMENT)
+    if len(text) > MAX_HEADER_BYTES:
+        fail("header.length", f"expected at most {MAX_HEADER_BYTES}", len(text))
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, order

@@ -1,0 +1,103 @@
+"""Text -> size expression."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.sizes import CALLS, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Characters of the text of an expression.
+MAX_TEXT = 2000
+
+#: Calls inside each other.
+MAX_NESTING = 16
+
+
+def parse(text: str, known: Mapping[str, int]) -> int:
+    """Return the expression that ``text`` is the canonical form of.
+
+    Parameters
+    ----------
+    text : str
+        As ``str`` of an expression gives it.
+    known : mapping of str to size
+        The variables.
+
+    Raises
+    ------
+    ValueError
+        If it is not the canonical text of an expression over these variables.
+    """
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"expected at most {MAX_TEXT} characters")
+    parser = _Parser(text, known)
+    try:
+        size = parser.sum(0)
+    except OpError as error:
+        raise ValueError(str(error)) from error
+    if parser.at != len(text) or not isinstance(size, Size) or str(size) != text:
+        raise ValueError("expected the canonical form of an expression")
+    return size
+
+
+class _Parser:
+    """Recursive descent over ``sum := ['-'] product ((' + ' | ' - ') product)*``."""
+
+    def __init__(self, text: str, known: Mapping[str, int]) -> None:
+        self.text = text
+        self.known = known
+        self.at = 0
+
+    def take(self, token: str) -> bool:
+        if not self.text.startswith(token, self.at):
+            return False
+        self.at += len(token)
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.take(token):
+            raise ValueError(f"expected {token!r} at character {self.at}")
+
+    def sum(self, depth: int) -> int:
+        if depth > MAX_NESTING:
+            raise ValueError(f"expected at most {MAX_NESTING} calls inside each other")
+        total = -self.product(depth) if self.take("-") else self.product(depth)
+        while True:
+            if self.take(" + "):
+                total += self.product(depth)
+            elif self.take(" - "):
+                total -= self.product(depth)
+            else:
+                return total
+
+    def product(self, depth: int) -> int:
+        result = self.factor(depth)
+        while self.take("*"):
+            result = result * self.factor(depth)
+        return result
+
+    def factor(self, depth: int) -> int:
+        start = self.at
+        while self.at < len(self.text) and (
+            self.text[self.at].isalnum() or self.text[self.at] == "_"
+        ):
+            self.at += 1
+        word = self.text[start : self.at]
+        if word.isascii() and word.isdigit() and len(word) < 20:
+            return int(word)
+        if word in CALLS and self.take("("):
+            a = self.sum(depth + 1)
+            self.expect(", ")
+            b = self.sum(depth + 1)
+            self.expect(")")
+            call = CALLS[word](a, b)
+            if str(call) != self.text[start : self.at]:
+                raise ValueError(f"expected a call in canonical form at character {start}")
+            return call
+        if word not in self.known:
+            raise ValueError(f"expected a size variable at character {start}")
+        return self.known[word]

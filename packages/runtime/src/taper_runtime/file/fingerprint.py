@@ -1,0 +1,44 @@
+"""Tell whether two plans compute the same."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.checks import WEIGHT_PREFIX
+from taper_runtime.file.container import dump_json
+from taper_runtime.file.writer import to_document
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan
+
+#: What does not change what a plan computes.
+_SAID = ("metadata", "source", "targets")
+
+
+def fingerprint(plan: Plan) -> str:
+    """Return the SHA-256 of what a plan computes, and where: nodes, attrs, placements, weights.
+
+    Metadata, samples and source lines have no part in it. It reads all weights, and computes
+    nothing: a plan without what its weights decide has another.
+
+    Raises
+    ------
+    PlanFormatError
+        If attrs or trees are not plain data.
+    """
+    digest = sha256(dump_json(_computed(to_document(plan))).encode())
+    arrays = {**plan.constants, **{f"{WEIGHT_PREFIX}{n}": a for n, a in plan.originals.items()}}
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(dump_json([name, str(array.dtype), list(array.shape)]).encode())
+        digest.update(array.reshape(-1).view("u1").data)
+    return digest.hexdigest()
+
+
+def _computed(value: Any) -> Any:
+    """Return JSON without what nodes and plans merely say."""
+    if isinstance(value, dict):
+        keys = value.keys() - _SAID if "nodes" in value or "op" in value else value.keys()
+        return {key: _computed(value[key]) for key in sorted(keys)}
+    return [_computed(item) for item in value] if isinstance(value, (list, tuple)) else value

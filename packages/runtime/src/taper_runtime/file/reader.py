@@ -1,0 +1,518 @@
+"""File -> Plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.base.buffers import address, aligned_copy, read_only_bytes
+from taper_runtime.base.checks import (
+    ALIGNMENT,
+    MAX_BLOCK_DEPTH,
+    METADATA_NAME,
+    SAMPLE_PREFIX,
+    WEIGHT_PREFIX,
+    check_name,
+    check_variable,
+    describe,
+    fail,
+    is_integer,
+)
+from taper_runtime.base.dtypes import FILE_DTYPES
+from taper_runtime.base.errors import InputError, PlanFormatError
+from taper_runtime.base.limits import UNLIMITED, Budget, Limits, check_counts, check_limits, proofs
+from taper_runtime.base.loading import apart_if_large, look
+from taper_runtime.base.option_values import LOAD_MODES
+from taper_runtime.base.sizes import variable
+from taper_runtime.base.steps import ask, limited
+from taper_runtime.base.text import is_one_of
+from taper_runtime.file import FORMAT, FORMAT_VERSION
+from taper_runtime.file.container import Container, parse_header, parse_json
+from taper_runtime.file.container import Entry as StoredArray
+from taper_runtime.file.mapping import mapped
+from taper_runtime.file.models import choose_model, member, model_names
+from taper_runtime.file.plain import from_json
+from taper_runtime.file.recipes import PROVENANCE, StoredRecipes
+from taper_runtime.formats import PLAIN
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import NO_ATTRS
+from taper_runtime.plan.features import FEATURES, features
+from taper_runtime.plan.plan import (
+    Block,
+    Entry,
+    Placement,
+    Plan,
+    PlanNode,
+    ReadOnly,
+    TensorSpec,
+)
+from taper_runtime.plan.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from mmap import mmap
+
+    from taper_runtime.file.writer import FilePath
+    from taper_runtime.plan.weights import WeightSpec
+
+_BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
+_ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "origins", "states"}
+_PLAN_KEYS = _ENTRY_KEYS | {"format_version", "features", "default", "metadata", "entries"}
+_WEIGHT_KEYS = frozenset({"kind", "dtype", "shape"})
+_NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
+#: Types of values in JSON that have others inside.
+_NESTED = frozenset({dict, list})
+#: Keys that are left out where they say nothing.
+_PLAN_OPTIONS = frozenset({"weights", "derived"})
+_WEIGHT_OPTIONS = frozenset({"complex", "aliases"})
+_NODE_OPTIONS = frozenset({"blocks", "targets"})
+_TENSOR_OPTIONS = frozenset({"format", "complex"})
+_TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
+
+
+_DEFAULT = Limits()
+
+
+def load(
+    path: FilePath,
+    model: str | None = None,
+    *,
+    load_mode: str = "map",
+    limits: Limits = _DEFAULT,
+) -> Plan:
+    """Open the plan file at ``path``.
+
+    Parameters
+    ----------
+    path : path
+    model : str, optional
+        Which plan, where the file has several; ``"model"``, or the only one, unless given. The
+        others are not looked at.
+    load_mode : str
+        ``"map"``: constants are read-only views of the file, whose pages the system loads when they
+        are used and shares between processes. The mapping lives as long as one of them. The file
+        may be deleted or replaced meanwhile, but not changed in place: where another process
+        truncates it, the system ends this one (SIGBUS), as no page is left to read.
+        ``"copy"``: the file is read into memory first; what becomes of it later has no effect.
+    limits : Limits
+        What is refused before it costs memory or time.
+
+    Raises
+    ------
+    InputError
+        If the file has no plan of this name (it lists those that it has), if there is no such mode,
+        or a limit is no number.
+    PlanFormatError
+        If the file is not a valid plan file of this version, or is beyond the limits.
+    OSError
+        If it cannot be opened, or is no regular file: a folder, a device, a named pipe.
+    MemoryError
+        If what is not mapped has no room: the nodes, and constants that do not lie aligned.
+    """
+    if not is_one_of(load_mode, LOAD_MODES):
+        modes = " or ".join(map(repr, LOAD_MODES))
+        raise InputError(f"load_mode: expected {modes}, got {load_mode!r}")
+    check_limits(limits)
+    with mapped(path, limits.copied_bytes if load_mode == "copy" else None) as buffer:
+        return loads(buffer, model, limits=limits)
+
+
+def load_all(path: FilePath) -> dict[str, Plan]:
+    """Open all plans of the file at ``path``, by name; else as :func:`load`."""
+    with mapped(path) as buffer:
+        header, document = _parse(buffer, UNLIMITED)
+        return {
+            name: _read(buffer, header, document, name, UNLIMITED) for name in model_names(document)
+        }
+
+
+def list_models(path: FilePath) -> list[str]:
+    """Return the names of the plans in the file at ``path``: what ``model`` of :func:`load` may be.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is not a plan file of this version.
+    OSError
+        As :func:`load`.
+    """
+    with mapped(path) as buffer:
+        _, document = _parse(buffer, _DEFAULT)
+        return model_names(document)
+
+
+def loads(buffer: bytes | mmap, model: str | None = None, *, limits: Limits = _DEFAULT) -> Plan:
+    """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
+
+    Raises
+    ------
+    InputError, PlanFormatError
+        As :func:`load`.
+    """
+    return _read(buffer, *_parse(buffer, check_limits(limits)), model, limits)
+
+
+def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Container, Any]:
+    """Return a file's header, and its document, whose version is right."""
+    header = parse_header(buffer, limits)
+    metadata = header.metadata
+    field = f"header.{METADATA_NAME}"
+    if metadata.get("format") != FORMAT:
+        raise PlanFormatError(
+            f"{field}.format" if metadata else field,
+            f"expected a .taper file, got a safetensors file without a plan; its format is "
+            f"{describe(metadata.get('format'))}",
+        )
+    if "plan" not in metadata:
+        fail(f"{field}.plan", "expected a plan as JSON", None)
+    document = parse_json(metadata["plan"], "plan")
+    check_counts(document, limits)
+    _check_version(document)
+    return header, document
+
+
+def _read(
+    buffer: bytes | mmap,
+    header: Container,
+    document: Any,
+    model: str | None,
+    limits: Limits,
+) -> Plan:
+    """Return one plan of a file; the field of what is wrong begins with its place there."""
+    whole = document
+    model, document, stored, field = choose_model(document, header.entries, model)
+    recipes = header.metadata.get(member(PROVENANCE, model, whole))
+    try:
+        if document is not whole:
+            check_counts(document, limits)
+        with limited(proofs(limits)):
+            plan = _read_plan(buffer, document, stored, limits)
+    except PlanFormatError as error:
+        raise error.within(field) from error
+    return plan if recipes is None else plan._replace(provenance=StoredRecipes(recipes))
+
+
+def _read_plan(
+    buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
+) -> Plan:
+    """Return a plan of its own document, and of its tensors by their names there."""
+    has_weights = type(document) is dict and "weights" in document
+    constants, samples, originals = {}, {}, {}
+    base = address(buffer)
+    for name, entry in stored.items():
+        look()
+        array = map_array(buffer, entry, base)
+        if name.startswith(SAMPLE_PREFIX):
+            samples[name.removeprefix(SAMPLE_PREFIX)] = array
+        elif has_weights and name.startswith(WEIGHT_PREFIX):
+            originals[name.removeprefix(WEIGHT_PREFIX)] = array
+        else:
+            constants[name] = array
+    chars = Budget("plan", "expression_chars", limits.expression_chars)
+    plan = _from_document(document, constants, samples, originals, chars)
+    validate(plan, limits)
+    if document["features"] != features(plan):
+        fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
+    return plan.read_only()
+
+
+def map_array(buffer: bytes | mmap, entry: StoredArray, base: int) -> np.ndarray:
+    """View an entry's bytes, or copy them where another tool left them unaligned.
+
+    ``base`` is the address of the buffer.
+    """
+    storage = FILE_DTYPES[entry.dtype].storage
+    # memory that a file was copied to can be written to
+    array = np.ndarray(entry.shape, storage, read_only_bytes(buffer), entry.start)
+    boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
+    return apart_if_large(aligned_copy, array) if (base + entry.start) % boundary else array
+
+
+def _check_version(document: Any) -> None:
+    if type(document) is not dict:
+        fail("plan", "expected an object", document)
+    version = document.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        hint = ""
+        if is_integer(version):
+            age = "older: export the model again" if version < FORMAT_VERSION else "newer"
+            hint = f" (the Taper that wrote the file is {age})"
+        fail("plan.format_version", f"expected {FORMAT_VERSION}{hint}", version)
+
+
+def _from_document(
+    document: Any,
+    constants: dict[str, np.ndarray],
+    samples: dict[str, np.ndarray],
+    originals: dict[str, np.ndarray],
+    chars: Budget,
+) -> Plan:
+    """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
+    _check_version(document)
+    for index, feature in enumerate(_tuple(document, "features") if "features" in document else ()):
+        if feature not in FEATURES:
+            known = ", ".join(FEATURES)
+            fail(f"plan.features[{index}]", f"expected features known here ({known})", feature)
+    _check_object(document, _PLAN_KEYS, "plan", _PLAN_OPTIONS)
+    metadata = from_json(document["metadata"], "plan.metadata")
+    if type(metadata) is not dict:
+        fail("plan.metadata", "expected an object", metadata)
+    check_name(document["default"], "plan.default")
+    entries = _object(document, "entries")
+    by_entry = _samples_by_entry(samples, [document["default"], *entries] if entries else [])
+    default = _entry(document, by_entry.get(document["default"], samples), chars)
+    return Plan(
+        **default._asdict(),
+        constants=constants,
+        originals=originals,
+        metadata=metadata,
+        default=document["default"],
+        entries={n: _other(n, item, by_entry[n], chars) for n, item in entries.items()},
+        **_weights(document),
+    )
+
+
+def _weights(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what the plan says of weights, if it does."""
+    if not _PLAN_OPTIONS & document.keys():
+        return {}
+    for key in sorted(_PLAN_OPTIONS - document.keys()):
+        raise PlanFormatError(f"plan.{key}", "is missing")
+    from taper_runtime.file.recipes import read_recipes  # which most plans do not need
+
+    if not _object(document, "weights"):
+        fail("plan.weights", "expected no weights where there are none", document["weights"])
+    return {
+        "weights": {name: _weight(name, item) for name, item in document["weights"].items()},
+        "derived": read_recipes(document["derived"], "plan.derived"),
+    }
+
+
+def _weight(name: str, item: Any) -> WeightSpec:
+    from taper_runtime.plan.weights import WeightSpec
+
+    try:
+        _check_object(item, _WEIGHT_KEYS, "plan", _WEIGHT_OPTIONS)
+        if "complex" in item and item["complex"] is not True:
+            fail("plan.complex", "expected true, or nothing", item["complex"])
+        aliases = _some(item, "aliases") if "aliases" in item else ()
+        shape = _tuple(item, "shape")
+    except PlanFormatError as error:
+        raise error.within(f"plan.weights[{name!r}]") from error
+    return WeightSpec(name, item["kind"], item["dtype"], shape, "complex" in item, aliases)
+
+
+def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) -> Entry:
+    """Return an entry that is not the default one."""
+    try:
+        return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples, chars)
+    except PlanFormatError as error:
+        raise error.within(f"plan.entries[{name!r}]") from error
+
+
+def _samples_by_entry(
+    samples: dict[str, np.ndarray], entries: list[Any]
+) -> dict[Any, dict[str, np.ndarray]]:
+    """Return the samples of each entry; there are none where the plan has only one."""
+    found: dict[Any, dict[str, np.ndarray]] = {name: {} for name in entries if type(name) is str}
+    for name, array in samples.items() if entries else ():
+        entry, _, sample = name.partition("/")
+        if entry not in found:
+            raise PlanFormatError(f"plan.samples[{name!r}]", "expected one of an entry")
+        found[entry][sample] = array
+    return found
+
+
+def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) -> Entry:
+    origins = _object(item, "origins")
+    sizes, expressions = _sizes(item["sizes"], origins, chars)
+    return Entry(
+        *_block(item, expressions, 0),
+        samples=samples,
+        input_tree=from_json(item["input_tree"], "plan.input_tree"),
+        output_tree=from_json(item["output_tree"], "plan.output_tree"),
+        sizes=sizes,
+        origins={
+            name: tuple(origin) if type(origin) is list else origin
+            for name, origin in origins.items()
+        },
+        states=_object(item, "states"),
+    )
+
+
+def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
+    if type(item[key]) is not dict:
+        fail(f"plan.{key}", "expected an object", item[key])
+    value: dict[str, Any] = item[key]
+    return value
+
+
+def _sizes(
+    item: Any, origins: Mapping[str, Any], chars: Budget
+) -> tuple[dict[str, tuple[int, int]], _Expressions]:
+    """Return the size variables' ranges, and what their expressions are read with."""
+    if type(item) is not dict:
+        fail("plan.sizes", "expected an object", item)
+    ranges: dict[str, tuple[int, int]] = {}
+    known: dict[str, int] = {}
+    for name, limits in item.items():
+        if type(limits) is list:
+            field = f"plan.sizes[{name!r}].most"
+            limits = _parse_sizes(tuple(limits), _Expressions(known, chars), field)
+        check_variable(name, limits, is_computed=name in origins)
+        ranges[name] = limits
+        known[name] = variable(name, *limits)
+    return ranges, _Expressions(known, chars)
+
+
+class _Expressions(dict[str, int]):
+    """The size expressions of a plan by their text, each parsed when it is first looked up.
+
+    Parameters
+    ----------
+    known : mapping of str to size
+        The variables.
+    chars : Budget
+        Of the texts of all.
+    """
+
+    def __init__(self, known: Mapping[str, int], chars: Budget) -> None:
+        self._known = known
+        self.chars = chars
+
+    def __missing__(self, text: str) -> int:
+        from taper_runtime.file.expression import parse  # which most plans do not need
+
+        self.chars.spend(len(text))
+        size = self[text] = ask(lambda text: parse(text, self._known), text)
+        return size
+
+
+def _parse_size(value: Any, expressions: _Expressions, field: str) -> Any:
+    """Return the expression that a string stands for; what is no string is checked elsewhere."""
+    if type(value) is not str:
+        return value
+    try:
+        return expressions[value]
+    except ValueError as error:
+        raise PlanFormatError(field, f"{error}, got {describe(value)}") from error
+
+
+def _parse_sizes(values: tuple[Any, ...], expressions: _Expressions, field: str) -> tuple[Any, ...]:
+    """Do that for each of ``values``."""
+    if str not in map(type, values):
+        return values
+    return tuple([_parse_size(value, expressions, field) for value in values])
+
+
+def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block:
+    """Return what a plan and a block have; ``item`` has the keys."""
+    tensors: dict[str, TensorSpec] = {}
+    placements: dict[str, Placement] = {}
+    for name, tensor in _object(item, "tensors").items():
+        look()
+        try:
+            tensors[name], placements[name] = _tensor(name, tensor, expressions)
+        except PlanFormatError as error:
+            raise error.within(f"plan.tensors[{name!r}]") from error
+    nodes: list[PlanNode] = []
+    for node in _tuple(item, "nodes"):
+        look()
+        try:
+            nodes.append(_node(node, expressions, depth))
+        except PlanFormatError as error:
+            raise error.within(f"plan.nodes[{len(nodes)}]") from error
+    ends = _tuple(item, "inputs"), _tuple(item, "outputs")
+    return Block(tuple(nodes), tensors, placements, *ends)
+
+
+def _tensor(name: str, item: Any, expressions: _Expressions) -> tuple[TensorSpec, Placement]:
+    _check_object(item, _TENSOR_KEYS, "plan", _TENSOR_OPTIONS)
+    shape = _parse_sizes(_tuple(item, "shape"), expressions, "plan.shape")
+    strides = _parse_sizes(_tuple(item, "strides"), expressions, "plan.strides")
+    offset = _parse_size(item["offset"], expressions, "plan.offset")
+    format = item.get("format", PLAIN)
+    if format == PLAIN and "format" in item:
+        fail("plan.format", f"expected no format where it is {PLAIN}", format)
+    is_complex = item.get("complex", False)
+    if is_complex is not True and "complex" in item:
+        fail("plan.complex", "expected true, or nothing", is_complex)
+    spec = TensorSpec(name, item["dtype"], shape, item["role"], format, is_complex)
+    return spec, Placement(item["root"], offset, strides)
+
+
+def _node(item: Any, expressions: _Expressions, depth: int) -> PlanNode:
+    _check_object(item, _NODE_KEYS, "plan", _NODE_OPTIONS)
+    return PlanNode(
+        item["op"],
+        _tuple(item, "inputs"),
+        _tuple(item, "outputs"),
+        _attrs(item, expressions),
+        item["source"],
+        _blocks(item, expressions, depth) if "blocks" in item else (),
+        _some(item, "targets") if "targets" in item else (),
+    )
+
+
+def _attrs(item: dict[str, Any], expressions: _Expressions) -> ReadOnly:
+    """Return a node's attrs, size expressions parsed where the op allows them.
+
+    Other values are the op's to check (:meth:`.OpDef.complete`).
+    """
+    op = item["op"]
+    declared = REGISTRY[op].attrs if type(op) is str and op in REGISTRY else NO_ATTRS
+    attrs = {}
+    for name, value in _object(item, "attrs").items():
+        if type(value) is dict or (
+            type(value) is list and not _NESTED.isdisjoint(map(type, value))
+        ):
+            value = from_json(value, f"plan.attrs.{name}")
+        if type(value) is list:
+            value = tuple(value)
+        if name in declared and declared[name].sized:
+            field = f"plan.attrs.{name}"
+            parse = _parse_sizes if type(value) is tuple else _parse_size
+            value = parse(value, expressions, field)
+        attrs[name] = value
+    return ReadOnly(attrs)
+
+
+def _blocks(item: dict[str, Any], expressions: _Expressions, depth: int) -> tuple[Block, ...]:
+    if depth >= MAX_BLOCK_DEPTH:
+        fail("plan.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", item["blocks"])
+    blocks: list[Block] = []
+    for block in _some(item, "blocks"):
+        try:
+            blocks.append(_block(_check_object(block, _BLOCK_KEYS, "plan"), expressions, depth + 1))
+        except PlanFormatError as error:
+            raise error.within(f"plan.blocks[{len(blocks)}]") from error
+    return tuple(blocks)
+
+
+def _check_object(
+    value: Any, keys: frozenset[str], field: str, options: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return ``value`` if it is an object with exactly these keys, and any of ``options``."""
+    if type(value) is not dict:
+        fail(field, "expected an object", value)
+    if value.keys() != keys and (wrong := (value.keys() - options) ^ keys):
+        key = min(wrong)
+        problem = f"is no key of format version {FORMAT_VERSION}" if key in value else "is missing"
+        raise PlanFormatError(f"{field}.{key}", problem)
+    return value
+
+
+def _tuple(item: dict[str, Any], key: str) -> tuple[Any, ...]:
+    value = item[key]
+    if type(value) is not list:
+        fail(f"plan.{key}", "expected an array", value)
+    return tuple(value)
+
+
+def _some(item: dict[str, Any], key: str) -> tuple[Any, ...]:
+    """Return an array that is left out where it has no items."""
+    value = _tuple(item, key)
+    if not value:
+        fail(f"plan.{key}", f"expected no {key} where there are none", item[key])
+    return value

@@ -1,0 +1,59 @@
+"""Files of weights: what a state dict was saved as."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_runtime.base.buffers import address
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.limits import Limits
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.file.container import parse_header
+from taper_runtime.file.mapping import mapped
+from taper_runtime.file.reader import map_array
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from taper_runtime.base.dtypes import DType
+    from taper_runtime.file.writer import FilePath
+
+
+class StoredWeight(NamedTuple):
+    """One tensor of a file.
+
+    Attributes
+    ----------
+    dtype : str
+    array : numpy.ndarray
+        Read-only: a view of the mapped file where it lies aligned there.
+    """
+
+    dtype: str
+    array: np.ndarray
+
+
+def read_safetensors(
+    path: FilePath, dtypes: Mapping[str, DType] = DTYPES
+) -> dict[str, StoredWeight]:
+    """Map a safetensors file; its tensors by name.
+
+    ``dtypes`` are the element types that it may have. It is checked as a plan's file is. It may be
+    deleted or replaced meanwhile, but not changed in place.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is no safetensors file, or has a dtype that is unknown here.
+    OSError
+        If it cannot be opened, or is no regular file.
+    """
+    with mapped(path) as buffer:
+        entries = parse_header(buffer, Limits(), "a safetensors file", dtypes).entries
+        base = address(buffer)
+        return {
+            name: StoredWeight(entry.dtype, map_array(buffer, entry, base))
+            for name, entry in entries.items()
+        }

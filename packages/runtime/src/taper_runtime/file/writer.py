@@ -1,0 +1,226 @@
+"""Plan -> file."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.checks import SAMPLE_PREFIX, WEIGHT_PREFIX, check_name
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.option_values import flag
+from taper_runtime.base.sizes import Size, variables
+from taper_runtime.file import FORMAT, FORMAT_VERSION
+from taper_runtime.file.container import dump_json, make_header
+from taper_runtime.file.mapping import check_path
+from taper_runtime.file.models import DEFAULT_MODEL, Joined, member
+from taper_runtime.file.plain import to_json
+from taper_runtime.file.recipes import PROVENANCE, write_recipes
+from taper_runtime.file.replacing import replace_file
+from taper_runtime.formats import PLAIN
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.features import features
+from taper_runtime.plan.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy as np
+
+    from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode
+    from taper_runtime.plan.weights import WeightSpec
+
+
+FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool = False) -> None:
+    """Write ``plan`` to ``path`` atomically: another process sees the old file or the new one.
+
+    Equal plans give equal bytes. The file is written beside ``path`` as ``.taper-*.tmp`` and is
+    renamed when it is complete; only a process that is killed leaves that behind. A file that
+    exists gives its permissions to the new one. A symbolic link stays: its target is replaced.
+
+    Parameters
+    ----------
+    plan : Plan
+    path : path
+    name : str
+        What the plan is called in the file.
+    append : bool
+        Whether to keep the plans that the file has. It is written anew, tensors of equal bytes
+        once.
+
+    Raises
+    ------
+    InputError
+        If the file has a plan of this name already, which is to be kept.
+    PlanFormatError
+        If the plan is not valid, or its attrs, trees or metadata are not plain data; if the file is
+        no valid one, whose plans are to be kept.
+    FileExistsError
+        If ``path`` is a directory, a device or anything else that is no regular file.
+    OSError
+        If the file cannot be written. A file at ``path`` is then as it was.
+    """
+    check_path(path)
+    check_name(name, "name")
+    validate(plan)
+    plans = {name: plan}
+    if flag("append", append) and os.path.exists(path):
+        from taper_runtime.file.reader import load_all
+
+        others = load_all(path)
+        if name in others:
+            raise InputError(f"name: expected another than those of the file, {[*others]}")
+        plans |= others
+    header, arrays = _file(plans)
+    # Arrays are contiguous, so that no byte is copied.
+    parts = (array.reshape(-1).view("u1").data for array in arrays)
+    replace_file(os.fsdecode(path), chain([header], parts))
+
+
+def _file(plans: Mapping[str, Plan]) -> tuple[bytes, Iterable[np.ndarray]]:
+    """Return the header of a file, and the arrays that follow it."""
+    if [*plans] == [DEFAULT_MODEL]:
+        document = to_document(plans[DEFAULT_MODEL])
+        arrays, types = _stored(plans[DEFAULT_MODEL])
+    else:
+        joined = Joined()
+        for name in sorted(plans):
+            joined.add(name, to_document(plans[name]), *_stored(plans[name]))
+        document, arrays, types = joined.document(), joined.arrays, joined.types
+    metadata = {"format": FORMAT, "plan": dump_json(document)}
+    for name in sorted(plans):
+        if recipes := write_recipes(plans[name].provenance, f"plan.{PROVENANCE}"):
+            metadata[member(PROVENANCE, name, document)] = dump_json(recipes)
+        metadata[member("fingerprint", name, document)] = plans[name].fingerprint()
+    header, order = make_header(metadata, types)
+    return header, (arrays[name] for name in order)
+
+
+def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
+    """Return what stands in the file of a plan alone beside its document: by name, its types."""
+    arrays: dict[str, np.ndarray] = {}
+    types: dict[str, TensorType] = {}
+    functions: dict[str, Plan | Entry] = {plan.default: plan, **plan.entries}
+    for name, array in plan.constants.items():
+        arrays[name] = array
+        types[name] = TensorType(plan.tensors[name].storage.dtype, array.shape)
+    for name, array in plan.originals.items():
+        arrays[WEIGHT_PREFIX + name] = array
+        types[WEIGHT_PREFIX + name] = plan.weights[name].type
+    for entry, function in functions.items():
+        prefix = f"{SAMPLE_PREFIX}{entry}/" if plan.entries else SAMPLE_PREFIX
+        for name, array in function.samples.items():
+            arrays[prefix + name] = array
+            types[prefix + name] = TensorType(function.tensors[name].storage.dtype, array.shape)
+    return arrays, types
+
+
+def to_document(plan: Plan) -> dict[str, Any]:
+    """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
+    weights: dict[str, Any] = {}
+    if plan.weights:
+        weights["weights"] = {name: _weight(plan.weights[name]) for name in sorted(plan.weights)}
+        weights["derived"] = write_recipes(plan.derived, "plan.derived")
+    return {
+        "format_version": FORMAT_VERSION,
+        "features": features(plan),
+        "default": plan.default,
+        **weights,
+        **_function(plan, "plan"),
+        "metadata": to_json(dict(plan.metadata), "plan.metadata"),
+        "entries": {
+            name: _function(plan.entries[name], f"plan.entries[{name!r}]")
+            for name in sorted(plan.entries)
+        },
+    }
+
+
+def _weight(spec: WeightSpec) -> dict[str, Any]:
+    written: dict[str, Any] = {"kind": spec.kind, "dtype": spec.dtype, "shape": spec.shape}
+    if spec.is_complex:
+        written["complex"] = True
+    if spec.aliases:
+        written["aliases"] = spec.aliases
+    return written
+
+
+def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
+    """What entries have."""
+    depths = _depths(entry)
+    return {
+        **_block(entry.as_block(), field),
+        "input_tree": to_json(entry.input_tree, f"{field}.input_tree"),
+        "output_tree": to_json(entry.output_tree, f"{field}.output_tree"),
+        "states": {name: entry.states[name] for name in sorted(entry.states)},
+        "sizes": {
+            name: [_size(limit) for limit in entry.sizes[name]]
+            for name in sorted(entry.sizes, key=lambda name: (depths[name], name))
+        },
+        "origins": {name: list(entry.origins[name]) for name in sorted(entry.origins)},
+    }
+
+
+def _block(block: Block, field: str) -> dict[str, Any]:
+    """What blocks and entries have."""
+    tensors = {}
+    for name in sorted(block.tensors):
+        spec, placement = block.tensors[name], block.placements[name]
+        tensors[name] = {
+            "dtype": spec.dtype,
+            "shape": [_size(size) for size in spec.shape],
+            "role": spec.role,
+            "root": placement.root,
+            "offset": _size(placement.offset),
+            "strides": [_size(stride) for stride in placement.strides],
+        }
+        if spec.format != PLAIN:
+            tensors[name]["format"] = spec.format
+        if spec.is_complex:
+            tensors[name]["complex"] = True
+    return {
+        "inputs": block.inputs,
+        "outputs": block.outputs,
+        "nodes": [_node(node, f"{field}.nodes[{i}]") for i, node in enumerate(block.nodes)],
+        "tensors": tensors,
+    }
+
+
+def _depths(entry: Plan | Entry) -> dict[str, int]:
+    """Return how many variables, each limited by the one before, lead to each.
+
+    The sizes of a plan are in such an order already.
+    """
+    depths: dict[str, int] = {}
+    for name, (_, limit) in entry.sizes.items():
+        depths[name] = 1 + max((depths[atom.text] for atom in variables(limit)), default=0)
+    return depths
+
+
+def _node(node: PlanNode, field: str) -> dict[str, Any]:
+    attrs = {name: _sizes(value) for name, value in node.attrs.items()}
+    written = {
+        "op": node.op,
+        "inputs": node.inputs,
+        "outputs": node.outputs,
+        "attrs": to_json(attrs, f"{field}.attrs"),
+        "source": node.source,
+    }
+    if node.blocks:
+        written["blocks"] = [
+            _block(block, f"{field}.blocks[{i}]") for i, block in enumerate(node.blocks)
+        ]
+    if node.targets:
+        written["targets"] = node.targets
+    return written
+
+
+def _size(value: Any) -> Any:
+    """A size as the file has it: an expression is its text."""
+    return str(value) if isinstance(value, Size) else value
+
+
+def _sizes(value: Any) -> Any:
+    return tuple(map(_size, value)) if type(value) in (tuple, list) else _size(value)

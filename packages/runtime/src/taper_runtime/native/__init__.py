@@ -1,0 +1,1 @@
+"""Reach the C library of kernels from Python."""

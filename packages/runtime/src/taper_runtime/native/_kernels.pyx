@@ -1,0 +1,793 @@
+# cython: language_level=3, auto_pickle=False
+"""The kernel library: what it tells, which kernels serve a node, one node alone.
+
+The only module that is linked with the library, so that there is one of it, and one pool of
+threads; others reach it by the functions in ``_kernels.pxd``. There is no per-op code here. Attr
+structs are filled from the kernels' own descriptors, and ops meet kernels by name.
+
+- :class:`Buffer`: memory that C reads and writes.
+- :class:`Level`: ISA levels, their kernels, the machine's limits.
+- :class:`Kernel`: one of them, or of a user's library.
+- :class:`Selection`: the kernels of an op, and which serves a node.
+- :class:`PreparedNode`: one node that a kernel accepted. Shapes and attrs are fixed; data pointers
+  are not part of it.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+cdef extern from "<string.h>" nogil:
+    size_t strnlen(const char *text, size_t most)
+
+from taper_runtime.native.taper cimport *
+
+import os
+
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import InputError, InternalError, KernelError, TaperError
+from taper_runtime.formats import PLAIN, decode
+from taper_runtime.ops.opdef import TensorType
+
+# From so many bytes on a Buffer is memory of its own from the system.
+cdef size_t MAPPED_BYTES = 1 << 18
+
+
+cdef class Buffer:
+    """Owner of zeroed memory aligned to TAPER_ALIGNMENT."""
+
+    def __cinit__(self, size_t size):
+        cdef size_t whole = size + TAPER_ALIGNMENT
+        # Pages are touched when they are used. Large memory goes back to the system when it is
+        # freed: free() would keep it.
+        cdef bint is_mapped = whole >= MAPPED_BYTES
+        self.block = taper_map_memory(whole) if is_mapped else calloc(1, whole)
+        if self.block == NULL:  # nothing is mapped: to unmap NULL would take other memory away
+            raise MemoryError(f"cannot allocate {size} bytes")
+        self.mapped = whole if is_mapped else 0
+        self.size = size
+        self.data = <char *>((<uintptr_t>self.block + TAPER_ALIGNMENT - 1) & -TAPER_ALIGNMENT)
+
+    def __dealloc__(self):
+        if self.mapped:
+            taper_unmap_memory(self.block, self.mapped)
+        else:
+            free(self.block)
+
+
+cdef dict _dtype_codes():
+    cdef dict codes = {}
+    cdef int code = 0
+    while taper_dtype_name(code) != NULL:
+        codes[taper_dtype_name(code).decode()] = code
+        code += 1
+    if codes.keys() != DTYPES.keys():
+        raise InternalError(f"kernel library and runtime disagree on dtypes: {sorted(codes)}")
+    return codes
+
+
+cdef dict DTYPE_CODES = _dtype_codes()
+
+
+cdef dict _format_codes():
+    cdef dict codes = {}
+    cdef int code = 0
+    while taper_format_name(code) != NULL:
+        codes[taper_format_name(code).decode()] = code
+        code += 1
+    return codes
+
+
+# By name, or by family where kernels read the parameters off the storage's shape.
+cdef dict FORMAT_CODES = _format_codes()
+
+
+cdef int _format_code(str name) except -2:
+    """The library's code of a format; -1 of one that it does not know."""
+    while name not in FORMAT_CODES and "." in name:  # a parameter that the shape tells
+        name = name.rpartition(".")[0]
+    return FORMAT_CODES.get(name, -1)
+
+
+cdef class Level:
+    """An ISA level that this CPU has."""
+
+
+cdef dict _levels():
+    cdef Level level
+    cdef dict levels = {}
+    while taper_level_at(len(levels)) != NULL:
+        level = Level.__new__(Level)
+        level.level = taper_level_at(len(levels))
+        level.name = taper_level_name(level.level).decode()
+        level.kernels = {}
+        levels[level.name] = level
+    return levels
+
+
+# By name, best first.
+cdef dict LEVELS = _levels()
+
+
+cdef Level _level(isa):
+    """The level of that name, or with None the process's default."""
+    cdef const taper_level *level = NULL
+    cdef Level found = LEVELS.get(isa)
+    if found is not None:
+        return found
+    there = f"expected one of {', '.join(LEVELS)} on this CPU"
+    if isa is not None:
+        raise InputError(f"isa: {there}, got {isa!r}")
+    if taper_level_find(NULL, &level) != TAPER_OK:
+        raise TaperError(f"TAPER_ISA={os.environ.get('TAPER_ISA')!r}: {there}")
+    return LEVELS[taper_level_name(level).decode()]
+
+
+def available_isas():
+    """Names of the ISA levels this build has and this CPU supports, best first."""
+    return list(LEVELS)
+
+
+def active_isa(isa=None):
+    """Name of the level whose kernels are used where ``isa`` is asked for.
+
+    Parameters
+    ----------
+    isa : str, optional
+        A level. Without one it is that of ``TAPER_ISA``, else the best.
+
+    Raises
+    ------
+    InputError
+        If the level does not exist or this CPU lacks it.
+    TaperError
+        If ``TAPER_ISA`` names such a level.
+    """
+    return _level(isa).name
+
+
+def cpu_count():
+    """CPUs this process may use; see taper/run.h."""
+    return taper_cpu_count()
+
+
+def cache_bytes(level):
+    """Bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not say."""
+    return taper_cache_bytes(level)
+
+
+def memory_bytes():
+    """Bytes of main memory; 0 where the system does not say."""
+    return taper_memory_bytes()
+
+
+def measure(isa, probe, workers, Buffer memory, each, passes):
+    """Run a loop that measures one limit of the machine; see taper/machine.h.
+
+    Parameters
+    ----------
+    isa : str
+        An ISA level of this CPU.
+    probe : str
+        "fma", "int8", "read" or "copy".
+    workers : int
+        Threads.
+    memory : Buffer
+    each : int
+        Bytes of ``memory`` per thread, a multiple of TAPER_ALIGNMENT.
+    passes : int
+
+    Returns
+    -------
+    (float, int) or None
+        Operations or bytes of all workers, and nanoseconds. None where this CPU has no such probe.
+    """
+    cdef const taper_probe *found = taper_probe_find(_level(isa).level, probe.encode())
+    cdef taper_measurement result
+    cdef taper_status status
+    cdef int32_t count = workers
+    cdef size_t part = each
+    cdef int64_t n = passes
+    if found == NULL:
+        return None
+    if workers * each > memory.size:
+        raise InternalError(f"measure: {workers} x {each} bytes of {memory.size}")
+    with nogil:
+        status = taper_measure(found, count, memory.data, part, n, &result)
+    if status != TAPER_OK:
+        raise InternalError(f"measure: {taper_status_string(status).decode()}")
+    return result.work, result.ns
+
+
+cdef dict _describe(const taper_kernel *kernel):
+    cdef dict attrs = {}
+    cdef size_t i
+    for i in range(kernel.n_attrs):
+        attrs[kernel.attrs[i].name.decode()] = taper_attr_type_name(kernel.attrs[i].type).decode()
+    return attrs
+
+
+def list_kernels(isa=None):
+    """The kernels of a level in order of preference, as (name, op, {attr: type})."""
+    cdef Level level = _level(isa)
+    cdef taper_kernel kernel
+    cdef size_t i = 0
+    kernels = []
+    while taper_kernel_at(level.level, i, &kernel):
+        kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(&kernel)))
+        i += 1
+    return kernels
+
+
+cdef tuple _operand_types(uint64_t operand):
+    """The dtypes and the formats that may stand at one place."""
+    dtypes = [name for name, code in DTYPE_CODES.items() if operand >> <int>code & 1]
+    formats = [name for name, code in FORMAT_CODES.items() if operand >> (32 + <int>code) & 1]
+    return dtypes, formats
+
+
+cdef str _operand_text(tuple types):
+    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
+    dtypes, formats = types
+    text = "any dtype" if len(dtypes) == len(DTYPE_CODES) else "|".join(dtypes)
+    return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
+
+
+def kernel_signatures(op, isa=None):
+    """What each kernel of an op takes and gives, in order of preference: which combinations exist.
+
+    Parameters
+    ----------
+    op : str
+    isa : str, optional
+
+    Returns
+    -------
+    list of str
+        As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
+    """
+    signatures = []
+    for kernel in find_kernels(op, isa):
+        *inputs, output = [_operand_text(types) for types in kernel.operands]
+        signatures.append(f"{kernel.name}: {', '.join(inputs)}... -> {output}")
+    return signatures
+
+
+def find_kernels(op, isa=None):
+    """The kernels of a level for an op that this CPU can run, in order of preference.
+
+    Parameters
+    ----------
+    op : str
+    isa : str, optional
+
+    Returns
+    -------
+    list of Kernel
+    """
+    return list(_find_kernels(_level(isa), op))
+
+
+cdef int _set_scalar(taper_scalar *scalar, value) except -1:
+    scalar.f = float(value)
+    if isinstance(value, int):
+        scalar.i = value
+    elif -9.2e18 < value < 9.2e18:  # False for NaN too: `i` then stays 0
+        scalar.i = <int64_t>scalar.f
+    return 0
+
+
+cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1:
+    """Write one attr's value where its descriptor says; memory it points to joins `owners`."""
+    cdef Buffer buffer
+    cdef Py_ssize_t i
+    if type == TAPER_ATTR_INT:
+        (<int64_t *>at)[0] = value
+    elif type == TAPER_ATTR_FLOAT:
+        (<double *>at)[0] = value
+    elif type == TAPER_ATTR_BOOL:
+        at[0] = 1 if value else 0
+    elif type == TAPER_ATTR_SCALAR:
+        _set_scalar(<taper_scalar *>at, value)
+    elif type == TAPER_ATTR_STRING:
+        encoded = value.encode()
+        owners.append(encoded)
+        (<const char **>at)[0] = <const char *>encoded
+    elif type == TAPER_ATTR_INTS:
+        buffer = Buffer(len(value) * sizeof(int64_t))
+        owners.append(buffer)
+        for i in range(len(value)):
+            (<int64_t *>buffer.data)[i] = value[i]
+        (<taper_ints *>at).data = <int64_t *>buffer.data
+        (<taper_ints *>at).count = len(value)
+    elif type == TAPER_ATTR_STRINGS:
+        buffer = Buffer(len(value) * sizeof(char *))
+        owners.append(buffer)
+        for i in range(len(value)):
+            encoded = value[i].encode()
+            owners.append(encoded)
+            (<const char **>buffer.data)[i] = <const char *>encoded
+        (<taper_strings *>at).data = <const char *const *>buffer.data
+        (<taper_strings *>at).count = len(value)
+    elif type == TAPER_ATTR_SCALARS:
+        buffer = Buffer(len(value) * sizeof(taper_scalar))
+        owners.append(buffer)
+        for i in range(len(value)):
+            _set_scalar(&(<taper_scalar *>buffer.data)[i], value[i])
+        (<taper_scalars *>at).data = <taper_scalar *>buffer.data
+        (<taper_scalars *>at).count = len(value)
+    else:
+        raise InternalError(f"unknown attr type {type} in a kernel descriptor")
+    return 0
+
+
+cdef object storage_of(type_):
+    """``type_.storage``, without a call where the type is plain."""
+    return type_ if type_.format == PLAIN else type_.storage
+
+
+cdef int set_type(taper_tensor *tensor, type_, storage, list owners) except -1:
+    """Write all of a tensor but data, shape and strides; memory it points to joins `owners`.
+
+    ``storage`` is the type that it is stored as. None is the type of an input that is absent.
+    """
+    cdef Buffer logical
+    cdef Py_ssize_t i
+    tensor.data = NULL
+    if type_ is None:
+        tensor.rank, tensor.dtype, tensor.format, tensor.logical = 0, TAPER_ABSENT, 0, NULL
+        return 0
+    dtype, shape, _ = storage
+    tensor.rank = <int32_t>len(shape)
+    tensor.dtype = DTYPE_CODES[dtype]
+    tensor.format = _format_code(type_.format)
+    tensor.logical = NULL
+    if type_.format != PLAIN:
+        logical = Buffer(len(type_.shape) * sizeof(int64_t))
+        for i in range(len(type_.shape)):
+            (<int64_t *>logical.data)[i] = type_.shape[i]
+        tensor.logical = <int64_t *>logical.data
+        owners.append(logical)
+    return 0
+
+
+cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1:
+    """Give a step what its op computes once of such inputs; its memory joins `owners`."""
+    cdef Buffer place
+    cdef taper_tensor *tensor
+    cdef int k
+    table = None if op.table is None else op.table(types, attrs)
+    if table is None:
+        return 0
+    place = Buffer(sizeof(taper_tensor))
+    tensor = <taper_tensor *>place.data
+    type_ = TensorType(table.dtype.name, table.shape)
+    set_type(tensor, type_, type_, owners)
+    for k in range(tensor.rank):
+        tensor.shape[k] = table.shape[k]
+        tensor.strides[k] = table.strides[k] // table.itemsize
+    tensor.data = <void *><uintptr_t>table.ctypes.data
+    owners += [place, table]
+    step.call.table = tensor
+    return 0
+
+
+cdef bint is_served(type_, storage) except -1:
+    """Whether kernels know the rank and the format of a tensor; None is an absent one."""
+    return type_ is None or (len(storage[1]) <= TAPER_MAX_RANK and _format_code(type_.format) >= 0)
+
+
+cdef class KernelAttrs:
+    """A node's attrs in the struct that a kernel takes."""
+
+
+cdef class Kernel:
+    """A kernel of a level, or of a user's library."""
+
+    @property
+    def name(self):
+        return self.kernel.name.decode()
+
+    @property
+    def op(self):
+        return self.kernel.op.decode()
+
+    @property
+    def attrs(self):
+        return _describe(&self.kernel)
+
+    @property
+    def operands(self):
+        """The (dtypes, formats) of each input, the last for all further ones, then of outputs."""
+        cdef const taper_kernel *kernel = &self.kernel
+        inputs = [_operand_types(kernel.inputs[i]) for i in range(kernel.n_operands)]
+        return [*inputs, _operand_types(kernel.output)]
+
+
+# Bytes that the state of any external kernel needs.
+cdef size_t _external_state_bytes = 0
+
+
+def read_library(uintptr_t table, library, path):
+    """Return the kernels of a user's library that this CPU can run.
+
+    Parameters
+    ----------
+    table : int
+        Address of its ``taper_library``; 0 if it has none.
+    library : object
+        Keeps it loaded.
+    path : str
+        What to call it in an error.
+
+    Returns
+    -------
+    list of Kernel
+
+    Raises
+    ------
+    InputError
+        If it was built for another version of the interface, or a kernel lacks a part.
+    """
+    global _external_state_bytes
+    cdef const taper_library *found = <const taper_library *>table
+    cdef Kernel kernel
+    cdef int32_t i
+    if found == NULL:
+        raise InputError(f"{path}: taper_kernels gives no table")
+    if found.abi_version != TAPER_ABI_VERSION:
+        raise InputError(
+            f"{path}: expected version {TAPER_ABI_VERSION} of the interface of kernels, "
+            f"got {found.abi_version}: build it again with this taper_runtime's headers"
+        )
+    sizes = (found.kernel_bytes, found.tensor_bytes, found.call_bytes)
+    expected = (sizeof(taper_kernel), sizeof(taper_tensor), sizeof(taper_call))
+    if sizes != expected:
+        raise InputError(f"{path}: expected structs of {expected} bytes, got {sizes}")
+    if not 0 <= found.n_kernels <= MAX_EXTERNAL_KERNELS:
+        raise InputError(
+            f"{path}: expected 0 to {MAX_EXTERNAL_KERNELS} kernels, got {found.n_kernels}"
+        )
+    if found.n_kernels > 0 and found.kernels == NULL:
+        raise InputError(f"{path}: expected {found.n_kernels} kernels, got no array of them")
+    kernels = []
+    for i in range(found.n_kernels):
+        kernel = Kernel.__new__(Kernel)
+        kernel.kernel, kernel.library = found.kernels[i], library
+        _check_external(&kernel.kernel, f"{path}: kernel {i}")
+        if taper_kernel_runs(&kernel.kernel):
+            kernels.append(kernel)
+    for kernel in kernels:
+        _external_state_bytes = max(_external_state_bytes, kernel.kernel.state_bytes)
+    return kernels
+
+
+# What a table of others may have at most: beyond that it is taken for garbage.
+cdef int32_t MAX_EXTERNAL_KERNELS = 1 << 12
+cdef size_t MAX_EXTERNAL_ATTRS = 64
+cdef size_t MAX_EXTERNAL_NAME = 256
+cdef size_t MAX_EXTERNAL_BYTES = 1 << 20  # of a state, and of attrs
+cdef size_t MAX_SCRATCH_BYTES = 1 << 40  # of a worker
+
+
+cdef str _external_text(const char *text, what):
+    """A name in a table of others."""
+    if text == NULL:
+        raise InputError(f"{what}: expected a name, got none")
+    cdef size_t length = strnlen(text, MAX_EXTERNAL_NAME)
+    name = text[:length].decode(errors="replace")
+    if length == MAX_EXTERNAL_NAME or not name.isprintable() or "\ufffd" in name:
+        raise InputError(
+            f"{what}: expected printable UTF-8 of fewer than {MAX_EXTERNAL_NAME} bytes, got "
+            f"{name[:40]!r}"
+        )
+    return name
+
+
+cdef int _check_external(const taper_kernel *kernel, what) except -1:
+    """Check what is read without asking of a kernel that others have written."""
+    name = _external_text(kernel.name, f"{what}: name")
+    what = f"{what}, {name!r}"
+    _external_text(kernel.op, f"{what}: op")
+    if kernel.needs != NULL:
+        _external_text(kernel.needs, f"{what}: needs")
+    if kernel.prepare == NULL or kernel.run == NULL:
+        raise InputError(f"{what}: expected the functions prepare and run")
+    if not 0 <= kernel.n_operands <= TAPER_KERNEL_OPERANDS:
+        raise InputError(
+            f"{what}: expected 0 to {TAPER_KERNEL_OPERANDS} operands, got {kernel.n_operands}"
+        )
+    if kernel.n_attrs > MAX_EXTERNAL_ATTRS or (kernel.n_attrs > 0 and kernel.attrs == NULL):
+        raise InputError(
+            f"{what}: expected descriptors of at most {MAX_EXTERNAL_ATTRS} attrs, got "
+            f"{'none' if kernel.attrs == NULL else 'those'} of {kernel.n_attrs}"
+        )
+    if max(kernel.attrs_bytes, kernel.state_bytes) > MAX_EXTERNAL_BYTES:
+        raise InputError(
+            f"{what}: expected attrs and a state of at most {MAX_EXTERNAL_BYTES} bytes, got "
+            f"{kernel.attrs_bytes} and {kernel.state_bytes}"
+        )
+    cdef size_t a, offset, size
+    for a in range(kernel.n_attrs):
+        name = _external_text(kernel.attrs[a].name, f"{what}: attr {a}")
+        if taper_attr_type_name(kernel.attrs[a].type) == NULL:
+            raise InputError(f"{what}: attr {name!r}: expected a type, got {kernel.attrs[a].type}")
+        offset, size = kernel.attrs[a].offset, _attr_bytes(kernel.attrs[a].type)
+        if offset > kernel.attrs_bytes or size > kernel.attrs_bytes - offset:
+            raise InputError(f"{what}: attr {name!r} lies outside its struct")
+        if offset % min(size, <size_t>8):
+            raise InputError(f"{what}: attr {name!r}: expected it aligned, got offset {offset}")
+    return 0
+
+
+cdef int _check_work(Kernel kernel, const taper_work *work) except -1:
+    """Check what the prepare() of a kernel of others says."""
+    if (
+        work.tasks < 0 or work.phases < 0 or work.tasks % max(1, work.phases)
+        or work.scratch_bytes > MAX_SCRATCH_BYTES
+    ):
+        raise KernelError(
+            f"kernel {kernel.name!r}: expected tasks of at least 0, phases that divide them and "
+            f"at most {MAX_SCRATCH_BYTES} bytes of scratch, got {work.tasks} tasks, "
+            f"{work.phases} phases and {work.scratch_bytes} bytes"
+        )
+    return 0
+
+
+cdef size_t _attr_bytes(int type) noexcept:
+    """Bytes of an attr's value in a kernel's struct."""
+    if type == TAPER_ATTR_BOOL:
+        return 1
+    if type == TAPER_ATTR_INT or type == TAPER_ATTR_FLOAT or type == TAPER_ATTR_STRING:
+        return 8
+    return 16
+
+
+cdef list _find_kernels(Level level, str op):
+    """The kernels of a level for an op, which are looked for once."""
+    cdef list found = level.kernels.get(op)
+    cdef Kernel kernel = Kernel.__new__(Kernel)
+    cdef size_t position = 0
+    cdef bytes name
+    if found is None:
+        found, name = [], op.encode()
+        while taper_kernel_next(level.level, name, &position, &kernel.kernel):
+            found.append(kernel)
+            kernel = Kernel.__new__(Kernel)
+        level.kernels[op] = found
+    return found
+
+
+cdef list find_candidates(kernels, op):
+    """The kernels for nodes of ``op``, in order of preference.
+
+    kernels : Kernels of users; a str or None stands for those of our library of that ISA level
+    """
+    if len(kernels) == 1 and not isinstance(kernels[0], Kernel):
+        return _find_kernels(_level(kernels[0]), op.name)
+    cdef list candidates = []
+    for each in kernels:
+        if isinstance(each, Kernel):
+            candidates.append(each)
+        else:
+            candidates += _find_kernels(_level(each), op.name)
+    return candidates
+
+
+cdef KernelAttrs _kernel_attrs(const taper_kernel *kernel, dict values):
+    """A node's attrs as a kernel takes them."""
+    cdef KernelAttrs attrs = KernelAttrs.__new__(KernelAttrs)
+    cdef size_t a
+    attrs.struct, attrs.owners = Buffer(kernel.attrs_bytes), []
+    for a in range(kernel.n_attrs):
+        _set_attr(
+            attrs.struct.data + kernel.attrs[a].offset, kernel.attrs[a].type,
+            values[kernel.attrs[a].name.decode()], attrs.owners,
+        )
+    return attrs
+
+
+cdef class Selection:
+    """Which kernels there are for a node, which one serves it, and why not those before."""
+
+    @property
+    def kernel_name(self):
+        """The name of what serves the node; None where numpy computes it, or nothing."""
+        if self.chosen is not None:
+            return self.chosen.kernel.name.decode()
+        return None if self.host is None or self.host.kind == "numpy" else self.host.name
+
+    @property
+    def kind(self):
+        """What serves the node: "native", "user", "delegate", "numpy"; None where nothing does."""
+        if self.chosen is not None:
+            return "native" if self.chosen.library is None else "user"
+        return None if self.host is None else self.host.kind
+
+    @property
+    def refused(self):
+        """The candidates before the chosen one, in order of preference, each with the reason."""
+        names = [(<Kernel>each).name for each in self.candidates]
+        return list(zip(names, self.reasons))
+
+
+cdef Selection select_kernel(
+    list candidates, dict attrs, dict made, taper_step *step, char *state
+):
+    """Prepare the first candidate that takes the step's tensors.
+
+    ``made`` has the node's ``attrs`` as kernels take them, by kernel; what is missing joins it.
+    """
+    cdef Kernel candidate
+    cdef Selection selection = Selection.__new__(Selection)
+    selection.candidates, selection.reasons = candidates, []
+    for candidate in candidates:
+        if not taper_kernel_takes(&candidate.kernel, &step.call):
+            selection.reasons.append("it takes tensors of other dtypes or formats")
+            continue
+        selection.attrs = made.get(candidate)
+        if selection.attrs is None:
+            selection.attrs = made[candidate] = _kernel_attrs(&candidate.kernel, attrs)
+        memset(state, 0, candidate.kernel.state_bytes)
+        step.call.kernel = &candidate.kernel
+        step.call.attrs = selection.attrs.struct.data
+        step.call.state = state
+        step.work.phases = 1
+        if candidate.kernel.prepare(&step.call, &step.work) == TAPER_OK:
+            if candidate.library is not None:
+                _check_work(candidate, &step.work)
+            selection.chosen = candidate
+            break
+        selection.reasons.append("it does not serve these shapes, strides or attrs")
+    return selection
+
+
+cdef class PreparedNode:
+    """A node some kernel accepted, with everything that does not depend on data pointers.
+
+    Attributes
+    ----------
+    kernel_name : str
+    kind : str
+        "native", or "user" where it is a user's.
+    tasks : int
+        Independent units of work.
+    scratch_bytes : int
+        Per worker.
+    """
+
+    @property
+    def kernel_name(self):
+        return self.selection.kernel_name
+
+    @property
+    def kind(self):
+        return self.selection.kind
+
+    @property
+    def tasks(self):
+        return self.step.work.tasks
+
+    @property
+    def scratch_bytes(self):
+        return self.step.work.scratch_bytes
+
+    def run(self, inputs, outputs, threads=1):
+        """Compute ``outputs`` from ``inputs``: arrays of the prepared strides, None if absent."""
+        cdef Py_ssize_t count = len(self.types)
+        cdef Buffer tensors = Buffer(count * sizeof(taper_tensor))
+        cdef size_t scratch_bytes = self.step.work.scratch_bytes
+        cdef size_t each = (scratch_bytes + TAPER_ALIGNMENT - 1) & -TAPER_ALIGNMENT
+        cdef Buffer scratch = Buffer(scratch_bytes)
+        cdef Buffer others = Buffer((threads - 1) * each)
+        cdef taper_step step = self.step
+        cdef taper_run_args args
+        cdef int64_t failed = 0
+        cdef Py_ssize_t i
+        memcpy(tensors.data, self.tensors.data, count * sizeof(taper_tensor))
+        for i, array in enumerate((*inputs, *outputs)):
+            if array is not None:
+                (<taper_tensor *>tensors.data)[i].data = <void *><uintptr_t>array.ctypes.data
+        step.call.inputs = <taper_tensor *>tensors.data
+        step.call.output = step.call.inputs + step.call.n_inputs
+        step.scratch = scratch.data
+        memset(&args, 0, sizeof(args))
+        args.steps = &step
+        args.count = 1
+        args.workers = step.workers = threads
+        args.worker_scratch, args.worker_scratch_bytes = others.data, each
+        cdef taper_status status
+        with nogil:
+            status = taper_run(&args, &failed)
+        if status == TAPER_BAD_INDEX and self.op.check is not None:
+            decoded = [None if a is None else decode(a, t) for a, t in zip(inputs, self.types)]
+            self.op.check(decoded, self.attrs)
+        if status != TAPER_OK:
+            what = step.call.kernel.op.decode()
+            raise InputError(f"{what}: {taper_status_string(status).decode()}")
+
+
+def prepare(op, attrs, inputs, outputs, kernels=(None,)):
+    """Find the kernel for one node.
+
+    Parameters
+    ----------
+    op : OpDef
+    attrs : mapping
+        Complete: every attr of the op.
+    inputs : sequence of (TensorType, strides) or None
+        Strides in elements of what stores the tensor; None where an optional input is absent.
+    outputs : sequence of (TensorType, strides)
+    kernels : sequence of Kernel, str or None
+        In order of preference; a str stands for those of our library of that ISA level, None for
+        those of the default one.
+
+    Returns
+    -------
+    PreparedNode or None
+        None where no kernel serves the node.
+    """
+    cdef PreparedNode node = PreparedNode.__new__(PreparedNode)
+    operands = [(None, ()) if operand is None else operand for operand in (*inputs, *outputs)]
+    types = tuple([type_ for type_, _ in operands])
+    storages = [None if type_ is None else storage_of(type_) for type_ in types]
+    for type_, storage in zip(types, storages):
+        if not is_served(type_, storage):
+            return None
+    node.op, node.attrs, node.types, node.owners = op, attrs, types, []
+    node.tensors = Buffer(len(operands) * sizeof(taper_tensor))
+    cdef taper_tensor *tensors = <taper_tensor *>node.tensors.data
+    cdef Py_ssize_t i, k
+    for i, (type_, strides) in enumerate(operands):
+        set_type(&tensors[i], type_, storages[i], node.owners)
+        shape = () if type_ is None else storages[i][1]
+        for k in range(tensors[i].rank):
+            tensors[i].shape[k] = shape[k]
+            tensors[i].strides[k] = strides[k]
+    node.step.call.inputs = tensors
+    node.step.call.output = tensors + len(inputs)
+    node.step.call.n_inputs = <int32_t>len(inputs)
+    node.step.call.n_outputs = <int32_t>len(outputs)
+    node.step.scratch = NULL
+    node.step.workers = 1
+    node.state = Buffer(max_state_bytes())
+    candidates = find_candidates(kernels, op)
+    if candidates:
+        set_table(&node.step, op, types[:len(inputs)], attrs, node.owners)
+    node.selection = select_kernel(candidates, dict(attrs), {}, &node.step, node.state.data)
+    return None if node.selection.chosen is None else node
+
+
+cdef size_t _own_state_bytes():
+    return max([taper_max_state_bytes((<Level>each).level) for each in LEVELS.values()])
+
+
+cdef size_t _OWN_STATE_BYTES = _own_state_bytes()
+
+
+cdef size_t max_state_bytes() noexcept:
+    """Bytes that the state of any kernel needs, of whichever level."""
+    return max(_OWN_STATE_BYTES, _external_state_bytes)
+
+
+cdef int64_t now() noexcept nogil:
+    """Nanoseconds of a clock that never goes back."""
+    return taper_now()
+
+
+cdef str status_text(taper_status status):
+    return taper_status_string(status).decode()
+
+
+cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil:
+    """See taper_run."""
+    return taper_run(args, failed)
+
+
+cdef bint has_begun(const taper_run_args *args, int64_t step) noexcept:
+    """See taper_has_begun."""
+    return taper_has_begun(args, step)
+
+
+cdef size_t schedule_bytes(int64_t count, int32_t workers, int32_t leaders) noexcept:
+    """See taper_schedule_bytes."""
+    return taper_schedule_bytes(count, workers, leaders)

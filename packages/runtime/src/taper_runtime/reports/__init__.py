@@ -1,0 +1,1 @@
+"""Describe plans and runs for people: reports, profiles and pages."""

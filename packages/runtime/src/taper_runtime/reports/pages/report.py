@@ -1,0 +1,234 @@
+"""Describe a plan and where its time goes as a page: what ``taper report`` writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import counted
+from taper_runtime.executor.memory import MemoryUse, memory_use
+from taper_runtime.executor.sites import executed_nodes
+from taper_runtime.plan.spelling import type_text
+from taper_runtime.reports.pages.viewer import make_page
+from taper_runtime.reports.profile import least_ns, work_done
+from taper_runtime.reports.report import metadata_rows, module_path, verification_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.machine.limits import Limits
+    from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+    from taper_runtime.reports.profile import Profile
+
+#: What the blocks of a node are called.
+_BLOCKS = {"IF": ("then", "else"), "WHILE": ("condition", "body"), "SCAN": ("body",)}
+
+
+def report_page(title: str, profile: Profile, limits: Limits) -> str:
+    """Return a self-contained HTML page about a plan.
+
+    Parameters
+    ----------
+    title : str
+        The plan's name, such as its file's.
+    profile : Profile
+        Of the plan, for the sizes the page is about.
+    limits : Limits
+        Of this machine, for the number of threads of the profile.
+    """
+    plan = profile.plan
+    total = profile.total
+    subtitle = (
+        f"{counted(len(plan.nodes), 'node')}, {total / 1e6:.3f} ms on "
+        f"{counted(profile.threads, 'thread')} of {limits.isa}"
+    )
+    rows = zip(
+        profile.steps,
+        profile.times,
+        profile.ns,
+        least_ns(plan, limits, profile.sites, profile.times),
+        work_done(profile.sites, profile.times),
+        strict=True,
+    )
+    times = {
+        site.node.output: _Time(site, kernel, often, ns, floor, work)
+        for (site, kernel), often, ns, floor, work in rows
+    }
+    least = sum(time.least for time in times.values() if not time.site.depth)
+    memory = memory_use(plan)
+    sections = [
+        _summary(plan, total, least, memory),
+        *_warnings(plan),
+        {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times)},
+        _time_table(times),
+        _memory(plan, memory),
+        _tensors("Inputs and outputs", [*plan.inputs, *plan.outputs], plan),
+        _weights(plan),
+    ]
+    return make_page(title, subtitle, sections)
+
+
+class _Time(NamedTuple):
+    """What a run does at one node: its kernel, how often, nanoseconds, least ones, flops, bytes."""
+
+    site: Site
+    kernel: str
+    times: int
+    ns: float
+    least: float
+    work: tuple[int, int]
+
+
+def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
+    rows = [
+        ["nodes", f"{len(plan.nodes)}, of which {len(executed_nodes(plan))} are computed"],
+        ["time", f"{total / 1e6:.3f} ms, {least / max(total, 1.0):.0%} of the machine's limit"],
+        ["weights", f"{memory.weights:,} bytes"],
+    ]
+    rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
+    rows += [["verified", line] for line in verification_lines(plan)]
+    return {"kind": "facts", "title": "Summary", "rows": rows}
+
+
+def _warnings(plan: Plan) -> list[dict[str, Any]]:
+    items = [warning["text"] for warning in metadata_rows(plan, "warnings", kind=str, text=str)]
+    items += [
+        f"computed by numpy: {fallback['node']} = {fallback['op']}"
+        for fallback in metadata_rows(plan, "fallbacks", node=str, op=str)
+    ]
+    return [{"kind": "warnings", "title": "Warnings", "items": items}] if items else []
+
+
+def _graph(plan: Plan, times: Mapping[str, _Time]) -> list[dict[str, Any]]:
+    """Return the nodes of the picture: inputs and states, the plan's nodes, outputs."""
+    nodes = [_end(plan.tensors[name], name, []) for name in plan.reads]
+    makers: dict[str, str] = {}
+    nodes += _nodes(plan, times, makers, [])
+    nodes += [_end(plan.tensors[n], f"{n} (output)", [makers.get(n, n)]) for n in plan.outputs]
+    return nodes
+
+
+def _nodes(
+    plan: Plan, times: Mapping[str, _Time], makers: dict[str, str], around: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the nodes of a plan, or of a block as one, those in blocks before their node.
+
+    ``makers`` says which node of the picture makes a tensor; ``around`` is the group of all.
+    """
+    nodes = []
+    module: list[str] = []
+    for node in plan.nodes:
+        # a node that torch recorded no line for belongs with the one before it
+        path = module_path(node.source)
+        module = module if path is None else path.split(".")
+        group = [*around, *filter(None, module)]
+        inputs = [makers.get(name, name) for name in node.reads]
+        for block, name in zip(node.blocks, _BLOCKS.get(node.op, ()), strict=False):
+            given = node.reads[1:] if node.op == "IF" else node.reads
+            makers.update((n, makers.get(m, m)) for n, m in zip(block.inputs, given, strict=True))
+            inner = [*group, f"{node.output} {name}"]
+            nodes += _nodes(plan.body(block), times, makers, inner)
+            inputs += [makers[result] for result in block.outputs if result in makers]
+        makers.update((output, node.output) for output in node.outputs)
+        nodes.append(_node(plan, node, list(dict.fromkeys(inputs)), group, times.get(node.output)))
+    return nodes
+
+
+def _end(spec: TensorSpec, name: str, inputs: list[str]) -> dict[str, Any]:
+    role = spec.role if not inputs else "output"
+    return {
+        "id": name,
+        "title": spec.name,
+        "subtitle": f"{role} {type_text(spec)}",
+        "kind": "end",
+        "group": [],
+        "inputs": inputs,
+        "facts": [["role", role], ["type", type_text(spec)]],
+    }
+
+
+def _node(
+    plan: Plan, node: PlanNode, inputs: list[str], group: list[str], time: _Time | None
+) -> dict[str, Any]:
+    types = ", ".join(type_text(plan.tensors[name]) for name in node.outputs)
+    facts = [["op", node.op], ["result", types], ["module", ".".join(group)]]
+    facts += [[name, str(value)] for name, value in node.attrs.items()]
+    if time is None:
+        facts.append(["kernel", "none: a view of its input"])
+    else:
+        share = f"{time.least / max(time.ns, 1.0):.0%} of the machine's limit"
+        flops, nbytes = time.work
+        facts += [
+            ["kernel", time.kernel],
+            ["time", f"{time.ns / 1e3:.1f} us, {share}{_often(time)}"],
+            ["work", f"{flops:,} flops, {nbytes:,} bytes"],
+        ]
+    if node.source:
+        facts.append(["source", node.source])
+    kind = "view" if time is None else "numpy" if time.kernel == "numpy" else "plain"
+    return {
+        "id": node.output,
+        "title": node.op,
+        "subtitle": types,
+        "kind": kind,
+        "group": group,
+        "inputs": inputs,
+        "facts": facts,
+        "time": time.ns if time and not node.blocks else 0,
+    }
+
+
+def _often(time: _Time) -> str:
+    return "" if time.times == 1 else f", in {time.times} times"
+
+
+def _time_table(times: Mapping[str, _Time]) -> dict[str, Any]:
+    columns = [
+        {"name": "node", "kind": "node"},
+        {"name": "op", "kind": "text"},
+        {"name": "kernel", "kind": "text"},
+        {"name": "times", "kind": "number"},
+        {"name": "us", "kind": "number"},
+        {"name": "share of the limit, %", "kind": "number"},
+        {"name": "time, and the machine's limit", "kind": "bar"},
+    ]
+    rows = [
+        [
+            name,
+            time.site.node.op,
+            time.kernel,
+            time.times,
+            round(time.ns / 1e3, 1),
+            round(100 * time.least / max(time.ns, 1.0)),
+            [time.ns, min(time.least, time.ns)],
+        ]
+        for name, time in times.items()
+    ]
+    return {"kind": "table", "title": "Time by node", "columns": columns, "rows": rows}
+
+
+def _memory(plan: Plan, memory: MemoryUse) -> dict[str, Any]:
+    """Return the bytes of the arena that are needed at each step."""
+    note = f"Bytes that each step needs in the arena; the line is its size, {memory.arena:,}."
+    return {
+        "kind": "steps",
+        "title": "Memory over the run",
+        "values": memory.live,
+        "labels": [f"{node.output} = {node.op}" for node in executed_nodes(plan)],
+        "total": memory.arena,
+        "note": note,
+    }
+
+
+def _tensors(title: str, names: list[str], plan: Plan) -> dict[str, Any]:
+    columns = [{"name": name, "kind": "text"} for name in ("name", "role", "dtype", "shape")]
+    columns.append({"name": "bytes", "kind": "bytes"})
+    specs = [plan.tensors[name] for name in names]
+    rows = [[s.name, s.role, s.dtype, str(list(s.shape)), s.nbytes] for s in specs]
+    return {"kind": "table", "title": title, "columns": columns, "rows": rows}
+
+
+def _weights(plan: Plan) -> dict[str, Any]:
+    names = sorted(plan.constants, key=lambda name: -plan.constants[name].nbytes)
+    return _tensors("Weights", names, plan)

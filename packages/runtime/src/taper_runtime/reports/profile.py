@@ -1,0 +1,299 @@
+"""Where a run's time goes, node by node, and how far each node is from the machine's limit."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import counted, printable
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import (
+    Settings,
+    definition,
+    input_types,
+    node_work,
+    output_types,
+)
+from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.rollback import with_saves
+from taper_runtime.executor.sites import sites, summed
+from taper_runtime.machine.cost import Place, cost, traffic_ns
+from taper_runtime.machine.measure import limits_data
+from taper_runtime.native._kernels import active_isa
+from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.plan import STORED
+from taper_runtime.plan.specialize import specialize
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.machine.limits import Limits
+    from taper_runtime.plan.plan import Plan
+
+
+class Profile(NamedTuple):
+    """Times of one plan.
+
+    Attributes
+    ----------
+    plan : Plan
+        With the sizes of the run.
+    sizes : mapping of str to int
+        Those sizes.
+    threads : int
+    steps : list of (Site, str)
+        The executed nodes in order, each with its kernel's name.
+    times : list of int
+        How often each runs in a run.
+    ns : list of float
+        Median time of each step over the runs, from its first worker's start to its last one's end;
+        of one that runs often, of all its times.
+    fastest : list
+        When each worker was at each step in the fastest run.
+    """
+
+    plan: Plan
+    sizes: Mapping[str, int]
+    threads: int
+    steps: list[tuple[Site, str]]
+    times: list[int]
+    ns: list[float]
+    fastest: Spans
+
+    @property
+    def sites(self) -> list[Site]:
+        """The executed nodes in order."""
+        return [site for site, _ in self.steps]
+
+    @property
+    def total(self) -> float:
+        """Nanoseconds of the run: what is in blocks counts once."""
+        return sum(ns for site, ns in zip(self.sites, self.ns, strict=True) if not site.depth)
+
+
+def profile_plan(
+    plan: Plan,
+    feed: Mapping[str, np.ndarray],
+    *,
+    runs: int,
+    threads: int,
+    advance: Callable[[], None] = lambda: None,
+) -> Profile:
+    """Run a plan ``runs`` times, after once to warm up, and note when each worker was where.
+
+    Sizes that nodes compute are those of a run before. Each run begins with the states' first
+    values. ``advance`` is called after each run.
+    """
+    sizes = _sizes(plan, feed)
+    plan = with_saves(specialize(plan, sizes))
+    executor = CompiledExecutor.compile(plan, Settings(threads=threads))
+    executor.run(_arrays(plan, feed))
+    taken = []
+    for _ in range(runs):
+        taken.append(executor.profile(_arrays(plan, feed))[1])
+        advance()
+    durations = [[_duration(workers) for workers in spans] for spans in taken]
+    ns = [statistics.median(step) for step in zip(*durations, strict=True)]
+    fastest = taken[min(range(runs), key=lambda run: sum(durations[run]))]
+    times = [max(often for *_, often in workers) for workers in fastest]
+    return Profile(plan, sizes, threads, executor.steps, times, ns, fastest)
+
+
+def _sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
+    if plan.origins:
+        from taper_runtime.executor.staged import StagedExecutor
+
+        return StagedExecutor.compile(plan).sizes(_arrays(plan, feed))
+    return bind_sizes(plan, {name: array.shape for name, array in feed.items()})
+
+
+def _arrays(plan: Plan, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return what a run reads; it may write to states."""
+    states = {name: np.array(plan.first_value(name)) for name in plan.states}
+    return [states[name] if name in states else feed[name] for name in plan.reads]
+
+
+def _duration(workers: Sequence[tuple[int, int, int]]) -> float:
+    part = [(begin, end) for begin, end, times in workers if times]
+    if not part:  # a node without tasks, or in a branch that was not taken
+        return 0.0
+    return max(end for _, end in part) - min(begin for begin, _ in part)
+
+
+def least_ns(
+    plan: Plan, limits: Limits, found: Sequence[Site] = (), times: Sequence[int] = ()
+) -> list[float]:
+    """Return the time below which no code computes each node that a run executes, in order.
+
+    That is its cost with all traffic behind arithmetic, by limits without overheads.
+
+    Parameters
+    ----------
+    plan : Plan
+        Static.
+    limits : Limits
+    found : sequence of Site, optional
+        Those of the plan.
+    times : sequence of int, optional
+        How often each runs; without it, as often as sizes tell.
+    """
+    found = found or sites(plan)
+    bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
+    memory = memory_use(plan)
+    resident = memory.arena + bound + memory.weights
+    often = times or [site.trips for site in found]
+    least = [_least(site, limits, resident) * n for site, n in zip(found, often, strict=True)]
+    return summed(found, least)
+
+
+def _least(site: Site, limits: Limits, resident: int) -> float:
+    """Return the least time of one node, once; that of control flow is that of what is inside."""
+    plan, node = site.plan, site.node
+    if site.runs_blocks:
+        return 0.0
+    op, attrs = definition(node)
+    inputs, outputs = input_types(plan, node), output_types(plan, node)
+    moved = op.work(inputs, outputs, attrs).bytes
+    written = min(sum(output.nbytes for output in outputs), moved)
+    names = {name for name in node.reads if plan.tensors[plan.placements[name].root].role in STORED}
+    constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
+    read = moved - written - constant
+    place = Place(streamed=traffic_ns(limits, constant, read, written, resident))
+    return cost(op, inputs, outputs, attrs, place, limits)
+
+
+def work_done(found: Sequence[Site], times: Sequence[int]) -> list[tuple[int, int]]:
+    """Return flops and bytes of static nodes that run so often; for control flow, of its blocks."""
+    works = [(0, 0) if site.runs_blocks else node_work(site.plan, site.node)[:2] for site in found]
+    flops, nbytes = (
+        summed(found, [work[i] * n for work, n in zip(works, times, strict=True)]) for i in (0, 1)
+    )
+    return list(zip(map(int, flops), map(int, nbytes), strict=True))
+
+
+def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
+    """Return a profile beside the machine's limits as plain data that JSON can hold.
+
+    Shares are of the run; a roofline is the share of the limit that a node reaches.
+    """
+    total = max(profile.total, 1.0)
+    nodes: list[dict[str, Any]] = []
+    least = least_ns(profile.plan, limits, profile.sites, profile.times)
+    work = work_done(profile.sites, profile.times)
+    rows = zip(profile.steps, profile.times, profile.ns, least, work, strict=True)
+    for (site, kernel), times, ns, floor, (flops, nbytes) in rows:
+        nodes.append(
+            {
+                "node": site.node.output,
+                "op": site.node.op,
+                "depth": site.depth,
+                "times": times,
+                "kernel": kernel,
+                "us": ns / 1e3,
+                "share": ns / total,
+                "flops": flops,
+                "bytes": nbytes,
+                "roofline": floor / max(ns, 1.0),
+                "source": site.node.source,
+            }
+        )
+    floor = sum(ns for site, ns in zip(profile.sites, least, strict=True) if not site.depth)
+    return {
+        "threads": profile.threads,
+        "us": total / 1e3,
+        "roofline": floor / total,
+        "nodes": nodes,
+        "limits": limits_data(limits),
+    }
+
+
+def describe_profile(profile: Profile, limits: Limits) -> str:
+    """Write a table: microseconds, share of the run, work, share of the roofline, kernel, node.
+
+    What is in blocks is indented behind their node, with how often it ran where that is not once.
+    """
+    data = profile_data(profile, limits)
+    lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
+    for item in data["nodes"]:
+        times = {0: " (not run)", 1: ""}.get(item["times"], f" ({item['times']} times)")
+        lines.append(
+            f"{item['us']:9.1f} {item['share']:6.1%} {item['flops'] / 1e6:9.2f} "
+            f"{item['bytes'] / 1e3:9.1f} {item['roofline']:8.0%}  {'  ' * item['depth']}"
+            f"{item['kernel']}  {item['node']} = {item['op']}{times}  {item['source']}"
+        )
+    lines.append(
+        f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "
+        f"roofline of {counted(limits.threads, 'thread')} of "
+        f"{limits.isa}: {limits.flops:.0f} GFLOP/s, "
+        + ", ".join(f"{m.name} {m.read:.0f}" for m in limits.memory)
+        + " GB/s"
+    )
+    return "\n".join(map(printable, lines))
+
+
+def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write the fastest run in the Trace Event Format that Chrome and Perfetto show.
+
+    One complete event ("X") per node and worker, in microseconds from the run's start; the worker
+    is the thread.
+    """
+    start = min((begin for step in profile.fastest for begin, end, _ in step if end), default=0)
+    events = node_events(profile.steps, profile.fastest, start)
+    with open(path, "w") as file:
+        write_trace(file, events, {"isa": active_isa(), "threads": profile.threads})
+
+
+def node_events(
+    steps: Sequence[tuple[Site, str]], spans: Spans, start: int, process: int = 0
+) -> list[dict[str, object]]:
+    """Return the events of one run: times are counted from ``start``, in nanoseconds.
+
+    A node of control flow has one event, with the microseconds of what is inside.
+    """
+    found = [site for site, _ in steps]
+    static = not any(site.plan.sizes for site in found)  # else the work varies
+    work = work_done(found, [max(n for *_, n in each) for each in spans]) if static else ()
+    events: list[dict[str, object]] = []
+    for at, ((site, kernel), workers) in enumerate(zip(steps, spans, strict=True)):
+        if site.depth:
+            continue
+        node = site.node
+        args: dict[str, object] = {"kernel": kernel, "source": node.source}
+        if work:
+            args["flops"], args["bytes"] = work[at]
+        if site.inside:
+            inside = range(at + 1, at + 1 + site.inside)
+            args["inside"] = {_title(found[i]): _duration(spans[i]) / 1e3 for i in inside}
+        events += [
+            {
+                "name": _title(site),
+                "cat": node.op,
+                "ph": "X",
+                "pid": process,
+                "tid": worker,
+                "ts": (begin - start) / 1e3,
+                "dur": (end - begin) / 1e3,
+                "args": args,
+            }
+            for worker, (begin, end, times) in enumerate(workers)
+            if times
+        ]
+    return events
+
+
+def _title(site: Site) -> str:
+    return f"{site.node.output} = {site.node.op}"
+
+
+def write_trace(
+    file: IO[str], events: list[dict[str, object]], other: Mapping[str, object]
+) -> None:
+    """Write events, and what else is known of them."""
+    json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)

@@ -1,0 +1,130 @@
+"""Sessions with ``enable_profiling``: every run timed node by node, for a trace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
+from taper_runtime.native._kernels import active_isa
+from taper_runtime.reports.profile import node_events, write_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from taper_runtime.executor._runs import Stop
+    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.executor.staged import StagedExecutor
+    from taper_runtime.extend.delegates import BoundDelegate
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+#: Nodes timed before recording stops: some hundred megabytes.
+MAX_EVENTS = 1_000_000
+
+
+class _Run(NamedTuple):
+    caller: int
+    begin: int
+    end: int
+    steps: list[tuple[Site, str]]
+    spans: Spans
+
+
+class RecordingExecutor(Executor):
+    """Runs another executor and keeps when each worker was at each node.
+
+    Attributes
+    ----------
+    executor : CompiledExecutor or StagedExecutor
+        The other.
+    start_ns : int
+        When recording began, in nanoseconds since the epoch.
+    """
+
+    def __init__(self, executor: CompiledExecutor | StagedExecutor, isa: str) -> None:
+        self.executor = executor
+        self._isa = isa
+        self.start_ns = time.time_ns()
+        self._origin = time.monotonic_ns()
+        self._runs: list[_Run] = []
+        self._events = 0
+        self._missed = 0
+
+    @classmethod
+    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> RecordingExecutor:
+        """See :meth:`Executor.compile`."""
+        return cls(CompiledExecutor.compile(plan, settings), active_isa(settings.dispatch.isa))
+
+    @property
+    def served(self) -> list[tuple[PlanNode, str]]:
+        """See :attr:`Executor.served`."""
+        return self.executor.served
+
+    @property
+    def delegates(self) -> list[BoundDelegate]:
+        """See :attr:`Executor.delegates`."""
+        return self.executor.delegates
+
+    def with_constants(
+        self, constants: Mapping[str, np.ndarray], generation: int
+    ) -> RecordingExecutor:
+        """See :meth:`Executor.with_constants`; the recording goes on."""
+        self.executor = self.executor.with_constants(constants, generation)
+        return self
+
+    def run(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
+    ) -> list[np.ndarray]:
+        """See :meth:`Executor.run`."""
+        if self._events >= MAX_EVENTS:
+            self._missed += 1
+            return self.executor.run(inputs, out, sizes, stop)
+        executor = self.executor
+        begin = time.monotonic_ns()
+        outputs, spans = executor.profile(inputs, out, sizes, stop)
+        end = time.monotonic_ns()
+        self._events += len(spans)
+        steps = executor.steps
+        self._runs.append(_Run(threading.get_ident(), begin, end, steps, spans))
+        return outputs
+
+    def save(self, prefix: str) -> str:
+        """Write a trace of all runs; returns its path, ``prefix``, the date and the time.
+
+        It is in the Trace Event Format, in microseconds from the session's opening: one complete
+        event ("X") per run, and one per node and worker inside it. A thread that calls runs is a
+        process of the trace, its workers are the threads. ``otherData`` has the ISA level, and how
+        many runs came after the first million of nodes, which are not in the file.
+        """
+        callers: dict[int, int] = {}
+        events: list[dict[str, object]] = []
+        for run in self._runs:
+            caller = callers.setdefault(run.caller, len(callers))
+            events.append(
+                {
+                    "name": "run",
+                    "cat": "session",
+                    "ph": "X",
+                    "pid": caller,
+                    "tid": 0,
+                    "ts": (run.begin - self._origin) / 1e3,
+                    "dur": (run.end - run.begin) / 1e3,
+                }
+            )
+            events += node_events(run.steps, run.spans, self._origin, caller)
+        second, rest = divmod(self.start_ns, 10**9)
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
+        path = f"{prefix}_{stamp}_{rest // 10**6:03d}.json"
+        with open(path, "x") as file:
+            write_trace(file, events, {"isa": self._isa, "runs_missed": self._missed})
+        return path

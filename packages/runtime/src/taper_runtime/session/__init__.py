@@ -1,0 +1,1 @@
+"""Open plans and run them: sessions, their options, weights, states and values."""

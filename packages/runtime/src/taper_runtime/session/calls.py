@@ -1,0 +1,224 @@
+"""Call a plan as its module is called: nested arguments in, nested results out."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Mapping
+from functools import cache
+from operator import index
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from taper_runtime.base.errors import InputError
+from taper_runtime.plan.trees import children
+from taper_runtime.session.ends import to_user
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.trees import Tree
+
+
+class Call:
+    """How one entry of a plan is called.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of one entry.
+    bfloat16 : str
+        As what users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
+
+    Raises
+    ------
+    InputError
+        If the plan does not say how its inputs or outputs nest.
+    """
+
+    def __init__(self, plan: Plan, bfloat16: str) -> None:
+        if plan.input_tree is None or plan.output_tree is None:
+            raise InputError(
+                "the plan does not say how its arguments and results nest; "
+                "run takes the inputs by name"
+            )
+        self._plan = plan
+        self._bfloat16 = bfloat16
+        (_, self._args), (_, self._kwargs) = children(plan.input_tree)
+
+    def feed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the inputs by name that are in a call's arguments.
+
+        Those that no node reads are among them: their sizes may have decided what was captured, and
+        a run checks them.
+
+        Raises
+        ------
+        InputError
+            If the arguments nest otherwise than those of the module, or a value that is part of the
+            plan is another. It names the path to it.
+        """
+        found: dict[str, Any] = {}
+        for what, tree, value in (("args", self._args, args), ("kwargs", self._kwargs, kwargs)):
+            try:
+                self._take(tree, value, found)
+            except _Unfit as unfit:
+                raise InputError(f"{what}{''.join(reversed(unfit.path))}: {unfit}") from None
+        return found
+
+    def result(self, outputs: Iterable[np.ndarray]) -> Any:
+        """Nest the outputs of a run as the module nests its results."""
+        arrays = dict(zip(self._plan.outputs, outputs, strict=True))
+        return _nest(self._plan.output_tree, arrays)
+
+    def samples(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that the module was exported with.
+
+        Raises
+        ------
+        InputError
+            If the plan has none.
+        """
+        plan = self._plan
+        arrays = {}
+        for name in plan.inputs:
+            if name not in plan.samples:
+                raise InputError(f"the plan has no sample of input {name!r}")
+            sample = plan.samples[name].copy()
+            arrays[name] = to_user(plan.tensors[name], sample, self._bfloat16)
+        args, kwargs = _nest(plan.input_tree, arrays)
+        return tuple(args), kwargs
+
+    def _take(self, tree: Tree, value: Any, found: dict[str, Any]) -> None:
+        """Find the inputs in a value that nests as ``tree`` does."""
+        kind, content = tree
+        if kind == "tensor":
+            found[content] = _array(value)
+        elif kind == "number":
+            found[content] = _number(self._plan.tensors[content].dtype, value)
+        elif kind == "value":
+            if not _same(value, content):
+                _fail(f"expected {_say(content)}, as it was exported", _say(value))
+        else:
+            for step, child, item in _items(kind, tree, value):
+                try:
+                    self._take(child, item, found)
+                except _Unfit as unfit:
+                    unfit.path.append(step)
+                    raise
+
+
+class _Unfit(Exception):
+    """A value that does not fit; ``path`` leads to it, from its end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.path: list[str] = []
+
+
+def _fail(expected: str, got: str) -> NoReturn:
+    raise _Unfit(f"{expected}, got {got}")
+
+
+def _items(kind: str, tree: Tree, value: Any) -> list[tuple[str, Tree, Any]]:
+    """Return the step to each child, its tree and its value."""
+    parts = children(tree)
+    if kind == "dict":
+        keys = [key for key, _ in parts]
+        if not isinstance(value, Mapping):
+            _fail(f"expected a dict with the keys {keys}", type(value).__name__)
+        if value.keys() != set(keys):
+            missing = [key for key in keys if key not in value]
+            extra = [key for key in value if key not in keys]
+            problems = [f"missing keys {missing}"] * bool(missing)
+            problems += [f"unknown keys {extra}"] * bool(extra)
+            _fail(f"expected the keys {keys}", " and ".join(problems))
+        return [(f"[{key!r}]", child, value[key]) for key, child in parts]
+    if kind == "namedtuple":
+        fields = [field for field, _ in parts]
+        if not isinstance(value, tuple) or getattr(value, "_fields", None) != tuple(fields):
+            _fail(f"expected a named tuple {tree[1][0]}({', '.join(fields)})", _kind(value))
+        return [
+            (f".{field}", child, item) for (field, child), item in zip(parts, value, strict=True)
+        ]
+    if not isinstance(value, list if kind == "list" else tuple):
+        _fail(f"expected a {kind} of {len(parts)}", _kind(value))
+    if len(value) != len(parts):
+        _fail(f"expected a {kind} of {len(parts)}", f"{len(value)}")
+    return [(f"[{i}]", child, item) for (i, child), item in zip(parts, value, strict=True)]
+
+
+def _array(value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray):
+        _fail("expected a numpy array", _kind(value))
+    return value
+
+
+def _number(dtype: str, value: Any) -> np.ndarray:
+    """Return one of Python's numbers as an array without dims."""
+    if isinstance(value, np.ndarray) and value.shape == () and value.dtype == dtype:
+        return value
+    is_bool = isinstance(value, (bool, np.bool_))
+    try:
+        if dtype == "bool":
+            number: Any = value if is_bool else None
+        elif dtype == "int64":
+            number = None if is_bool else index(value)
+        else:
+            number = float(value) if isinstance(value, (float, np.floating)) else None
+        if number is not None:
+            return np.array(number, dtype)
+    except (TypeError, OverflowError):
+        pass
+    _fail(f"expected a number of {dtype}", _say(value))
+
+
+def _same(value: Any, exported: Any) -> bool:
+    """Whether a value is the one that is part of the plan; NaN is like NaN."""
+    if type(value) is not type(exported):
+        return False
+    return bool(value == exported) or (value != value and exported != exported)
+
+
+def _nest(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return arrays, numbers and values nested as ``tree`` says."""
+    kind, content = tree
+    if kind == "tensor":
+        return arrays[content]
+    if kind == "number":
+        return arrays[content].item()
+    if kind == "value":
+        return content
+    parts = [_nest(child, arrays) for _, child in children(tree)]
+    if kind == "list":
+        return parts
+    if kind == "tuple":
+        return tuple(parts)
+    keys = [key for key, _ in children(tree)]
+    if kind == "dict":
+        return dict(zip(keys, parts, strict=True))
+    return _named_tuple(content[0], tuple(keys))(*parts)
+
+
+@cache
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """Return a class of named tuples, the same for all results of a kind."""
+    return namedtuple(name, fields)
+
+
+def _kind(value: Any) -> str:
+    """Say what a value is, in few words."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return f"a named tuple {type(value).__name__}({', '.join(map(str, value._fields))})"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return type(value).__name__
+
+
+def _say(value: Any) -> str:
+    """Show a plain value, and of others what they are."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return _kind(value)

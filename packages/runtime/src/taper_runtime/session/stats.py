@@ -1,0 +1,181 @@
+"""What a session has done so far, in numbers: ``session.stats()``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from taper_runtime.executor._runs import FramePool, RunLog
+    from taper_runtime.executor.executor import Executor
+
+#: What a percentile is called, and the share of runs that took no longer.
+_QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+
+
+class RunTimes(NamedTuple):
+    """How long the latest runs took, the wait for their turn and those that failed included.
+
+    Attributes
+    ----------
+    runs : int
+        Of how many: at most 1024.
+    p50_s, p95_s, p99_s : float
+        Seconds that half of them, 95% and 99% took at most; 0 where there was none.
+    """
+
+    runs: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+
+class FrameStats(NamedTuple):
+    """The frames of a session: what runs that go on at the same time have each.
+
+    Attributes
+    ----------
+    created : int
+        Made so far.
+    in_use, idle : int
+        There are now, with a run and without.
+    peak : int
+        The most that were in use at once.
+    waits : int
+        Runs that had to wait for one.
+    waited_s : float
+        Seconds that they waited.
+    arena_bytes : int
+        Memory for what runs compute, of all frames.
+    """
+
+    created: int
+    in_use: int
+    idle: int
+    peak: int
+    waits: int
+    waited_s: float
+    arena_bytes: int
+
+
+class Stats(NamedTuple):
+    """What a session has done since it was opened, all entries together.
+
+    Attributes
+    ----------
+    runs, errors : int
+        Runs that have ended, and runs that raised, those refused before they began among them.
+    times : RunTimes
+    frames : FrameStats
+    fallback_nodes : int
+        Nodes that numpy computes for want of a kernel, of the default entry, for the last sizes.
+    weights_version : int
+        Of the weights that the next run reads.
+    memory_planning : mapping or None
+        Where runs compute sizes: ``plan_version``, how many plans of memory were made;
+        ``outgrown``, how often a tensor had no place in the newest; ``slab_bytes``;
+        ``bytes_by_algorithm``.
+    """
+
+    runs: int
+    errors: int
+    times: RunTimes
+    frames: FrameStats
+    fallback_nodes: int
+    weights_version: int
+    memory_planning: Mapping[str, Any] | None
+
+    def prometheus(self, **labels: str) -> str:
+        """Return the numbers in Prometheus' text format, version 0.0.4.
+
+        Parameters
+        ----------
+        **labels : str
+            On every line, such as ``model="minilm"``.
+        """
+        return "".join(_lines(self, labels))
+
+
+def read_stats(log: RunLog, pool: FramePool, executor: Executor) -> Stats:
+    """Return the statistics of a session with these parts."""
+    return Stats(
+        log.timed,
+        log.errors,
+        _times(log.latest()),
+        FrameStats(
+            pool.created,
+            pool.in_use,
+            pool.n_idle,
+            pool.peak,
+            pool.waits,
+            pool.waited_s,
+            pool.arena_bytes,
+        ),
+        sum(kind == "numpy" for _, kind in executor.served),
+        executor.weights_version,
+        executor.memory_planning(),
+    )
+
+
+def _times(seconds: list[float]) -> RunTimes:
+    """Return the nearest-rank percentiles."""
+    ordered = sorted(seconds) or [0.0]
+    ranks = (-int(-share * len(ordered) // 1) for share in _QUANTILES.values())
+    return RunTimes(len(seconds), *(ordered[max(rank, 1) - 1] for rank in ranks))
+
+
+#: Name, type and meaning of each metric.
+_METRICS = {
+    "runs_total": ("counter", "Runs that have ended."),
+    "run_errors_total": ("counter", "Runs that raised, or were refused."),
+    "run_seconds": ("gauge", "Seconds that latest runs took, by quantile."),
+    "frames_created_total": ("counter", "Frames made."),
+    "frames_in_use": ("gauge", "Frames with a run."),
+    "frames_idle": ("gauge", "Frames without a run."),
+    "frames_peak": ("gauge", "The most frames in use at once."),
+    "frame_waits_total": ("counter", "Runs that had to wait for a frame."),
+    "frame_wait_seconds_total": ("counter", "Seconds that runs waited for frames."),
+    "arena_bytes": ("gauge", "Memory for what runs compute."),
+    "fallback_nodes": ("gauge", "Nodes that numpy computes."),
+    "weights_version": ("gauge", "Version of the weights."),
+}
+
+
+def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
+    frames = stats.frames
+    plain = (
+        stats.runs,
+        stats.errors,
+        None,
+        frames.created,
+        frames.in_use,
+        frames.idle,
+        frames.peak,
+        frames.waits,
+        frames.waited_s,
+        frames.arena_bytes,
+        stats.fallback_nodes,
+        stats.weights_version,
+    )
+    for (name, (kind, text)), value in zip(_METRICS.items(), plain, strict=True):
+        yield f"# HELP taper_{name} {text}\n# TYPE taper_{name} {kind}\n"
+        if value is not None:
+            yield f"taper_{name}{_text(labels)} {value}\n"
+            continue
+        for field, share in _QUANTILES.items():
+            at = _text({**labels, "quantile": f"{share:g}"})
+            yield f"taper_{name}{at} {getattr(stats.times, field)}\n"
+
+
+def _text(labels: Mapping[str, str]) -> str:
+    """Return labels in braces, their values escaped."""
+    if not labels:
+        return ""
+    values = {
+        name: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        for name, value in labels.items()
+    }
+    return "{" + ",".join(f'{name}="{value}"' for name, value in values.items()) + "}"

@@ -1,0 +1,373 @@
+"""The weights of a session: read, checked, replaced while it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.base.buffers import read_only
+from taper_runtime.base.dtypes import COMPLEX, DTYPES, is_converted
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.option_values import BFLOAT16, flag
+from taper_runtime.base.text import counted, is_one_of
+from taper_runtime.file.mapping import check_path, open_regular
+from taper_runtime.file.weights_file import StoredWeight, read_safetensors
+from taper_runtime.plan.weights import (
+    KINDS,
+    WeightSpec,
+    derive_named,
+    stored_aligned,
+    weight_values,
+    weights_needed,
+)
+
+if TYPE_CHECKING:
+    from taper_runtime.file.writer import FilePath
+    from taper_runtime.plan.plan import Plan
+
+#: Arrays by name, the path of a file, or what gives the array of a weight.
+Source = Mapping[str, np.ndarray] | str | os.PathLike[str] | Callable[[str, WeightSpec], np.ndarray]
+
+_ZIP = b"PK\x03\x04"  # the first bytes of a PT2 archive
+
+_FIXED = "the plan's weights are fixed: export the module with weights='replaceable'"
+
+_versions = count(1)  # of all sessions of the process
+
+
+class SessionWeights:
+    """The parameters and buffers of a session's plan, by their names in the state dict.
+
+    Weights are one set, which a run sees whole: a run that has begun when the set is replaced ends
+    with the old one, the next run begins with the new one. What follows from weights is computed
+    anew before any run sees them, with the bits that an export of the new ones has. Any failure
+    leaves the set as it was. Many threads may call this at once, and run meanwhile.
+
+    Made by :attr:`taper_runtime.InferenceSession.weights`.
+
+    Parameters
+    ----------
+    plan : Plan
+        With all its constants.
+    swap : callable
+        Lets the runs that begin from now on use the constants of another plan, which differs in
+        nothing but values.
+    bfloat16 : str
+        As what users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
+    """
+
+    def __init__(
+        self, plan: Plan, swap: Callable[[Plan, int], None], bfloat16: str = BFLOAT16[0]
+    ) -> None:
+        self._plan = plan
+        self._bfloat16 = bfloat16
+        self._swap = swap
+        self._lock = Lock()
+        self._shadow: dict[str, np.ndarray] | None = None
+        self._replaced: set[str] = set()
+        self._version = next(_versions)
+        self._names = {
+            each: name for name, w in plan.weights.items() for each in (name, *w.aliases)
+        }
+        self._needed = weights_needed(plan.derived)
+
+    @property
+    def version(self) -> int:
+        """A number of this set of weights: larger than that of any set of the process before it."""
+        return self._version
+
+    def names(self, kind: str | None = None) -> list[str]:
+        """Return the names of the weights, of tied ones the first.
+
+        Parameters
+        ----------
+        kind : str, optional
+            ``"parameter"``, ``"buffer"``, or ``"constant"``: what others are combined with, which
+            stays.
+
+        Raises
+        ------
+        InputError
+            If there is no such kind.
+        """
+        if kind is not None and not is_one_of(kind, KINDS):
+            raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+        return [name for name, spec in self._plan.weights.items() if kind in (None, spec.kind)]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a weight has this name, which may be any of a tied one."""
+        return name in self._names
+
+    def __len__(self) -> int:
+        """How many weights there are, a tied one counted once."""
+        return len(self._plan.weights)
+
+    def get(self, name: str) -> np.ndarray:
+        """Return the present value of a weight, which cannot be written to.
+
+        Raises
+        ------
+        InputError
+            If there is no such weight, or no constant is made from it: then nothing keeps it.
+        """
+        spec = self._spec(name)
+        values = weight_values(self._plan)
+        if spec.name not in values:
+            raise InputError(f"weight {name!r}: no run needs it, so that the plan does not keep it")
+        value = read_only(values[spec.name])
+        if not is_converted(spec):
+            return value
+        from taper_runtime.session.ends import to_user
+
+        return read_only(to_user(spec, value, self._bfloat16))
+
+    def validate(self, weights: Mapping[str, np.ndarray], strict: bool = True) -> None:
+        """Check what :meth:`load` would be given.
+
+        Parameters
+        ----------
+        weights : mapping of str to numpy.ndarray
+            Each of exactly the weight's dtype and shape; bfloat16 in each of the ways that
+            :attr:`taper_runtime.SessionOptions.bfloat16` names.
+        strict : bool
+            Whether every weight that the plan needs has to be there, and nothing else.
+
+        Raises
+        ------
+        InputError
+            Listing everything that is missing, unknown, or of another dtype or shape.
+        """
+        self._check_replaceable()
+        if not isinstance(weights, Mapping):
+            raise InputError(f"weights: expected a mapping, got {type(weights).__name__}")
+        self._checked(weights, flag("strict", strict))
+
+    def load(self, source: Source, strict: bool = True) -> None:
+        """Read weights into a shadow set, which no run sees before :meth:`commit`.
+
+        Parameters
+        ----------
+        source : mapping, path or callable
+            Arrays by name, which are copied; the path of a safetensors file or of a PT2 archive of
+            one model, which is mapped and must not be changed in place; or a function of a name and
+            a :class:`~taper_runtime.plan.weights.WeightSpec` that returns the array, asked for
+            every parameter and buffer that the plan needs.
+        strict : bool
+            Without it, weights that are missing stay as they are and unknown names are passed over.
+
+        Raises
+        ------
+        InputError
+            Listing everything that is missing, unknown, or of another dtype or shape; or if the
+            plan's weights are fixed. A set that was loaded before stays.
+        PlanFormatError
+            If the file is neither, or damaged.
+        OSError
+            If it cannot be read.
+        """
+        self._check_replaceable()
+        checked = self._checked(self._read(source), flag("strict", strict))
+        shadow = {name: stored_aligned(array) for name, array in checked.items()}
+        with self._lock:
+            self._shadow = shadow
+
+    def commit(self) -> int:
+        """Let the next runs use what :meth:`load` has read; return the new :attr:`version`.
+
+        Raises
+        ------
+        InputError
+            If nothing is loaded, or an op that computes a constant does not allow the values. The
+            session goes on with the weights that it had.
+        """
+        with self._lock:
+            if self._shadow is None:
+                raise InputError("no weights are loaded: call load first")
+            self._replace(self._shadow)
+            self._shadow = None
+            return self._version
+
+    def discard(self) -> None:
+        """Forget what :meth:`load` has read, if it has."""
+        with self._lock:
+            self._shadow = None
+
+    def update(self, name: str, array: np.ndarray) -> int:
+        """Replace one weight; see :meth:`update_many`."""
+        if not isinstance(name, str):
+            raise InputError(f"name: expected a string, got {type(name).__name__}")
+        return self.update_many({name: array})
+
+    def update_many(self, weights: Mapping[str, np.ndarray]) -> int:
+        """Replace some weights at once, the others stay; return the new :attr:`version`.
+
+        Parameters
+        ----------
+        weights : mapping of str to numpy.ndarray
+            Each of exactly the weight's dtype and shape. They are copied.
+
+        Raises
+        ------
+        InputError
+            Listing what is unknown, or of another dtype or shape; or if an op that computes a
+            constant does not allow the values.
+        """
+        self._check_replaceable()
+        if not isinstance(weights, Mapping):
+            raise InputError(f"weights: expected a mapping, got {type(weights).__name__}")
+        checked = self._checked(weights, strict=False, known=True)
+        arrays = {name: stored_aligned(array) for name, array in checked.items()}
+        with self._lock:
+            self._replace(arrays)
+            return self._version
+
+    def replaced(self) -> dict[str, np.ndarray]:
+        """Return the present values of weights that have been replaced, as they are stored."""
+        with self._lock:
+            values = weight_values(self._plan)
+            return {name: values[name] for name in sorted(self._replaced)}
+
+    def again(self) -> None:
+        """Swap in the present set once more: for what the session has made since."""
+        with self._lock:
+            self._swap(self._plan, self._version)
+
+    def _replace(self, given: Mapping[str, np.ndarray]) -> None:
+        """Compute what follows from new values, then swap; the lock is held."""
+        plan = self._plan
+        given = {name: array for name, array in given.items() if name in self._needed}
+        values = {**weight_values(plan), **given}
+        constants = dict(plan.constants)
+        for name, recipe in plan.derived.items():
+            if not weights_needed({name: recipe}).isdisjoint(given):
+                constants[name] = derive_named(name, recipe, plan.weights, values)
+        originals = {name: values[name] for name in plan.originals}
+        new = plan._replace(constants=constants, originals=originals).read_only()
+        version = next(_versions)
+        self._swap(new, version)
+        self._plan, self._version = new, version
+        self._replaced |= given.keys()
+
+    def _check_replaceable(self) -> None:
+        if not self._plan.weights:
+            raise InputError(_FIXED)
+
+    def _spec(self, name: str) -> WeightSpec:
+        if not is_one_of(name, self._names):
+            from taper_runtime.base.text import nearest
+
+            near = nearest(str(name), list(self._names))
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise InputError(_FIXED if not self._plan.weights else f"unknown weight {name!r}{hint}")
+        return self._plan.weights[self._names[name]]
+
+    def _read(self, source: Source) -> Mapping[str, Any]:
+        """Return arrays or :class:`StoredWeight` by name."""
+        if isinstance(source, Mapping):
+            return source
+        if isinstance(source, (str, os.PathLike)):
+            return _read_file(source)
+        if callable(source):
+            wanted = self._wanted()
+            return {spec.name: source(spec.name, spec) for spec in wanted}
+        raise InputError(
+            "source: expected arrays by name, a path or a function of a name and a WeightSpec, got "
+            f"{type(source).__name__}"
+        )
+
+    def _wanted(self) -> list[WeightSpec]:
+        """Return the weights that a run needs and that can be replaced."""
+        weights = self._plan.weights.values()
+        return [w for w in weights if w.kind != "constant" and w.name in self._needed]
+
+    def _checked(
+        self, weights: Mapping[str, Any], strict: bool, *, known: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Return arrays as they are stored, by first names, or raise with all that is wrong.
+
+        With ``known``, names have to be known though some may be missing.
+        """
+        problems: list[str] = []
+        found: dict[str, np.ndarray] = {}
+        from_: dict[str, str] = {}
+        for name, value in weights.items():
+            problem = self._refusal(name)
+            if problem and (strict or known):
+                problems.append(problem)
+            if problem:
+                continue
+            spec = self._plan.weights[self._names[name]]
+            try:
+                array = _as_stored(spec, value, f"weight {name!r}")
+            except InputError as error:
+                problems.append(str(error))
+                continue
+            if spec.name in found and not _same_bytes(found[spec.name], array):
+                problems.append(
+                    f"weight {name!r}: expected the values of {from_[spec.name]!r}, which is tied"
+                )
+            found[spec.name], from_[spec.name] = array, str(name)
+        if strict:
+            given = {self._names.get(name) for name in weights}
+            missing = [spec.name for spec in self._wanted() if spec.name not in given]
+            problems += [f"weight {name!r} is missing" for name in missing]
+        if problems:
+            raise InputError(
+                "\n  ".join([f"{counted(len(problems), 'problem')} with the weights:", *problems])
+            )
+        return found
+
+    def _refusal(self, name: object) -> str:
+        """Return why a name cannot be given a value, empty if it can."""
+        if not isinstance(name, str) or name not in self._names:
+            tensor = self._plan.tensors.get(str(name))
+            if tensor is not None and tensor.role == "state":
+                return f"{name!r} is state, which set_state gives a value, and no weight"
+            return f"unknown weight {name!r}"
+        if self._plan.weights[self._names[name]].kind == "constant":
+            return f"weight {name!r} is a constant of the program, which stays"
+        return ""
+
+
+def _read_file(path: FilePath) -> Mapping[str, StoredWeight]:
+    check_path(path)
+    with open(path, "rb", opener=open_regular) as file:
+        is_archive = file.read(4) == _ZIP
+    if not is_archive:
+        return read_safetensors(path)
+    from taper_runtime import pt2
+
+    archive = pt2.open(path)
+    dtypes = archive.dtypes()
+    return {name: StoredWeight(dtypes[name], array) for name, array in archive.weights().items()}
+
+
+def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
+    """Return an array of exactly a weight's dtype and shape, complex numbers as pairs."""
+    dtype = ""  # of an array, its own
+    if isinstance(value, StoredWeight):
+        dtype, value = value.dtype, value.array
+    if not isinstance(value, np.ndarray):
+        raise InputError(f"{what}: expected a numpy array, got {type(value).__name__}")
+    if spec.is_complex and value.dtype == COMPLEX[spec.dtype]:
+        dtype = ""
+    if is_converted(spec) and not dtype:
+        from taper_runtime.session.ends import to_plan
+
+        value = to_plan(spec, value, what)
+    if dtype not in ("", spec.dtype) or value.dtype != DTYPES[spec.dtype].storage:
+        raise InputError(f"{what}: expected dtype {spec.seen.dtype}, got {dtype or value.dtype}")
+    if value.shape != spec.shape:
+        raise InputError(f"{what}: expected shape {list(spec.shape)}, got {list(value.shape)}")
+    if spec.dtype == "bool" and np.asarray(value, order="C").view("u1").max(initial=0) > 1:
+        raise InputError(f"{what}: expected only bytes 0 and 1 in a bool tensor")
+    return value
+
+
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    return a is b or a.tobytes() == b.tobytes()
