@@ -109,6 +109,7 @@ def tests_runtime(session: nox.Session) -> None:
         "tests/openinfer",
         "tests/fuzz",
         "tests/soak",
+        "tests/structure",
     ]
     session.run("python", "-m", "pytest", "-q", "-n", "auto", *paths)
 

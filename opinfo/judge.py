@@ -21,7 +21,7 @@ from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_leaves, tree_map
 
 import taper_runtime
-from taper_frontend.capture import capture
+from taper_frontend.capture.capture import capture
 from taper_frontend.errors import ExportError, UnsupportedOpError
 from taper_frontend.exporter import compile_program
 from taper_frontend.lowering import HANDLERS

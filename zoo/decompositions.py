@@ -16,9 +16,9 @@ from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_map_only, tree_structure
 
-from taper_frontend.capture import copied_program, decompositions
-from taper_frontend.decompose import decompose_calls, is_fresh
-from taper_frontend.shape_rules import shape_rules
+from taper_frontend.capture.capture import copied_program, decompositions
+from taper_frontend.capture.decompose import decompose_calls, is_fresh
+from taper_frontend.capture.shape_rules import shape_rules
 from zoo import GROUPS
 
 if TYPE_CHECKING:

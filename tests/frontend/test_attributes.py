@@ -10,7 +10,7 @@ from torch import nn
 
 import taper_frontend
 from taper_frontend import ExportWarning
-from taper_frontend.attributes import attributes_as_buffers
+from taper_frontend.capture.attributes import attributes_as_buffers
 from taper_runtime import InferenceSession
 
 Pair = namedtuple("Pair", ["h", "c"])

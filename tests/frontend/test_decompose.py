@@ -10,7 +10,8 @@ from zoo.decompositions import differences
 
 import taper_runtime
 from marks import NUMPY, STATE
-from taper_frontend import capture, decompose, export
+from taper_frontend import export
+from taper_frontend.capture import capture, decompose
 
 torch.manual_seed(0)
 

@@ -8,7 +8,7 @@ from torch.export.graph_signature import CustomObjArgument, InputKind, InputSpec
 
 import taper_frontend
 import taper_runtime
-from taper_frontend.capture import capture
+from taper_frontend.capture.capture import capture
 from taper_frontend.errors import ExportError, ExportWarning, UnsupportedOpError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy

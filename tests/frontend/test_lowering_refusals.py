@@ -7,7 +7,7 @@ import torch
 
 import taper_runtime.base.errors
 from lowering import Call, lower_model
-from taper_frontend.capture import capture
+from taper_frontend.capture.capture import capture
 from taper_frontend.errors import CATEGORIES, ExportError, UnsupportedOpError
 from taper_frontend.lowering import lower, lowers
 

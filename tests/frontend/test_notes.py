@@ -8,7 +8,7 @@ import taper_runtime
 from taper_frontend import ExportWarning
 from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
-from taper_frontend.notes import KINDS
+from taper_frontend.request.notes import KINDS
 from taper_runtime.reports.report import describe_plan
 
 torch.set_num_threads(1)

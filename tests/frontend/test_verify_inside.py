@@ -117,7 +117,7 @@ def test_an_error_of_the_decomposition_is_found(monkeypatch):
         def forward(self, x):
             return (F.glu(x) > 1000).float()
 
-    import taper_frontend.decompose as decompose
+    import taper_frontend.capture.decompose as decompose
 
     trace = decompose._trace_call
 

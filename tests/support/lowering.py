@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from taper_frontend.capture import capture
+from taper_frontend.capture.capture import capture
 from taper_frontend.compiler.graph import evaluate
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import to_numpy

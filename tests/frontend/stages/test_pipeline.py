@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from graph_checks import floats, op_counts
-from taper_frontend.capture import capture
+from taper_frontend.capture.capture import capture
 from taper_frontend.compiler.graph import evaluate
 from taper_frontend.compiler.stages import PIPELINE, run_pipeline
 from taper_frontend.lowering import lower

@@ -53,7 +53,7 @@ class ExportWarning(UserWarning):
     Attributes
     ----------
     kind : str
-        One of :data:`taper_frontend.notes.KINDS`.
+        One of :data:`taper_frontend.request.notes.KINDS`.
     """
 
     def __init__(self, text: str, kind: str = "") -> None:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._ops import HigherOrderOperator
 
-from taper_frontend.arguments import check_model
-from taper_frontend.attempts import attempt
-from taper_frontend.capture import Model, capture
+from taper_frontend.capture.attempts import attempt
+from taper_frontend.capture.capture import Model, capture
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.dims import Axis, Int, of_ranges, settle
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
 from taper_frontend.lowering.source import without_module
-from taper_frontend.names import input_names
-from taper_frontend.notes import Note, of_plan, stored_bytes
-from taper_frontend.request import make_request
+from taper_frontend.request.arguments import check_model
+from taper_frontend.request.dims import Axis, Int, of_ranges, settle
+from taper_frontend.request.names import input_names
+from taper_frontend.request.notes import Note, of_plan, stored_bytes
+from taper_frontend.request.request import make_request
 from taper_runtime.base.text import counted
 from taper_runtime.executor.executor import definition, input_types, output_types
 from taper_runtime.executor.sites import sites

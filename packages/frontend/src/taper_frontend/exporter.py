@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from taper_frontend.attempts import Attempt, attempt, check_range
-from taper_frontend.capture import Model, capture, opened
+from taper_frontend.capture.attempts import Attempt, attempt, check_range
+from taper_frontend.capture.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition, Regions, find_backend
 from taper_frontend.compiler.planning import make_plan, plan_unfused
 from taper_frontend.compiler.trace import trace_path, tracing
-from taper_frontend.dims import Axis, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.trees import argument_placeholders
-from taper_frontend.names import check_names, input_names, output_names
-from taper_frontend.notes import Note, of_partition, of_plan, stored_bytes, warn
-from taper_frontend.request import Request, make_request
+from taper_frontend.request.dims import Axis, Int, check_axes, of_ranges, plan_inputs, settle
+from taper_frontend.request.names import check_names, input_names, output_names
+from taper_frontend.request.notes import Note, of_partition, of_plan, stored_bytes, warn
+from taper_frontend.request.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, View, verify_plan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import InputError, PlanFormatError
@@ -93,7 +93,7 @@ def export(
     input_names, output_names : sequence of str, optional
         One name for each tensor among the arguments, or the results, and each int that varies, in
         order. The default is the path to it: the argument's name, keys, fields and positions,
-        joined by dots; see :mod:`taper_frontend.names`.
+        joined by dots; see :mod:`taper_frontend.request.names`.
     dynamic_shapes
         As ``torch.export.export`` takes them, or with strings in place of ``Dim``: ``({0: "batch",
         1: "length"},)``. Dimensions named here vary from run to run; those of one name are one
@@ -177,7 +177,7 @@ def export(
     -----
     ExportWarning
         What a user should know of a plan that is otherwise right; see
-        :data:`taper_frontend.notes.KINDS`.
+        :data:`taper_frontend.request.notes.KINDS`.
     """
     if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
         raise ExportError(f"metadata: expected texts by name, got {metadata!r}")

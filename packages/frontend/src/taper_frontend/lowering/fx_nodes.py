@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.registry import Handler
 
+#: Key in the metadata of a decomposed program's graph module: the program as torch captured it.
+CAPTURED = "captured"
+
 
 def needed(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes that results are made of, in order, and those that draw random numbers.

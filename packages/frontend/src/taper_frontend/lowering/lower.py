@@ -17,13 +17,12 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import tree_leaves
 
-from taper_frontend.captured import CAPTURED
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.compiler.graph.node import Meaning
 from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import stored
-from taper_frontend.lowering.fx_nodes import is_only_computed_with
+from taper_frontend.lowering.fx_nodes import CAPTURED, is_only_computed_with
 from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch.fx import Node
 
-    from taper_frontend.captured import Captured, Change
+    from taper_frontend.capture.captured import Captured, Change
     from taper_frontend.compiler.graph.node import Meaning
     from taper_frontend.verify.reference import Reference, Tensors
     from taper_runtime.extend.delegates import Delegate

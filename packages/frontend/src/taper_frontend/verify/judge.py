@@ -15,7 +15,7 @@ from taper_frontend.verify.ties import Jitter, rests_on_ties
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from taper_frontend.captured import Change
+    from taper_frontend.capture.captured import Change
 
 #: Runs with noise, at most, that tell what rests on ties. Half of them turn a pair over.
 _JITTERED = 16

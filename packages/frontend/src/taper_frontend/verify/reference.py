@@ -16,13 +16,14 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from taper_frontend.captured import CAPTURED, Captured, changed
-from taper_frontend.dims import plan_inputs
+from taper_frontend.capture.captured import Captured, changed
+from taper_frontend.capture.module_state import ModuleState
+from taper_frontend.capture.turns import TORCH
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
+from taper_frontend.lowering.fx_nodes import CAPTURED
 from taper_frontend.lowering.trees import argument_placeholders
-from taper_frontend.module_state import ModuleState
-from taper_frontend.turns import TORCH
+from taper_frontend.request.dims import plan_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-    from taper_frontend.captured import Change
+    from taper_frontend.capture.captured import Change
 
 #: Numbers among the results that a plan gives as scalars.
 _SYMBOLIC = (SymIntArgument, SymFloatArgument, SymBoolArgument)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.captured import NotRunError
+from taper_frontend.capture.captured import NotRunError
 from taper_frontend.compiler.partition import verifying_delegates
 from taper_frontend.errors import ExportError
 from taper_frontend.verify.compare import (
@@ -35,7 +35,7 @@ from taper_runtime.session.session import InferenceSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from taper_frontend.captured import Change
+    from taper_frontend.capture.captured import Change
     from taper_frontend.verify.inside import View, Wrong
     from taper_frontend.verify.reference import Reference, Tensors
     from taper_runtime.plan.plan import Plan

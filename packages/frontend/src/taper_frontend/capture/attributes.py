@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from taper_frontend.module_state import ModuleState, Step, attribute_leaves, steps
-from taper_frontend.notes import Note, of_attributes
-from taper_frontend.turns import TORCH
+from taper_frontend.capture.module_state import ModuleState, Step, attribute_leaves, steps
+from taper_frontend.capture.turns import TORCH
+from taper_frontend.request.notes import Note, of_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -17,7 +17,7 @@ from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from taper_frontend.decompose import is_fresh, writes
+from taper_frontend.capture.decompose import is_fresh, writes
 from taper_frontend.errors import CaptureError
 from taper_frontend.lowering.source import source_line
 

@@ -18,9 +18,9 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from taper_frontend.capture.respell import CASTS, arguments, respell
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.fx_nodes import draws, unbacked_sizes
-from taper_frontend.respell import CASTS, arguments, respell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,15 +19,15 @@ from torch.utils._pytree import (
 )
 
 from taper_frontend.errors import ExportError, FixedSizeError
-from taper_frontend.guards import (
+from taper_frontend.lowering.trees import argument_placeholders
+from taper_frontend.request.guards import (
     Decision,
     decisions,
     line_that_fixed,
     lines_that_bound,
     shape_env,
 )
-from taper_frontend.lowering.trees import argument_placeholders
-from taper_frontend.notes import Note
+from taper_frontend.request.notes import Note
 from taper_runtime.base.sizes import UNBOUNDED, is_name, is_static, linear
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from taper_frontend.lowering.source import describe_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_frontend.dims import Axis
+    from taper_frontend.request.dims import Axis
 
 _OWN = os.path.dirname(__file__) + os.sep
 

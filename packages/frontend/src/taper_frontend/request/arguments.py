@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path
 
 from taper_frontend.errors import ExportError
-from taper_frontend.refusals import CACHE_HINT
+from taper_frontend.request.refusals import CACHE_HINT
 
 if TYPE_CHECKING:
     import os

@@ -13,20 +13,20 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
-from taper_frontend.arguments import check_model
-from taper_frontend.attributes import drop_unread
-from taper_frontend.captured import CAPTURED, Captured
-from taper_frontend.decompose import decompose_calls, writes
+from taper_frontend.capture.attributes import drop_unread
+from taper_frontend.capture.captured import Captured
+from taper_frontend.capture.decompose import decompose_calls, writes
+from taper_frontend.capture.functional import make_ready, views
+from taper_frontend.capture.module_state import ModuleAttributes
+from taper_frontend.capture.quiet import quiet
+from taper_frontend.capture.shape_rules import shape_rules
 from taper_frontend.errors import CaptureError, ExportError
-from taper_frontend.functional import make_ready, views
-from taper_frontend.guards import user_lines
-from taper_frontend.lowering.fx_nodes import draws
+from taper_frontend.lowering.fx_nodes import CAPTURED, draws
 from taper_frontend.lowering.lower import TRAINING
 from taper_frontend.lowering.registry import HANDLERS
-from taper_frontend.module_state import ModuleAttributes
-from taper_frontend.quiet import quiet
-from taper_frontend.refusals import read
-from taper_frontend.shape_rules import shape_rules
+from taper_frontend.request.arguments import check_model
+from taper_frontend.request.guards import user_lines
+from taper_frontend.request.refusals import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +74,7 @@ def capture(
     with torch.no_grad(), shape_rules(), user_lines(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
-        # taper_frontend.attributes tells of those that later calls depend on
+        # taper_frontend.capture.attributes tells of those that later calls depend on
         warnings.filterwarnings("ignore", r"The tensor attributes? self", UserWarning)
         if isinstance(model, torch.nn.Module):
             program = _capture_module(model, args, kwargs, dynamic_shapes)

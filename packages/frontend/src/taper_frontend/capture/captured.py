@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     Change = Callable[[torch.Tensor], torch.Tensor]
 
-#: Key in a decomposed program's metadata: the :class:`Captured` that it was made of.
-CAPTURED = "captured"
-
 
 class NotRunError(Exception):
     """A node of the captured program cannot be computed by itself."""

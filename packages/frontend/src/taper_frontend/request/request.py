@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only, tree_structure
 
-from taper_frontend.arguments import check_arguments
-from taper_frontend.dims import (
+from taper_frontend.errors import ExportError
+from taper_frontend.request.arguments import check_arguments
+from taper_frontend.request.dims import (
     Axis,
     Int,
     leaf_sources,
@@ -17,9 +18,8 @@ from taper_frontend.dims import (
     requested_shapes,
     shapes_by_name,
 )
-from taper_frontend.errors import ExportError
-from taper_frontend.names import argument_names, check_names, leaf_names
-from taper_frontend.notes import Note, of_arguments, of_mode
+from taper_frontend.request.names import argument_names, check_names, leaf_names
+from taper_frontend.request.notes import Note, of_arguments, of_mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

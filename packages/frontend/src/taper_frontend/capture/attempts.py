@@ -15,9 +15,8 @@ from torch.export import Dim
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.numbers import int_oo
 
-from taper_frontend.attributes import attributes_as_buffers
-from taper_frontend.capture import capture
-from taper_frontend.dims import Axis, plan_inputs, told_range, torch_shapes
+from taper_frontend.capture.attributes import attributes_as_buffers
+from taper_frontend.capture.capture import capture
 from taper_frontend.errors import (
     CaptureError,
     ExportError,
@@ -25,8 +24,9 @@ from taper_frontend.errors import (
     NarrowSizeError,
     UnsupportedOpError,
 )
-from taper_frontend.guards import shape_env
-from taper_frontend.refusals import is_about_dims, of_dims
+from taper_frontend.request.dims import Axis, plan_inputs, told_range, torch_shapes
+from taper_frontend.request.guards import shape_env
+from taper_frontend.request.refusals import is_about_dims, of_dims
 from taper_runtime.base.sizes import UNBOUNDED, linear
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-    from taper_frontend.notes import Note
-    from taper_frontend.request import Request
+    from taper_frontend.request.notes import Note
+    from taper_frontend.request.request import Request
     from taper_runtime.plan.plan import Plan
 
 _T = TypeVar("_T")

@@ -1,0 +1,121 @@
+"""Hold the floors of each package: a room imports its own floor's room and those below it.
+
+Imports inside functions count; those for type checkers alone do not, since nothing runs them.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGES = Path(__file__).parents[2] / "packages"
+
+#: Rooms of each package from the lowest floor to the highest. A module belongs to the longest name
+#: that it begins with; the package itself, its ``__init__``, stands above its rooms.
+FLOORS = {
+    "taper_runtime": (
+        "base",
+        "formats",
+        "ops",
+        "native",
+        "machine",
+        "plan",
+        "file",
+        "pt2",
+        "extend",
+        "executor",
+        "reports",
+        "session",
+        "capi",
+        "",
+        "cli",
+    ),
+    "taper_frontend": (
+        "errors",
+        "compiler.graph",
+        "compiler.analysis",
+        "compiler.rules",
+        "compiler.trace",
+        "compiler.pipeline",
+        "compiler.stages",
+        "compiler.planning",
+        "compiler",
+        "lowering",
+        "request",
+        "capture",
+        "verify",
+        "",
+    ),
+}
+
+
+def sources(package: str) -> dict[str, Path]:
+    """Return the files of a package by the names of their modules."""
+    root = next(PACKAGES.glob(f"*/src/{package}"))
+    found = {}
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyx")]):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(path: Path, package: str, modules: dict[str, Path]) -> Iterator[str]:
+    """Yield the package's modules that a file imports when it is run."""
+    text = path.read_text()
+    if path.suffix == ".pyx":
+        yield from re.findall(rf"^\s*from {package}\.([\w.]+) c?import", text, re.MULTILINE)
+        return
+    tree = ast.parse(text)
+    unused = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unused:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [
+                name if name.removeprefix(f"{package}.") in modules else node.module
+                for name in whole
+            ]
+        else:
+            continue
+        yield from (
+            name.removeprefix(package).lstrip(".")
+            for name in names
+            if name == package or name.startswith(f"{package}.")
+        )
+
+
+def floor(module: str, package: str) -> int:
+    """Return the floor of a module."""
+    floors = FLOORS[package]
+    rooms = [room for room in floors if f"{module}.".startswith(f"{room}.") or not room]
+    return floors.index(max(rooms, key=len))
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_import_goes_up(package: str) -> None:
+    modules = sources(package)
+    up = [
+        f"{module or package} imports {target}"
+        for module, path in modules.items()
+        for target in imported(path, package, modules)
+        if floor(target, package) > floor(module, package)
+    ]
+    assert not up
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_room_exists_and_holds_something(package: str) -> None:
+    modules = sources(package)
+    used = {floor(module, package) for module in modules}
+    assert used == set(range(len(FLOORS[package])))
