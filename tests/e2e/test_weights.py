@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from zoo import GROUPS
 
 import taper_frontend
 from taper_frontend.compiler.planning import join_plans
 from taper_runtime import InferenceSession, InputError, SessionOptions
+from tools.zoo import GROUPS
 from weight_swaps import seen_during_swaps
 
 torch.set_num_threads(1)

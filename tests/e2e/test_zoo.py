@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
-from zoo import GROUPS
-from zoo.architecture import Architecture
-from zoo.judge import EXPORT, REFUSED, RIGHT, TOLERANCE, WRONG, Verdict, judge, largest_error
-from zoo.page import page
 
 import taper_frontend
 import taper_runtime
 from marks import NUMPY
+from tools.zoo import GROUPS
+from tools.zoo.architecture import Architecture
+from tools.zoo.judge import EXPORT, REFUSED, RIGHT, TOLERANCE, WRONG, Verdict, judge, largest_error
+from tools.zoo.page import page
 
 torch.set_num_threads(1)
 

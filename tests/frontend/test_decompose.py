@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 from torch.nn import functional as F
-from zoo.decompositions import differences
 
 import taper_runtime
 from marks import NUMPY, STATE
 from taper_frontend import export
 from taper_frontend.capture import capture, decompose
+from tools.zoo.decompositions import differences
 
 torch.manual_seed(0)
 

@@ -8,16 +8,16 @@ import time
 import numpy as np
 import pytest
 import torch
-from peers import ablation, compare, memory, scaling, turns
-from peers.cases import DRAWN, SETS, newcomer
-from peers.engines import ENGINES, at_most
-from peers.page import cpu_name, write_section
-from zoo.architecture import Architecture
-from zoo.newcomers import NEWCOMERS
 
 import taper_frontend
 from models import linear
 from taper_runtime.machine.limits import Limits, Memory
+from tools.peers import ablation, compare, memory, scaling, turns
+from tools.peers.cases import DRAWN, SETS, newcomer
+from tools.peers.engines import ENGINES, at_most
+from tools.peers.page import cpu_name, write_section
+from tools.zoo.architecture import Architecture
+from tools.zoo.newcomers import NEWCOMERS
 
 LIMITS = Limits("any", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 10.0),))
 

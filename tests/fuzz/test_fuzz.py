@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from tests.fuzz.targets import find
 
 #: How often a seed is changed here: plans take longer, and there are more of them. Checking these

@@ -1,9 +1,9 @@
 """A moment of `nox -s kernel_fuzz`: a few nodes for every kernel of every ISA level."""
 
 import pytest
-from tests.fuzz.kernels import examine, rows
 
 from taper_runtime.native import _kernels
+from tests.fuzz.kernels import examine, rows
 
 #: Seeds for each row of tensors that hold data, and of those whose shapes are only looked at. More
 #: are tried for a row that none of them reaches.

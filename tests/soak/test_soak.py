@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+
 from tests.soak.jobs import jobs
 from tests.soak.measure import Histogram, soak
 

@@ -1,0 +1,1 @@
+"""Run programs written for ONNX Runtime, unchanged, over Taper."""

@@ -1,0 +1,1 @@
+"""Judge Taper by PyTorch's own samples of its ops."""

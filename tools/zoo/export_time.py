@@ -1,0 +1,143 @@
+"""Taper's export beside torch's own: `nox -s export_time`.
+
+Of each architecture the CPU seconds of `taper_frontend.export`, with its checks, over those of
+`torch.export.export` and one run of the module: in turns, the least of three. Every tenth
+architecture, or those that are named.
+
+``--depth`` takes the kinds of ``tools/zoo/deep.py`` instead, at depths of 2 to 48 layers: the CPU
+time of lowering, passes and planning for each node as lowered, and what takes more than 1.5 times
+as long for a node of a deep graph as for one of a shallower one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+
+import taper_frontend
+from tools.zoo import GROUPS
+from tools.zoo.deep import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tools.zoo.architecture import Architecture
+
+_TURNS = 3
+
+#: Layers of an architecture at which its export is timed.
+DEPTHS = (2, 4, 8, 16, 32, 48)
+
+#: What takes a smaller part of an export's time is not judged.
+_LEAST_PART = 0.03
+
+#: How much longer a node may take in a deeper graph.
+FLAT = 1.5
+
+
+def ratio(architecture: Architecture) -> float:
+    """Return the time of Taper's export over that of torch's and one run of the module."""
+    module, inputs = architecture.build()
+
+    def torchs() -> None:
+        with torch.no_grad():
+            torch.export.export(module, (), inputs, strict=False)
+            module(**inputs)
+
+    def tapers() -> None:
+        taper_frontend.export(module, (), inputs)
+
+    turns = [(_seconds(torchs), _seconds(tapers)) for _ in range(_TURNS)]
+    theirs, ours = (min(times) for times in zip(*turns, strict=True))
+    return ours / theirs
+
+
+def _seconds(action: Callable[[], None]) -> float:
+    gc.collect()
+    begin = time.process_time()
+    action()
+    return time.process_time() - begin
+
+
+class Phases:
+    """The CPU seconds of each step and pass of an export: what its ``progress`` calls."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._name = ""
+        self._begin = time.process_time()
+
+    def __call__(self, name: str) -> None:
+        """Begin a step; the one before it has ended."""
+        now = time.process_time()
+        self.seconds[self._name] += now - self._begin
+        self._name, self._begin = name, now
+
+    def per_node(self, architecture: Architecture) -> Counter[str]:
+        """Export an architecture; return the microseconds of each of our steps for each node."""
+        module, inputs = architecture.build()
+        gc.collect()
+        plan = taper_frontend.export(module, (), inputs, verify=False, progress=self)
+        self("")
+        for name in ("", "capture"):  # most of it is torch's
+            del self.seconds[name]
+        scale = 1e6 / plan.metadata["nodes_lowered"]
+        return Counter({name: scale * seconds for name, seconds in self.seconds.items()})
+
+
+def steep(times: list[Counter[str]]) -> dict[str, float]:
+    """Return the steps that take longer for a node of the deepest graph, and how much longer."""
+    *shallow, deepest = times
+    found = {}
+    for name, last in deepest.items():
+        growth = last / max(min(each[name] for each in shallow), 1e-9)
+        if growth > FLAT and last > _LEAST_PART * deepest.total():
+            found[name] = growth
+    return found
+
+
+def over_depths(names: list[str]) -> None:
+    """Print the time for each node of the kinds that are named, at each depth."""
+    print("microseconds for each node at", *DEPTHS, "layers")
+    for name in names or KINDS:
+        times = [Phases().per_node(KINDS[name].of_depth(depth)) for depth in DEPTHS]
+        totals = [each.total() for each in times]
+        growth = totals[-1] / min(totals[:-1])
+        print(f"{name}:", *(f"{total:.0f}" for total in totals), f"({growth:.2f})", flush=True)
+        for step, longer in steep(times).items():
+            print(f"    {step}:", *(f"{each[step]:.0f}" for each in times), f"({longer:.2f})")
+
+
+def main() -> None:
+    """Print the ratio of each architecture, and their median."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="architectures; every tenth by default")
+    parser.add_argument("--depth", action="store_true", help="kinds at several depths")
+    options = parser.parse_args()
+    names = options.names
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if options.depth:
+        over_depths(names)
+        return
+    architectures = {name: each for group in GROUPS.values() for name, each in group.items()}
+    ratios = []
+    for name in names or list(architectures)[::10]:
+        try:
+            ratios.append(ratio(architectures[name]))
+        except Exception as error:  # torch.export refuses it
+            print(f"{name}: {type(error).__name__}")
+        else:
+            print(f"{name}: {ratios[-1]:.2f}", flush=True)
+    print(f"median of {len(ratios)}: {statistics.median(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
