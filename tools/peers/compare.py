@@ -1,8 +1,9 @@
-"""Taper beside the engines people have: `nox -s peers`.
+"""Time Taper beside other engines; `--models mlp --threads 2 --quick` only prints a few.
 
 On one thread all engines share this process and take turns run by run. On more, each has a process
 of its own. Every result is compared with torch's before anything is timed. The tables go to
 docs/results/benchmarks.md; a quick run only prints them.
+`nox -s peers`; torch.compile needs a C++ compiler.
 """
 
 from __future__ import annotations

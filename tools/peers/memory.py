@@ -1,4 +1,4 @@
-"""What a process needs until its first result, beside other engines: `nox -s memory`.
+"""Measure memory, files and start beside other engines; `--quick` only prints.
 
 Each engine runs its own file, weights included, in a process that does not load torch, on one
 thread; the processes take turns. The table goes to docs/results/benchmarks.md; a quick run prints

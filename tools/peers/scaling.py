@@ -1,4 +1,4 @@
-"""How time and memory grow with the work: `nox -s scaling`.
+"""Measure time and memory as work grows, and plot them; `--quick` only prints.
 
 One encoder layer of MiniLM's width, on one thread: sequence lengths at batch 1, batches at length
 128. The exponent between two sizes is the slope in the logarithmic plot: 1 where time grows with

@@ -1,4 +1,4 @@
-"""Throughput and latency under many callers, beside other engines: `nox -s serving`.
+"""Measure throughput and latency under many callers, beside others; `--quick` only prints.
 
 A process of each engine has as many threads as there are CPUs for runs of one thread each, and is
 called by 1, 2, 8 and 32 threads of Python. The processes take turns, stopped in between. Taper's

@@ -1,4 +1,4 @@
-"""What it costs that weights can be replaced: `nox -s weights`.
+"""Time replaceable weights beside fixed ones; `--quick` only prints.
 
 Each model is exported with fixed and with replaceable weights. The files are opened, and run on
 one thread, in turns in one process; what counts is the thread's time on the CPU. The table goes to

@@ -1,4 +1,4 @@
-"""Winograd's tiles stored in the file or made at open: `nox -s winograd`.
+"""Time Winograd's tiles stored in the file and made at open; `--quick` only prints.
 
 Each file is opened and run once in a process without torch, on one thread; the two kinds take
 turns. A quick run prints the table and writes nothing.

@@ -1,4 +1,4 @@
-"""Call-by-call decomposition beside torch's own, value by value: `nox -s decompositions`.
+"""Compare decomposition by calls with torch's own, value by value; `BertModel` takes some.
 
 Each architecture is captured in float64. The program then returns what each of its calls gives, and
 three programs compute these values: the captured one, the one that ``decompose_calls`` makes of it,

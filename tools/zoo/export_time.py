@@ -1,4 +1,4 @@
-"""Taper's export beside torch's own: `nox -s export_time`.
+"""Time Taper's export beside torch.export's own; `BertModel` takes what is named.
 
 Of each architecture the CPU seconds of `taper_frontend.export`, with its checks, over those of
 `torch.export.export` and one run of the module: in turns, the least of three. Every tenth

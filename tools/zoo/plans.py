@@ -1,4 +1,4 @@
-"""What the plans of the zoo are made of, to be compared across commits: `nox -s plans`.
+"""Write down what the zoo's plans are made of: `-o FILE`; on another commit `--against FILE`.
 
 python -m tools.zoo.plans -o FILE.json              writes it
 python -m tools.zoo.plans --against FILE.json       prints what differs from what was written before

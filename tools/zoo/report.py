@@ -1,4 +1,4 @@
-"""Judge every architecture of the zoo; print what became of each and write it to a page.
+"""Judge every architecture of the zoo; `--only audio GPT2LMHeadModel` prints some.
 
 python -m tools.zoo.report [--only NAME ...] [--write PAGE]
 """
