@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint in place of a module's own, mapped from the disk.
+"""Put a checkpoint's tensors in place of a module's own, mapped from the disk.
 
 A checkpoint is a safetensors file, or several with an index. Its tensors are views of the mapped
 files: the system reads what is used and may drop it again, so that no process holds all of them.

@@ -1,4 +1,4 @@
-"""What export refuses, and why."""
+"""Define the errors of an export: what it refuses, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frontend's one entry point: a module in, a verified plan out."""
+"""Export a module: from a module to a verified plan, the frontend's one entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capturing a module whose sizes vary, with examples and dims that torch may like better.
+"""Capture a module again, with larger examples or relaxed dims, where torch fixes a size.
 
 torch.export fixes a dimension that is 0 or 1 in the example, and refuses a named Dim whose range it
 cannot prove a guard for. So a module is captured with the dimensions of size 1 doubled, as long as

@@ -1,4 +1,4 @@
-"""The program as torch captured it, before it is decomposed, and what it computes node by node."""
+"""Run the program as torch captured it, before it is decomposed, node by node."""
 
 from __future__ import annotations
 

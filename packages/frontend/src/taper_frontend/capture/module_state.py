@@ -1,4 +1,4 @@
-"""What a run of a module may change, and what of it stands in plain attributes."""
+"""Save and restore what a run of a module may change, plain attributes too."""
 
 from __future__ import annotations
 

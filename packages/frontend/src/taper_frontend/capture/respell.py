@@ -1,4 +1,4 @@
-"""Say a call in the words of another op, where that takes no tracing.
+"""Rewrite an ATen call as one call of another op, without tracing its decomposition.
 
 A rule gives what tracing the op's decomposition would. It gives None where that is more than one
 call, or where it depends on what the rule does not look at.

@@ -1,4 +1,4 @@
-"""Let exports take turns where they change what torch has once for the whole process."""
+"""Lock exports of one process against each other where they change torch's global state."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The backend "c": regions of elementwise ops as C, which the system's compiler makes a library.
+"""Compile regions of elementwise ops to a shared library: the backend "c".
 
 Its delegate is :class:`taper_runtime.extend.c_delegate.CDelegate`; the library is the blob.
 """

@@ -1,4 +1,4 @@
-"""What ops come to on complex numbers: their real and imaginary parts lie along a last axis of 2.
+"""Lower ops on complex numbers, whose real and imaginary parts lie along a last axis of 2.
 
 Handlers of ATen ops know nothing of this: they emit ADD or RESHAPE on complex tensors, and what
 the graph gets is decided here, op by op. Movement keeps the last axis where it is, sums are sums

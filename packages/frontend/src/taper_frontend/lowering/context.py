@@ -1,4 +1,4 @@
-"""What a handler works with."""
+"""Build a graph for handlers, which emit nodes and refuse calls through it."""
 
 from __future__ import annotations
 

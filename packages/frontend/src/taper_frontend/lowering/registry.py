@@ -1,4 +1,4 @@
-"""Which handler lowers which ATen op."""
+"""Register which handler lowers which ATen op."""
 
 from __future__ import annotations
 

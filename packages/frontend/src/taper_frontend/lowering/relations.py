@@ -1,4 +1,4 @@
-"""What a program asserts of sizes that values decide: equalities, orders and multiples."""
+"""Read what a program asserts of sizes that values decide: equalities, orders, multiples."""
 
 from __future__ import annotations
 

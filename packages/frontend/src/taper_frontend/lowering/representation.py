@@ -1,4 +1,4 @@
-"""How a graph holds torch's tensors: what their dtypes are stored as, and computed in."""
+"""Choose how a graph holds torch's tensors: the dtypes they are stored and computed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of the user's model that called an op."""
+"""Find the line of the user's model that called an op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How flat inputs and outputs nest, as plain data (the format is :class:`Plan`'s)."""
+"""Describe how flat inputs and outputs nest, as plain data (the format is :class:`Plan`'s)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user gives to export: a model and example arguments, checked before torch sees them."""
+"""Check a model and its example arguments before torch sees them."""
 
 from __future__ import annotations
 

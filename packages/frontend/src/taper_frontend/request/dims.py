@@ -1,4 +1,4 @@
-"""The dimensions that a user lets vary: what they are called, and what torch made of them."""
+"""Read which dims a user lets vary, and tell what torch made of them."""
 
 from __future__ import annotations
 

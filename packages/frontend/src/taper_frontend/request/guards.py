@@ -1,4 +1,4 @@
-"""What torch found out about sizes while it captured a model, and which line of it was why."""
+"""Find out what torch learned of sizes while it captured a model, and from which line."""
 
 from __future__ import annotations
 

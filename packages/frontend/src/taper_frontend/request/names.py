@@ -1,4 +1,4 @@
-"""What the inputs and outputs of a plan are called.
+"""Name the inputs and outputs of a plan.
 
 A name is the path to a tensor, its parts joined by dots: the argument, then keys, fields and
 positions (``batch.x``, ``past_key_values.0.key``). A path to a result has no argument to begin

@@ -1,4 +1,4 @@
-"""What a user should know of a plan that is otherwise right: the warnings of an export."""
+"""Warn of what is right in a plan but perhaps not meant."""
 
 from __future__ import annotations
 

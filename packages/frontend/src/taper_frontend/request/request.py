@@ -1,4 +1,4 @@
-"""What is to be captured of a module: its example arguments, and their dimensions that vary."""
+"""Decide what is captured of a module: its example arguments, and their dims that vary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last step of an export: the plan's results beside the module's."""
+"""Compare a plan's results with the module's: the last step of an export."""
 
 from taper_frontend.verify.inside import View
 from taper_frontend.verify.reference import Reference

@@ -1,4 +1,4 @@
-"""How far two results are apart."""
+"""Measure how far two results are apart."""
 
 from __future__ import annotations
 

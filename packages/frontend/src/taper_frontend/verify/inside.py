@@ -1,4 +1,4 @@
-"""The values inside a plan beside those of the captured program."""
+"""Compare the values inside a plan with those of the captured program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module whose results a plan is held to."""
+"""Run the module whose results a plan is held to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan beside the module, on the example's inputs and on random ones."""
+"""Run the plan beside the module, on the example's inputs and on random ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a session computes: devices by name, as PyTorch spells them."""
+"""Name the devices that a session computes on, as PyTorch spells them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a file a reader takes, so that a stranger's costs little before it is refused."""
+"""Limit what a reader takes of a file, so that a stranger's costs little before it is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that fields of options take: their types, and a check for each kind of field.
+"""Type and check the values that fields of options take.
 
 A check takes the field's name and a value; it returns the value to keep, or raises InputError.
 """

@@ -1,4 +1,4 @@
-"""The ``taper`` command: one module per command, imported when it is called.
+"""Run the ``taper`` command: one module per command, imported when it is called.
 
 The frontend adds ``export`` through an entry point where it is installed. Exit codes: 0 done; 1 the
 model, plan or input is at fault; 2 the command line is; 130 interrupted from the keyboard; 141 what

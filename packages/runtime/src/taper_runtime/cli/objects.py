@@ -1,4 +1,4 @@
-"""What a command is told to import: MODULE:NAME."""
+"""Import what a command is given as MODULE:NAME."""
 
 from __future__ import annotations
 

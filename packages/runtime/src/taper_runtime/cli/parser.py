@@ -1,4 +1,4 @@
-"""The commands and their options, without running any.
+"""Declare the commands and their options, without running any.
 
 A command is a function that is given an empty parser and adds the description, the options, and as
 default ``command`` a function from the parsed arguments to a :class:`Result`.

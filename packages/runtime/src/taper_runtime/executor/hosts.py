@@ -1,4 +1,4 @@
-"""What computes a step that no kernel in C does: numpy, a user's function or a delegate."""
+"""Compute steps that no kernel in C computes: numpy, a user's function or a delegate."""
 
 from __future__ import annotations
 

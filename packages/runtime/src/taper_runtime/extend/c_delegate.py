@@ -1,4 +1,4 @@
-"""The delegate "c": a region as a shared library, which the exporting machine's compiler has made.
+"""Run regions that the exporting machine's compiler made into a shared library: the delegate "c".
 
 The library is machine code: it runs on the kind of machine and system that exported the plan, with
 the rights of the process.

@@ -1,4 +1,4 @@
-"""The outer layer of a plan file: a safetensors header, checked to the last byte.
+"""Read and check the outer layer of a plan file: a safetensors header, to the last byte.
 
 Eight bytes of header length (unsigned, little-endian), that many bytes of JSON, then the data.
 """

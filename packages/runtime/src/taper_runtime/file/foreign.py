@@ -1,4 +1,4 @@
-"""What a file that is no plan is, by its first bytes: for the error that refuses it."""
+"""Guess a file's type from its first bytes, for the error that refuses it."""
 
 from __future__ import annotations
 

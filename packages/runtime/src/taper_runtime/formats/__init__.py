@@ -1,4 +1,4 @@
-"""How the elements of a tensor are stored: a file per format, and the registry.
+"""Store the elements of a tensor: a file per format, and the registry.
 
 Ops speak of a tensor's dtype and shape; its format says which array holds it. A new format is one
 file here, its name in :data:`FAMILIES`, and rows for the kernels that read it; whatever has no

@@ -1,4 +1,4 @@
-"""What a format is: the record that every one fills in."""
+"""Define the record that every format fills in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False
-"""The kernel library: what it tells, which kernels serve a node, one node alone.
+"""Find the kernels that serve a node, prepare and run one alone, describe the library.
 
 The only module that is linked with the library, so that there is one of it, and one pool of
 threads; others reach it by the functions in ``_kernels.pxd``. There is no per-op code here. Attr

@@ -1,4 +1,4 @@
-"""The op registry: every op Taper knows, by name."""
+"""Register every op Taper knows, by name."""
 
 from __future__ import annotations
 

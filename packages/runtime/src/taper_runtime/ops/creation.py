@@ -1,4 +1,4 @@
-"""The op that reads nothing: counting, as far as sizes say."""
+"""Define ARANGE, the op that reads no tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an op is: the record every op of the registry fills in.
+"""Define what an op is: the record every op of the registry fills in.
 
 An :class:`OpDef` owns the meaning of an op: its attrs, its shape and dtype rule, a numpy evaluator
 that is both the reference and the fallback, how its output may share memory with an input, what it

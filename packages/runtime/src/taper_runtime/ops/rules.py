@@ -1,4 +1,4 @@
-"""What the type rules, evaluators and costs of many ops share.
+"""Share type rules, evaluators and costs among ops.
 
 A ``check_*`` function returns what it checked, or raises :class:`OpError`.
 """

@@ -1,1 +1,1 @@
-"""The plan: what the frontend hands to the runtime, as frozen plain data."""
+"""Hold a plan: what the frontend hands to the runtime, as frozen plain data."""

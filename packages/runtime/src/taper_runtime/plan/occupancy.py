@@ -1,4 +1,4 @@
-"""Which bytes of a root are read later."""
+"""Tell which bytes of a root are read later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a plan's inputs it depends on."""
+"""Tell which of its inputs a plan depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the flat inputs and outputs of a plan nest in the module's signature: trees, as plain data.
+"""Nest the flat inputs and outputs of a plan as the module's signature does: plain data.
 
 A tree is an array of a kind and its content:
 

@@ -1,4 +1,4 @@
-"""What a valid plan is: the one checker, run by the loader, by the planner and before a save.
+"""Check that a plan is valid: run by the loader, by the planner and before a save.
 
 A plan that passes can at worst compute a wrong answer: every tensor lies inside its memory, every
 node gets what its op accepts, and nothing is overwritten that is read later. Errors name fields as

@@ -1,4 +1,4 @@
-"""The values of a plan: what inputs, constants, states, nodes and sizes hold during a run."""
+"""List the values of a plan: what inputs, constants, states, nodes and sizes hold in a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a PT2 archive holds: models by name, their weights as arrays, the user's own files."""
+"""Read a PT2 archive: models by name, their weights as arrays, the user's own files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outer layer of an archive: a zip file whose members are stored as they are.
+"""Read the outer layer of an archive: a zip file whose members are stored as they are.
 
 The layout is that of PKWARE's APPNOTE.TXT. A stranger wrote the file: what its directory says is
 checked against the bytes before any of it is used, and nothing is ever unpacked: a member is a

@@ -1,4 +1,4 @@
-"""Where a run's time goes, node by node, and how far each node is from the machine's limit."""
+"""Time a run node by node, and compare each node with the machine's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this installation runs with."""
+"""Tell what this installation runs with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users see at the ends of a session where plans have something else.
+"""Convert between what users see at the ends of a session and what plans have there.
 
 numpy has no bfloat16: a plan has its bits in uint16, users get float32, which holds every bfloat16
 exactly. A plan has the real and the imaginary part of complex numbers along a last axis of 2, which

@@ -1,4 +1,4 @@
-"""What computes each node of a session."""
+"""Tell what computes each node of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says about itself: ONNX Runtime's metadata, and a line about its tensors."""
+"""Tell what a plan says about itself: ONNX Runtime's metadata, and a line about its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session: ONNX Runtime's interface, name for name, over a plan."""
+"""Run a plan behind ONNX Runtime's interface, name for name."""
 
 from __future__ import annotations
 

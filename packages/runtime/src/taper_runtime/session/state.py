@@ -1,4 +1,4 @@
-"""What a session keeps between runs: the buffers that a module writes to, and its generator."""
+"""Keep state between runs: the buffers that a module writes to, and its generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session has done so far, in numbers: ``session.stats()``."""
+"""Count what a session has done so far: ``session.stats()``."""
 
 from __future__ import annotations
 

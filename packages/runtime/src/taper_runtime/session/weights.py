@@ -1,4 +1,4 @@
-"""The weights of a session: read, checked, replaced while it runs."""
+"""Read, check and replace the weights of a session while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which inputs of a node of control flow are what, and what a block needs."""
+"""Tell apart the inputs of a node of control flow, and find what a block needs."""
 
 from __future__ import annotations
 

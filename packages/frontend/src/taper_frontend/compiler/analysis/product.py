@@ -1,4 +1,4 @@
-"""What passes ask about products: nodes that multiply by a weight and take an epilogue.
+"""Find products: nodes that multiply by a weight and take an epilogue.
 
 Which ops are products, and how their weights are stored, their definitions say.
 """

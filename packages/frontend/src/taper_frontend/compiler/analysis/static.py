@@ -1,4 +1,4 @@
-"""What follows from constants alone."""
+"""Find the tensors that follow from constants alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no input decides, as a recipe: a parameter, a literal, or a node over such.
+"""Describe constants by recipes: a parameter, a literal, or a node over such.
 
 A constant is evaluated when its value is asked for, and not kept unless it is small. So a graph
 over a model's weights holds none of them, and a plan gets one at a time.

@@ -1,4 +1,4 @@
-"""What a graph, and what rewrites it, tells of its changes."""
+"""Tell a listener how a graph changes, and which rule changed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of constants as a plan has them."""
+"""Make the recipes of constants as a plan has them."""
 
 from __future__ import annotations
 

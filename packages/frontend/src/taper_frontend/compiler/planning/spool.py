@@ -1,4 +1,4 @@
-"""The constants of a plan, in a temporary file that the system may drop from memory and read again.
+"""Keep a plan's constants in a temporary file that the system may drop from memory and read again.
 
 A plan has all its constants, perhaps gigabytes, while what it was made from is still there.
 """

@@ -1,1 +1,1 @@
-"""The language that rewrites of a graph are written in."""
+"""Define the language that rewrites of a graph are written in."""

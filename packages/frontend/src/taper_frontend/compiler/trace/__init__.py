@@ -1,4 +1,4 @@
-"""What the compiler did to a graph: every rule that fired, with the nodes before and after it.
+"""Record every rule that fired on a graph, with the nodes before and after it.
 
 >>> with tracing(graph, "trace.html"):
 ...     run_pipeline(graph, PIPELINE)

@@ -1,4 +1,4 @@
-"""Where a trace goes, and in which form."""
+"""Write a trace to a page or to JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same value computed twice."""
+"""Compute equal values once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no output needs."""
+"""Remove nodes that no output needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not depend on the inputs, taken out of the graph that runs."""
+"""Take nodes that do not depend on the inputs out of the graph that runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every step of a loop would compute alike, computed once before it."""
+"""Compute once before a loop what every step would compute alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What blocks are given and give: nothing twice, nothing unused, nothing that is known."""
+"""Remove operands of blocks that are double, unused or known, and results that nobody reads."""
 
 from __future__ import annotations
 

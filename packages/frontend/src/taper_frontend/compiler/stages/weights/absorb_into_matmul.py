@@ -1,4 +1,4 @@
-"""What a MATMUL can do on the way: read a transposed operand, scale the product."""
+"""Let a MATMUL read a transposed operand and scale its product."""
 
 from __future__ import annotations
 
